@@ -1,0 +1,44 @@
+//! The command line: which verb, its arguments, a few lines that call the library, output.
+//!
+//! stdout is data, stderr is words. A verb is one file. The OCI verbs (runc's names at the top level) are parsed by
+//! `cli/oci`, which must be quick and must take what Docker, containerd and Podman pass; all others by clap.
+//! Never here: work. If a verb needs more than a few lines, the library lacks a function.
+
+mod output;
+
+use brig::error::{Error, Kind};
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// brig runs untrusted coding agents in sandboxes on bare Linux: no daemon, one binary.
+#[derive(Parser)]
+#[command(name = "brig", version, max_term_width = 110, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {}
+
+/// Runs the verb that the command line names and returns its exit status.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    match arguments.verb {}
+}
+
+/// Help and version go to stdout with 0; a mistake goes to stderr with our own 125, since 2 could be the command's.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Nothing can be said where neither stream can be written.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
+}
+
+/// Prints an error where it ends and gives its exit status.
+fn failed(error: &Error) -> ExitCode {
+    output::error(error);
+    ExitCode::from(error.kind().exit_status())
+}

@@ -1,0 +1,75 @@
+//! The closed catalogue of error kinds: one row each, and everything that is said about a kind is made from the row
+//! (`docs/errors.md`, `--json`, the exit status).
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! catalogue {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $exit:literal, $retryable:literal, $sentence:literal;)*) => {
+        /// What went wrong, as a closed list. A caller branches on this, never on words.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Kind { $($(#[$doc])* #[doc = $sentence] #[serde(rename = $code)] $name,)* }
+
+        impl Kind {
+            /// Every kind, in the order of the catalogue.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name,)*];
+
+            /// The stable code that is printed and documented, such as `E-USERNS`.
+            pub fn code(self) -> &'static str { match self { $(Kind::$name => $code,)* } }
+
+            /// The exit status of a command that ends with this error.
+            pub fn exit_status(self) -> u8 { match self { $(Kind::$name => $exit,)* } }
+
+            /// Whether the same call may succeed later without anyone changing anything.
+            pub fn retryable(self) -> bool { match self { $(Kind::$name => $retryable,)* } }
+
+            /// One sentence for the catalogue in `docs/errors.md`.
+            pub fn sentence(self) -> &'static str { match self { $(Kind::$name => $sentence,)* } }
+        }
+    };
+}
+
+catalogue! {
+    Usage = "E-USAGE", 125, false, "The command line is not one that brig understands.";
+    Profile = "E-PROFILE", 125, false, "A profile has an unknown key, a value that does not parse, or contradicts itself.";
+    Spec = "E-SPEC", 125, false, "A container's configuration is invalid or asks for something that brig does not have.";
+    NotFound = "E-NOT-FOUND", 125, false, "The task, container, image or file that was named does not exist.";
+    Exists = "E-EXISTS", 125, false, "Something of that name is there already.";
+    State = "E-STATE", 125, false, "The object is in a state in which this cannot be done.";
+    Workspace = "E-WORKSPACE", 125, false, "The folder or repository that was named cannot be a workspace.";
+    CommandNotFound = "E-COMMAND-NOT-FOUND", 127, false, "The command does not exist inside the sandbox.";
+    CommandNotExecutable = "E-COMMAND-NOT-EXECUTABLE", 126, false, "The command exists but cannot be executed: a directory, no x bit, a wrong format.";
+    UserNamespace = "E-USERNS", 125, false, "A user namespace cannot be made or mapped on this machine.";
+    Namespace = "E-NAMESPACE", 125, false, "A namespace cannot be made or joined.";
+    Cgroup = "E-CGROUP", 125, false, "A cgroup cannot be made, written, read or removed.";
+    LimitUnenforceable = "E-LIMIT", 125, false, "A limit that was asked for cannot be enforced on this machine.";
+    Mount = "E-MOUNT", 125, false, "A file system cannot be mounted, or its target in the root is not safe.";
+    Seccomp = "E-SECCOMP", 125, false, "The system-call filter cannot be built or installed.";
+    Landlock = "E-LANDLOCK", 125, false, "Landlock rules cannot be put in force as asked.";
+    Identity = "E-IDENTITY", 125, false, "User, groups, capabilities or process attributes cannot be set as asked.";
+    Network = "E-NETWORK", 125, false, "The network of a sandbox cannot be set up as asked.";
+    Image = "E-IMAGE", 125, false, "An image, layer or manifest is invalid, corrupt or hostile.";
+    Registry = "E-REGISTRY", 125, true, "A registry cannot be reached or refuses.";
+    Disk = "E-DISK", 125, true, "There is no space or no inode left, or the disk cap cannot be set up.";
+    Store = "E-STORE", 125, false, "The store cannot be read or written.";
+    Record = "E-RECORD", 125, false, "A record is torn, from another version, or cannot be written.";
+    Secret = "E-SECRET", 125, false, "A secret's source cannot be read or its exposure is not possible.";
+    Egress = "E-EGRESS", 125, false, "An egress rule does not parse or the gateway cannot run.";
+    Hook = "E-HOOK", 125, false, "A hook failed or timed out.";
+    Lost = "E-LOST", 125, true, "A process of brig ended without a word.";
+    Internal = "E-INTERNAL", 125, false, "A state that should not be possible; please report it.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_there_once_and_has_a_sentence() {
+        let mut codes: Vec<_> = Kind::ALL.iter().map(|kind| kind.code()).collect();
+        codes.sort_unstable();
+        let before = codes.len();
+        codes.dedup();
+        assert_eq!(before, codes.len());
+        assert!(Kind::ALL.iter().all(|kind| kind.sentence().ends_with('.') && kind.exit_status() >= 125));
+    }
+}

@@ -1,0 +1,93 @@
+//! Files of our own on disk: atomic replace, creation, locks that a crash releases.
+//!
+//! In: paths below the store or the state directory, which only we write. Out: whole files, never torn ones.
+//! Not here: anything inside a container's root or a workspace; those paths are hostile and go through `mounts::resolve`.
+
+mod lock;
+
+pub(crate) use lock::Lock;
+
+use crate::error::{Error, Kind, Result};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Whether a write must survive a power cut before the call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// In the page cache is enough: after a power cut there is no process to describe either.
+    Cached,
+    /// fsync(2) of the file before it gets its name.
+    Synced,
+}
+
+/// Writes `bytes` to `path` so that a reader sees the old file or the whole new one: a temporary name, then rename(2).
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> Result<()> {
+    let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        file.write_all(bytes)?;
+        if durability == Durability::Synced {
+            file.sync_all()?;
+        }
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        // The error below is the one that matters; a name that was never made cannot be removed.
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(|cause| failed(cause, format!("write `{}`", path.display())))
+}
+
+/// Makes a directory and its parents with `mode`, like mkdir -p. One that is there already is fine.
+pub(crate) fn create_directories(path: &Path, mode: u32) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.map_err(|cause| failed(cause, format!("make the directory `{}`", path.display())))
+}
+
+/// Reads a whole file of ours, at most `limit` bytes: what is longer is not ours or is broken.
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(limit + 1).read_to_end(&mut bytes));
+    let length = read.map_err(|cause| failed(cause, format!("read `{}`", path.display())))?;
+    if length as u64 > limit {
+        return Err(
+            Error::new(Kind::Record, format!("longer than {limit} bytes")).doing(format!("read `{}`", path.display()))
+        );
+    }
+    Ok(bytes)
+}
+
+/// An error of a file of ours: no space is the user's to mend, a missing one is missing, everything else is the store's.
+pub(crate) fn failed(cause: std::io::Error, step: String) -> Error {
+    let kind = match cause.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Kind::Disk,
+        Some(libc::ENOENT) => Kind::NotFound,
+        _ => Kind::Store,
+    };
+    Error::os(kind, cause).doing(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_is_whole_and_leaves_no_temporary() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record.json");
+        replace(&path, b"one", 0o600, Durability::Cached).unwrap();
+        replace(&path, b"two", 0o600, Durability::Synced).unwrap();
+        assert_eq!(read_bounded(&path, 3).unwrap(), b"two");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert_eq!(read_bounded(&path, 2).unwrap_err().kind(), Kind::Record);
+    }
+
+    #[test]
+    fn a_failed_write_names_the_file() {
+        let error = replace(Path::new("/proc/nope/x"), b"", 0o600, Durability::Cached).unwrap_err();
+        assert!(error.to_string().starts_with("write `/proc/nope/x`: "), "{error}");
+    }
+}

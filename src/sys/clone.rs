@@ -1,0 +1,85 @@
+//! clone3(2), close_range(2) and _exit(2): how a process of ours is made and ended.
+
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The namespaces and flags of [`clone_process`], as in clone(2).
+pub(crate) type Flags = u64;
+
+/// `CLONE_INTO_CGROUP` of linux/sched.h (5.7); libc has it as a negative int on some targets.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// struct clone_args of linux/sched.h, version 2 (88 bytes, kernel 5.7).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Which side of the clone we are on.
+pub(crate) enum Side {
+    /// The new process. It must leave by `execve` or [`exit`], never by returning from `main`.
+    Child,
+    /// The caller, with the child's pid in our PID namespace and a descriptor that names it for good.
+    Parent(i32, OwnedFd),
+}
+
+/// Makes a process like fork(2) does, with new namespaces, a pidfd, and (v2) born inside a cgroup. clone3(2), kernel 5.3;
+/// with a cgroup 5.7.
+///
+/// The caller must have one thread: the child gets a copy of the memory with whatever locks other threads held.
+pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
+    let mut pidfd: i32 = -1;
+    let mut args = CloneArgs {
+        flags: flags | libc::CLONE_PIDFD as u64,
+        pidfd: &raw mut pidfd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: args is a valid clone_args that outlives the call; no stack and no CLONE_VM, so the child runs on a copy of
+    // our memory like after fork(2).
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) };
+    match result {
+        -1 => Err(last_errno()),
+        0 => Ok(Side::Child),
+        // SAFETY: the kernel has just stored a new descriptor there, which nobody else owns.
+        pid => Ok(Side::Parent(pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+    }
+}
+
+/// Sets `FD_CLOEXEC` on every descriptor from `first` up. close_range(2) with CLOSE_RANGE_CLOEXEC, kernel 5.11.
+pub(crate) fn cloexec_from(first: i32) -> Result<(), Errno> {
+    // SAFETY: only changes descriptor flags; no memory is passed.
+    check(unsafe {
+        libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    })
+}
+
+/// Ends this process at once: no destructors, no buffers, no `atexit`. After a raw clone on musl `abort` and `raise` would
+/// signal the parent (stale thread id), so this is the only way out of a child.
+pub(crate) fn exit(status: i32) -> ! {
+    // SAFETY: _exit takes no pointers and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+pub(crate) fn check(result: libc::c_long) -> Result<(), Errno> {
+    if result == -1 { Err(last_errno()) } else { Ok(()) }
+}

@@ -1,0 +1,8 @@
+//! The only `unsafe` code: thin wrappers for system calls that rustix and nix do not have, one call a function.
+//! Borrowed descriptors in, owned ones out. No policy, no words: errors are bare `Errno`s, and callers say what they meant.
+
+#![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
+
+pub(crate) mod clone;
+pub(crate) mod mount;
+pub(crate) mod weaken;

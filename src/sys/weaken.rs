@@ -1,0 +1,16 @@
+//! A switch for tests: in a build with the hidden feature `weakened`, `BRIG_WEAKEN=name,name` switches single protections
+//! off, so that each attack can be shown to succeed without its guard. In every other build this is a constant `false`.
+
+/// Whether the protection `name` is switched off. Always `false` unless built with the feature `weakened`.
+#[inline]
+pub(crate) fn is_off(name: &str) -> bool {
+    #[cfg(feature = "weakened")]
+    {
+        std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|each| each == name))
+    }
+    #[cfg(not(feature = "weakened"))]
+    {
+        let _ = name;
+        false
+    }
+}
