@@ -6,4 +6,7 @@
 
 pub mod error;
 mod files;
+mod mounts;
+mod ns;
+mod spec;
 mod sys;

@@ -4,5 +4,6 @@
 #![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
 
 pub(crate) mod clone;
+pub(crate) mod loop_device;
 pub(crate) mod mount;
 pub(crate) mod weaken;

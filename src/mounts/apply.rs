@@ -1,0 +1,342 @@
+//! Carries out a [`Plan`]: one short function a step, all on descriptors.
+//!
+//! Runs in init, in a mount namespace of its own, with the privilege to mount there: the machine's root before it enters
+//! the sandbox's user namespace, or an ordinary user inside it.
+
+use super::plan::{Ids, Plan};
+use super::resolve;
+use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::root::{Attributes, DEVICES, Root, Shown, Source, Step};
+use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change, move_mount, open_tree,
+};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// What [`build`] made: the root to enter and, for the supervisor, the scratch file system's own root.
+pub(crate) struct Built {
+    /// The new root, a mount.
+    pub root: OwnedFd,
+    /// The root directory of the scratch file system, readable.
+    pub scratch: OwnedFd,
+}
+
+/// Builds the whole root below the plan's stage.
+pub(crate) fn build(mut plan: Plan) -> Result<Built> {
+    // Nothing of what follows may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .failing(Kind::Mount, || "make all mounts private")?;
+    let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
+    attach_to_host(&stage, &plan.stage)?;
+    let scratch = scratch(&stage, &mut plan)?;
+    let builder = Builder { scratch, stage, plan: &plan };
+    let root = match &plan.file_system.root {
+        Root::Empty => tmpfs(4 << 20, 4096, 0o755, plan.administrator, Attributes::WRITABLE)?,
+        Root::Overlay { lower, shown } => {
+            let root = builder.overlay(lower, "root", *shown, plan.administrator)?;
+            restrict(&root, Attributes::WRITABLE)?;
+            root
+        }
+    };
+    let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
+    attach(&root, place.as_fd()).doing(|| "attach the new root")?;
+    for step in &plan.file_system.steps {
+        builder.step(root.as_fd(), step)?;
+    }
+    for path in &plan.file_system.masked {
+        mask(root.as_fd(), path, plan.administrator)?;
+    }
+    for path in &plan.file_system.read_only {
+        read_only(root.as_fd(), path)?;
+    }
+    Ok(Built { root, scratch: builder.scratch })
+}
+
+struct Builder<'plan> {
+    stage: OwnedFd,
+    scratch: OwnedFd,
+    plan: &'plan Plan,
+}
+
+impl Builder<'_> {
+    fn step(&self, root: BorrowedFd<'_>, step: &Step) -> Result<()> {
+        match step {
+            Step::Directory { at, mode, owner } => {
+                let (directory, new) = resolve::directory(root, at, *mode)?;
+                if new { own(directory.as_fd(), "", self.plan.ids(*owner)) } else { Ok(()) }
+            }
+            Step::Symlink { at, target } => symlink(root, at, target),
+            Step::File { at, content, mode } => file(root, at, content, *mode, self.plan.administrator),
+            Step::Tmpfs { at, bytes, inodes, mode, owner, attributes } => {
+                let made = tmpfs(*bytes, *inodes, *mode, self.plan.ids(*owner), *attributes)?;
+                attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+            }
+            Step::Bind { source, at, attributes, shown } => {
+                let tree = self.tree(source)?;
+                restrict_mapped(&tree, *attributes, self.plan.mapping(*shown))?;
+                attach(&tree, resolve::target(root, at, resolve::file_type(&tree)?)?.as_fd())
+            }
+            .doing(|| format!("mount `{}`", at.display())),
+            Step::Overlay { lower, changes, at, attributes, shown } => {
+                let made = self.overlay(lower, changes, *shown, self.plan.user)?;
+                restrict(&made, *attributes)?;
+                attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+            }
+            Step::Proc { at } => attach(&proc()?, real_directory(root, at)?.as_fd()),
+            Step::Pts { at } => attach(&pts()?, resolve::directory(root, at, 0o755)?.0.as_fd()),
+            Step::Devices => devices(root, self.plan.administrator),
+            Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
+        }
+    }
+
+    /// A detached copy of one mount.
+    fn tree(&self, source: &Source) -> Result<OwnedFd> {
+        match source {
+            Source::Host(path) => clone_tree(CWD, path),
+            Source::Scratch(name) => {
+                let (directory, new) = resolve::directory(self.scratch.as_fd(), Path::new(name), 0o700)?;
+                if new {
+                    own(directory.as_fd(), "", self.plan.user)?;
+                }
+                clone_tree(directory.as_fd(), Path::new(""))
+            }
+        }
+    }
+
+    /// Mounts `lower` copy-on-write. Its layers get names below the stage, since mount(2) takes overlay layers by path, and before
+    /// 6.15 only from mounts that are attached in this namespace.
+    fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
+        let tree = clone_tree(CWD, lower)?;
+        restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))?;
+        let below = format!("lower-{changes}");
+        let place = resolve::directory(self.stage.as_fd(), Path::new(&below), 0o700)?.0;
+        attach(&tree, place.as_fd()).doing(|| "stage the lower layer")?;
+        for part in ["upper", "work"] {
+            let path = format!("{changes}/{part}");
+            let directory = resolve::directory(self.scratch.as_fd(), Path::new(&path), 0o755)?.0;
+            own(directory.as_fd(), "", owner)?;
+        }
+        let marks = if self.plan.user_xattr { "userxattr," } else { "" };
+        let options = format!(
+            "{marks}volatile,xino=off,lowerdir={below},upperdir=scratch/{changes}/upper,workdir=scratch/{changes}/work\0"
+        );
+        let data = std::ffi::CStr::from_bytes_with_nul(options.as_bytes())
+            .map_err(|_| Error::new(Kind::Internal, "overlay options with a NUL"))?;
+        let view = format!("view-{changes}");
+        resolve::directory(self.stage.as_fd(), Path::new(&view), 0o700)?;
+        // mount(2) resolves relative layer paths from the working directory.
+        rustix::process::fchdir(&self.stage).failing(Kind::Mount, || "enter the stage")?;
+        let advice = "overlayfs must be there (`modprobe overlay`; for an ordinary user kernel 5.11 or newer) and must take the folder's file system as a lower layer";
+        mount("overlay", view.as_str(), "overlay", MountFlags::NODEV | MountFlags::NOSUID, data)
+            .failing(Kind::Mount, || format!("mount `{}` copy-on-write", lower.display()))
+            .hint(|| advice)?;
+        let made = clone_tree(self.stage.as_fd(), Path::new(&view))?;
+        rustix::mount::unmount(view.as_str(), rustix::mount::UnmountFlags::DETACH)
+            .failing(Kind::Mount, || "detach the view from the stage")?;
+        Ok(made)
+    }
+}
+
+/// Brings the scratch file system to `<stage>/scratch` and opens its root.
+fn scratch(stage: &OwnedFd, plan: &mut Plan) -> Result<OwnedFd> {
+    let size = plan.file_system.scratch;
+    let mounted = match plan.scratch.take() {
+        Some(mounted) => mounted,
+        None => tmpfs(size.bytes, size.inodes, 0o755, plan.administrator, Attributes::WRITABLE)?,
+    };
+    let place = resolve::directory(stage.as_fd(), Path::new("/scratch"), 0o700)?.0;
+    attach(&mounted, place.as_fd()).doing(|| "attach the scratch file system")?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(&mounted, ".", flags, Mode::empty()).failing(Kind::Mount, || "open the scratch file system")
+}
+
+/// A detached tmpfs of at most `bytes` and `inodes`.
+fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
+    let options = [
+        ("size", bytes.to_string()),
+        ("nr_inodes", inodes.to_string()),
+        ("mode", format!("{mode:o}")),
+        ("uid", owner.uid.to_string()),
+        ("gid", owner.gid.to_string()),
+    ];
+    new_file_system("tmpfs", &options, attributes)
+}
+
+fn proc() -> Result<OwnedFd> {
+    new_file_system("proc", &[], Attributes::KERNEL).hint(|| {
+        "inside another container /proc may be covered by mounts, and the kernel then refuses a new one: run where /proc is whole"
+    })
+}
+
+fn pts() -> Result<OwnedFd> {
+    let options = [("ptmxmode", "0666".to_owned()), ("mode", "0620".to_owned())];
+    new_file_system("devpts", &options, Attributes(bits::NOSUID | bits::NOEXEC))
+}
+
+/// Makes a file system with the new mount API (kernel 5.2) and returns it as a detached mount.
+fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd> {
+    let step = || format!("make a `{name}` file system");
+    let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, value.as_str())
+            .failing(Kind::Mount, || format!("set `{key}={value}` of a `{name}` file system"))?;
+    }
+    fsconfig_create(&context).failing(Kind::Mount, step)?;
+    let flags = MountAttrFlags::from_bits_retain(attributes.0 as u32);
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
+}
+
+/// Copies one mount (not those below it) as a detached tree.
+fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
+}
+
+/// Attaches a detached tree over the place that `target` names.
+pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, "", target, "", flags).failing(Kind::Mount, || "attach a mount")
+}
+
+fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
+    move_mount(tree, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .failing(Kind::Mount, || format!("attach the stage at `{}`", path.display()))
+}
+
+/// Adds attributes to one mount.
+fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
+    restrict_mapped(tree, attributes, None)
+}
+
+/// Adds attributes and, if asked, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
+fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
+    use std::os::fd::AsRawFd;
+    let mut wanted = MountAttr { set: attributes.0, ..MountAttr::default() };
+    if let Some(userns) = idmap {
+        wanted.set |= bits::IDMAP;
+        wanted.userns = userns.as_raw_fd() as u64;
+    }
+    set_attributes(tree.as_fd(), c"", false, &wanted)
+        .failing(Kind::Mount, || "set the attributes of a mount")
+        .hint(|| match idmap {
+            Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not NFS, FUSE or 9p): put it on one that can",
+            None => "brig needs mount_setattr(2), kernel 5.12 or newer",
+        })
+}
+
+/// A path that must be a true directory of the root, never reached through a symlink (CVE-2019-19921, CVE-2023-28642).
+fn real_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
+    let (parent, name) = resolve::parent(root, at)?;
+    match rustix::fs::mkdirat(&parent, name.as_path(), Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", at.display())),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(&parent, name.as_path(), flags, Mode::empty())
+        .failing(Kind::Mount, || format!("open `{}`, which must be a true directory of the root", at.display()))
+}
+
+fn own(directory: BorrowedFd<'_>, name: &str, owner: Ids) -> Result<()> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags)
+        .failing(Kind::Mount, || format!("give a file of the root to user {}", owner.uid))
+}
+
+fn symlink(root: BorrowedFd<'_>, at: &Path, target: &Path) -> Result<()> {
+    let (directory, name) = resolve::parent(root, at)?;
+    match rustix::fs::symlinkat(target, &directory, name.as_path()) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno).failing(Kind::Mount, || format!("make the link `{}`", at.display())),
+    }
+}
+
+/// Writes a file of ours. What the image has under that name is removed, never followed (CVE-2025-24965).
+fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
+    let step = || format!("write `{}` in the root", at.display());
+    let (directory, name) = resolve::parent(root, at)?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat(&directory, name.as_path(), flags, Mode::from_raw_mode(mode));
+    let file = match open() {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(&directory, name.as_path(), AtFlags::empty()).failing(Kind::Mount, step)?;
+            open()
+        }
+        other => other,
+    }
+    .failing(Kind::Mount, step)?;
+    own(file.as_fd(), "", owner)?;
+    std::fs::File::from(file).write_all(content).failing(Kind::Mount, step)
+}
+
+/// The default devices: made where we may, else the host's own nodes bound onto empty files (in a user namespace mknod is refused).
+fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
+    let dev = real_directory(root, Path::new("/dev"))?;
+    for device in DEVICES {
+        let number = rustix::fs::makedev(device.major, device.minor);
+        match rustix::fs::mknodat(&dev, device.name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number) {
+            Ok(()) => {
+                rustix::fs::chmodat(&dev, device.name, Mode::from_raw_mode(0o666), AtFlags::empty())
+                    .failing(Kind::Mount, || format!("open the device `{}` to all", device.name))?;
+                own(dev.as_fd(), device.name, owner)?;
+            }
+            Err(Errno::PERM) => {
+                let tree = clone_tree(CWD, &Path::new("/dev").join(device.name))?;
+                attach(&tree, resolve::target(dev.as_fd(), Path::new(device.name), FileType::RegularFile)?.as_fd())?;
+            }
+            Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make the device `{}`", device.name)),
+        }
+    }
+    Ok(())
+}
+
+/// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
+fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
+    if crate::sys::weaken::is_off("masks") {
+        return Ok(());
+    }
+    let Some(target) = existing(root, path)? else { return Ok(()) };
+    let cover = if resolve::file_type(&target)? == FileType::Directory {
+        tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?
+    } else {
+        null_device(root)?
+    };
+    attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))
+}
+
+/// A detached mount of the container's /dev/null, checked to be that device (CVE-2025-31133).
+fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let null = resolve::open(root, Path::new("/dev/null"))?;
+    let status = rustix::fs::fstat(&null).failing(Kind::Mount, || "read the type of `/dev/null`")?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::CharacterDevice
+        || status.st_rdev != rustix::fs::makedev(1, 3)
+    {
+        return Err(Error::new(Kind::Mount, "`/dev/null` of the container is not the null device"));
+    }
+    let tree = clone_tree(null.as_fd(), Path::new(""))?;
+    restrict(&tree, Attributes(bits::RDONLY))?;
+    Ok(tree)
+}
+
+fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    if crate::sys::weaken::is_off("read-only") {
+        return Ok(());
+    }
+    let Some(target) = existing(root, path)? else { return Ok(()) };
+    let tree = clone_tree(target.as_fd(), Path::new(""))?;
+    restrict(&tree, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?;
+    attach(&tree, target.as_fd()).doing(|| format!("make `{}` read-only", path.display()))
+}
+
+fn existing(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>> {
+    match resolve::open(root, path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,162 @@
+//! The disk cap: one small file system under everything that a sandbox can write, so that a full disk is ENOSPC for the agent and
+//! never the host's problem.
+//!
+//! As root it is an ext4 image on a loop device. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template
+//! and only its few allocated blocks are copied. There is no journal: the image never outlives a crash. Without privilege it is
+//! a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::sys::loop_device;
+use rustix::fs::{Mode, OFlags, SeekFrom, ftruncate, open, seek};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Bytes of one inode in the table, which are added to the cap so that inodes do not eat data blocks.
+const INODE_BYTES: u64 = 256;
+
+/// What the image must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Bytes of data; what bitmaps and directories take is inside, so that the cap is never larger than asked.
+    pub bytes: u64,
+    /// Files, directories and links. ext4 rounds up to whole blocks of its inode table.
+    pub inodes: u64,
+}
+
+/// Makes an empty image at `image` and returns it mounted, as a detached mount that nobody else can see. When the mount is gone, the
+/// kernel frees the loop device by itself; the image is the caller's to remove.
+pub(crate) fn mount_image(image: &Path, templates: &Path, size: Size) -> Result<OwnedFd> {
+    let template = template(templates, size)?;
+    let file = copy_sparse(&template, image)?;
+    let device = attach_loop(&file).map_err(|error| {
+        error.hint("the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk")
+    })?;
+    let step = || format!("mount the disk image `{}`", image.display());
+    let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
+    fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
+    // The inode table reads as zeroes from the sparse file, so nobody needs to zero it in the background.
+    for flag in ["noinit_itable", "nobarrier"] {
+        fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
+    }
+    fsconfig_create(&context).failing(Kind::Disk, step)?;
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)
+}
+
+/// The formatted, empty image of this size, made once. Two that make it at once both make a whole one, and the later rename wins.
+fn template(directory: &Path, size: Size) -> Result<PathBuf> {
+    let path = directory.join(format!("ext4-v1-{}-{}.img", size.bytes, size.inodes));
+    if path.exists() {
+        return Ok(path);
+    }
+    files::create_directories(directory, 0o700)?;
+    let unfinished = directory.join(format!("new-{}-{}.img", std::process::id(), size.bytes));
+    let made = format(&unfinished, size).and_then(|()| {
+        std::fs::rename(&unfinished, &path).failing(Kind::Disk, || format!("keep the template `{}`", path.display()))
+    });
+    if made.is_err() {
+        // Already failing: a template that was never begun cannot be removed.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    made.map(|()| path)
+}
+
+fn format(path: &Path, size: Size) -> Result<()> {
+    let step = || format!("format the disk image `{}`", path.display());
+    let file = std::fs::File::create(path).failing(Kind::Disk, step)?;
+    let bytes = (size.bytes + size.inodes * INODE_BYTES).div_ceil(4096) * 4096;
+    ftruncate(&file, bytes).failing(Kind::Disk, step)?;
+    let output = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig"])
+        .args(["-O", "^has_journal,^resize_inode,^metadata_csum,^quota", "-E", "lazy_itable_init=1,nodiscard"])
+        .args(["-N", &size.inodes.to_string()])
+        .arg(path)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .env("MKE2FS_SYNC", "0")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|cause| {
+            Error::os(Kind::Disk, cause)
+                .doing("run `mke2fs`")
+                .doing(step())
+                .hint("install e2fsprogs, or pass --allow-degraded disk")
+        })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    Err(Error::new(Kind::Disk, format!("mke2fs ended with {}: {words}", output.status))
+        .doing(step())
+        .hint("give a larger --disk (4 MiB at the least) or fewer --inodes"))
+}
+
+/// Copies only what `template` has allocated, a few hundred kilobytes of an image of gigabytes.
+fn copy_sparse(template: &Path, image: &Path) -> Result<OwnedFd> {
+    let step = || format!("copy the disk template to `{}`", image.display());
+    let from = open(template, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let to = open(image, flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
+    let length = rustix::fs::fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
+    ftruncate(&to, length).failing(Kind::Disk, step)?;
+    let mut position = 0;
+    while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
+        let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
+        let (mut read, mut write) = (start, start);
+        while read < end {
+            let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
+            let copied = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted)
+                .failing(Kind::Disk, step)?;
+            if copied == 0 {
+                break;
+            }
+        }
+        position = end;
+    }
+    Ok(to)
+}
+
+/// ENXIO means that no data follows.
+fn found(position: Result<u64, Errno>) -> Result<Option<u64>, Errno> {
+    match position {
+        Ok(position) => Ok(Some(position)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A configured loop device; it stays attached as long as this is open or something is mounted from it.
+struct LoopDevice {
+    path: String,
+    _open: OwnedFd,
+}
+
+fn attach_loop(file: &OwnedFd) -> Result<LoopDevice> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let control = open("/dev/loop-control", flags, Mode::empty())
+        .failing(Kind::Disk, || "open `/dev/loop-control`")?;
+    // Somebody else may take the free device between the two calls; with 64 at it, each loses a few times.
+    for _ in 0..1024 {
+        let number =
+            loop_device::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
+        let path = format!("/dev/loop{number}");
+        let device = match open(&path, flags, Mode::empty()) {
+            // Made by the kernel a moment ago, its node may come later.
+            Err(Errno::NOENT | Errno::NXIO) => continue,
+            other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
+        };
+        match loop_device::configure(device.as_fd(), file.as_fd(), 4096) {
+            Ok(()) => return Ok(LoopDevice { path, _open: device }),
+            Err(Errno::BUSY | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno).failing(Kind::Disk, || format!("attach the image to `{path}`")),
+        }
+    }
+    Err(Error::new(Kind::Disk, "no loop device stays free long enough"))
+}

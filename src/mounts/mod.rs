@@ -1,0 +1,15 @@
+//! The file system that a container sees: planned by the parent, built by init in a mount namespace of its own.
+//!
+//! In: a [`Plan`], made without a system call. Out: a root that init has entered, with nothing of the host above it.
+//! Order: [`stage`](apply::stage) (own propagation, a place to build), [`build`](apply::build), [`enter`](pivot::enter), then masks.
+//! Not here: what a sandbox should see (that is `sandbox::profile` or a config.json).
+//! Never: a mount in the host's namespace; a path below the new root that is opened other than through [`resolve`].
+
+pub(crate) mod apply;
+pub(crate) mod disk;
+mod pivot;
+mod plan;
+pub(crate) mod resolve;
+
+pub(crate) use pivot::enter;
+pub(crate) use plan::{Ids, Plan};

@@ -1,0 +1,49 @@
+//! What init is to build: the container's file system as data, and the descriptors that go with it.
+
+use crate::spec::root::{FileSystem, Owner, Shown};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// A numeric owner, as the process that builds the root sees it: ids of the initial user namespace when the machine's root builds, ids of
+/// the sandbox when an ordinary user does (who is inside the sandbox's user namespace by then).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Everything that init needs to build a root.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What to build.
+    pub file_system: FileSystem,
+    /// A directory of the host over which the stage is mounted, inside the container's mount namespace only.
+    pub stage: PathBuf,
+    /// The scratch file system as a detached mount, where the parent had to make it.
+    pub scratch: Option<OwnedFd>,
+    /// Who [`Owner::Administrator`] is.
+    pub administrator: Ids,
+    /// Who [`Owner::User`] is.
+    pub user: Ids,
+    /// The user namespaces whose mappings show files as other owners' ([`Shown`]); none where all ids are one.
+    pub mappings: Vec<(Shown, OwnedFd)>,
+    /// Whether overlays must keep their marks in `user.overlay.*`, as is needed inside a user namespace.
+    pub user_xattr: bool,
+}
+
+impl Plan {
+    /// The ids of an owner.
+    pub(super) fn ids(&self, owner: Owner) -> Ids {
+        match owner {
+            Owner::Administrator => self.administrator,
+            Owner::User => self.user,
+        }
+    }
+
+    /// The user namespace that shows files in this way; `None` where they are shown as stored.
+    pub(super) fn mapping(&self, shown: Shown) -> Option<&OwnedFd> {
+        self.mappings.iter().find(|(each, _)| *each == shown).map(|(_, userns)| userns)
+    }
+}

@@ -1,0 +1,151 @@
+//! The only way to a path below a container's root: openat2(2) from a descriptor of that root.
+//!
+//! The tree may be hostile: every component can be a symlink to anywhere. `RESOLVE_IN_ROOT` keeps `..` and absolute links
+//! inside, `RESOLVE_NO_MAGICLINKS` keeps `/proc/*/fd` links out (kernel 5.6). What is opened is what is then used: a
+//! descriptor, never the path again.
+
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+
+/// Opens `path` inside `root` for use as a place (`O_PATH`).
+pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    open_as(root, path, OFlags::PATH | OFlags::CLOEXEC)
+}
+
+/// Opens `path` inside `root` with `flags`. Retries when a rename in the tree made the kernel give up (EAGAIN).
+pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    let inside = relative(path);
+    let mut tries = 0;
+    loop {
+        match openat2(root, inside.as_path(), flags, Mode::empty(), INSIDE) {
+            Err(Errno::AGAIN) if tries < 64 => tries += 1,
+            other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
+        }
+    }
+}
+
+/// Makes the directory `path` inside `root` with its missing parents (0755), and opens it. What is there stays as it is.
+/// The boolean says whether the last component is new.
+pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat2(root, relative(path).as_path(), flags, Mode::empty(), INSIDE) {
+        Ok(there) => return Ok((there, false)),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno).failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
+    }
+    let mut walked = PathBuf::from("/");
+    let mut parent = open(root, &walked)?;
+    let mut new = false;
+    let names: Vec<_> = path.components().filter_map(normal).collect();
+    for (index, name) in names.iter().enumerate() {
+        walked.push(name);
+        let mode = if index + 1 == names.len() { mode } else { 0o755 };
+        new = match mkdirat(&parent, Path::new(name), Mode::from_raw_mode(mode)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => {
+                return Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", walked.display()));
+            }
+        };
+        // The component may be a symlink of the image: follow it, but inside the root.
+        parent = open_as(root, &walked, flags)?;
+    }
+    Ok((parent, new))
+}
+
+/// Opens the directory that holds `path` inside `root` (made if missing) and gives the last component's name.
+pub(crate) fn parent(root: BorrowedFd<'_>, path: &Path) -> Result<(OwnedFd, PathBuf)> {
+    let name = path.file_name().map(PathBuf::from).ok_or_else(|| {
+        Error::new(Kind::Mount, "a path with a last component is needed").doing(format!("open `{}`", path.display()))
+    })?;
+    let above = path.parent().unwrap_or(Path::new("/"));
+    Ok((directory(root, above, 0o755)?.0, name))
+}
+
+/// Opens `path` as a place for a mount of a file (made empty if missing) or of a directory.
+pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Result<OwnedFd> {
+    if kind == FileType::Directory {
+        return Ok(directory(root, path, 0o755)?.0);
+    }
+    match openat2(root, relative(path).as_path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE) {
+        Err(Errno::NOENT) => {}
+        other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
+    }
+    let (directory, name) = parent(root, path)?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(&directory, name.as_path(), flags, Mode::from_raw_mode(0o644))
+        .failing(Kind::Mount, || format!("make the mount point `{}`", path.display()))?;
+    open(root, path)
+}
+
+/// The type of what a descriptor names.
+pub(crate) fn file_type(descriptor: impl AsFd) -> Result<FileType> {
+    let status = rustix::fs::fstat(descriptor).failing(Kind::Mount, || "read a file's type")?;
+    Ok(FileType::from_raw_mode(status.st_mode))
+}
+
+/// The type of what is at `path` of the host.
+pub(crate) fn host_file_type(path: &Path) -> Result<FileType> {
+    let status = rustix::fs::statat(CWD, path, AtFlags::empty())
+        .failing(Kind::Mount, || format!("read the type of `{}`", path.display()))?;
+    Ok(FileType::from_raw_mode(status.st_mode))
+}
+
+/// `path` as openat2 takes it from a root: relative, and `.` for the root itself.
+fn relative(path: &Path) -> PathBuf {
+    let inside: PathBuf = path.components().filter(|part| !matches!(part, Component::RootDir)).collect();
+    if inside.as_os_str().is_empty() { PathBuf::from(".") } else { inside }
+}
+
+fn normal(part: Component<'_>) -> Option<std::ffi::OsString> {
+    match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> (tempfile::TempDir, OwnedFd) {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::create_dir(outside.path().join("root")).unwrap();
+        let root = std::fs::File::open(outside.path().join("root")).unwrap();
+        (outside, root.into())
+    }
+
+    #[test]
+    fn a_link_out_of_the_root_stays_inside() {
+        let (outside, root) = tree();
+        std::fs::create_dir(outside.path().join("victim")).unwrap();
+        symlink("../victim", outside.path().join("root/dots")).unwrap();
+        symlink(outside.path().join("victim"), outside.path().join("root/absolute")).unwrap();
+        for link in ["/dots/made", "/absolute/made"] {
+            // The link dangles inside the root, so making below it fails instead of reaching the host's directory.
+            assert!(directory(root.as_fd(), Path::new(link), 0o755).is_err(), "{link}");
+        }
+        assert_eq!(std::fs::read_dir(outside.path().join("victim")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn missing_parents_are_made_and_a_file_target_is_empty() {
+        let (outside, root) = tree();
+        target(root.as_fd(), Path::new("/a/b/file"), FileType::RegularFile).unwrap();
+        assert_eq!(std::fs::metadata(outside.path().join("root/a/b/file")).unwrap().len(), 0);
+        assert!(directory(root.as_fd(), Path::new("/a/b"), 0o755).is_ok_and(|(_, new)| !new));
+    }
+
+    #[test]
+    fn a_magic_link_is_refused() {
+        let root: OwnedFd = std::fs::File::open("/proc").unwrap().into();
+        assert!(open(root.as_fd(), Path::new("/self/exe")).is_err());
+    }
+}

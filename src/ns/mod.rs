@@ -1,0 +1,17 @@
+//! Namespaces: which are made, and the id maps of user namespaces.
+//!
+//! In: what a container asks for. Out: clone flags, mapped user namespaces as descriptors.
+//! Not here: joining by path (the OCI runtime's `process::join`).
+
+mod idmap;
+mod range;
+mod user;
+
+pub(crate) use idmap::{IdMap, Maps, swapped};
+pub(crate) use range::Range;
+pub(crate) use user::{mapped, write_own_map};
+
+/// Every new namespace of a sandbox but the user and cgroup ones, as clone3(2) takes them. The cgroup namespace must be unshared later, when
+/// the process is in its cgroup, or its root would be the caller's cgroup.
+pub(crate) const SANDBOX: u64 =
+    (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64;

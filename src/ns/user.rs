@@ -1,0 +1,87 @@
+//! User namespaces as things to hold: made, mapped, and named by a descriptor.
+
+use super::idmap::{Maps, lines};
+use crate::error::{Context, Kind, Result, Step};
+use crate::sys::clone::{Side, clone_process, exit};
+use rustix::fs::{Mode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Makes a user namespace with `maps` and returns a descriptor of it. A child lends it a life just long enough to be opened; the caller
+/// needs CAP_SETUID and CAP_SETGID in its own namespace for maps of more than its own id.
+pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
+    let step = || "make a user namespace";
+    let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
+    let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None).failing(Kind::UserNamespace, step).hint(advice)? {
+        Side::Child => {
+            drop(hold);
+            // Ends when the parent lets go of the pipe, or is gone.
+            let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
+            exit(0)
+        }
+        Side::Parent(pid, pidfd) => (pid, pidfd),
+    };
+    let opened = write_maps(pid, maps).and_then(|()| {
+        let path = format!("/proc/{pid}/ns/user");
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::UserNamespace, step)
+    });
+    drop(hold);
+    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).failing(Kind::UserNamespace, || "reap a helper process")?;
+    opened
+}
+
+/// Writes the maps of the new user namespace that process `pid` is in.
+pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
+    for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
+        fs::write(format!("/proc/{pid}/{name}"), lines(map))
+            .failing(Kind::UserNamespace, || format!("write `{name}` of a user namespace"))
+            .hint(advice)?;
+    }
+    Ok(())
+}
+
+/// Maps our own single id, from inside a user namespace that we were just born into. Needs no privilege: the kernel allows the
+/// line that names the writer's own id, once `setgroups` is denied (user_namespaces(7), "Defining user and group ID mappings").
+pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
+    fs::write("/proc/self/setgroups", "deny").failing(Kind::UserNamespace, || "deny setgroups in a user namespace")?;
+    for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
+        fs::write(format!("/proc/self/{name}"), lines(map))
+            .failing(Kind::UserNamespace, || format!("write our own `{name}`"))
+            .hint(advice)?;
+    }
+    Ok(())
+}
+
+/// The switch that most likely stands in the way, looked up only when something failed.
+pub(crate) fn advice() -> String {
+    let reads = |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
+    if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "AppArmor restricts user namespaces here: set sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give brig an AppArmor profile with `userns,`".into()
+    } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "set sysctl kernel.unprivileged_userns_clone=1".into()
+    } else if reads("/proc/sys/user/max_user_namespaces", "0") {
+        "set sysctl user.max_user_namespaces=15000".into()
+    } else {
+        "user namespaces must be allowed: a kernel with CONFIG_USER_NS, no seccomp filter or LSM in the way (`brig doctor` tells)".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::idmap::IdMap;
+    use super::*;
+
+    #[test]
+    fn a_mapped_namespace_is_not_ours_and_leaves_no_process() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIP a_mapped_namespace_is_not_ours_and_leaves_no_process: needs root");
+            return;
+        }
+        let map = vec![IdMap { inside: 0, outside: 0x7FFC_0000, size: 65_536 }];
+        let made = mapped(&Maps { uid: map.clone(), gid: map }).unwrap();
+        let inode = |status: rustix::fs::Stat| status.st_ino;
+        assert_ne!(inode(rustix::fs::fstat(&made).unwrap()), inode(rustix::fs::stat("/proc/self/ns/user").unwrap()));
+    }
+}

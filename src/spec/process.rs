@@ -1,0 +1,32 @@
+//! The command of a container and what it runs as.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// A command, as execve(2) will get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Command {
+    /// The program, looked up in the environment's PATH if it has no slash, and its arguments.
+    pub arguments: Vec<OsString>,
+    /// The whole environment; nothing is inherited.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The working directory, as the container sees it.
+    pub directory: PathBuf,
+    /// User id inside the container.
+    pub uid: u32,
+    /// Group id inside the container.
+    pub gid: u32,
+    /// Limits of setrlimit(2), soft and hard alike.
+    pub rlimits: Vec<(Rlimit, u64)>,
+}
+
+/// The limits of setrlimit(2) that we set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rlimit {
+    /// Open descriptors of one process.
+    OpenFiles,
+    /// Bytes of a core dump.
+    Core,
+    /// Processes of one user, counted in the user namespace (kernel 5.14).
+    Processes,
+}

@@ -1,0 +1,148 @@
+//! The file system that a container sees, as an ordered list of steps. Making one needs no system call.
+
+use crate::sys::mount as bits;
+use std::path::PathBuf;
+
+/// Who owns what is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// User 0 of the container (where only one id is mapped: that one).
+    Administrator,
+    /// The user that the command runs as.
+    User,
+}
+
+/// Whose a tree of files looks inside the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// As the mount has it.
+    AsStored,
+    /// Id n of the files as id n of the container.
+    AsInside,
+    /// Files of this owner of the host as the container's user's own, all others as with `AsInside`.
+    AsUsers {
+        /// User id on the host.
+        uid: u32,
+        /// Group id on the host.
+        gid: u32,
+    },
+}
+
+/// Mount attributes that hold for one mount, as `MOUNT_ATTR_*` bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes(pub u64);
+
+impl Attributes {
+    /// `nosuid,nodev`: what everything in a sandbox gets at the least.
+    pub(crate) const WRITABLE: Attributes = Attributes(bits::NOSUID | bits::NODEV);
+    /// `ro,nosuid,nodev`.
+    pub(crate) const READ_ONLY: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::RDONLY);
+    /// `nosuid,noexec`: for /dev itself, which must have devices.
+    pub(crate) const DEVICES: Attributes = Attributes(bits::NOSUID | bits::NOEXEC);
+    /// `nosuid,nodev,noexec`: for the kernel's own file systems.
+    pub(crate) const KERNEL: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::NOEXEC);
+
+    /// The same and read-only.
+    pub(crate) const fn read_only(self) -> Attributes {
+        Attributes(self.0 | bits::RDONLY)
+    }
+}
+
+/// Where the tree of a bind mount or a layer comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A path of the host, opened by init before the host goes out of sight.
+    Host(PathBuf),
+    /// A directory of the capped scratch file system, relative to its root.
+    Scratch(&'static str),
+}
+
+/// One step of the building; `at` is absolute as the container sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A directory, if it is not there.
+    Directory { at: PathBuf, mode: u32, owner: Owner },
+    /// A symbolic link; one that is there already stays.
+    Symlink { at: PathBuf, target: PathBuf },
+    /// A small file of our own.
+    File { at: PathBuf, content: Vec<u8>, mode: u32 },
+    /// A memory file system, limited in bytes and inodes.
+    Tmpfs { at: PathBuf, bytes: u64, inodes: u64, mode: u32, owner: Owner, attributes: Attributes },
+    /// A bind mount of one file or directory, without the mounts below it.
+    Bind { source: Source, at: PathBuf, attributes: Attributes, shown: Shown },
+    /// A copy-on-write view: `lower` is never written, changes go to `<changes>/upper` of the scratch file system.
+    Overlay { lower: PathBuf, changes: &'static str, at: PathBuf, attributes: Attributes, shown: Shown },
+    /// The process file system of the container's PID namespace.
+    Proc { at: PathBuf },
+    /// Own pseudo-terminals, with `ptmx` for everybody.
+    Pts { at: PathBuf },
+    /// The default device nodes, made in a tmpfs that is at /dev already.
+    Devices,
+    /// From here on nothing of the mount at `at` can be written.
+    Freeze { at: PathBuf, attributes: Attributes },
+}
+
+/// What is at `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// An empty tmpfs, filled by the steps.
+    Empty,
+    /// A directory of the host under a copy-on-write layer.
+    Overlay { lower: PathBuf, shown: Shown },
+}
+
+/// The one file system under everything writable, whose size is the disk limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scratch {
+    /// What it is made of.
+    pub backing: Backing,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+/// What a scratch file system is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// An ext4 image on a loop device; needs privilege.
+    Image,
+    /// Memory, charged to the container's own limit.
+    Memory,
+}
+
+/// The whole file system, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileSystem {
+    /// What the root itself is.
+    pub root: Root,
+    /// What everything writable is on.
+    pub scratch: Scratch,
+    /// What is made in the root, in this order.
+    pub steps: Vec<Step>,
+    /// Paths that read as empty: files get /dev/null, directories an empty read-only one.
+    pub masked: Vec<PathBuf>,
+    /// Paths that become read-only.
+    pub read_only: Vec<PathBuf>,
+}
+
+/// A device node of /dev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Name below /dev.
+    pub name: &'static str,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// The device nodes that every container has (runtime-spec, "Default Devices").
+pub(crate) const DEVICES: [Device; 6] = [
+    Device { name: "null", major: 1, minor: 3 },
+    Device { name: "zero", major: 1, minor: 5 },
+    Device { name: "full", major: 1, minor: 7 },
+    Device { name: "random", major: 1, minor: 8 },
+    Device { name: "urandom", major: 1, minor: 9 },
+    Device { name: "tty", major: 5, minor: 0 },
+];
