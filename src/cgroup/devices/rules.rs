@@ -1,0 +1,110 @@
+//! A device rule of the specification, checked once.
+
+use crate::error::{Error, Kind, Result};
+use crate::spec::resources::DeviceRule;
+
+/// What kind of device a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceKind {
+    All,
+    Block,
+    Character,
+}
+
+/// `r`, `w` and `m` as bits, numbered as the kernel hands them to a BPF program (`BPF_DEVCG_ACC_*`).
+pub(crate) const MKNOD: u8 = 1;
+pub(crate) const READ: u8 = 2;
+pub(crate) const WRITE: u8 = 4;
+pub(crate) const EVERY_ACCESS: u8 = MKNOD | READ | WRITE;
+
+/// One rule; later ones override earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub allow: bool,
+    pub kind: DeviceKind,
+    /// `None` is every number.
+    pub major: Option<u32>,
+    pub minor: Option<u32>,
+    pub access: u8,
+}
+
+impl Rule {
+    /// Checks one rule. A rule of type `a` is about everything, whatever its numbers say, as the kernel has it.
+    pub(crate) fn parse(rule: &DeviceRule) -> Result<Rule> {
+        let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("read a device rule"));
+        let kind = match rule.kind.as_deref() {
+            None | Some("" | "a") => DeviceKind::All,
+            Some("b") => DeviceKind::Block,
+            Some("c" | "u") => DeviceKind::Character,
+            Some(other) => return fail(format!("the type `{}` is none of a, b, c", other.escape_default())),
+        };
+        let mut access = 0;
+        for letter in rule.access.as_deref().unwrap_or("rwm").chars() {
+            access |= match letter {
+                'r' => READ,
+                'w' => WRITE,
+                'm' => MKNOD,
+                _ => return fail(format!("the access `{}` is none of r, w, m", letter.escape_default())),
+            };
+        }
+        if access == 0 {
+            access = EVERY_ACCESS;
+        }
+        let number = |value: Option<i64>| match value {
+            None | Some(..0) => Ok(None),
+            Some(value) => u32::try_from(value).map(Some),
+        };
+        let (Ok(major), Ok(minor)) = (number(rule.major), number(rule.minor)) else {
+            return fail("a device number is above 4294967295".to_owned());
+        };
+        if kind == DeviceKind::All {
+            return Ok(Rule { allow: rule.allow, kind, major: None, minor: None, access: EVERY_ACCESS });
+        }
+        Ok(Rule { allow: rule.allow, kind, major, minor, access })
+    }
+
+    /// As v1's `devices.allow` and `devices.deny` take it: `c 1:3 rwm`.
+    pub(crate) fn to_v1(&self) -> String {
+        let number = |value: Option<u32>| value.map_or("*".to_owned(), |value| value.to_string());
+        let letters = [(READ, 'r'), (WRITE, 'w'), (MKNOD, 'm')];
+        let access: String =
+            letters.iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter).collect();
+        let kind = match self.kind {
+            DeviceKind::All => 'a',
+            DeviceKind::Block => 'b',
+            DeviceKind::Character => 'c',
+        };
+        format!("{kind} {}:{} {access}", number(self.major), number(self.minor))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(json: &str, expected: &str) {
+        let text = match Rule::parse(&serde_json::from_str(json).unwrap()) {
+            Ok(rule) => format!("{} {}", if rule.allow { "allow" } else { "deny" }, rule.to_v1()),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(text, expected, "{json}");
+    }
+
+    #[test]
+    fn a_rule_is_read_as_the_kernel_reads_it() {
+        check(r#"{"allow": false, "access": "rwm"}"#, "deny a *:* rwm");
+        check(r#"{"allow": true, "type": "a", "major": 5, "minor": 1, "access": "r"}"#, "allow a *:* rwm");
+        check(r#"{"allow": true, "type": "c", "major": 1, "minor": 3}"#, "allow c 1:3 rwm");
+        check(r#"{"allow": true, "type": "c", "major": 136, "minor": -1, "access": "mr"}"#, "allow c 136:* rm");
+        check(r#"{"allow": true, "type": "b", "access": "m"}"#, "allow b *:* m");
+        check(r#"{"allow": true, "type": "p"}"#, "read a device rule: the type `p` is none of a, b, c");
+        check(
+            r#"{"allow": true, "type": "c", "access": "rx"}"#,
+            "read a device rule: the access `x` is none of r, w, m",
+        );
+        check(
+            r#"{"allow": true, "type": "c", "major": 4294967296}"#,
+            "read a device rule: a device number is above 4294967295",
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! Ending every process of the container, and taking its groups away.
+
+use super::Cgroup;
+use super::directory::{self, Directory};
+use super::freeze::{timespec, wait_for};
+use crate::error::{Context, Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Without a freezer new processes may be born between the look and the signal; each round leaves fewer.
+const KILL_ROUNDS: u32 = 100;
+
+impl Cgroup {
+    /// Every process in the container's groups, once, those of groups below included.
+    pub(crate) fn processes(&self) -> Result<Vec<i32>> {
+        let mut found = Vec::new();
+        if let Some(group) = self.any() {
+            list(&group.directory, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Sends SIGKILL to every process, so that none that is born meanwhile escapes: by the kernel's own `cgroup.kill`
+    /// (5.14); before that, or on v1 alone, all are frozen first. They are dying when this returns, not yet gone.
+    pub(crate) fn kill(&self) -> Result<()> {
+        if let Some(group) = self.v2() {
+            match group.directory.write("cgroup.kill", "1") {
+                Ok(()) => return self.kill_strays(),
+                // ENODEV: the group is removed already; nobody is in it.
+                Err(Errno::NODEV) => return Ok(()),
+                // ENOENT: an older kernel. EOPNOTSUPP: a threaded group.
+                Err(Errno::NOENT | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(group.directory.refused("cgroup.kill", "1", errno)),
+            }
+        }
+        let is_held = self.freeze().is_ok();
+        let signalled = self.signal_all(if is_held { 1 } else { KILL_ROUNDS });
+        // Always, or the signals are never delivered (and a frozen container would stay behind for ever).
+        let thawed = if is_held { self.thaw() } else { Ok(()) };
+        signalled.and(thawed)
+    }
+
+    /// On a hybrid host a process could be in a v1 group without being in the v2 one, if somebody else put it there.
+    fn kill_strays(&self) -> Result<()> {
+        for group in self.groups.iter().filter(|group| !group.is_v2) {
+            let mut left = Vec::new();
+            list(&group.directory, &mut left)?;
+            signal(&left)?;
+        }
+        Ok(())
+    }
+
+    fn signal_all(&self, rounds: u32) -> Result<()> {
+        for _ in 0..rounds {
+            let mut left = BTreeSet::new();
+            for group in &self.groups {
+                let mut found = Vec::new();
+                list(&group.directory, &mut found)?;
+                left.extend(found);
+            }
+            if left.is_empty() {
+                break;
+            }
+            signal(&left.into_iter().collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until no process is left in any group; `false` when the time is up first.
+    pub(crate) fn wait_until_empty(&self, limit: Duration) -> Result<bool> {
+        let end = Instant::now() + limit;
+        if let Some(group) = self.v2() {
+            if !wait_for(&group.directory, "populated 0", limit)? {
+                return Ok(false);
+            }
+        }
+        loop {
+            let processes = self.processes_of_v1()?;
+            let Some(first) = processes.first() else { return Ok(true) };
+            if !wait_for_end(*first, end)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn processes_of_v1(&self) -> Result<Vec<i32>> {
+        let mut found = Vec::new();
+        for group in self.groups.iter().filter(|group| !group.is_v2) {
+            list(&group.directory, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Removes the container's groups and those below them. Gone already is fine. What could not be removed (somebody is
+    /// still in it) is tried for a second and then returned, with the error of the first.
+    pub(crate) fn remove(&self) -> Result<(), Leftover> {
+        let mut left = Vec::new();
+        let mut cause = None;
+        for group in &self.groups {
+            if let Err(errno) = directory::remove(group.directory.path()) {
+                left.push(group.directory.path().to_path_buf());
+                cause.get_or_insert(errno);
+            }
+        }
+        match cause {
+            None => Ok(()),
+            Some(errno) => Err(Leftover { paths: left, errno }),
+        }
+    }
+}
+
+/// Groups that could not be removed.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    pub(crate) paths: Vec<PathBuf>,
+    errno: Errno,
+}
+
+impl From<Leftover> for Error {
+    fn from(left: Leftover) -> Error {
+        let paths: Vec<_> = left.paths.iter().map(|path| format!("`{}`", path.display())).collect();
+        Error::os(Kind::Cgroup, left.errno)
+            .doing(format!("remove the group {}", paths.join(", ")))
+            .hint("end the processes that are still in it")
+    }
+}
+
+fn list(directory: &Directory, found: &mut Vec<i32>) -> Result<()> {
+    match directory.processes(found) {
+        Ok(()) | Err(Errno::NODEV | Errno::NOENT) => Ok(()),
+        Err(errno) => {
+            Err(errno).failing(Kind::Cgroup, || format!("list the processes of `{}`", directory.path().display()))
+        }
+    }
+}
+
+fn signal(processes: &[i32]) -> Result<()> {
+    for &process in processes {
+        // 0 stands for a process of a namespace that we cannot see; killing 0 would be suicide.
+        let Some(pid) = Pid::from_raw(process).filter(|_| process > 0) else { continue };
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("kill the process {process}")),
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the end of one process; `false` when the time is up.
+fn wait_for_end(process: i32, end: Instant) -> Result<bool> {
+    let words = || format!("wait for the end of the process {process}");
+    let Some(pid) = Pid::from_raw(process).filter(|_| process > 0) else { return Ok(false) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(true),
+        other => other.failing(Kind::Cgroup, words)?,
+    };
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Ok(false);
+    }
+    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timespec(left))) {
+        Ok(0) => Ok(false),
+        Ok(_) | Err(Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno).failing(Kind::Cgroup, words),
+    }
+}

@@ -1,0 +1,65 @@
+//! A container's cgroup: made, limited, joined, read, frozen, killed and removed, on three layouts picked once.
+//!
+//! In: [`Hierarchy::probe`], a [`CgroupPath`], what the group is for, and the limits of `spec::Resources`.
+//! Out: a [`Cgroup`], which holds one open directory for each hierarchy, and a [`Record`] from which another process of
+//! ours opens it again.
+//! Order: [`Hierarchy::refusals`] before anything is made; [`Cgroup::create`]; the process is born in it
+//! ([`Cgroup::clone_into`]) or joins ([`join::enter`] on [`Cgroup::join_files`]); [`Cgroup::kill`]; [`Cgroup::remove`].
+//! Layouts: v2 alone; v1 controllers beside a v2 tree, which then kills, freezes and counts time; v1 alone.
+//! Not here: who may have which limits, and when. Never: moving a survivor of a container to the root group.
+
+mod controller;
+mod create;
+mod delegate;
+mod devices;
+mod directory;
+mod freeze;
+mod hierarchy;
+mod join;
+mod kill;
+mod limits;
+mod notify;
+mod path;
+mod plan;
+mod plan_v1;
+mod plan_v2;
+mod record;
+mod refusal;
+mod usage;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use create::Purpose;
+pub(crate) use hierarchy::{Hierarchy, Layout};
+pub(crate) use join::enter;
+pub(crate) use path::CgroupPath;
+pub(crate) use record::{Leftover as Remains, Record, leftovers, remove_leftover};
+pub(crate) use refusal::Refusal;
+pub(crate) use usage::{Evidence, Usage};
+
+use controller::Controller;
+use create::Group;
+
+/// The groups of one container: at most one for each hierarchy.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    groups: Vec<Group>,
+}
+
+impl Cgroup {
+    /// The group of `controller`, if it was needed.
+    fn group(&self, controller: Controller) -> Option<&Group> {
+        self.groups.iter().find(|group| group.controllers.has(controller))
+    }
+
+    /// The group of the v2 tree.
+    fn v2(&self) -> Option<&Group> {
+        self.groups.iter().find(|group| group.is_v2)
+    }
+
+    /// The group that knows all processes: every one of ours does, v2's can do most with it.
+    fn any(&self) -> Option<&Group> {
+        self.v2().or_else(|| self.group(Controller::Freezer)).or_else(|| self.groups.first())
+    }
+}

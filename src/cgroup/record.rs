@@ -1,0 +1,126 @@
+//! What is written down about a container's groups, and finding groups that nobody wrote down.
+
+use super::Cgroup;
+use super::controller::{Controller, Controllers};
+use super::create::Group;
+use super::directory::Directory;
+use super::hierarchy::Hierarchy;
+use super::path::PARENT;
+use crate::error::{Context, Error, Kind, Result};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// A container's groups, for another process of ours. Part of a record that has the version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    groups: Vec<GroupRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct GroupRecord {
+    path: PathBuf,
+    controllers: Vec<Controller>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    v2: bool,
+}
+
+impl Record {
+    /// The groups' directories, by controller as v1 names it (v2: the empty name), as `state.json` of runc has them.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        self.groups.iter().flat_map(|group| {
+            let v2 = group.v2.then_some("");
+            let v1 = group.controllers.iter().filter(|_| !group.v2).map(|each| each.name_v1());
+            v2.into_iter().chain(v1).map(|name| (name, group.path.as_path()))
+        })
+    }
+}
+
+impl Cgroup {
+    /// What to write down.
+    pub(crate) fn record(&self) -> Record {
+        let groups = self.groups.iter().map(|group| GroupRecord {
+            path: group.directory.path().to_path_buf(),
+            controllers: group.controllers.iter().collect(),
+            v2: group.is_v2,
+        });
+        Record { groups: groups.collect() }
+    }
+
+    /// Opens the groups that were written down. Those that are gone are left out.
+    pub(crate) fn open(record: &Record) -> Result<Cgroup> {
+        let mut groups = Vec::with_capacity(record.groups.len());
+        for each in &record.groups {
+            let directory = match Directory::open(&each.path) {
+                Err(Errno::NOENT) => continue,
+                other => other.failing(Kind::Cgroup, || format!("open the group `{}`", each.path.display()))?,
+            };
+            let controllers: Controllers = each.controllers.iter().copied().collect();
+            groups.push(Group { directory, controllers, is_v2: each.v2 });
+        }
+        Ok(Cgroup { groups })
+    }
+
+    /// Whether every group is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.groups.is_empty()
+    }
+}
+
+/// A task's group that was found in the hierarchies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Leftover {
+    /// The task's id.
+    pub id: String,
+    pub path: PathBuf,
+    /// How many processes are in it.
+    pub processes: usize,
+}
+
+/// Every task's group that this user could have made, running tasks' included: who is running knows the caller.
+pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
+    let mut found = Vec::new();
+    for parent in parents(hierarchy) {
+        let Ok(parent) = Directory::open(&parent) else { continue };
+        for id in parent.children().unwrap_or_default() {
+            let mut processes = Vec::new();
+            if let Ok(group) = parent.child(&id) {
+                // A group that vanishes while it is read is none.
+                if group.processes(&mut processes).is_ok() {
+                    found.push(Leftover { path: group.path().to_path_buf(), id, processes: processes.len() });
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Ends what is in a group that was found and removes it.
+pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
+    let directory = match Directory::open(&found.path) {
+        Ok(directory) => directory,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("open the group `{}`", found.path.display())),
+    };
+    let is_v2 = directory.read("cgroup.controllers").is_ok();
+    let cgroup = Cgroup { groups: vec![Group { directory, controllers: Controllers::NONE, is_v2 }] };
+    cgroup.kill()?;
+    cgroup.remove().map_err(Error::from)
+}
+
+/// The directories that hold tasks' groups, one for each hierarchy.
+pub(super) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
+    let v1 = hierarchy.v1.iter().map(|tree| tree.own_directory());
+    let v2 = hierarchy.v2.iter().filter_map(|tree| tree.delegated());
+    v1.chain(v2).map(|base| base.join(PARENT)).collect()
+}
+
+/// Removes the empty directories that hold tasks' groups. They are kept from task to task otherwise, since making and
+/// removing them costs as much as the task's own.
+pub(crate) fn remove_parents(hierarchy: &Hierarchy) {
+    for path in parents(hierarchy) {
+        // Busy while a task runs, and then it has to stay.
+        let _ = std::fs::remove_dir(path);
+    }
+}

@@ -1,0 +1,224 @@
+//! Real groups on this machine: each test makes its own below the groups that this process is in, and leaves none.
+
+mod support;
+
+use super::*;
+use crate::spec::resources::{Memory, Pids, Resources};
+use std::time::Duration;
+use support::{Child, Place, needs_root};
+
+fn megabytes(count: i64) -> i64 {
+    count << 20
+}
+
+fn memory(limit: i64) -> Resources {
+    let memory = Memory { limit: Some(limit), swap: Some(limit), ..Memory::default() };
+    Resources { memory, ..Resources::default() }
+}
+
+#[test]
+fn a_memory_hog_is_killed_and_counted() {
+    let Some(place) = Place::new("hog") else { return };
+    let group = place.create(Purpose::Task, &memory(megabytes(32)));
+    let notifier = group.oom_notifier().unwrap().unwrap();
+    assert!(!support::is_readable(&notifier, Duration::ZERO), "the notifier speaks before anything happened");
+    let mut hog = Child::spawn(&group, "x=$(head -c 400000000 /dev/zero | tr '\\0' x)");
+    assert_eq!(hog.wait(), "signal 9");
+    assert!(support::is_readable(&notifier, Duration::from_secs(5)), "the notifier is silent");
+    let evidence = group.evidence().unwrap();
+    assert_eq!(evidence.oom_kills, 1, "{evidence:?}");
+    assert!(evidence.oom_events >= 1, "{evidence:?}");
+    let usage = group.usage().unwrap();
+    assert!((megabytes(16)..=megabytes(32)).contains(&(usage.memory_peak.unwrap() as i64)), "{usage:?}");
+}
+
+#[test]
+fn a_limit_of_tasks_refuses_forks_and_counts_them() {
+    let Some(place) = Place::new("pids") else { return };
+    let limits = Resources { pids: Pids { limit: Some(3) }, ..Resources::default() };
+    let group = place.create(Purpose::Task, &limits);
+    assert_eq!(group.evidence().unwrap().pids_max_hits, 0);
+    // The shell and two sleepers fit; the third sleeper does not.
+    let mut shell = Child::spawn(&group, "sleep 60 & sleep 60 & sleep 60 & wait");
+    assert_ne!(shell.wait(), "exit 0");
+    assert!(group.evidence().unwrap().pids_max_hits >= 1);
+    assert_eq!(group.usage().unwrap().pids_peak, Some(3));
+}
+
+#[test]
+fn a_storm_of_forks_is_killed_to_the_last_process() {
+    let Some(place) = Place::new("storm") else { return };
+    let limits = Resources { pids: Pids { limit: Some(200) }, ..Resources::default() };
+    let group = place.create(Purpose::Task, &limits);
+    let mut storm = Child::spawn(&group, "while :; do (while :; do sleep 1 & done) & done");
+    support::until("the storm rages", || group.processes().unwrap().len() > 50);
+    group.kill().unwrap();
+    assert!(group.wait_until_empty(Duration::from_secs(10)).unwrap());
+    assert_eq!(storm.wait(), "signal 9");
+    assert_eq!(group.processes().unwrap(), Vec::<i32>::new());
+    group.remove().map_err(crate::error::Error::from).unwrap();
+}
+
+#[test]
+fn a_removed_group_leaves_nothing_and_a_busy_one_is_named() {
+    let Some(place) = Place::new("remove") else { return };
+    let group = place.create(Purpose::Task, &memory(megabytes(64)));
+    let record = group.record();
+    let paths: Vec<_> = record.paths().map(|(_, path)| path.to_path_buf()).collect();
+    for path in &paths {
+        std::fs::create_dir(path.join("below")).unwrap();
+    }
+    let mut child = Child::spawn(&group, "exec sleep 60");
+    let left = group.remove().unwrap_err();
+    assert_eq!(left.paths.len(), record.paths().count());
+    let error = crate::error::Error::from(left);
+    assert_eq!(error.errno(), Some(libc::EBUSY));
+    group.kill().unwrap();
+    child.wait();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+    assert!(paths.iter().all(|path| !path.exists()));
+    assert!(Cgroup::open(&record).unwrap().is_gone());
+}
+
+#[test]
+fn a_frozen_container_stands_still_until_it_is_thawed() {
+    let Some(place) = Place::new("freeze") else { return };
+    let group = place.create(Purpose::Task, &Resources::default());
+    let mut child = Child::spawn(&group, "while :; do :; done");
+    support::until("it runs", || group.usage().unwrap().cpu_total_ns.unwrap() > 1_000_000);
+    assert!(!group.is_frozen().unwrap());
+    group.freeze().unwrap();
+    assert!(group.is_frozen().unwrap());
+    let before = group.usage().unwrap().cpu_total_ns;
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(group.usage().unwrap().cpu_total_ns, before);
+    group.thaw().unwrap();
+    support::until("it runs again", || group.usage().unwrap().cpu_total_ns > before);
+    group.freeze().unwrap();
+    group.kill().unwrap();
+    assert_eq!(child.wait(), "signal 9", "a frozen container can be killed");
+}
+
+#[test]
+fn a_quota_of_processor_time_throttles() {
+    let Some(place) = Place::new("cpu") else { return };
+    let limits: Resources = serde_json::from_str(r#"{"cpu": {"quota": 5000, "period": 50000}}"#).unwrap();
+    let group = place.create(Purpose::Task, &limits);
+    let mut child = Child::spawn(&group, "while :; do :; done");
+    std::thread::sleep(Duration::from_millis(600));
+    group.kill().unwrap();
+    child.wait();
+    let usage = group.usage().unwrap();
+    assert!(usage.throttled_periods.unwrap() > 3 && usage.throttled_ns.unwrap() > 0, "{usage:?}");
+    assert!(usage.cpu_total_ns.unwrap() < 200_000_000, "{usage:?}");
+}
+
+#[test]
+fn what_fails_half_way_leaves_nothing() {
+    let Some(place) = Place::new("undo") else { return };
+    let limits: Resources =
+        serde_json::from_str(r#"{"memory": {"limit": 67108864}, "cpu": {"cpus": "4000"}}"#).unwrap();
+    let error = place.try_create(Purpose::Task, &limits).unwrap_err();
+    assert!(error.to_string().starts_with("create the container's cgroup: write `4000` to `"), "{error}");
+    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
+    let Some(place) = Place::new("taken") else { return };
+    let group = place.create(Purpose::Task, &Resources::default());
+    let error = place.try_create(Purpose::Task, &Resources::default()).unwrap_err();
+    assert_eq!(error.kind(), crate::error::Kind::Exists);
+    group.remove().map_err(crate::error::Error::from).unwrap();
+
+    if !needs_root("a container's group is below the mount point") {
+        return;
+    }
+    let hierarchy = Hierarchy::probe().unwrap();
+    let path = CgroupPath::parse(&format!("/brig-test/{}", place.id())).unwrap();
+    let create = || Cgroup::create(&hierarchy, &path, Purpose::Container, &memory(megabytes(64)));
+    let first = create().unwrap();
+    let second = create().unwrap();
+    let mut child = Child::spawn(&second, "exec sleep 60");
+    let error = create().unwrap_err().to_string();
+    assert!(error.ends_with("container's cgroup is not empty: 1 process(es) found"), "{error}");
+    second.kill().unwrap();
+    child.wait();
+    second.freeze().unwrap();
+    let error = create().unwrap_err().to_string();
+    assert!(error.ends_with("container's cgroup unexpectedly frozen"), "{error}");
+    drop(first);
+    second.remove().map_err(crate::error::Error::from).unwrap();
+    support::remove_parents_named("brig-test", &second);
+}
+
+#[test]
+fn an_update_that_fails_gives_the_old_values_back() {
+    let Some(place) = Place::new("update") else { return };
+    let limits: Resources = serde_json::from_str(
+        r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 9}, "cpu": {"cpus": "0"}}"#,
+    )
+    .unwrap();
+    let group = place.create(Purpose::Task, &limits);
+    let read = |controller, file| group.group(controller).unwrap().directory.get(file).unwrap();
+    let wrong: Resources =
+        serde_json::from_str(r#"{"memory": {"limit": 33554432}, "pids": {"limit": 5}, "cpu": {"cpus": "4000"}}"#)
+            .unwrap();
+    assert!(group.update(&wrong).is_err());
+    assert_eq!(read(Controller::Pids, "pids.max").trim(), "9");
+    assert_eq!(read(Controller::Memory, support::memory_file(&group)).trim(), "67108864");
+    // Both at once, upwards and downwards: on v1 one of the two orders is refused at first.
+    for size in [megabytes(512), megabytes(16)] {
+        group.update(&memory(size)).unwrap();
+        assert_eq!(read(Controller::Memory, support::memory_file(&group)).trim(), size.to_string());
+    }
+    let checked: Resources = serde_json::from_str(r#"{"memory": {"limit": 1, "checkBeforeUpdate": true}}"#).unwrap();
+    let mut child = Child::spawn(&group, "exec sleep 60");
+    support::until("it uses memory", || group.usage().unwrap().memory_current.unwrap() > 1);
+    let error = group.update(&checked).unwrap_err().to_string();
+    assert!(error.contains("rejecting memory limit 1 because of the usage ("), "{error}");
+    group.kill().unwrap();
+    child.wait();
+}
+
+#[test]
+fn a_record_opens_the_same_groups_and_finds_strays() {
+    let Some(place) = Place::new("record") else { return };
+    let group = place.create(Purpose::Task, &memory(megabytes(64)));
+    let record: Record = serde_json::from_str(&serde_json::to_string(&group.record()).unwrap()).unwrap();
+    let again = Cgroup::open(&record).unwrap();
+    assert_eq!(again.record(), group.record());
+    let mut child = Child::spawn(&group, "exec sleep 60");
+    assert_eq!(again.processes().unwrap(), vec![child.id()]);
+    let found = record::leftovers(&Hierarchy::probe().unwrap());
+    let mine: Vec<_> = found.iter().filter(|each| each.id == place.id()).collect();
+    assert_eq!(mine.len(), group.groups.len());
+    assert!(mine.iter().all(|each| each.processes == 1));
+    again.kill().unwrap();
+    child.wait();
+}
+
+#[test]
+fn a_container_without_limits_costs_one_group() {
+    let Some(place) = Place::new("cheap") else { return };
+    let group = place.create(Purpose::Container, &Resources::default());
+    assert_eq!(group.groups.len(), 1);
+}
+
+#[test]
+fn what_can_be_enforced_here_is_not_refused() {
+    let Some(_place) = Place::new("refusals") else { return };
+    let hierarchy = Hierarchy::probe().unwrap();
+    let limits = memory(megabytes(64));
+    assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
+    let limits: Resources =
+        serde_json::from_str(r#"{"network": {"classID": 1}, "rdma": {"x": {"hcaHandles": 1}}}"#).unwrap();
+    match hierarchy.refusals(Purpose::Task, &limits) {
+        Ok(refusals) => {
+            let names: Vec<_> = refusals.iter().map(|each| each.limit).collect();
+            assert!(names.contains(&"rdma"), "{refusals:?}");
+        }
+        Err(error) => assert_eq!(error.to_string(), "mark packets: cgroup v2 has no network controller"),
+    }
+}

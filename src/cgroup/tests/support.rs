@@ -1,0 +1,136 @@
+//! Groups and processes of a test, unmade whatever happens.
+
+use super::super::*;
+use crate::error::Result;
+use crate::spec::resources::Resources;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whether the test may go on; says loudly that it does not.
+pub(super) fn needs_root(what: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIP {what}: needs root");
+    }
+    is_root
+}
+
+/// The place of one test's groups.
+pub(super) struct Place {
+    hierarchy: Hierarchy,
+    id: String,
+}
+
+impl Place {
+    pub(super) fn new(name: &str) -> Option<Place> {
+        let hierarchy = Hierarchy::probe().unwrap();
+        let refusals = hierarchy.refusals(Purpose::Task, &Resources::default()).unwrap();
+        if let Some(refusal) = refusals.first() {
+            eprintln!("SKIP groups of `{name}`: needs root or a delegated group ({})", refusal.reason);
+            return None;
+        }
+        Some(Place { hierarchy, id: format!("test-{name}-{}", std::process::id()) })
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn try_create(&self, purpose: Purpose, limits: &Resources) -> Result<Cgroup> {
+        Cgroup::create(&self.hierarchy, &CgroupPath::task(&self.id)?, purpose, limits)
+    }
+
+    pub(super) fn create(&self, purpose: Purpose, limits: &Resources) -> Cgroup {
+        self.try_create(purpose, limits).unwrap()
+    }
+
+    /// The groups of this test that are there.
+    pub(super) fn left(&self) -> Vec<PathBuf> {
+        record::parents(&self.hierarchy)
+            .into_iter()
+            .map(|parent| parent.join(&self.id))
+            .filter(|path| path.exists())
+            .collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let left = self.left();
+        for path in &left {
+            // Only v2's has it, and every process of a test is in it.
+            let _ =
+                std::fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).map(|mut file| file.write(b"1"));
+        }
+        for path in &left {
+            let _ = directory::remove(path);
+        }
+        record::remove_parents(&self.hierarchy);
+    }
+}
+
+/// A shell in the group; killed and reaped when dropped.
+pub(super) struct Child(std::process::Child);
+
+impl Child {
+    pub(super) fn spawn(group: &Cgroup, script: &str) -> Child {
+        // It waits for a line before it goes on, and gets it when it is in all groups.
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(format!("read go; {script}"));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        group.join(child.id() as i32).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        Child(child)
+    }
+
+    pub(super) fn id(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    pub(super) fn wait(&mut self) -> String {
+        let status = self.0.wait().unwrap();
+        match status.signal() {
+            Some(signal) => format!("signal {signal}"),
+            None => format!("exit {}", status.code().unwrap()),
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(super) fn is_readable(file: &OwnedFd, limit: Duration) -> bool {
+    poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&freeze::timespec(limit))).unwrap() == 1
+}
+
+/// Waits for something that has no notification, at most ten seconds.
+pub(super) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !happened() {
+        assert!(Instant::now() < end, "it never came that {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(super) fn memory_file(group: &Cgroup) -> &'static str {
+    if group.group(Controller::Memory).unwrap().is_v2 { "memory.max" } else { "memory.limit_in_bytes" }
+}
+
+/// Removes the parents that a container's group was made in.
+pub(super) fn remove_parents_named(name: &str, group: &Cgroup) {
+    for (_, path) in group.record().paths() {
+        let parent = path.parent().unwrap();
+        assert!(parent.ends_with(name));
+        let _ = std::fs::remove_dir(parent);
+    }
+}

@@ -1,0 +1,297 @@
+//! `linux.resources` of config.json (runtime-spec 1.3, config-linux.md "Control groups"), whole, as plain data.
+//!
+//! The names in JSON are exactly the specification's, so that `config.json`, `update --resources` and our own records
+//! share one type. Unknown fields are ignored and `null` is the same as absent, as the specification's own types have it.
+//! Not here: what the values mean to a kernel; that is `cgroup`.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+
+/// What a container may use. The default limits nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Resources {
+    /// Which devices may be used, in order: a later rule overrides an earlier one.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub devices: Vec<DeviceRule>,
+    /// Memory and swap.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub memory: Memory,
+    /// Processor time and placement.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub cpu: Cpu,
+    /// How many tasks (processes and threads).
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub pids: Pids,
+    /// Block devices: weights and throttles.
+    #[serde(rename = "blockIO", deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub block_io: BlockIo,
+    /// Huge pages, by size.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub hugepage_limits: Vec<HugepageLimit>,
+    /// Marks on packets; cgroup v1 only.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub network: Network,
+    /// RDMA handles and objects, by device.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub rdma: BTreeMap<String, Rdma>,
+    /// Files of cgroup v2 and their values, written last.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub unified: BTreeMap<String, String>,
+    /// Running out of memory ends every process of the container, not one (`memory.oom.group` on v2; on v1 whoever waits
+    /// for the OOM notification does it). Not of the specification.
+    #[serde(skip)]
+    pub oom_group: bool,
+}
+
+/// One device rule (`linux.resources.devices`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceRule {
+    /// Whether the devices that match may be used.
+    pub allow: bool,
+    /// `a` (all), `b` (block) or `c` (character). Absent means `a`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Absent or negative means every major number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major: Option<i64>,
+    /// Absent or negative means every minor number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor: Option<i64>,
+    /// Letters of `rwm`. Absent means all three.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+}
+
+/// Memory limits in bytes (`linux.resources.memory`); -1 is unlimited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Memory {
+    /// The most memory that may be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+    /// What is kept under pressure (v2), or aimed at (v1's soft limit).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<i64>,
+    /// Memory and swap together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<i64>,
+    /// Kernel memory: the kernel has no such limit since 5.16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<i64>,
+    /// TCP buffers; v1 only.
+    #[serde(rename = "kernelTCP", skip_serializing_if = "Option::is_none")]
+    pub kernel_tcp: Option<i64>,
+    /// 0 to 100; v1 only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swappiness: Option<u64>,
+    /// Processes wait instead of being killed; v1 only.
+    #[serde(rename = "disableOOMKiller", skip_serializing_if = "Option::is_none")]
+    pub disable_oom_killer: Option<bool>,
+    /// Always so on every kernel that we run on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub use_hierarchy: Option<bool>,
+    /// Refuse a new limit that is below what is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_before_update: Option<bool>,
+}
+
+/// Processor time and placement (`linux.resources.cpu`); times in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Cpu {
+    /// Relative weight as v1 counts it, 2 to 262144.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<u64>,
+    /// Time that may be used in each period; -1 is unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<i64>,
+    /// Unused time that may be added to a later period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+    /// Length of a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u64>,
+    /// Time for real-time tasks; v1 only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime_runtime: Option<i64>,
+    /// Period for real-time tasks; v1 only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realtime_period: Option<u64>,
+    /// Processors, as a list such as `0-3,7`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
+    /// Memory nodes, as a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mems: Option<String>,
+    /// 1: runs only when nobody else wants to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<i64>,
+}
+
+/// How many tasks (`linux.resources.pids`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pids {
+    /// The most tasks; -1 is unlimited, 0 is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+}
+
+/// Block devices (`linux.resources.blockIO`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BlockIo {
+    /// Relative weight, 10 to 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Weight against child groups; the kernel has no such weight since 5.0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf_weight: Option<u16>,
+    /// Weights by device.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub weight_device: Vec<WeightDevice>,
+    /// Bytes read a second.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub throttle_read_bps_device: Vec<ThrottleDevice>,
+    /// Bytes written a second.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub throttle_write_bps_device: Vec<ThrottleDevice>,
+    /// Reads a second.
+    #[serde(rename = "throttleReadIOPSDevice", deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub throttle_read_iops_device: Vec<ThrottleDevice>,
+    /// Writes a second.
+    #[serde(rename = "throttleWriteIOPSDevice", deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub throttle_write_iops_device: Vec<ThrottleDevice>,
+}
+
+/// The weight of one block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WeightDevice {
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// Relative weight, 10 to 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// See [`BlockIo::leaf_weight`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaf_weight: Option<u16>,
+}
+
+/// A rate for one block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThrottleDevice {
+    /// Major number.
+    pub major: i64,
+    /// Minor number.
+    pub minor: i64,
+    /// Bytes or operations a second; 0 is unlimited.
+    pub rate: u64,
+}
+
+/// How much of one huge page size (`linux.resources.hugepageLimits`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct HugepageLimit {
+    /// `2MB`, `1GB` and the like, as the kernel names its files.
+    pub page_size: String,
+    /// Bytes.
+    pub limit: u64,
+}
+
+/// Marks on packets (`linux.resources.network`); v1 only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Network {
+    /// The class of the container's packets.
+    #[serde(rename = "classID", skip_serializing_if = "Option::is_none")]
+    pub class_id: Option<u32>,
+    /// Priorities by interface.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub priorities: Vec<InterfacePriority>,
+}
+
+/// The priority of packets that leave by one interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InterfacePriority {
+    /// The interface.
+    pub name: String,
+    /// Its priority.
+    pub priority: u32,
+}
+
+/// What may be used of one RDMA device (`linux.resources.rdma`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Rdma {
+    /// Handles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hca_handles: Option<u32>,
+    /// Objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hca_objects: Option<u32>,
+}
+
+/// `null` is the same as absent: callers write their empty pointers and slices so.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every field of `linux.resources` in runtime-spec 1.3, once.
+    const WHOLE: &str = r#"{
+      "devices": [{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw"}],
+      "memory": {"limit": 536870912, "reservation": 1, "swap": 2, "kernel": -1, "kernelTCP": -1, "swappiness": 0,
+                 "disableOOMKiller": false, "useHierarchy": true, "checkBeforeUpdate": true},
+      "cpu": {"shares": 1024, "quota": 1000000, "burst": 1000, "period": 500000, "realtimeRuntime": 950000,
+              "realtimePeriod": 1000000, "cpus": "2-3", "mems": "0-7", "idle": 0},
+      "pids": {"limit": 32771},
+      "blockIO": {"weight": 10, "leafWeight": 10, "weightDevice": [{"major": 8, "minor": 0, "weight": 500, "leafWeight": 300}],
+                  "throttleReadBpsDevice": [{"major": 8, "minor": 0, "rate": 600}],
+                  "throttleWriteBpsDevice": [{"major": 8, "minor": 0, "rate": 601}],
+                  "throttleReadIOPSDevice": [{"major": 8, "minor": 0, "rate": 602}],
+                  "throttleWriteIOPSDevice": [{"major": 8, "minor": 16, "rate": 300}]},
+      "hugepageLimits": [{"pageSize": "2MB", "limit": 209715200}],
+      "network": {"classID": 1048577, "priorities": [{"name": "eth0", "priority": 500}]},
+      "rdma": {"mlx5_1": {"hcaHandles": 3, "hcaObjects": 10000}},
+      "unified": {"memory.high": "1G"}
+    }"#;
+
+    #[test]
+    fn every_field_of_the_specification_is_read_and_written_under_its_name() {
+        let read: Resources = serde_json::from_str(WHOLE).unwrap();
+        let given: serde_json::Value = serde_json::from_str(WHOLE).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), given);
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored_and_null_is_absent() {
+        let read: Resources = serde_json::from_str(
+            r#"{"devices": null, "memory": null, "cpu": {"cpus": null, "new": 1}, "blockIO": {"weightDevice": null}, "later": {}}"#,
+        )
+        .unwrap();
+        assert_eq!(read, Resources::default());
+        assert_eq!(serde_json::to_string(&read).unwrap(), "{}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused() {
+        for wrong in [r#"{"pids": {"limit": "many"}}"#, r#"{"cpu": {"shares": -1}}"#, r#"{"devices": [{"allow": 1}]}"#]
+        {
+            assert!(serde_json::from_str::<Resources>(wrong).is_err(), "{wrong}");
+        }
+    }
+}
