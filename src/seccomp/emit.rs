@@ -1,0 +1,258 @@
+//! From ranges to instructions.
+//!
+//! Jumps of classic BPF go forward only, and a conditional one by at most 255. So the program is written from its end to
+//! its beginning: a target is always there when a jump to it is made, and a label is just its place from the end. Numbers are found by
+//! a binary search tree over ranges (at most nine comparisons for all of x86-64), and so are the values of an argument where its
+//! conditions allow.
+
+use super::action;
+use super::rules::{Outcome, Plan, Test};
+use super::split::{End, Remaining, Split, by_high_word, end, split};
+use crate::spec::seccomp::{Condition, Operator};
+use crate::sys::seccomp::Instruction;
+
+// linux/bpf_common.h
+pub(super) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub(super) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+pub(super) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+pub(super) const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(super) const JUMP_GREATER: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
+pub(super) const JUMP_GREATER_EQUAL: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+pub(super) const JUMP_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub(super) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+// struct seccomp_data of linux/seccomp.h
+pub(super) const NUMBER: u32 = 0;
+pub(super) const ARCH: u32 = 4;
+pub(super) const ARGUMENTS: u32 = 16;
+
+/// How far a conditional jump reaches.
+const REACH: usize = 255;
+
+/// The instruction at this place from the end.
+#[derive(Clone, Copy)]
+struct Label(usize);
+
+struct Writer<'a> {
+    /// Last instruction first.
+    reversed: Vec<Instruction>,
+    /// The nearest `return` of each value.
+    returns: Vec<(u32, Label)>,
+    tests: &'a [Test],
+    written: Vec<Option<Label>>,
+}
+
+/// The program of a plan.
+pub(super) fn emit(plan: &Plan) -> Vec<Instruction> {
+    let mut writer = Writer {
+        reversed: Vec::with_capacity(1024),
+        returns: Vec::new(),
+        tests: &plan.tests,
+        written: vec![None; plan.tests.len()],
+    };
+    let mut next = writer.give_back(action::KILL_THREAD);
+    for section in plan.sections.iter().rev() {
+        let elsewhere = next;
+        let numbers = writer.tree(&section.ranges, &mut |writer, outcome| writer.outcome(outcome));
+        let here = writer.load(NUMBER, numbers);
+        next = writer.jump(JUMP_EQUAL, section.audit, here, elsewhere);
+    }
+    writer.load(ARCH, next);
+    writer.reversed.reverse();
+    writer.reversed
+}
+
+impl Writer<'_> {
+    fn put(&mut self, code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Label {
+        self.reversed.push(Instruction { code, jump_true, jump_false, operand });
+        Label(self.reversed.len() - 1)
+    }
+
+    /// Loads a word and goes on at `next`.
+    fn load(&mut self, offset: u32, next: Label) -> Label {
+        self.within(next, 0);
+        self.put(LOAD, offset, 0, 0)
+    }
+
+    /// A `return` of this value that is near enough for whatever comes next.
+    fn give_back(&mut self, value: u32) -> Label {
+        // Two trampolines and the jump itself may still come between.
+        let near = self.reversed.len().saturating_sub(REACH - 4);
+        if let Some((_, label)) = self.returns.iter().find(|(known, label)| *known == value && label.0 >= near) {
+            return *label;
+        }
+        let label = self.put(RETURN, value, 0, 0);
+        self.returns.retain(|(known, _)| *known != value);
+        self.returns.push((value, label));
+        label
+    }
+
+    /// Goes to one of two places, through trampolines if they are too far.
+    fn jump(&mut self, code: u16, operand: u32, if_true: Label, if_false: Label) -> Label {
+        if if_true.0 == if_false.0 {
+            return if_true;
+        }
+        // The second trampoline moves the first target one further.
+        let if_true = self.within(if_true, REACH - 1);
+        let if_false = self.within(if_false, REACH);
+        let (jump_true, jump_false) = (self.distance(if_true), self.distance(if_false));
+        self.put(code, operand, jump_true as u8, jump_false as u8)
+    }
+
+    fn within(&mut self, label: Label, reach: usize) -> Label {
+        match self.distance(label) {
+            near if near <= reach => label,
+            far => self.put(JUMP, far as u32, 0, 0),
+        }
+    }
+
+    /// How many instructions lie between the next one to be written and the label.
+    fn distance(&self, label: Label) -> usize {
+        self.reversed.len() - 1 - label.0
+    }
+
+    /// A search tree over ranges of what was loaded last; each range is written by `leaf`.
+    fn tree<T: Copy>(&mut self, ranges: &[(u32, T)], leaf: &mut impl FnMut(&mut Self, T) -> Label) -> Label {
+        match ranges {
+            [] => self.give_back(action::KILL_PROCESS), // the first range starts at 0, so this is never reached
+            [(_, only)] => leaf(self, *only),
+            _ => {
+                let middle = ranges.len() / 2;
+                let above = self.tree(&ranges[middle..], leaf);
+                let below = self.tree(&ranges[..middle], leaf);
+                self.jump(JUMP_GREATER_EQUAL, ranges[middle].0, above, below)
+            }
+        }
+    }
+
+    fn outcome(&mut self, outcome: Outcome) -> Label {
+        let place = match outcome {
+            Outcome::Return(value) => return self.give_back(value),
+            Outcome::Test(place) => usize::from(place),
+        };
+        if let Some(label) = self.written[place] {
+            return label;
+        }
+        let tests = self.tests;
+        let test = &tests[place];
+        let label = self.end(test, &end(test.cases.clone(), test.otherwise));
+        self.written[place] = Some(label);
+        label
+    }
+
+    fn end(&mut self, test: &Test, end: &End) -> Label {
+        let cases = match end {
+            End::Return(value) => return self.give_back(*value),
+            End::Test(cases) => cases,
+        };
+        match split(cases, test.otherwise, test.wide) {
+            Some(split) => self.split(test, &split),
+            None => self.chain(test, cases),
+        }
+    }
+
+    /// A search tree over the values of one argument.
+    fn split(&mut self, test: &Test, split: &Split) -> Label {
+        let mut written = vec![None; split.ends.len()];
+        let mut leaf = |writer: &mut Self, place: u32| match (&split.ends[place as usize], written[place as usize]) {
+            (End::Return(value), _) => writer.give_back(*value),
+            (End::Test(_), Some(label)) => label,
+            (end, None) => {
+                let label = writer.end(test, end);
+                written[place as usize] = Some(label);
+                label
+            }
+        };
+        if split.low_only {
+            let ranges: Vec<_> = split.ranges.iter().map(|(start, place)| (*start as u32, *place)).collect();
+            return self.low(test, split.index, &ranges, &mut leaf);
+        }
+        let words = by_high_word(&split.ranges);
+        let high = self.tree(&words.highs, &mut |writer, (from, to)| {
+            writer.low(test, split.index, &words.lows[from..to], &mut leaf)
+        });
+        self.load(high_word(test, split.index), high)
+    }
+
+    fn low(
+        &mut self,
+        test: &Test,
+        index: u32,
+        ranges: &[(u32, u32)],
+        leaf: &mut impl FnMut(&mut Self, u32) -> Label,
+    ) -> Label {
+        if let [(_, place)] = ranges {
+            return leaf(self, *place);
+        }
+        let low = self.tree(ranges, leaf);
+        self.load(low_word(test, index), low)
+    }
+
+    /// Any other test: its cases one after the other.
+    fn chain(&mut self, test: &Test, cases: &[Remaining]) -> Label {
+        let mut next = self.give_back(test.otherwise);
+        for case in cases.iter().rev() {
+            let mut holds = self.give_back(case.value);
+            for condition in case.conditions.iter().rev() {
+                holds = self.condition(test, condition, holds, next);
+            }
+            next = holds;
+        }
+        next
+    }
+
+    fn condition(&mut self, test: &Test, condition: &Condition, yes: Label, no: Label) -> Label {
+        let Condition { index, value, value_two, op } = *condition;
+        match op {
+            Operator::Equal => self.masked(test, index, u64::MAX, value, yes, no),
+            Operator::NotEqual => self.masked(test, index, u64::MAX, value, no, yes),
+            Operator::MaskedEqual => self.masked(test, index, value, value_two & value, yes, no),
+            Operator::GreaterThan => self.above(test, index, JUMP_GREATER, value, yes, no),
+            Operator::GreaterEqual => self.above(test, index, JUMP_GREATER_EQUAL, value, yes, no),
+            Operator::LessThan => self.above(test, index, JUMP_GREATER_EQUAL, value, no, yes),
+            Operator::LessEqual => self.above(test, index, JUMP_GREATER, value, no, yes),
+        }
+    }
+
+    fn masked(&mut self, test: &Test, index: u32, mask: u64, wanted: u64, yes: Label, no: Label) -> Label {
+        let low = self.masked_word(low_word(test, index), mask as u32, wanted as u32, yes, no);
+        if !test.wide {
+            return low;
+        }
+        self.masked_word(high_word(test, index), (mask >> 32) as u32, (wanted >> 32) as u32, low, no)
+    }
+
+    fn masked_word(&mut self, offset: u32, mask: u32, wanted: u32, yes: Label, no: Label) -> Label {
+        let compared = match mask {
+            0 => return yes,
+            u32::MAX => self.jump(JUMP_EQUAL, wanted, yes, no),
+            _ if wanted == 0 => self.jump(JUMP_SET, mask, no, yes),
+            _ => {
+                let equal = self.jump(JUMP_EQUAL, wanted, yes, no);
+                self.within(equal, 0);
+                self.put(AND, mask, 0, 0)
+            }
+        };
+        self.load(offset, compared)
+    }
+
+    fn above(&mut self, test: &Test, index: u32, low_word_is: u16, value: u64, yes: Label, no: Label) -> Label {
+        let low = self.jump(low_word_is, value as u32, yes, no);
+        let low = self.load(low_word(test, index), low);
+        if !test.wide {
+            return low;
+        }
+        let high = (value >> 32) as u32;
+        let equal = self.jump(JUMP_EQUAL, high, low, no);
+        let greater = self.jump(JUMP_GREATER, high, yes, equal);
+        self.load(high_word(test, index), greater)
+    }
+}
+
+fn low_word(test: &Test, index: u32) -> u32 {
+    ARGUMENTS + 8 * index + if test.big_endian { 4 } else { 0 }
+}
+
+fn high_word(test: &Test, index: u32) -> u32 {
+    ARGUMENTS + 8 * index + if test.big_endian { 0 } else { 4 }
+}

@@ -1,0 +1,103 @@
+//! The profile of a task's sandbox: what an untrusted agent may ask of the kernel.
+//!
+//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a ready program for this
+//! machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). Only the machine's own ABI is
+//! let through: a 32-bit program is ended by SIGSYS, since the kernel's compatibility layer is a second, less watched
+//! surface, and since its `socketcall` hides the arguments that are checked here.
+
+mod table;
+
+use super::{Program, compile};
+use crate::error::Result;
+use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
+use std::sync::OnceLock;
+use table::GROUPS;
+
+/// Calls that share a verdict and a reason.
+pub(super) struct Group {
+    name: &'static str,
+    verdict: Verdict,
+    reason: &'static str,
+    /// Their names, between spaces.
+    calls: &'static str,
+}
+
+enum Verdict {
+    Allowed,
+    /// EPERM, or ENOSYS if it is newer than every call that is allowed.
+    Refused,
+    /// ENOSYS, so that callers take another way.
+    Missing,
+    /// By its arguments; EPERM if no case holds.
+    Checked(&'static [Case]),
+    /// Allowed unless the low 32 bits of an argument are one of these.
+    Unless {
+        index: u32,
+        values: &'static [u32],
+    },
+}
+
+/// If these all hold, the call is allowed or returns an error.
+struct Case {
+    errno: Option<u32>,
+    when: &'static [Condition],
+}
+
+/// The agent's filter for this machine, made once.
+pub(crate) fn agent() -> Result<&'static Program> {
+    static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile(&agent_spec())).as_ref().map_err(Clone::clone)
+}
+
+/// The agent's profile as `linux.seccomp`: all of it is within what any OCI runtime understands.
+pub(crate) fn agent_spec() -> Seccomp {
+    let mut syscalls = Vec::new();
+    for group in GROUPS {
+        let mut rule = |errno_ret: Option<u32>, args: Vec<Condition>| {
+            syscalls.push(Rule {
+                names: group.calls.split_whitespace().map(str::to_string).collect(),
+                action: if errno_ret.is_some() { Action::Errno } else { Action::Allow },
+                errno_ret,
+                args,
+            });
+        };
+        match &group.verdict {
+            Verdict::Allowed => rule(None, Vec::new()),
+            Verdict::Refused => {}
+            Verdict::Missing => rule(Some(libc::ENOSYS as u32), Vec::new()),
+            Verdict::Checked(cases) => cases.iter().for_each(|case| rule(case.errno, case.when.to_vec())),
+            Verdict::Unless { index, values } => {
+                all_but(values).into_iter().for_each(|(mask, value)| {
+                    let (value, value_two) = (u64::from(mask), u64::from(value));
+                    rule(None, vec![Condition { index: *index, value, value_two, op: Operator::MaskedEqual }]);
+                });
+            }
+        }
+    }
+    Seccomp {
+        default_action: Action::Errno,
+        default_errno_ret: Some(libc::EPERM as u32),
+        architectures: Vec::new(),
+        flags: None,
+        listener_path: String::new(),
+        listener_metadata: String::new(),
+        syscalls,
+    }
+}
+
+/// Masks and values that together match every 32-bit number but these: as routes cover an address range. Profiles cannot
+/// say "neither this nor that" about one argument in another way, and masks leave the high half out, as the kernel does.
+fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut covered = Vec::new();
+    let mut open = vec![(0u32, 0u32)];
+    while let Some((mask, value)) = open.pop() {
+        if !values.iter().any(|each| each & mask == value) {
+            covered.push((mask, value));
+        } else if mask != u32::MAX {
+            let longer = mask >> 1 | 1 << 31;
+            open.push((longer, value | (longer ^ mask)));
+            open.push((longer, value));
+        }
+    }
+    covered
+}

@@ -1,0 +1,387 @@
+//! The table of the agent's profile: every system call of the kernels we run on, in a group with a verdict and its reason.
+//!
+//! A call that is new in `syscalls.in` has no row here, and a test fails until someone has decided.
+
+use super::{Case, Group, Verdict};
+use crate::spec::seccomp::{Condition, Operator};
+
+// sys/socket.h
+const AF_UNIX: u64 = 1;
+const AF_INET: u64 = 2;
+const AF_INET6: u64 = 10;
+const AF_NETLINK: u64 = 16;
+/// rtnetlink: what `getifaddrs` asks.
+const NETLINK_ROUTE: u64 = 0;
+// netinet/in.h
+const IPPROTO_UDP: u64 = 17;
+const IPPROTO_ICMPV6: u64 = 58;
+
+/// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
+const NEW_NAMESPACES: u64 = 0x7e02_0000;
+/// The bit of `S_IFMT` that devices have and FIFOs, sockets and files have not.
+const DEVICE: u64 = 0o020_000;
+
+/// linux/personality.h: `uname` of a 32-bit machine.
+const PER_LINUX32: u64 = 8;
+
+// asm-generic/ioctls.h
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541c;
+const TIOCSETD: u32 = 0x5423;
+
+const fn is(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::Equal }
+}
+
+const fn at_most(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::LessEqual }
+}
+
+const fn above(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::GreaterThan }
+}
+
+const fn without(index: u32, bits: u64) -> Condition {
+    Condition { index, value: bits, value_two: 0, op: Operator::MaskedEqual }
+}
+
+const fn allow(when: &'static [Condition]) -> Case {
+    Case { errno: None, when }
+}
+
+const fn refuse(errno: i32, when: &'static [Condition]) -> Case {
+    Case { errno: Some(errno as u32), when }
+}
+
+/// In the order of the documentation. No two cases of a group overlap, so that their order does not matter to any runtime.
+pub(super) const GROUPS: &[Group] = &[
+    Group {
+        name: "Files",
+        verdict: Verdict::Allowed,
+        reason: "What every program does. Which files there are is decided by mounts, permissions and Landlock.",
+        calls: "_llseek access cachestat chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 \
+            faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl \
+            fdatasync flock fstat fstatfs fstatfs64 fsync ftruncate futimesat getcwd getdents getdents64 \
+            inotify_add_watch inotify_init inotify_init1 inotify_rm_watch lchown link linkat lseek lstat \
+            memfd_create mkdir mkdirat newfstatat open openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 \
+            pwritev pwritev2 read readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile \
+            splice stat statfs statfs64 statx symlink symlinkat sync sync_file_range sync_file_range2 syncfs tee \
+            truncate umask unlink unlinkat utime utimensat utimes write writev",
+    },
+    Group {
+        name: "Extended attributes",
+        verdict: Verdict::Allowed,
+        reason: "cp, tar and git use them. `trusted.*` and `security.*` need capabilities that an agent has not.",
+        calls: "fgetxattr flistxattr fremovexattr fsetxattr getxattr getxattrat lgetxattr listxattr listxattrat \
+            llistxattr lremovexattr lsetxattr removexattr removexattrat setxattr setxattrat",
+    },
+    Group {
+        name: "Mount table",
+        verdict: Verdict::Allowed,
+        reason: "Reads what /proc/self/mountinfo shows as well.",
+        calls: "listmount statmount",
+    },
+    Group {
+        name: "Waiting",
+        verdict: Verdict::Allowed,
+        reason: "Event loops.",
+        calls: "_newselect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 \
+            poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime timerfd_settime",
+    },
+    Group {
+        name: "Asynchronous I/O",
+        verdict: Verdict::Allowed,
+        reason: "Databases use it, and tests start databases. It is old and small, unlike io_uring.",
+        calls: "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit",
+    },
+    Group {
+        name: "Memory",
+        verdict: Verdict::Allowed,
+        reason: "Allocators, loaders, JIT compilers. How much is the cgroup's matter.",
+        calls: "brk madvise map_shadow_stack memfd_secret mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync \
+            munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect",
+    },
+    Group {
+        name: "Processes and threads",
+        verdict: Verdict::Allowed,
+        reason: "Starting, waiting for and ending processes of the own PID namespace.",
+        calls: "arch_prctl execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getpgid getpgrp \
+            getpid getppid getpriority getrlimit getrusage getsid gettid kill membarrier nice pause pidfd_open \
+            pidfd_send_signal prctl prlimit64 process_mrelease restart_syscall riscv_flush_icache riscv_hwprobe rseq \
+            set_robust_list set_thread_area set_tid_address setpgid setpriority setrlimit setsid swapcontext tgkill \
+            times tkill ugetrlimit vfork wait4 waitid waitpid",
+    },
+    Group {
+        name: "Scheduling",
+        verdict: Verdict::Allowed,
+        reason: "Asking for less is harmless, asking for more needs a capability, and the cgroup has the last word.",
+        calls: "ioprio_get ioprio_set sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr \
+            sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam \
+            sched_setscheduler sched_yield",
+    },
+    Group {
+        name: "Signals",
+        verdict: Verdict::Allowed,
+        reason: "Every runtime handles them.",
+        calls: "rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait \
+            rt_tgsigqueueinfo sigaltstack sigprocmask sigreturn",
+    },
+    Group {
+        name: "Time",
+        verdict: Verdict::Allowed,
+        reason: "Reading clocks and setting timers.",
+        calls: "alarm clock_getres clock_gettime clock_nanosleep getitimer gettimeofday nanosleep setitimer time \
+            timer_create timer_delete timer_getoverrun timer_gettime timer_settime",
+    },
+    Group {
+        name: "Locks",
+        verdict: Verdict::Allowed,
+        reason: "Every lock of every language.",
+        calls: "futex futex_requeue futex_wait futex_waitv futex_wake",
+    },
+    Group {
+        name: "Identity",
+        verdict: Verdict::Allowed,
+        reason: "Without CAP_SETUID and CAP_SETGID only to where a process may go anyway; package managers call them.",
+        calls: "capget capset getegid geteuid getgid getgroups getresgid getresuid getuid setfsgid setfsuid setgid \
+            setgroups setregid setresgid setresuid setreuid setuid",
+    },
+    Group {
+        name: "Machine",
+        verdict: Verdict::Allowed,
+        reason: "Names, counts and random bytes.",
+        calls: "getrandom sysinfo uname",
+    },
+    Group {
+        name: "Shared memory and queues",
+        verdict: Verdict::Allowed,
+        reason: "Of the own IPC namespace: PostgreSQL, Python's multiprocessing.",
+        calls: "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd \
+            semctl semget semop semtimedop shmat shmctl shmdt shmget",
+    },
+    Group {
+        name: "Connections",
+        verdict: Verdict::Allowed,
+        reason: "On sockets that `socket` let through.",
+        calls: "accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom recvmmsg recvmsg \
+            send sendmmsg sendmsg sendto setsockopt shutdown",
+    },
+    Group {
+        name: "Debugging",
+        verdict: Verdict::Allowed,
+        reason: "strace and gdb on the agent's own processes. Since 4.8 the filter also sees what a tracer made of a call, and \
+                 processes of another user namespace cannot be traced.",
+        calls: "process_vm_readv process_vm_writev ptrace",
+    },
+    Group {
+        name: "Probes of the host",
+        verdict: Verdict::Allowed,
+        reason: "The kernel has a probed process call them from its own trampoline and refuses them from anywhere else. \
+                 Refusing them would kill the program whenever the host traces it.",
+        calls: "uprobe uretprobe",
+    },
+    Group {
+        name: "Own sandboxes",
+        verdict: Verdict::Allowed,
+        reason: "A process may always give up rights.",
+        calls: "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp",
+    },
+    Group {
+        name: "Sockets",
+        verdict: Verdict::Checked(&[
+            allow(&[is(0, AF_UNIX)]),
+            allow(&[is(0, AF_INET), at_most(2, IPPROTO_UDP)]),
+            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET), above(2, IPPROTO_UDP)]),
+            allow(&[is(0, AF_INET6), at_most(2, IPPROTO_UDP)]),
+            allow(&[is(0, AF_INET6), is(2, IPPROTO_ICMPV6)]),
+            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET6), above(2, IPPROTO_ICMPV6)]),
+            allow(&[is(0, AF_NETLINK), is(2, NETLINK_ROUTE)]),
+            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_NETLINK), above(2, NETLINK_ROUTE)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 0)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 3)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 4)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 5)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 6)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 7)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 8)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 9)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 11)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 12)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 13)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 14)]),
+            refuse(libc::EAFNOSUPPORT, &[is(0, 15)]),
+            refuse(libc::EAFNOSUPPORT, &[above(0, AF_NETLINK)]),
+        ]),
+        reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Every other family is code that a program seldom \
+                 needs and an attacker finds loaded on demand: AF_ALG writes into page caches (CVE-2026-31431), AF_VSOCK \
+                 reaches past network namespaces, SCTP, DCCP, TIPC and netfilter's netlink have a history of their own. \
+                 They answer as a kernel without them would.",
+        calls: "socket",
+    },
+    Group {
+        name: "Socket pairs",
+        verdict: Verdict::Checked(&[allow(&[is(0, AF_UNIX)]), refuse(libc::EAFNOSUPPORT, &[above(0, AF_UNIX)])]),
+        reason: "Pairs of AF_UNIX; the only other family that makes pairs is AF_TIPC.",
+        calls: "socketpair",
+    },
+    Group {
+        name: "Device control",
+        verdict: Verdict::Unless { index: 1, values: &[TIOCSTI, TIOCLINUX, TIOCSETD] },
+        reason: "All but TIOCSTI and TIOCLINUX, which type into the terminal of whoever started the agent (CVE-2017-5226), and \
+                 TIOCSETD, which loads line disciplines (CVE-2017-2636). The kernel looks at 32 bits of the request, so does \
+                 the filter (CVE-2019-7303).",
+        calls: "ioctl",
+    },
+    Group {
+        name: "Processes without new namespaces",
+        verdict: Verdict::Checked(&[allow(&[without(0, NEW_NAMESPACES)])]),
+        reason: "In a user namespace of its own an agent would have every capability over code that seldom sees an attacker: most \
+                 local root exploits begin there.",
+        calls: "clone",
+    },
+    Group {
+        name: "clone3",
+        verdict: Verdict::Missing,
+        reason: "Its flags are in memory, where no filter can see them. C libraries fall back to clone.",
+        calls: "clone3",
+    },
+    Group {
+        name: "Files but no devices (path first)",
+        verdict: Verdict::Checked(&[allow(&[without(1, DEVICE)])]),
+        reason: "FIFOs and sockets. Devices need CAP_MKNOD, but for one that overlayfs takes for a deleted file.",
+        calls: "mknod",
+    },
+    Group {
+        name: "Files but no devices (directory first)",
+        verdict: Verdict::Checked(&[allow(&[without(2, DEVICE)])]),
+        reason: "As mknod.",
+        calls: "mknodat",
+    },
+    Group {
+        name: "Personality",
+        verdict: Verdict::Checked(&[allow(&[is(0, 0)]), allow(&[is(0, PER_LINUX32)]), allow(&[is(0, 0xffff_ffff)])]),
+        reason: "Asking, the ordinary one, and builds for 32 bits. Others bring back executable data and fixed addresses.",
+        calls: "personality",
+    },
+    Group {
+        name: "Namespaces",
+        verdict: Verdict::Refused,
+        reason: "The sandbox is made of them.",
+        calls: "listns setns unshare",
+    },
+    Group {
+        name: "Mounts",
+        verdict: Verdict::Refused,
+        reason: "The view of files is fixed before the agent starts; mount parsers of file systems are an attacker's favourite.",
+        calls: "chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr pivot_root \
+            umount umount2",
+    },
+    Group {
+        name: "io_uring",
+        verdict: Verdict::Refused,
+        reason: "Its operations pass no filter, and it has been the kernel's richest source of exploits. Runtimes fall back to epoll.",
+        calls: "io_uring_enter io_uring_register io_uring_setup",
+    },
+    Group {
+        name: "Programs for the kernel",
+        verdict: Verdict::Refused,
+        reason: "eBPF and perf run or configure code in the kernel and see the whole machine.",
+        calls: "bpf perf_event_open",
+    },
+    Group {
+        name: "Page faults in user space",
+        verdict: Verdict::Refused,
+        reason: "userfaultfd stops the kernel in the middle of a copy: the usual way to win its races.",
+        calls: "userfaultfd",
+    },
+    Group {
+        name: "Keys",
+        verdict: Verdict::Refused,
+        reason: "Keyrings belong to users and sessions, not to containers.",
+        calls: "add_key keyctl request_key",
+    },
+    Group {
+        name: "Files by handle",
+        verdict: Verdict::Refused,
+        reason: "A handle opens a file of the whole file system, past every mount (the shocker escape).",
+        calls: "name_to_handle_at open_by_handle_at",
+    },
+    Group {
+        name: "File-system events",
+        verdict: Verdict::Refused,
+        reason: "fanotify watches whole file systems. inotify is there.",
+        calls: "fanotify_init fanotify_mark",
+    },
+    Group {
+        name: "Other processes' descriptors and memory",
+        verdict: Verdict::Refused,
+        reason: "pidfd_getfd takes descriptors out of processes; kcmp tells kernel addresses apart; process_madvise pages others out.",
+        calls: "kcmp pidfd_getfd process_madvise",
+    },
+    Group {
+        name: "Pages that are handed over",
+        verdict: Verdict::Refused,
+        reason: "vmsplice gives pages to a pipe and keeps writing to them: the seam of several copy-on-write exploits.",
+        calls: "vmsplice",
+    },
+    Group {
+        name: "NUMA",
+        verdict: Verdict::Refused,
+        reason: "Placement of memory is the operator's (cpuset); moving pages tells where they are.",
+        calls: "get_mempolicy mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node",
+    },
+    Group {
+        name: "Modules and kernels",
+        verdict: Verdict::Refused,
+        reason: "Loads code into the kernel or replaces it.",
+        calls: "create_module delete_module finit_module get_kernel_syms init_module kexec_file_load kexec_load \
+            query_module",
+    },
+    Group {
+        name: "The machine itself",
+        verdict: Verdict::Refused,
+        reason: "Names, power, swap, quotas, accounting, the kernel's log, ports and the console are the host's.",
+        calls: "acct ioperm iopl lookup_dcookie nfsservctl pciconfig_iobase pciconfig_read pciconfig_write quotactl \
+            quotactl_fd reboot rtas setdomainname sethostname swapoff swapon syslog vhangup",
+    },
+    Group {
+        name: "Clocks of the machine",
+        verdict: Verdict::Refused,
+        reason: "There is one for all.",
+        calls: "adjtimex clock_adjtime clock_settime settimeofday stime",
+    },
+    Group {
+        name: "Security modules",
+        verdict: Verdict::Refused,
+        reason: "A label is set by the runtime, once.",
+        calls: "lsm_get_self_attr lsm_list_modules lsm_set_self_attr",
+    },
+    Group {
+        name: "Too new",
+        verdict: Verdict::Refused,
+        reason: "Nobody relies on them yet. They are above the newest call that is allowed, so they return ENOSYS.",
+        calls: "file_getattr file_setattr rseq_slice_yield",
+    },
+    Group {
+        name: "Segments and old processors",
+        verdict: Verdict::Refused,
+        reason: "16-bit code and machine-specific corners, of which modify_ldt has a row of exploits.",
+        calls: "modify_ldt s390_guarded_storage s390_pci_mmio_read s390_pci_mmio_write s390_runtime_instr s390_sthyi \
+            spu_create spu_run subpage_prot switch_endian sys_debug_setcontext vm86",
+    },
+    Group {
+        name: "Multiplexers",
+        verdict: Verdict::Missing,
+        reason: "Their arguments are in memory, where no filter can see them, and every call behind them has a number of its own.",
+        calls: "ipc socketcall",
+    },
+    Group {
+        name: "Gone or never there",
+        verdict: Verdict::Refused,
+        reason: "Old forms of other calls and numbers without a call behind them.",
+        calls: "_sysctl afs_syscall bdflush break epoll_ctl_old epoll_wait_old ftime getpmsg gtty idle lock mpx \
+            multiplexer oldfstat oldlstat oldolduname oldstat olduname prof profil putpmsg readdir remap_file_pages \
+            security sgetmask sigaction signal sigpending sigsuspend ssetmask stty sysfs timerfd tuxcall ulimit \
+            uselib ustat vserver",
+    },
+];

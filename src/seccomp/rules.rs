@@ -1,0 +1,305 @@
+//! From a profile to ranges: for each ABI, which numbers have which outcome. No instructions yet.
+//!
+//! The meaning of a profile is what runc and libseccomp give it, since profiles are written against those:
+//! - a rule with the default's action is skipped; a name that an ABI has not is ignored there;
+//! - a rule without conditions outweighs all others for its calls, the first such one counts;
+//! - all conditions of a rule must hold, but if two are about one argument, any one of them;
+//! - numbers above the newest call that a profile mentions return ENOSYS, so that programs fall back to an older call
+//!   instead of taking EPERM for an answer (not where the default lets calls through);
+//! - calls through an ABI that the profile does not list end the thread.
+
+use super::abi::{Abi, abi, offered};
+use super::action;
+use super::split::Remaining;
+use super::table::{ARM_PRIVATE, Call, Column, Multiplexer};
+use crate::error::{Error, Kind, Result};
+use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
+
+/// What happens to a call: this return value of a filter, or what test number n finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Return(u32),
+    Test(u16),
+}
+
+/// All numbers of one `AUDIT_ARCH_*`: where each range starts (the first at 0), and its outcome.
+pub(super) struct Section {
+    pub audit: u32,
+    pub ranges: Vec<(u32, Outcome)>,
+}
+
+/// Conditions on arguments, asked in order; the first case that holds decides.
+pub(super) struct Test {
+    pub cases: Vec<Remaining>,
+    pub otherwise: u32,
+    pub wide: bool,
+    pub big_endian: bool,
+    /// From which rules it was made, for calls that share one.
+    origin: Vec<(u16, u8)>,
+}
+
+/// A profile with its names resolved.
+pub(super) struct Plan {
+    pub sections: Vec<Section>,
+    pub tests: Vec<Test>,
+    pub unknown: Vec<String>,
+}
+
+/// A rule that has been checked: what it returns, and its conditions (any of these lists; all within one).
+struct Checked<'a> {
+    value: u32,
+    alternatives: Vec<&'a [Condition]>,
+    skipped: bool,
+}
+
+/// Checks a profile and resolves it for a kernel of `native`.
+pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
+    let default = default_value(profile)?;
+    let rules = check(profile, default)?;
+    let (named, unknown) = resolve(profile);
+    let mut plan = Plan { sections: Vec::new(), tests: Vec::new(), unknown };
+    for arch in offered(native) {
+        if *arch != native && !profile.architectures.contains(arch) {
+            continue;
+        }
+        let Some(abi) = abi(*arch) else { continue };
+        let ranges = ranges(&abi, &named, &rules, default, profile.default_action, &mut plan.tests);
+        match plan.sections.iter_mut().find(|section| section.audit == abi.audit) {
+            // x32 shares x86-64's architecture and has the numbers from its bit up.
+            Some(section) => overlay(&mut section.ranges, abi.base, ranges),
+            None => plan.sections.push(Section { audit: abi.audit, ranges }),
+        }
+        if *arch == Arch::X86_64 && !profile.architectures.contains(&Arch::X32) {
+            if let (Some(section), Some(x32)) = (plan.sections.last_mut(), self::abi(Arch::X32)) {
+                overlay(&mut section.ranges, x32.base, foreign(x32.base));
+            }
+        }
+    }
+    if plan.sections.is_empty() {
+        return Err(Error::new(Kind::Seccomp, format!("system calls of `{}` are not known", native.word())));
+    }
+    Ok(plan)
+}
+
+/// What an ABI that is not listed gets: libseccomp's default for it, and so every runtime's.
+fn foreign(from: u32) -> Vec<(u32, Outcome)> {
+    vec![(from, Outcome::Return(action::KILL_THREAD))]
+}
+
+fn overlay(ranges: &mut Vec<(u32, Outcome)>, from: u32, above: Vec<(u32, Outcome)>) {
+    ranges.retain(|(start, _)| *start < from);
+    ranges.extend(above);
+}
+
+fn default_value(profile: &Seccomp) -> Result<u32> {
+    if profile.default_action == Action::Notify {
+        return Err(fault(
+            "`SCMP_ACT_NOTIFY` cannot be the default action: the start of the container would wait for it",
+        ));
+    }
+    action::value(profile.default_action, profile.default_errno_ret)
+}
+
+fn check<'a>(profile: &'a Seccomp, default: u32) -> Result<Vec<Checked<'a>>> {
+    let listens = profile.syscalls.iter().any(|rule| rule.action == Action::Notify);
+    if listens && profile.listener_path.is_empty() {
+        return Err(fault("`SCMP_ACT_NOTIFY` needs a `listenerPath`"));
+    }
+    if !profile.listener_metadata.is_empty() && profile.listener_path.is_empty() {
+        return Err(fault("`listenerMetadata` needs a `listenerPath`"));
+    }
+    if profile.syscalls.len() > usize::from(u16::MAX) {
+        return Err(fault(format!("{} rules are more than a filter can hold", profile.syscalls.len())));
+    }
+    profile.syscalls.iter().map(|rule| check_rule(rule, default)).collect()
+}
+
+fn check_rule(rule: &Rule, default: u32) -> Result<Checked<'_>> {
+    let names = || rule.names.join("`, `");
+    let value =
+        action::value(rule.action, rule.errno_ret).map_err(|error| error.doing(format!("rule for `{}`", names())))?;
+    if rule.names.iter().any(String::is_empty) {
+        return Err(fault("a rule names a system call with no name"));
+    }
+    if rule.action == Action::Notify && rule.names.iter().any(|name| name == "write") {
+        // Other runtimes hand the listener over with it; a profile that they refuse is refused here too.
+        return Err(fault(
+            "`SCMP_ACT_NOTIFY` cannot be used for `write`: the start of the container would wait for it",
+        ));
+    }
+    let mut seen = 0u8;
+    let mut any = false;
+    for condition in &rule.args {
+        if condition.index > 5 {
+            return Err(fault(format!(
+                "rule for `{}`: there is no argument {}, the last is 5",
+                names(),
+                condition.index
+            )));
+        }
+        any |= seen & (1 << condition.index) != 0;
+        seen |= 1 << condition.index;
+    }
+    let alternatives = match (rule.args.is_empty(), any) {
+        (true, _) => Vec::new(),
+        (false, true) => rule.args.chunks(1).collect(),
+        (false, false) => vec![rule.args.as_slice()],
+    };
+    Ok(Checked { value, alternatives, skipped: value == default })
+}
+
+fn fault(cause: impl Into<String>) -> Error {
+    Error::new(Kind::Spec, cause)
+}
+
+/// A call that a rule names: the rule's place, the call, and, if this is the multiplexer of the call that is meant, what selects
+/// that there (else 0).
+#[derive(Clone, Copy)]
+struct Named {
+    rule: u16,
+    call: Call,
+    selector: u8,
+}
+
+/// Every name of every rule, and the names that no ABI has.
+fn resolve(profile: &Seccomp) -> (Vec<Named>, Vec<String>) {
+    let (mut named, mut unknown) = (Vec::with_capacity(512), Vec::new());
+    for (place, rule) in profile.syscalls.iter().enumerate() {
+        for name in &rule.names {
+            match Call::named(name) {
+                Some(call) => {
+                    named.push(Named { rule: place as u16, call, selector: 0 });
+                    named.extend(multiplexed(call).map(|(call, selector)| Named {
+                        rule: place as u16,
+                        call,
+                        selector,
+                    }));
+                }
+                None if !unknown.contains(name) => unknown.push(name.clone()),
+                None => {}
+            }
+        }
+    }
+    (named, unknown)
+}
+
+fn multiplexed(call: Call) -> Option<(Call, u8)> {
+    match call.multiplexer()? {
+        Multiplexer::Socketcall(selector) => Some((Call::named("socketcall")?, selector)),
+        Multiplexer::Ipc(selector) => Some((Call::named("ipc")?, selector)),
+    }
+}
+
+/// The ranges of one ABI, from 0 or (x32) from its bit up.
+fn ranges(
+    abi: &Abi,
+    named: &[Named],
+    rules: &[Checked<'_>],
+    default: u32,
+    default_action: Action,
+    tests: &mut Vec<Test>,
+) -> Vec<(u32, Outcome)> {
+    let mut newest = None;
+    let mut entries: Vec<(u32, u16, u8)> = Vec::with_capacity(named.len());
+    for Named { rule, call, selector } in named.iter().copied() {
+        if selector != 0 && !abi.multiplexed {
+            continue;
+        }
+        let Some(number) = call.number(abi.column) else { continue };
+        if number < ARM_PRIVATE && selector == 0 {
+            newest = newest.max(Some(number));
+        }
+        if !rules[usize::from(rule)].skipped {
+            entries.push((number, rule, selector));
+        }
+    }
+    entries.sort_unstable();
+    entries.dedup();
+
+    let mut all = Ranges { list: Vec::with_capacity(entries.len() + 4), default: Outcome::Return(default) };
+    if abi.column != Column::X32 {
+        all.from(0, all.default);
+    }
+    all.from(abi.base, all.default);
+    let mut beyond = newest.filter(|_| !lets_through(default_action)).map(|newest| abi.base + newest + 1);
+    let unknown = Outcome::Return(action::errno(libc::ENOSYS as u32));
+    if beyond.is_some() && matches!(abi.column, Column::S390 | Column::S390x) {
+        // Numbers that do not fit the instruction arrive as 0, the long gone setup(2), if the kernel does not know them.
+        all.one(0, unknown);
+        entries.retain(|entry| entry.0 != 0);
+    }
+    for group in entries.chunk_by(|a, b| a.0 == b.0) {
+        let number = abi.base + group[0].0;
+        if let Some(end) = beyond.take_if(|end| number >= *end) {
+            // Only ARM has calls beyond the newest: its private ones.
+            all.from(end, unknown);
+            all.from(ARM_PRIVATE, all.default);
+        }
+        all.one(number, outcome(abi, group, rules, default, tests));
+    }
+    if let Some(end) = beyond {
+        all.from(end, unknown);
+    }
+    all.list
+}
+
+/// Ranges that are put down in ascending order; neighbours with one outcome become one.
+struct Ranges {
+    list: Vec<(u32, Outcome)>,
+    default: Outcome,
+}
+
+impl Ranges {
+    /// From here on this, until something else is said.
+    fn from(&mut self, start: u32, outcome: Outcome) {
+        self.list.pop_if(|last| last.0 == start);
+        if self.list.last().is_none_or(|last| last.1 != outcome) {
+            self.list.push((start, outcome));
+        }
+    }
+
+    /// This for one number, the default after it.
+    fn one(&mut self, number: u32, outcome: Outcome) {
+        self.from(number, outcome);
+        self.from(number + 1, self.default);
+    }
+}
+
+/// runc counts TRACE among them: a good tracer answers ENOSYS itself.
+fn lets_through(default: Action) -> bool {
+    matches!(default, Action::Allow | Action::Log | Action::Trace)
+}
+
+/// What the rules for one number come to.
+fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: u32, tests: &mut Vec<Test>) -> Outcome {
+    let plain =
+        group.iter().find(|(_, rule, selector)| *selector == 0 && rules[usize::from(*rule)].alternatives.is_empty());
+    if let Some((_, rule, _)) = plain {
+        return Outcome::Return(rules[usize::from(*rule)].value);
+    }
+    let origin: Vec<(u16, u8)> = group.iter().map(|(_, rule, selector)| (*rule, *selector)).collect();
+    if let Some(same) = tests.iter().position(|test| test.wide == abi.wide && test.origin == origin) {
+        return Outcome::Test(same as u16);
+    }
+    let mut cases = Vec::new();
+    for (rule, selector) in &origin {
+        let rule = &rules[usize::from(*rule)];
+        let selected = (*selector != 0).then(|| Condition {
+            index: 0,
+            value: u64::from(*selector),
+            value_two: 0,
+            op: Operator::Equal,
+        });
+        if rule.alternatives.is_empty() {
+            cases.push(Remaining { conditions: selected.into_iter().collect(), value: rule.value });
+        }
+        for conditions in &rule.alternatives {
+            // The multiplexers have their calls' arguments in memory, where no filter can see them. The selector takes the
+            // place of the first, and the others are compared all the same, as libseccomp does.
+            let others = conditions.iter().filter(|condition| selected.is_none() || condition.index != 0).copied();
+            cases.push(Remaining { conditions: selected.into_iter().chain(others).collect(), value: rule.value });
+        }
+    }
+    tests.push(Test { cases, otherwise: default, wide: abi.wide, big_endian: abi.big_endian, origin });
+    Outcome::Test((tests.len() - 1) as u16)
+}

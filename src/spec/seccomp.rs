@@ -1,0 +1,247 @@
+//! `linux.seccomp` of config.json (runtime-spec, config-linux.md "Seccomp"): the whole of it, under its own names.
+//!
+//! Unknown fields are ignored, as the specification asks; an unknown word or number is an error that names it. What the
+//! words mean is decided in `crate::seccomp`.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Makes an enum whose variants have one word each, and the list of all words (which `features` prints).
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum $name { $($(#[$each])* #[doc = concat!("`", $word, "`")] #[serde(rename = $word)] $variant,)* }
+
+        impl $name {
+            /// Every value, in the order of the specification.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The word for it in config.json.
+            pub const fn word(self) -> &'static str { match self { $($name::$variant => $word,)* } }
+        }
+    };
+}
+
+words! {
+    /// What happens to a system call.
+    Action {
+        /// As `KillThread`.
+        Kill = "SCMP_ACT_KILL",
+        /// The whole process dies of SIGSYS (4.14).
+        KillProcess = "SCMP_ACT_KILL_PROCESS",
+        /// The calling thread dies of SIGSYS.
+        KillThread = "SCMP_ACT_KILL_THREAD",
+        /// The thread gets SIGSYS and may handle it.
+        Trap = "SCMP_ACT_TRAP",
+        /// The call is not made and returns an error number.
+        Errno = "SCMP_ACT_ERRNO",
+        /// A tracer decides; without one the call returns ENOSYS.
+        Trace = "SCMP_ACT_TRACE",
+        /// The call is made.
+        Allow = "SCMP_ACT_ALLOW",
+        /// The call is made and logged (4.14).
+        Log = "SCMP_ACT_LOG",
+        /// The process at the other end of the listener decides (5.0).
+        Notify = "SCMP_ACT_NOTIFY",
+    }
+}
+
+words! {
+    /// How an argument is compared, unsigned.
+    Operator {
+        /// Not the value.
+        NotEqual = "SCMP_CMP_NE",
+        /// Below the value.
+        LessThan = "SCMP_CMP_LT",
+        /// At most the value.
+        LessEqual = "SCMP_CMP_LE",
+        /// The value.
+        Equal = "SCMP_CMP_EQ",
+        /// At least the value.
+        GreaterEqual = "SCMP_CMP_GE",
+        /// Above the value.
+        GreaterThan = "SCMP_CMP_GT",
+        /// The bits of `value` (a mask) are those of `valueTwo`.
+        MaskedEqual = "SCMP_CMP_MASKED_EQ",
+    }
+}
+
+words! {
+    /// A flag of seccomp(2).
+    Flag {
+        /// All threads of the process get the filter (3.17).
+        Tsync = "SECCOMP_FILTER_FLAG_TSYNC",
+        /// Every action but `SCMP_ACT_ALLOW` is logged (4.14).
+        Log = "SECCOMP_FILTER_FLAG_LOG",
+        /// No mitigation of speculative store bypass because of the filter (4.17).
+        SpecAllow = "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
+        /// A caller who waits for the listener's answer can only be killed, not interrupted (5.19).
+        WaitKillableRecv = "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
+    }
+}
+
+words! {
+    /// A system-call ABI.
+    Arch {
+        /// i386.
+        X86 = "SCMP_ARCH_X86",
+        /// x86-64.
+        X86_64 = "SCMP_ARCH_X86_64",
+        /// x86-64 with pointers of 32 bits.
+        X32 = "SCMP_ARCH_X32",
+        /// ARM EABI.
+        Arm = "SCMP_ARCH_ARM",
+        /// ARM of 64 bits.
+        Aarch64 = "SCMP_ARCH_AARCH64",
+        /// MIPS o32, big endian.
+        Mips = "SCMP_ARCH_MIPS",
+        /// MIPS n64, big endian.
+        Mips64 = "SCMP_ARCH_MIPS64",
+        /// MIPS n32, big endian.
+        Mips64N32 = "SCMP_ARCH_MIPS64N32",
+        /// MIPS o32, little endian.
+        Mipsel = "SCMP_ARCH_MIPSEL",
+        /// MIPS n64, little endian.
+        Mipsel64 = "SCMP_ARCH_MIPSEL64",
+        /// MIPS n32, little endian.
+        Mipsel64N32 = "SCMP_ARCH_MIPSEL64N32",
+        /// PowerPC of 32 bits.
+        Ppc = "SCMP_ARCH_PPC",
+        /// PowerPC of 64 bits, big endian.
+        Ppc64 = "SCMP_ARCH_PPC64",
+        /// PowerPC of 64 bits, little endian.
+        Ppc64le = "SCMP_ARCH_PPC64LE",
+        /// s390 of 31 bits.
+        S390 = "SCMP_ARCH_S390",
+        /// s390 of 64 bits.
+        S390x = "SCMP_ARCH_S390X",
+        /// PA-RISC of 32 bits.
+        Parisc = "SCMP_ARCH_PARISC",
+        /// PA-RISC of 64 bits.
+        Parisc64 = "SCMP_ARCH_PARISC64",
+        /// RISC-V of 64 bits.
+        Riscv64 = "SCMP_ARCH_RISCV64",
+        /// LoongArch of 64 bits.
+        Loongarch64 = "SCMP_ARCH_LOONGARCH64",
+        /// Motorola 68000.
+        M68k = "SCMP_ARCH_M68K",
+        /// SuperH, little endian.
+        Sh = "SCMP_ARCH_SH",
+        /// SuperH, big endian.
+        Sheb = "SCMP_ARCH_SHEB",
+    }
+}
+
+/// `linux.seccomp`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Seccomp {
+    /// What happens to every call that no rule names.
+    pub default_action: Action,
+    /// The error number of `default_action`, where that takes one. EPERM if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_errno_ret: Option<u32>,
+    /// The ABIs besides the machine's own that the rules are for. Calls through any other end the thread.
+    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    pub architectures: Vec<Arch>,
+    /// Flags of seccomp(2). Absent is not the same as empty: see `crate::seccomp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flags: Option<Vec<Flag>>,
+    /// The unix socket that gets the listener of `SCMP_ACT_NOTIFY`.
+    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
+    pub listener_path: String,
+    /// Handed to whoever listens there, as it is.
+    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "String::is_empty")]
+    pub listener_metadata: String,
+    /// The rules.
+    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    pub syscalls: Vec<Rule>,
+}
+
+/// One entry of `syscalls`: what happens to these calls with such arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rule {
+    /// Names of system calls. One that an ABI has not is ignored there.
+    #[serde(deserialize_with = "or_empty")]
+    pub names: Vec<String>,
+    /// What happens to them.
+    pub action: Action,
+    /// The error number of `action`, where that takes one. EPERM if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno_ret: Option<u32>,
+    /// Conditions that must all hold; but if two of them are about one argument, any of them.
+    #[serde(default, deserialize_with = "or_empty", skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Condition>,
+}
+
+/// One condition on one argument of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Which argument, 0 to 5.
+    pub index: u32,
+    /// What it is compared with; the mask of `SCMP_CMP_MASKED_EQ`.
+    pub value: u64,
+    /// The other side of `SCMP_CMP_MASKED_EQ`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub value_two: u64,
+    /// How.
+    pub op: Operator,
+}
+
+/// Callers written in Go write `null` where they have an empty list or string.
+fn or_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Seccomp, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn absent_null_and_empty_flags_are_told_apart() {
+        let flags = |text: &str| parse(text).unwrap().flags;
+        assert_eq!(flags(r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#), None);
+        assert_eq!(flags(r#"{"defaultAction":"SCMP_ACT_ALLOW","flags":null}"#), None);
+        assert_eq!(flags(r#"{"defaultAction":"SCMP_ACT_ALLOW","flags":[]}"#), Some(vec![]));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let text = r#"{"defaultAction":"SCMP_ACT_ERRNO","defaultErrnoRet":38,"architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X32"],"flags":["SECCOMP_FILTER_FLAG_LOG"],"listenerPath":"/run/l","listenerMetadata":"m","syscalls":[{"names":["read"],"action":"SCMP_ACT_TRACE","errnoRet":3,"args":[{"index":1,"value":18446744073709551615,"valueTwo":7,"op":"SCMP_CMP_MASKED_EQ"}]}]}"#;
+        assert_eq!(serde_json::to_string(&parse(text).unwrap()).unwrap(), text);
+    }
+
+    #[test]
+    fn unknown_fields_and_nulls_are_no_fault() {
+        let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","x":1,"architectures":null,"listenerPath":null,
+            "syscalls":[{"names":["read"],"action":"SCMP_ACT_LOG","args":null,"comment":"","errnoRet":null}]}"#;
+        assert_eq!(parse(text).unwrap().syscalls[0].args, []);
+    }
+
+    #[test]
+    fn a_wrong_word_is_named() {
+        for (text, word) in [
+            (r#"{"defaultAction":"SCMP_ACT_MAYBE"}"#, "SCMP_ACT_MAYBE"),
+            (r#"{"defaultAction":"SCMP_ACT_ALLOW","architectures":["VAX"]}"#, "VAX"),
+            (r#"{"defaultAction":"SCMP_ACT_ALLOW","flags":["FAST"]}"#, "FAST"),
+            (r#"{"defaultAction":"SCMP_ACT_ALLOW","defaultErrnoRet":-1}"#, "-1"),
+            (
+                r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_KILL","args":[{"index":0,"value":0,"op":"ABOUT"}]}]}"#,
+                "ABOUT",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! seccomp(2), which neither rustix nor nix has.
+
+use super::clone::{check, last_errno};
+use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// struct sock_filter of linux/filter.h: one instruction of classic BPF.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    /// `BPF_*` class, size, mode or operation.
+    pub code: u16,
+    /// How many instructions a jump skips if its condition holds,
+    pub jump_true: u8,
+    /// and if not.
+    pub jump_false: u8,
+    /// The operand.
+    pub operand: u32,
+}
+
+/// struct sock_fprog.
+#[repr(C)]
+struct Program {
+    length: u16,
+    instructions: *const Instruction,
+}
+
+/// The longest program that the kernel takes (`BPF_MAXINSNS` of linux/bpf_common.h).
+pub(crate) const MAX_INSTRUCTIONS: usize = 4096;
+
+// linux/seccomp.h
+const SECCOMP_SET_MODE_FILTER: u32 = 1;
+const SECCOMP_GET_ACTION_AVAIL: u32 = 2;
+pub(crate) const TSYNC: u32 = 1 << 0;
+pub(crate) const LOG: u32 = 1 << 1;
+pub(crate) const SPEC_ALLOW: u32 = 1 << 2;
+pub(crate) const NEW_LISTENER: u32 = 1 << 3;
+pub(crate) const TSYNC_ESRCH: u32 = 1 << 4;
+pub(crate) const WAIT_KILLABLE_RECV: u32 = 1 << 5;
+
+/// Adds a filter to this thread (to all threads with `TSYNC`). seccomp(2), kernel 3.17; needs no_new_privs or CAP_SYS_ADMIN.
+pub(crate) fn add_filter(instructions: &[Instruction], flags: u32) -> Result<(), Errno> {
+    match add(instructions, flags)? {
+        0 => Ok(()),
+        // With TSYNC and without TSYNC_ESRCH the kernel answers with the thread that cannot be brought along.
+        _ => Err(Errno::SRCH),
+    }
+}
+
+/// Adds a filter and returns its listener. seccomp(2) with `SECCOMP_FILTER_FLAG_NEW_LISTENER`, kernel 5.0.
+pub(crate) fn add_filter_with_listener(instructions: &[Instruction], flags: u32) -> Result<OwnedFd, Errno> {
+    let listener = add(instructions, flags | NEW_LISTENER)?;
+    // SAFETY: with this flag the kernel returns a new descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
+}
+
+fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> {
+    let length = u16::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
+    let program = Program { length, instructions: instructions.as_ptr() };
+    // SAFETY: program points to as many instructions as it says, laid out like struct sock_filter; the kernel copies them.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    if result == -1 { Err(last_errno()) } else { Ok(result) }
+}
+
+/// Whether the kernel knows the action (a `SECCOMP_RET_*` without data). seccomp(2), kernel 4.14.
+pub(crate) fn knows_action(action: u32) -> bool {
+    // SAFETY: the kernel reads one u32 from a live local.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
+}
+
+/// Whether the kernel knows the flags: it looks at them before it finds that there is no program. seccomp(2).
+pub(crate) fn knows_flags(flags: u32) -> bool {
+    let nothing: *const Program = std::ptr::null();
+    // SAFETY: a null program is refused with EFAULT; nothing is installed.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nothing) }) == Err(Errno::FAULT)
+}
+
+/// Makes a system call by its number, to see what a filter makes of it. Tests only: the pointers they pass are null or
+/// point to live locals that are as large as the call needs.
+#[cfg(test)]
+pub(crate) fn attempt(number: libc::c_long, arguments: [u64; 6]) -> Result<libc::c_long, Errno> {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: see above; the kernel checks pointers.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result == -1 { Err(last_errno()) } else { Ok(result) }
+}
