@@ -4,4 +4,24 @@
 
 pub(crate) mod landlock;
 pub(crate) mod process;
+pub(crate) mod resources;
 pub(crate) mod root;
+pub(crate) mod seccomp;
+
+
+/// A sandbox's container: every namespace its own, one command under a reaper.
+#[derive(Clone, Debug)]
+pub(crate) struct Container {
+    /// Name of the machine inside.
+    pub hostname: String,
+    /// What it sees.
+    pub file_system: root::FileSystem,
+    /// What runs in it.
+    pub command: process::Command,
+    /// The second fence around files.
+    pub landlock: landlock::Landlock,
+    /// Limits that the kernel counts; `None` where the caller accepted to go without a cgroup.
+    pub resources: Option<resources::Resources>,
+    /// Limits that are left out of `resources` when the machine cannot enforce them, by the names of the command line.
+    pub may_degrade: Vec<String>,
+}

@@ -69,6 +69,18 @@ pub(crate) fn cloexec_from(first: i32) -> Result<(), Errno> {
     })
 }
 
+/// Closes every descriptor but `kept`. close_range(2), kernel 5.9.
+pub(crate) fn close_all_but(kept: BorrowedFd<'_>) -> Result<(), Errno> {
+    let kept = kept.as_raw_fd() as libc::c_uint;
+    for (first, last) in [(0, kept.checked_sub(1)), (kept + 1, Some(libc::c_uint::MAX))] {
+        if let Some(last) = last {
+            // SAFETY: the descriptors belong to values of this process that are never used or dropped again: callers leave by `exit`.
+            check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+        }
+    }
+    Ok(())
+}
+
 /// Ends this process at once: no destructors, no buffers, no `atexit`. After a raw clone on musl `abort` and `raise` would
 /// signal the parent (stale thread id), so this is the only way out of a child.
 pub(crate) fn exit(status: i32) -> ! {

@@ -4,6 +4,10 @@
 #![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
 
 pub(crate) mod clone;
+pub(crate) mod exec;
+pub(crate) mod keyring;
 pub(crate) mod loop_device;
 pub(crate) mod mount;
+pub(crate) mod net;
+pub(crate) mod seccomp;
 pub(crate) mod weaken;

@@ -1,0 +1,69 @@
+//! Landlock: a second fence around files, abstract sockets and signals, which holds even if a mount is wrong.
+//!
+//! In: [`spec::landlock`](crate::spec::landlock) rules with paths of the container. Out: this thread, and all that it starts, restricted for good, at the
+//! highest ABI that the kernel has. Source: landlock(7), Documentation/userspace-api/landlock.rst.
+//! It must come after the mounts (a restricted process cannot mount) and before seccomp.
+
+use crate::error::{Error, Kind, Result};
+use crate::spec::landlock::{Access, Landlock};
+use crate::sys::weaken;
+use ::landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, Scope,
+};
+
+/// The newest ABI that we ask for; the kernel takes the part that it knows.
+const NEWEST: ABI = ABI::V6;
+
+/// How far the restriction went.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Enforced {
+    /// Everything that was asked for at the newest ABI that we know.
+    Fully,
+    /// The kernel knows an older ABI: the file rules hold, some newer kinds of access are not covered.
+    Partly,
+    /// The kernel has none, and the rules allow that.
+    Not,
+}
+
+/// Puts the rules in force. Without Landlock in the kernel it fails unless the rules are optional.
+pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
+    if weaken::is_off("landlock") {
+        return Ok(Enforced::Not);
+    }
+    let failed = |cause: String| Error::new(Kind::Landlock, cause).doing("restrict files with Landlock");
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
+        .and_then(Ruleset::create)
+        .map_err(|cause| failed(cause.to_string()))?;
+    for rule in &rules.rules {
+        let place = match PathFd::new(&rule.path) {
+            Ok(place) => place,
+            // What is not there needs no permission.
+            Err(_) if !rule.path.exists() => continue,
+            Err(cause) => return Err(failed(format!("`{}`: {cause}", rule.path.display()))),
+        };
+        ruleset = ruleset
+            .add_rule(PathBeneath::new(place, rights(rule.access)))
+            .map_err(|cause| failed(format!("`{}`: {cause}", rule.path.display())))?;
+    }
+    let status = ruleset.restrict_self().map_err(|cause| failed(cause.to_string()))?;
+    match status.ruleset {
+        RulesetStatus::FullyEnforced => Ok(Enforced::Fully),
+        RulesetStatus::PartiallyEnforced => Ok(Enforced::Partly),
+        RulesetStatus::NotEnforced if rules.optional => Ok(Enforced::Not),
+        RulesetStatus::NotEnforced => Err(failed("this kernel has no Landlock".into())
+            .hint("boot with `lsm=landlock,…` on a kernel of 5.13 or newer, or pass --allow-degraded landlock")),
+    }
+}
+
+fn rights(access: Access) -> BitFlags<AccessFs> {
+    match access {
+        Access::ReadExecute => AccessFs::from_read(NEWEST),
+        Access::Write => AccessFs::from_all(NEWEST) & !AccessFs::IoctlDev,
+        Access::Device => AccessFs::from_read(NEWEST) | AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate,
+    }
+}

@@ -1,0 +1,67 @@
+//! Who a process of the container is: user, groups, capabilities, and what it can never gain.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{keyring, weaken};
+use caps::{CapSet, Capability, CapsHashSet};
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
+use rustix::thread::{Gid, Uid, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// Becomes a user of the container without groups of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
+/// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
+pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
+    match set_thread_groups(&[]) {
+        Ok(()) | Err(rustix::io::Errno::PERM) => {}
+        Err(errno) => return Err(errno).failing(Kind::Identity, || "drop the supplementary groups"),
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_res_gid(gid, gid, gid).failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
+    set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
+}
+
+/// Gives up every capability, in every set, for good; `kept` may hold one that this process itself still needs.
+pub(super) fn drop_capabilities(kept: Option<Capability>) -> Result<()> {
+    if weaken::is_off("capabilities") {
+        return Ok(());
+    }
+    let failed = |cause: caps::errors::CapsError| {
+        Error::new(Kind::Identity, cause.to_string()).doing("drop the capabilities")
+    };
+    caps::clear(None, CapSet::Ambient).map_err(failed)?;
+    caps::clear(None, CapSet::Bounding).map_err(failed)?;
+    let kept: CapsHashSet = kept.into_iter().collect();
+    caps::clear(None, CapSet::Inheritable).map_err(failed)?;
+    caps::set(None, CapSet::Effective, &kept).map_err(failed)?;
+    caps::set(None, CapSet::Permitted, &kept).map_err(failed)
+}
+
+/// No program that we start gains anything by being setuid or having file capabilities. prctl(2), PR_SET_NO_NEW_PRIVS.
+pub(super) fn gain_nothing() -> Result<()> {
+    if weaken::is_off("no-new-privs") {
+        return Ok(());
+    }
+    set_no_new_privs(true).failing(Kind::Identity, || "set no_new_privs")
+}
+
+/// Nobody inside may trace us or look into our memory and descriptors (CVE-2016-9962). A change of user sets this back, and so
+/// does execve.
+pub(super) fn be_undumpable() -> Result<()> {
+    if weaken::is_off("undumpable") {
+        return Ok(());
+    }
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
+}
+
+/// Dies when the parent does. A change of user sets this back, so it is called after each (prctl(2), PR_SET_PDEATHSIG).
+pub(super) fn die_with_parent() -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Identity, || "bind our life to the parent's")
+}
+
+/// Leaves the caller's session keyring. Kernels without keyrings have nothing to leave.
+pub(super) fn leave_keyring() -> Result<()> {
+    match keyring::leave_session_keyring() {
+        Ok(()) | Err(rustix::io::Errno::NOSYS) => Ok(()),
+        // A seccomp filter around us that refuses keyctl keeps the container from using the keyring as well.
+        Err(rustix::io::Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno).failing(Kind::Identity, || "leave the session keyring"),
+    }
+}

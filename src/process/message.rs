@@ -1,0 +1,176 @@
+//! What init, the command's process and the reaper tell the parent: one closed enum over a SOCK_SEQPACKET pair, so that a message
+//! arrives whole or not at all. Descriptors travel with it (unix(7), SCM_RIGHTS).
+
+use crate::error::{Context, Error, Kind, Result, wire};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The largest message: an error chain of our own words.
+const LARGEST: usize = 16 * 1024;
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// With this exit code.
+    Exited(u8),
+    /// By this signal.
+    Signaled(i32),
+}
+
+/// One message to the parent. The legal order is: `Scratch`, then `Console` if there is a terminal, then `Ended`; `Failed` may come at any point.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The root of the scratch file system.
+    Scratch(OwnedFd),
+    /// The master of the container's terminal.
+    Console(OwnedFd),
+    /// The command could not be started; why.
+    Failed(Error),
+    /// The command has ended; what is left of the container ends now.
+    Ended(Ended),
+}
+
+/// One end of the pair.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    /// A connected pair: the parent's end and init's.
+    pub(crate) fn pair() -> Result<(Channel, Channel)> {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .failing(Kind::Internal, || "make a channel to the container")
+            .map(|(ours, theirs)| (Channel(ours), Channel(theirs)))
+    }
+
+    /// Sends a descriptor under its tag.
+    pub(crate) fn hand(&self, tag: Tag, descriptor: BorrowedFd<'_>) -> Result<()> {
+        self.send(tag, &[], Some(descriptor))
+    }
+
+    /// Says why the command could not be started. If even that fails, the parent learns it from our end.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut bytes = wire::to_bytes(error);
+        if bytes.len() >= LARGEST {
+            bytes = wire::to_bytes(&Error::new(error.kind(), "the reason was too long to be sent"));
+        }
+        let _ = self.send(Tag::Failed, &bytes, None);
+    }
+
+    /// Says how the command ended. A parent that is gone cannot be told.
+    pub(crate) fn ended(&self, ended: Ended) {
+        let (kind, value) = match ended {
+            Ended::Exited(code) => (0, i32::from(code)),
+            Ended::Signaled(signal) => (1, signal),
+        };
+        let mut bytes = [kind; 5];
+        bytes[1..].copy_from_slice(&value.to_le_bytes());
+        let _ = self.send(Tag::Ended, &bytes, None);
+    }
+
+    fn send(&self, tag: Tag, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let tag = [tag as u8];
+        sendmsg(&self.0, &[IoSlice::new(&tag), IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+            .failing(Kind::Lost, || "report to the parent")
+            .map(|_| ())
+    }
+
+    /// Waits for the next message; `None` when the other end is gone.
+    pub(crate) fn receive(&self) -> Result<Option<Message>> {
+        let mut bytes = vec![0_u8; LARGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let length = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => break other.failing(Kind::Lost, || "hear from the container")?.bytes,
+            }
+        };
+        let descriptor = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .last();
+        if length == 0 { Ok(None) } else { parse(&bytes[..length], descriptor).map(Some) }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The first byte of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    /// [`Message::Scratch`].
+    Scratch = b'S',
+    /// [`Message::Console`].
+    Console = b'C',
+    /// [`Message::Failed`].
+    Failed = b'F',
+    /// [`Message::Ended`].
+    Ended = b'E',
+}
+
+fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
+    let torn = || Error::new(Kind::Lost, format!("a torn message of {} bytes came from the container", bytes.len()));
+    let (tag, rest) = bytes.split_first().ok_or_else(torn)?;
+    match (*tag, descriptor) {
+        (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
+        (tag, None) if tag == Tag::Failed as u8 => Ok(Message::Failed(wire::from_bytes(rest))),
+        (tag, None) if tag == Tag::Ended as u8 => {
+            let (kind, value) = rest.split_first().ok_or_else(torn)?;
+            let value = i32::from_le_bytes(value.try_into().map_err(|_| torn())?);
+            match kind {
+                0 => Ok(Message::Ended(Ended::Exited(value as u8))),
+                1 => Ok(Message::Ended(Ended::Signaled(value))),
+                _ => Err(torn()),
+            }
+        }
+        _ => Err(torn()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_whole_and_in_order() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        theirs.hand(Tag::Scratch, std::io::stdin().as_fd()).unwrap();
+        theirs.fail(&Error::new(Kind::Mount, "no").doing("mount `x`"));
+        theirs.ended(Ended::Signaled(9));
+        drop(theirs);
+        assert!(matches!(ours.receive(), Ok(Some(Message::Scratch(_)))));
+        assert!(matches!(ours.receive(), Ok(Some(Message::Failed(error))) if error.to_string() == "mount `x`: no"));
+        assert!(matches!(ours.receive(), Ok(Some(Message::Ended(Ended::Signaled(9))))));
+        assert!(matches!(ours.receive(), Ok(None)));
+    }
+
+    #[test]
+    fn a_torn_or_foreign_message_is_an_error() {
+        for bytes in [&b"E\0"[..], b"E\x07\0\0\0\0", b"S", b"?", b"E"] {
+            assert!(parse(bytes, None).is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! From a plan to a running command: the parent's side, init's recipe, the reaper, and the words between them.
+//!
+//! In: a [`Plan`] in which everything is decided and opened that the parent can decide and open. Out: [`Spawned`], a handle on the
+//! container's first process and the channel on which it reports.
+//! Order: `parent::spawn` clones; `init::run` is the recipe of the new process; `launch::run` that of the command;
+//! `reaper::run` what stays as pid 1.
+//! Never: a thread; a path of the host after the root was entered; a silent failure.
+
+mod identity;
+mod init;
+mod launch;
+mod message;
+mod parent;
+mod plan;
+mod reaper;
+
+pub(crate) use message::{Ended, Message};
+pub(crate) use parent::{Spawned, spawn};
+pub(crate) use plan::{Command, Plan, Stdio, Terminal, UserNamespace, Vectors};

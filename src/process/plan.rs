@@ -1,0 +1,158 @@
+//! Everything that init needs, decided before it exists.
+
+use crate::error::{Error, Kind, Result};
+use crate::ns::Maps;
+use crate::spec::landlock::Landlock;
+use crate::spec::process::Rlimit;
+use crate::sys::exec::Vector;
+use crate::{mounts, seccomp};
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// The whole plan of one container's first processes.
+pub(crate) struct Plan {
+    /// How the container gets its user namespace.
+    pub user_namespace: UserNamespace,
+    /// The v2 cgroup to be born in.
+    pub cgroup: Option<OwnedFd>,
+    /// The `tasks` files of v1 cgroups, into which init writes itself.
+    pub cgroup_tasks: Vec<OwnedFd>,
+    /// Name of the machine inside.
+    pub hostname: String,
+    /// What is mounted.
+    pub mounts: mounts::Plan,
+    /// What the last process becomes.
+    pub command: Command,
+    /// Where its input and output go.
+    pub stdio: Stdio,
+}
+
+/// What the command's own process needs.
+pub(crate) struct Command {
+    /// User id inside the container.
+    pub uid: u32,
+    /// Group id inside the container.
+    pub gid: u32,
+    /// setrlimit(2), soft and hard.
+    pub rlimits: Vec<(Rlimit, u64)>,
+    /// File rules.
+    pub landlock: Landlock,
+    /// The compiled filter.
+    pub seccomp: &'static seccomp::Program,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// What is executed.
+    pub vectors: Vectors,
+}
+
+/// When and how the container's user namespace comes about.
+#[derive(Debug)]
+pub(crate) enum UserNamespace {
+    /// Born with the process, mapping its one id; everything is built inside it. All that an ordinary user can have.
+    Born(Maps),
+    /// Made beforehand and entered when everything is built: mounts, network and cgroup namespaces then belong to the machine's root, and
+    /// nothing inside, whatever capability it gains, has power over them.
+    Entered(OwnedFd),
+}
+
+/// The three standard descriptors of the command.
+#[derive(Debug)]
+pub(crate) enum Stdio {
+    /// Pipes, or whatever the caller has.
+    Descriptors {
+        /// Standard input.
+        input: OwnedFd,
+        /// Standard output.
+        output: OwnedFd,
+        /// Standard error.
+        error: OwnedFd,
+    },
+    /// A pseudo-terminal of the container; its master goes to the parent.
+    Terminal(Terminal),
+}
+
+/// The size of a new terminal, in characters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    /// Rows.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
+}
+
+/// The command in the form that execve(2) takes.
+pub(crate) struct Vectors {
+    /// Every path at which the program may be, in the order of the environment's PATH.
+    pub candidates: Vec<CString>,
+    /// The program as it was named, for errors.
+    pub name: String,
+    /// Arguments.
+    pub arguments: Vector,
+    /// Environment.
+    pub environment: Vector,
+}
+
+impl Vectors {
+    /// Prepares a command. A NUL in any string is an error here, before anything is started.
+    pub(crate) fn new(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Result<Vectors> {
+        let program = arguments.first().ok_or_else(|| Error::new(Kind::Usage, "no command is given").hint("put it after `--`"))?;
+        let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+        let strings = |all: &[OsString]| all.iter().map(|each| terminated(each.as_bytes())).collect::<Result<Vec<_>>>();
+        let pairs: Vec<_> = environment
+            .iter()
+            .map(|(name, value)| OsString::from_vec([name.as_bytes(), b"=", value.as_bytes()].concat()))
+            .collect();
+        Ok(Vectors {
+            candidates: candidates(program, path)?,
+            name: program.to_string_lossy().into_owned(),
+            arguments: Vector::new(strings(arguments)?),
+            environment: Vector::new(strings(&pairs)?),
+        })
+    }
+}
+
+/// Where execvp(3) would look.
+fn candidates(program: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>> {
+    let name = program.as_bytes();
+    if name.contains(&b'/') {
+        return Ok(vec![terminated(name)?]);
+    }
+    let path = path.map_or(&b"/usr/local/bin:/usr/bin:/bin"[..], OsStr::as_bytes);
+    path.split(|&byte| byte == b':')
+        .filter(|directory| !directory.is_empty() && !name.is_empty())
+        .map(|directory| terminated(&[directory, b"/", name].concat()))
+        .collect()
+}
+
+fn terminated(bytes: &[u8]) -> Result<CString> {
+    CString::new(bytes).map_err(|_| {
+        Error::new(Kind::Usage, format!("`{}` contains a NUL byte", String::from_utf8_lossy(bytes).escape_debug()))
+            .doing("prepare the command")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_where_execvp_would() {
+        let check = |name: &str, path: Option<&str>, expected: &[&str]| {
+            let found = candidates(OsStr::new(name), path.map(OsStr::new)).unwrap();
+            assert_eq!(found.iter().map(|each| each.to_str().unwrap()).collect::<Vec<_>>(), expected, "{name}");
+        };
+        check("sh", Some("/a:/b"), &["/a/sh", "/b/sh"]);
+        check("sh", Some("/a::/b:"), &["/a/sh", "/b/sh"]);
+        check("./sh", Some("/a"), &["./sh"]);
+        check("", Some("/a"), &[]);
+        check("sh", None, &["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh"]);
+    }
+
+    #[test]
+    fn a_nul_is_refused_before_anything_starts() {
+        let Err(error) = Vectors::new(&["a\0b".into()], &[]) else { panic!("a NUL went through") };
+        assert_eq!(error.kind(), Kind::Usage);
+    }
+}

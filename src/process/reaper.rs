@@ -1,0 +1,58 @@
+//! What stays as pid 1 of the container: it reaps, passes signals on to the command, and ends when the command ends, which makes the
+//! kernel end everything else (pid_namespaces(7)).
+//!
+//! It is a copy of the parent that never executes anything, so it gives up all that it does not need: descriptors, capabilities but CAP_KILL, and
+//! the right to be looked into.
+
+use super::identity;
+use super::message::{Channel, Ended};
+use crate::error::{Context, Kind, Result};
+use crate::sys::clone::{close_all_but, exit};
+use caps::Capability;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::unistd::Pid;
+use rustix::process::{WaitOptions, wait};
+use std::os::fd::AsFd;
+
+/// Serves as pid 1 until the command with this pid has ended. Never returns.
+pub(super) fn run(command: i32, parent: &Channel) -> ! {
+    if let Err(error) = settle(parent) {
+        parent.fail(&error);
+        exit(1)
+    }
+    exit(serve(command, parent))
+}
+
+fn settle(parent: &Channel) -> Result<()> {
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
+        .failing(Kind::Identity, || "block the signals of pid 1")?;
+    close_all_but(parent.as_fd()).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    identity::drop_capabilities(Some(Capability::CAP_KILL))?;
+    identity::gain_nothing()?;
+    identity::be_undumpable()?;
+    identity::die_with_parent()
+}
+
+fn serve(command: i32, parent: &Channel) -> i32 {
+    let all = SigSet::all();
+    loop {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid.as_raw_pid() == command {
+                let ended = match (status.exit_status(), status.terminating_signal()) {
+                    (Some(code), _) => Ended::Exited(code as u8),
+                    (_, Some(signal)) => Ended::Signaled(signal),
+                    _ => continue,
+                };
+                parent.ended(ended);
+                return 0;
+            }
+        }
+        match all.wait() {
+            Ok(Signal::SIGCHLD) | Err(_) => {}
+            // The command leads its own session and process group: all of the group are told, as a terminal would.
+            Ok(signal) => {
+                let _ = kill(Pid::from_raw(-command), signal);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! execve(2) and the disposition of SIGPIPE, the last two things before a program takes over.
+
+use super::clone::last_errno;
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+
+/// Arguments or environment in the form that execve takes; made before the clone, so that nothing is allocated after it.
+pub(crate) struct Vector {
+    _strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl Vector {
+    /// Keeps `strings` and a NULL-terminated array of pointers to them.
+    pub(crate) fn new(strings: Vec<CString>) -> Vector {
+        // A CString's bytes are on the heap and stay where they are when the CString moves.
+        let pointers = strings.iter().map(|each| each.as_ptr()).chain([std::ptr::null()]).collect();
+        Vector { _strings: strings, pointers }
+    }
+}
+
+/// Becomes another program; returns only if that fails. execve(2).
+pub(crate) fn execve(path: &CStr, arguments: &Vector, environment: &Vector) -> Errno {
+    // SAFETY: path is NUL-terminated, and both arrays end with NULL and point to NUL-terminated strings that they own.
+    unsafe { libc::execve(path.as_ptr(), arguments.pointers.as_ptr(), environment.pointers.as_ptr()) };
+    last_errno()
+}
+
+/// Gives SIGPIPE its default action again: Rust's start-up ignores it, and an ignored signal stays ignored across execve.
+pub(crate) fn restore_sigpipe() {
+    // SAFETY: SIG_DFL is a valid handler, and no handler of ours is replaced.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
