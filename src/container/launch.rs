@@ -1,0 +1,172 @@
+//! From a spec to a running container: everything that can be refused is refused before the clone.
+
+use super::place::Place;
+use super::running::{Group, ImageFile, Running};
+use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Purpose};
+use crate::error::{Error, Kind, Result, Step};
+use crate::mounts::{self, Ids, disk};
+use crate::ns::{self, IdMap, Maps, Range};
+use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
+use crate::seccomp;
+use crate::spec::Container;
+use crate::spec::root::{Backing, Root, Shown, Step as Make};
+use std::os::fd::OwnedFd;
+
+/// Whether we can do what only the machine's root can: mount disk images, map any range of ids, make device nodes.
+pub(crate) fn privileged() -> bool {
+    rustix::process::geteuid().is_root()
+        && caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
+}
+
+/// Takes out of the spec what this machine cannot enforce, if the caller allowed that by name, and says what and why. Anything else that cannot be
+/// enforced is an error, before anything is made.
+pub(crate) fn degrade(spec: &mut Container) -> Result<Vec<(String, String)>> {
+    let Some(resources) = &mut spec.resources else { return Ok(Vec::new()) };
+    let hierarchy = Hierarchy::probe()?;
+    let mut missing = Vec::new();
+    for refusal in hierarchy.refusals(Purpose::Task, resources)? {
+        if !spec.may_degrade.iter().any(|name| name == refusal.limit) {
+            return Err(Error::new(Kind::LimitUnenforceable, refusal.reason)
+                .doing(format!("enforce the limit `{}`", refusal.limit))
+                .hint(format!("{}; or go without it: --allow-degraded {}", refusal.fix, refusal.limit)));
+        }
+        missing.push((refusal.limit.to_owned(), refusal.reason));
+    }
+    if missing.iter().any(|(name, _)| name == "memory" || name == "pids") {
+        // Without these no group can be made that measures a task; what else could be limited there is named as missing too.
+        spec.resources = None;
+    }
+    Ok(missing)
+}
+
+/// Starts the container; its command may still fail to start, which the first message tells.
+pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Running> {
+    // Also when one part fails, all parts made so far are undone by their drops, the last one first.
+    let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
+    let users = if privileged() { Users::of_root(&spec, place)? } else { Users::own(&spec) };
+    let (image, scratch) = match spec.file_system.scratch.backing {
+        Backing::Image => {
+            let image = ImageFile::new(place.image.clone());
+            let size =
+                disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
+            let mounted = disk::mount_image(&place.image, &place.templates, size)?;
+            (Some(image), Some(mounted))
+        }
+        Backing::Memory => (None, None),
+    };
+    let cgroup = match &spec.resources {
+        Some(resources) => {
+            let hierarchy = Hierarchy::probe()?;
+            Some(Group(Cgroup::create(&hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
+        }
+        None => None,
+    };
+    let plan = Plan {
+        user_namespace: users.namespace,
+        cgroup: cgroup.as_ref().and_then(|group| group.0.clone_into()).map(|directory| directory.try_clone_to_owned()).transpose()
+            .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
+        cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
+        hostname: spec.hostname,
+        mounts: mounts::Plan {
+            file_system: spec.file_system,
+            stage: place.stage.clone(),
+            scratch,
+            administrator: users.administrator,
+            user: users.user,
+            mappings: users.mappings,
+            user_xattr: users.user_xattr,
+        },
+        command: process::Command {
+            uid: spec.command.uid,
+            gid: spec.command.gid,
+            rlimits: spec.command.rlimits,
+            landlock: spec.landlock,
+            seccomp: seccomp::profile::agent()?,
+            directory: spec.command.directory,
+            vectors,
+        },
+        stdio,
+    };
+    let spawned = process::spawn(plan)?;
+    Ok(Running::new(spawned, cgroup, image, users.range))
+}
+
+/// Whose ids the container uses, and the user namespaces that this takes.
+struct Users {
+    namespace: UserNamespace,
+    administrator: Ids,
+    user: Ids,
+    mappings: Vec<(Shown, OwnedFd)>,
+    user_xattr: bool,
+    range: Option<Range>,
+}
+
+impl Users {
+    /// The machine's root: a range of host ids of the container's own, and trees of files shown through idmapped mounts.
+    fn of_root(spec: &Container, place: &Place) -> Result<Users> {
+        let range = Range::take(&place.id_ranges)?;
+        let (base, size) = (range.base, Range::SIZE);
+        let line = vec![IdMap { inside: 0, outside: base, size }];
+        let inside = ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
+        let copy = || {
+            inside.try_clone().map_err(|cause| Error::os(Kind::UserNamespace, cause).doing("keep a user namespace open"))
+        };
+        let mut mappings = Vec::new();
+        for shown in shown(spec) {
+            let userns = match shown {
+                Shown::AsStored => continue,
+                Shown::AsInside => copy()?,
+                Shown::AsUsers { uid, gid } if (uid, gid) == (spec.command.uid, spec.command.gid) => copy()?,
+                Shown::AsUsers { uid, gid } => ns::mapped(&Maps {
+                    uid: ns::swapped(base, size, uid, spec.command.uid),
+                    gid: ns::swapped(base, size, gid, spec.command.gid),
+                })
+                .doing(|| "map the owner of the workspace")?,
+            };
+            mappings.push((shown, userns));
+        }
+        Ok(Users {
+            namespace: UserNamespace::Entered(inside),
+            administrator: Ids { uid: base, gid: base },
+            user: Ids { uid: base + spec.command.uid, gid: base + spec.command.gid },
+            mappings,
+            user_xattr: false,
+            range: Some(range),
+        })
+    }
+
+    /// An ordinary user: the one id that we have is the sandbox user's.
+    fn own(spec: &Container) -> Users {
+        let map = |inside, outside| vec![IdMap { inside, outside, size: 1 }];
+        let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
+        Users {
+            namespace: UserNamespace::Born(Maps {
+                uid: map(ids.uid, rustix::process::geteuid().as_raw()),
+                gid: map(ids.gid, rustix::process::getegid().as_raw()),
+            }),
+            administrator: ids,
+            user: ids,
+            mappings: Vec::new(),
+            user_xattr: true,
+            range: None,
+        }
+    }
+}
+
+/// Every way in which some tree of the spec is shown, once.
+fn shown(spec: &Container) -> Vec<Shown> {
+    let root = match &spec.file_system.root {
+        Root::Overlay { shown, .. } => Some(*shown),
+        Root::Empty => None,
+    };
+    let steps = spec.file_system.steps.iter().filter_map(|step| match step {
+        Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),
+        _ => None,
+    });
+    root.into_iter().chain(steps).fold(Vec::new(), |mut all, each| {
+        if !all.contains(&each) {
+            all.push(each);
+        }
+        all
+    })
+}

@@ -1,0 +1,14 @@
+//! A container as a thing that is made, watched and removed.
+//!
+//! In: a [`spec::Container`](crate::spec::Container) and a [`Place`]. Out: a [`Running`] container, and after it nothing.
+//! Each thing that is made registers its undoing before the next is made: [`Running`] and what it holds undo on drop.
+
+mod groups;
+mod launch;
+mod place;
+mod running;
+
+pub(crate) use groups::{groups, remove_groups};
+pub(crate) use launch::{degrade, launch, privileged};
+pub(crate) use place::Place;
+pub(crate) use running::{Removal, Running};

@@ -1,0 +1,170 @@
+//! A running container, as its supervisor holds it, and its removal.
+
+use crate::cgroup::{Cgroup, Evidence, Usage};
+use crate::error::{Context, Error, Kind, Result};
+use crate::ns::Range;
+use crate::process::{Message, Spawned};
+use rustix::process::Signal;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// A container whose command runs or ran. Dropping it ends and removes everything; [`Running::remove`] does the same and says what it did.
+#[derive(Debug)]
+pub(crate) struct Running {
+    spawned: Spawned,
+    scratch: Option<OwnedFd>,
+    cgroup: Option<Group>,
+    image: Option<ImageFile>,
+    range: Option<Range>,
+    removed: bool,
+}
+
+/// What a removal did: the cleanup proof of the receipt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removal {
+    /// What was removed, in words.
+    pub removed: Vec<String>,
+    /// What could not be, with the reason.
+    pub left: Vec<String>,
+}
+
+impl Running {
+    pub(super) fn new(spawned: Spawned, cgroup: Option<Group>, image: Option<ImageFile>, range: Option<Range>) -> Running {
+        Running { spawned, scratch: None, cgroup, image, range, removed: false }
+    }
+
+    /// The pid of the container's first process, in our PID namespace.
+    pub(crate) fn pid(&self) -> i32 {
+        self.spawned.pid
+    }
+
+    /// Readable when the container has something to say.
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.spawned.channel()
+    }
+
+    /// The next word from inside; `None` when nobody is left. The scratch file system is kept for [`Running::scratch`].
+    pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
+        match self.spawned.receive()? {
+            Some(Message::Scratch(root)) => {
+                self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
+                Ok(Some(Message::Scratch(root)))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// The root of the file system under everything writable; `None` before init has made it.
+    pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
+        self.scratch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Passes a signal to the command.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.spawned.signal(signal)
+    }
+
+    /// Ends every process at once: by the cgroup, and by pid 1 where there is none.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let by_cgroup = self.cgroup.as_ref().map_or(Ok(()), |group| group.0.kill());
+        self.spawned.signal(Signal::KILL).and(by_cgroup)
+    }
+
+    /// What it has used until now; `None` without a cgroup.
+    pub(crate) fn usage(&self) -> Result<Option<Usage>> {
+        self.cgroup.as_ref().map(|group| group.0.usage()).transpose()
+    }
+
+    /// What the kernel counted against the limits; `None` without a cgroup.
+    pub(crate) fn evidence(&self) -> Result<Option<Evidence>> {
+        self.cgroup.as_ref().map(|group| group.0.evidence()).transpose()
+    }
+
+    /// Becomes readable when the memory limit was hit.
+    pub(crate) fn oom_notifier(&self) -> Result<Option<OwnedFd>> {
+        self.cgroup.as_ref().map_or(Ok(None), |group| group.0.oom_notifier())
+    }
+
+    /// Waits until every process is gone.
+    pub(crate) fn reap(&self) -> Result<()> {
+        self.spawned.reap()
+    }
+
+    /// Ends what still runs and removes all that was made, trying every step, and says what was removed and what was left.
+    pub(crate) fn remove(mut self) -> Removal {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Removal {
+        let mut removal = Removal::default();
+        if std::mem::replace(&mut self.removed, true) {
+            return removal;
+        }
+        let mut note = |what: &str, done: Result<()>| match done {
+            Ok(()) => removal.removed.push(what.to_owned()),
+            Err(error) => removal.left.push(format!("{what}: {error}")),
+        };
+        let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
+        note("processes, namespaces and mounts", ended);
+        self.scratch = None;
+        if let Some(cgroup) = self.cgroup.take() {
+            note("cgroup", cgroup.0.remove().map_err(Error::from));
+        }
+        if let Some(image) = self.image.take() {
+            note("disk image and loop device", image.remove());
+        }
+        if self.range.take().is_some() {
+            note("id range", Ok(()));
+        }
+        removal
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Whoever wants to know what was left calls `remove`; here an error is on its way up already.
+        let _ = self.undo();
+    }
+}
+
+/// A container's cgroup; removed when dropped.
+#[derive(Debug)]
+pub(super) struct Group(pub(super) Cgroup);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Gone already after an orderly removal. What is left now is found by the next command of ours.
+        let _ = self.0.remove();
+    }
+}
+
+/// The file of a disk image; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct ImageFile(Option<PathBuf>);
+
+impl ImageFile {
+    pub(super) fn new(path: PathBuf) -> ImageFile {
+        ImageFile(Some(path))
+    }
+
+    fn remove(mut self) -> Result<()> {
+        self.unlink()
+    }
+
+    fn unlink(&mut self) -> Result<()> {
+        match self.0.take().map(|path| (std::fs::remove_file(&path), path)) {
+            None | Some((Ok(()), _)) => Ok(()),
+            Some((Err(cause), _)) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Some((Err(cause), path)) => {
+                Err(Error::os(Kind::Disk, cause).doing(format!("remove the disk image `{}`", path.display())))
+            }
+        }
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        // An error is on its way up already; the next command of ours finds and removes the file.
+        let _ = self.unlink();
+    }
+}

@@ -1,0 +1,318 @@
+//! The limits of a sandbox: one table of names, defaults that hold without being asked for, and their form on the command line.
+
+use crate::error::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Every limit there is, with the one name that the command line, the profile, the receipt and the errors use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitName {
+    /// Processors, as a share of their time.
+    Cpus,
+    /// Processor time of all processes together.
+    CpuTime,
+    /// Memory of all processes together, page cache and tmpfs included.
+    Memory,
+    /// Swap of all processes together.
+    Swap,
+    /// Processes and threads.
+    Pids,
+    /// Bytes of everything writable together.
+    Disk,
+    /// Files, directories and links of everything writable together.
+    Inodes,
+    /// Open descriptors of one process.
+    OpenFiles,
+    /// Time from start to end.
+    Wall,
+    /// Time without a byte of output.
+    Idle,
+    /// Bytes of standard output and error together.
+    OutputBytes,
+    /// Bytes a second read and, apart, written.
+    IoBps,
+    /// Operations a second read and, apart, written.
+    IoIops,
+}
+
+impl LimitName {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [LimitName; 13] = [
+        LimitName::Cpus,
+        LimitName::CpuTime,
+        LimitName::Memory,
+        LimitName::Swap,
+        LimitName::Pids,
+        LimitName::Disk,
+        LimitName::Inodes,
+        LimitName::OpenFiles,
+        LimitName::Wall,
+        LimitName::Idle,
+        LimitName::OutputBytes,
+        LimitName::IoBps,
+        LimitName::IoIops,
+    ];
+
+    /// The name in profiles and receipts; flags have dashes for the underscores.
+    pub fn word(self) -> &'static str {
+        match self {
+            LimitName::Cpus => "cpus",
+            LimitName::CpuTime => "cpu_time",
+            LimitName::Memory => "memory",
+            LimitName::Swap => "swap",
+            LimitName::Pids => "pids",
+            LimitName::Disk => "disk",
+            LimitName::Inodes => "inodes",
+            LimitName::OpenFiles => "open_files",
+            LimitName::Wall => "wall",
+            LimitName::Idle => "idle",
+            LimitName::OutputBytes => "output_bytes",
+            LimitName::IoBps => "io_bps",
+            LimitName::IoIops => "io_iops",
+        }
+    }
+}
+
+impl LimitName {
+    /// What it limits, for the help.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            LimitName::Cpus => "Processors",
+            LimitName::CpuTime => "Processor time of all processes together",
+            LimitName::Memory => "Memory of all processes together",
+            LimitName::Swap => "Swap of all processes together",
+            LimitName::Pids => "Processes and threads",
+            LimitName::Disk => "Bytes of everything writable together",
+            LimitName::Inodes => "Files of everything writable together",
+            LimitName::OpenFiles => "Open descriptors of one process",
+            LimitName::Wall => "Time from start to end",
+            LimitName::Idle => "Time without output",
+            LimitName::OutputBytes => "Bytes of output",
+            LimitName::IoBps => "Bytes a second read and, apart, written",
+            LimitName::IoIops => "Operations a second read and, apart, written",
+        }
+    }
+
+    /// The form of its value, for the help.
+    pub fn form(self) -> &'static str {
+        match self {
+            LimitName::Cpus | LimitName::Pids | LimitName::Inodes | LimitName::OpenFiles | LimitName::IoIops => "N",
+            LimitName::CpuTime | LimitName::Wall | LimitName::Idle => "TIME",
+            _ => "SIZE",
+        }
+    }
+}
+
+/// The limits of one sandbox. All hold from the start; [`Limits::default`] is what a user gets who asks for nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Processors.
+    pub cpus: f64,
+    /// Processor time, in seconds.
+    #[serde(with = "seconds")]
+    pub cpu_time: Duration,
+    /// Bytes.
+    pub memory: u64,
+    /// Bytes.
+    pub swap: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Bytes. `None`: 10 GiB on disk; half the memory limit where only memory can hold the files.
+    pub disk: Option<u64>,
+    /// Files.
+    pub inodes: u64,
+    /// Descriptors of one process.
+    pub open_files: u64,
+    /// Seconds.
+    #[serde(with = "seconds")]
+    pub wall: Duration,
+    /// Seconds.
+    #[serde(with = "seconds")]
+    pub idle: Duration,
+    /// Bytes.
+    pub output_bytes: u64,
+    /// Bytes a second. `None`: not limited. There is no number that is sane for every disk, and cgroup v1 can hold it only at the
+    /// price of synchronous writes.
+    pub io_bps: Option<u64>,
+    /// Operations a second. `None`: not limited.
+    pub io_iops: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            cpus: 2.0,
+            cpu_time: Duration::from_secs(4 * 3600),
+            memory: 4 << 30,
+            swap: 0,
+            pids: 1024,
+            disk: None,
+            inodes: 1_000_000,
+            open_files: 8192,
+            wall: Duration::from_secs(2 * 3600),
+            idle: Duration::from_secs(30 * 60),
+            output_bytes: 256 << 20,
+            io_bps: None,
+            io_iops: None,
+        }
+    }
+}
+
+impl Limits {
+    /// What the disk limit is when nobody set one.
+    pub(crate) const DISK: u64 = 10 << 30;
+
+    /// Sets one limit from its text on the command line or in a profile.
+    pub fn set(&mut self, name: LimitName, text: &str) -> Result<()> {
+        match name {
+            LimitName::Cpus => self.cpus = cpus(text)?,
+            LimitName::CpuTime => self.cpu_time = duration(name, text)?,
+            LimitName::Memory => self.memory = bytes(name, text, 1 << 20)?,
+            LimitName::Swap => self.swap = bytes(name, text, 0)?,
+            LimitName::Pids => self.pids = count(name, text, 2)?,
+            LimitName::Disk => self.disk = Some(bytes(name, text, 4 << 20)?),
+            LimitName::Inodes => self.inodes = count(name, text, 64)?,
+            LimitName::OpenFiles => self.open_files = count(name, text, 16)?,
+            LimitName::Wall => self.wall = duration(name, text)?,
+            LimitName::Idle => self.idle = duration(name, text)?,
+            LimitName::OutputBytes => self.output_bytes = bytes(name, text, 1)?,
+            LimitName::IoBps => self.io_bps = Some(bytes(name, text, 4096)?),
+            LimitName::IoIops => self.io_iops = Some(count(name, text, 1)?),
+        }
+        Ok(())
+    }
+
+    /// Each limit with its value in words.
+    pub fn rows(&self) -> Vec<(LimitName, String)> {
+        let optional = |value: Option<u64>| value.map_or_else(|| "not limited".to_owned(), |value| value.to_string());
+        LimitName::ALL
+            .iter()
+            .map(|&name| {
+                let value = match name {
+                    LimitName::Cpus => self.cpus.to_string(),
+                    LimitName::CpuTime => humantime::format_duration(self.cpu_time).to_string(),
+                    LimitName::Memory => size(self.memory),
+                    LimitName::Swap => size(self.swap),
+                    LimitName::Pids => self.pids.to_string(),
+                    LimitName::Disk => self.disk.map_or_else(|| "by the backing".to_owned(), size),
+                    LimitName::Inodes => self.inodes.to_string(),
+                    LimitName::OpenFiles => self.open_files.to_string(),
+                    LimitName::Wall => humantime::format_duration(self.wall).to_string(),
+                    LimitName::Idle => humantime::format_duration(self.idle).to_string(),
+                    LimitName::OutputBytes => size(self.output_bytes),
+                    LimitName::IoBps => self.io_bps.map_or_else(|| "not limited".to_owned(), size),
+                    LimitName::IoIops => optional(self.io_iops),
+                };
+                (name, value)
+            })
+            .collect()
+    }
+}
+
+/// Bytes in the largest unit that needs no rounding, such as `512M`.
+pub fn size(bytes: u64) -> String {
+    [("T", 40), ("G", 30), ("M", 20), ("K", 10)]
+        .into_iter()
+        .find(|&(_, shift)| bytes >= 1 << shift && bytes.trailing_zeros() >= shift)
+        .map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+}
+
+fn wrong(name: LimitName, text: &str, why: impl std::fmt::Display, example: &str) -> Error {
+    Error::new(Kind::Usage, format!("`{text}` is not a value for `{}`: {why}", name.word()))
+        .hint(format!("give it like `{example}`"))
+}
+
+fn bytes(name: LimitName, text: &str, least: u64) -> Result<u64> {
+    let value = parse_size::Config::new()
+        .with_binary()
+        .parse_size(text)
+        .map_err(|cause| wrong(name, text, cause, "512M"))?;
+    at_least(name, text, value, least, "512M")
+}
+
+fn count(name: LimitName, text: &str, least: u64) -> Result<u64> {
+    let value = text.parse().map_err(|cause| wrong(name, text, cause, "1024"))?;
+    at_least(name, text, value, least, "1024")
+}
+
+fn at_least(name: LimitName, text: &str, value: u64, least: u64, example: &str) -> Result<u64> {
+    if value < least {
+        return Err(wrong(name, text, format!("the least is {}", size(least)), example));
+    }
+    // The kernel counts in signed 64 bits.
+    if i64::try_from(value).is_err() {
+        return Err(wrong(name, text, "it is too large", example));
+    }
+    Ok(value)
+}
+
+fn duration(name: LimitName, text: &str) -> Result<Duration> {
+    let value = humantime::parse_duration(text).map_err(|cause| wrong(name, text, cause, "10m"))?;
+    if value.is_zero() {
+        return Err(wrong(name, text, "it must be longer than nothing", "10m"));
+    }
+    Ok(value)
+}
+
+fn cpus(text: &str) -> Result<f64> {
+    let value: f64 = text.parse().map_err(|cause| wrong(LimitName::Cpus, text, cause, "1.5"))?;
+    if (0.01..=8192.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err(wrong(LimitName::Cpus, text, "it must be between 0.01 and 8192", "1.5"))
+    }
+}
+
+mod seconds {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(value.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(from)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_takes_its_text_and_refuses_nonsense() {
+        let check = |name, good: &str, expected: &str| {
+            let mut limits = Limits::default();
+            limits.set(name, good).unwrap();
+            assert_eq!(limits.rows().into_iter().find(|row| row.0 == name).unwrap().1, expected);
+            for bad in ["", "x", "-1", "1 potato", "99999999999999999999"] {
+                let error = limits.set(name, bad).unwrap_err();
+                assert!(error.to_string().contains(name.word()) && error.advice().is_some(), "{name:?} {bad}: {error}");
+            }
+        };
+        check(LimitName::Cpus, "1.5", "1.5");
+        check(LimitName::CpuTime, "90s", "1m 30s");
+        check(LimitName::Memory, "512M", "512M");
+        check(LimitName::Swap, "1g", "1G");
+        check(LimitName::Pids, "50", "50");
+        check(LimitName::Disk, "64MiB", "64M");
+        check(LimitName::Inodes, "1000", "1000");
+        check(LimitName::OpenFiles, "64", "64");
+        check(LimitName::Wall, "10m", "10m");
+        check(LimitName::Idle, "2s", "2s");
+        check(LimitName::OutputBytes, "10k", "10K");
+        check(LimitName::IoBps, "1M", "1M");
+        check(LimitName::IoIops, "100", "100");
+    }
+
+    #[test]
+    fn zero_is_no_limit_that_anyone_can_live_with() {
+        let mut limits = Limits::default();
+        for name in LimitName::ALL.into_iter().filter(|&name| name != LimitName::Swap) {
+            assert!(limits.set(name, "0").is_err(), "{name:?}");
+        }
+        limits.set(LimitName::Swap, "0").unwrap();
+    }
+}

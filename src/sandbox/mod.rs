@@ -1,0 +1,25 @@
+//! A sandbox for one untrusted command: sensible limits, a root of the host's own system files, one run, one outcome.
+//!
+//! In: [`Options`]. Out: a [`Report`]: why it ended, with evidence, what it used, and the proof of its removal.
+//! Order: [`options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise` watches it,
+//! `outcome` decides (pure).
+//! Not here: where a workspace comes from and what becomes of it (`task`).
+
+pub(crate) mod limits;
+mod options;
+pub(crate) mod outcome;
+mod profile;
+mod report;
+mod run;
+mod streams;
+mod supervise;
+mod system;
+
+pub use limits::{LimitName, Limits, size};
+pub use options::{Options, Workspace};
+pub use outcome::{LimitHit, Outcome};
+pub(crate) use crate::container::{Place, groups, remove_groups};
+pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
+pub(crate) use profile::CHANGES;
+pub(crate) use run::{Site, explain, run};
+pub(crate) use streams::{Sink, Stream};

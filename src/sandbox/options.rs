@@ -1,0 +1,95 @@
+//! What a caller asks of a sandbox, checked as a whole before anything is made.
+
+use super::limits::Limits;
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{Access, AtFlags, CWD, FileType};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The one tree that the command works on, at `/workspace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workspace {
+    /// A new, empty folder.
+    Empty,
+    /// A folder of the host, shown copy-on-write: it is never written.
+    Directory(PathBuf),
+}
+
+/// Everything that a caller can ask for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Variables added to the empty environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The root file system; `None` for the host's own system folders, read-only.
+    pub rootfs: Option<PathBuf>,
+    /// What it works on.
+    pub workspace: Workspace,
+    /// Host paths shown read-only, with their place inside.
+    pub shown: Vec<(PathBuf, PathBuf)>,
+    /// What it may use.
+    pub limits: Limits,
+    /// Protections and limits that may be missing on this machine, by name.
+    pub may_degrade: Vec<String>,
+    /// How long a command that was asked to stop may take before it is killed.
+    pub grace: Duration,
+    /// Whether the command gets a terminal of its own.
+    pub terminal: bool,
+    /// Exit codes that mean that a person is needed.
+    pub needs_input_codes: Vec<u8>,
+}
+
+impl Options {
+    /// Options with the defaults, for a command in an empty workspace.
+    pub fn new(command: Vec<OsString>) -> Options {
+        Options {
+            command,
+            environment: Vec::new(),
+            rootfs: None,
+            workspace: Workspace::Empty,
+            shown: Vec::new(),
+            limits: Limits::default(),
+            may_degrade: Vec::new(),
+            grace: Duration::from_secs(10),
+            terminal: false,
+            needs_input_codes: vec![3],
+        }
+    }
+
+    /// Says the first thing that is wrong, before anything is made.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.command.first() {
+            None => return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- make test`")),
+            Some(program) if program.is_empty() => {
+                return Err(Error::new(Kind::CommandNotFound, "the command is an empty word").hint("name a program after `--`"));
+            }
+            Some(_) => {}
+        }
+        if let Workspace::Directory(path) = &self.workspace {
+            directory(path, Kind::Workspace, "workspace").map_err(|error| error.doing("use a workspace"))?;
+        }
+        if let Some(path) = &self.rootfs {
+            directory(path, Kind::NotFound, "root file system").map_err(|error| error.doing("use a root file system"))?;
+        }
+        let limits = &self.limits;
+        if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {
+            return Err(Error::new(Kind::Profile, "`disk` is larger than `memory`, but without root privilege files are kept in memory")
+                .hint("raise --memory, or lower --disk"));
+        }
+        Ok(())
+    }
+}
+
+/// A path that must be a directory which we can read.
+fn directory(path: &Path, kind: Kind, what: &str) -> Result<()> {
+    let step = || format!("open `{}`", path.display());
+    let status = rustix::fs::stat(path).failing(kind, step).map_err(|error| error.hint("name a folder that exists"))?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+        return Err(Error::new(kind, format!("it is no folder, and a {what} must be one")).doing(step()).hint("name the folder that holds it"));
+    }
+    rustix::fs::accessat(CWD, path, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS)
+        .failing(kind, step)
+        .map_err(|error| error.hint("give yourself the right to read it, or name another one"))
+}

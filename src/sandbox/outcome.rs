@@ -1,0 +1,230 @@
+//! Why a sandbox ended: a closed list, decided from evidence by one pure function.
+
+use super::limits::LimitName;
+use crate::error::Kind;
+use crate::process::Ended;
+use serde::{Deserialize, Serialize};
+
+/// Why an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// The command exited with 0.
+    Succeeded,
+    /// The command exited with this code, and no limit explains it.
+    Failed {
+        /// The command's own.
+        exit_code: u8,
+    },
+    /// The command died by a signal that was not ours, and no limit explains it.
+    Signaled {
+        /// Its number.
+        signal: i32,
+    },
+    /// The command says, by its exit code, that a person must decide something.
+    NeedsInput,
+    /// The wall-clock limit.
+    Timeout,
+    /// No output for too long.
+    IdleTimeout,
+    /// The limit on processor time.
+    CpuTime,
+    /// The kernel killed for lack of memory within the limit.
+    Memory,
+    /// A process could not be made because of the limit.
+    Pids,
+    /// The disk limit was reached.
+    Disk,
+    /// The limit on files was reached.
+    Inodes,
+    /// Too much output.
+    OutputLimit,
+    /// A rule of the operator ended or refused it.
+    Policy,
+    /// A person or a signal ended it.
+    Cancelled,
+    /// The workspace or another thing that comes before the sandbox could not be had.
+    PrepareFailed,
+    /// The sandbox or its command could not be started.
+    StartFailed,
+    /// The work could not be handed back.
+    PushFailed,
+    /// Something could not be removed.
+    CleanupFailed,
+    /// The process that watched it died.
+    Lost,
+}
+
+impl Outcome {
+    /// The word of the receipt.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed { .. } => "failed",
+            Outcome::Signaled { .. } => "signaled",
+            Outcome::NeedsInput => "needs_input",
+            Outcome::Timeout => "timeout",
+            Outcome::IdleTimeout => "idle_timeout",
+            Outcome::CpuTime => "cpu_time",
+            Outcome::Memory => "memory",
+            Outcome::Pids => "pids",
+            Outcome::Disk => "disk",
+            Outcome::Inodes => "inodes",
+            Outcome::OutputLimit => "output_limit",
+            Outcome::Policy => "policy",
+            Outcome::Cancelled => "cancelled",
+            Outcome::PrepareFailed => "prepare_failed",
+            Outcome::StartFailed => "start_failed",
+            Outcome::PushFailed => "push_failed",
+            Outcome::CleanupFailed => "cleanup_failed",
+            Outcome::Lost => "lost",
+        }
+    }
+
+    /// Whether another attempt may end otherwise without anyone changing anything. The exit code 2 is an agent's word for trouble with its
+    /// infrastructure.
+    pub fn retryable(&self) -> bool {
+        matches!(self, Outcome::Failed { exit_code: 2 } | Outcome::IdleTimeout | Outcome::PushFailed | Outcome::Lost)
+    }
+
+    /// The exit status of `brig task run`: the command's own where it ended by itself, else one per outcome (docs/errors.md).
+    pub fn exit_status(&self, ended: Option<Ended>, start_error: Option<Kind>) -> u8 {
+        match self {
+            Outcome::Succeeded => 0,
+            Outcome::Timeout | Outcome::IdleTimeout => 124,
+            Outcome::CpuTime => 152,
+            Outcome::Memory => 137,
+            Outcome::OutputLimit => 153,
+            Outcome::Cancelled => 130,
+            Outcome::StartFailed | Outcome::PrepareFailed => start_error.map_or(125, Kind::exit_status),
+            Outcome::Policy | Outcome::PushFailed | Outcome::CleanupFailed | Outcome::Lost => 125,
+            Outcome::Failed { .. }
+            | Outcome::Signaled { .. }
+            | Outcome::NeedsInput
+            | Outcome::Pids
+            | Outcome::Disk
+            | Outcome::Inodes => match ended {
+                Some(Ended::Exited(code)) => code,
+                Some(Ended::Signaled(signal)) => u8::try_from(128 + signal).unwrap_or(255),
+                None => 137,
+            },
+        }
+    }
+}
+
+/// One limit that was reached, with what shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitHit {
+    /// Which.
+    pub limit: LimitName,
+    /// The counter or the measurement, in words.
+    pub evidence: String,
+}
+
+/// Why the supervisor ended the command, if it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// The wall-clock limit.
+    Wall,
+    /// No output for too long.
+    Idle,
+    /// The limit on processor time.
+    CpuTime,
+    /// Too much output.
+    Output,
+    /// Out of memory: the whole sandbox ends, not one process.
+    Memory,
+    /// A person or a signal.
+    Cancelled,
+}
+
+/// Everything that the decision is made from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// How the command ended; `None` when pid 1 was killed before it could say.
+    pub ended: Option<Ended>,
+    /// The supervisor's own hand.
+    pub stopped: Option<Stopped>,
+    /// Limits whose reaching was seen, in the order of [`LimitName::ALL`].
+    pub hits: Vec<LimitHit>,
+    /// Whether init or the command's process said that it could not start the command.
+    pub start_failed: bool,
+    /// Whether the exit code of the command means that it needs a person.
+    pub needs_input: bool,
+}
+
+/// The outcome that the facts prove. What the supervisor did comes first; a command that ended well has succeeded whatever it ran into;
+/// one that ended badly ended by the limit that was seen to be reached.
+pub(crate) fn decide(facts: &Facts) -> Outcome {
+    if facts.start_failed {
+        return Outcome::StartFailed;
+    }
+    let hit = |name| facts.hits.iter().any(|hit| hit.limit == name);
+    match facts.stopped {
+        Some(Stopped::Cancelled) => return Outcome::Cancelled,
+        Some(Stopped::Memory) => return Outcome::Memory,
+        Some(Stopped::CpuTime) => return Outcome::CpuTime,
+        Some(Stopped::Output) => return Outcome::OutputLimit,
+        Some(Stopped::Wall) => return Outcome::Timeout,
+        Some(Stopped::Idle) => return Outcome::IdleTimeout,
+        None => {}
+    }
+    if facts.ended == Some(Ended::Exited(0)) {
+        return Outcome::Succeeded;
+    }
+    let explained = [
+        (LimitName::Memory, Outcome::Memory),
+        (LimitName::Disk, Outcome::Disk),
+        (LimitName::Inodes, Outcome::Inodes),
+        (LimitName::Pids, Outcome::Pids),
+    ];
+    if let Some((_, outcome)) = explained.into_iter().find(|(name, _)| hit(*name)) {
+        return outcome;
+    }
+    match facts.ended {
+        Some(Ended::Exited(_)) if facts.needs_input => Outcome::NeedsInput,
+        Some(Ended::Exited(exit_code)) => Outcome::Failed { exit_code },
+        Some(Ended::Signaled(signal)) => Outcome::Signaled { signal },
+        // pid 1 does not die by itself, and not by us: somebody on the host killed it.
+        None => Outcome::Signaled { signal: 9 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_is_what_the_evidence_proves() {
+        let hit = |limit| LimitHit { limit, evidence: "seen".into() };
+        let check = |ended, stopped, hits: &[LimitName], expected: Outcome| {
+            let facts = Facts {
+                ended,
+                stopped,
+                hits: hits.iter().map(|&limit| hit(limit)).collect(),
+                needs_input: ended == Some(Ended::Exited(3)),
+                ..Facts::default()
+            };
+            assert_eq!(decide(&facts), expected, "{facts:?}");
+        };
+        let exited = |code| Some(Ended::Exited(code));
+        check(exited(0), None, &[], Outcome::Succeeded);
+        check(exited(0), None, &[LimitName::Memory, LimitName::Disk], Outcome::Succeeded);
+        check(exited(1), None, &[], Outcome::Failed { exit_code: 1 });
+        check(exited(137), None, &[], Outcome::Failed { exit_code: 137 });
+        check(exited(3), None, &[], Outcome::NeedsInput);
+        check(exited(1), None, &[LimitName::Disk], Outcome::Disk);
+        check(exited(1), None, &[LimitName::Inodes], Outcome::Inodes);
+        check(exited(1), None, &[LimitName::Pids, LimitName::Memory], Outcome::Memory);
+        check(Some(Ended::Signaled(9)), None, &[], Outcome::Signaled { signal: 9 });
+        check(Some(Ended::Signaled(9)), None, &[LimitName::Memory], Outcome::Memory);
+        check(None, None, &[LimitName::Memory], Outcome::Memory);
+        check(None, None, &[], Outcome::Signaled { signal: 9 });
+        check(None, Some(Stopped::Wall), &[], Outcome::Timeout);
+        check(exited(0), Some(Stopped::Wall), &[], Outcome::Timeout);
+        check(Some(Ended::Signaled(15)), Some(Stopped::Cancelled), &[LimitName::Pids], Outcome::Cancelled);
+        check(None, Some(Stopped::Output), &[], Outcome::OutputLimit);
+        check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
+        check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
+    }
+}

@@ -1,0 +1,266 @@
+//! From options to a container's spec. Pure, given what the host has.
+
+use super::limits::{LimitName, Limits};
+use super::options::{Options, Workspace};
+use super::system::System;
+use crate::container;
+use crate::spec::landlock::{Access, Landlock, Rule};
+use crate::spec::process::{Command, Rlimit};
+use crate::spec::resources::Resources;
+use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
+use crate::spec::Container;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The sandbox user's id. Not 0: nothing inside runs as root, not even a root without power.
+pub(crate) const USER: u32 = 1000;
+const HOME: &str = "/home/agent";
+const WORKSPACE: &str = "/workspace";
+const HOSTNAME: &str = "sandbox";
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The names in the scratch file system.
+pub(crate) const CHANGES: &str = "workspace";
+
+/// Paths of /proc that tell of the machine or reach into it (the list of runc and moby, with the side channels of
+/// GHSA-6fw5-f8r9-fgfm and GHSA-jq35-85cj-fj4p).
+const MASKED: [&str; 10] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Facts about the caller and the host that the spec depends on.
+pub(crate) struct Facts<'host> {
+    /// The host's system folders.
+    pub system: &'host System,
+    /// Owner of the workspace folder on the host.
+    pub workspace_owner: (u32, u32),
+    /// Device of the disk that the io limits are for: `None` where none could be found.
+    pub device: Option<(u32, u32)>,
+}
+
+/// Whether everything writable can be on a disk; else it is in memory.
+pub(crate) fn on_disk() -> bool {
+    container::privileged()
+}
+
+/// The whole spec.
+pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container {
+    Container {
+        hostname: HOSTNAME.into(),
+        file_system: file_system(options, facts),
+        command: command(options),
+        landlock: landlock(options),
+        resources: Some(resources(options, facts.device)),
+        may_degrade: options.may_degrade.clone(),
+    }
+}
+
+fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
+    let limits = &options.limits;
+    let scratch = if on_disk() {
+        Scratch { backing: Backing::Image, bytes: limits.disk.unwrap_or(Limits::DISK), inodes: limits.inodes }
+    } else {
+        Scratch { backing: Backing::Memory, bytes: limits.disk.unwrap_or(limits.memory / 2), inodes: limits.inodes }
+    };
+    let mut steps = Vec::new();
+    let root = match &options.rootfs {
+        Some(lower) => Root::Overlay { lower: lower.clone(), shown: Shown::AsInside },
+        None => {
+            steps.extend(system_steps(facts.system));
+            Root::Empty
+        }
+    };
+    steps.extend(kernel_steps());
+    steps.extend(writable_steps(options, facts.workspace_owner));
+    steps.extend(options.shown.iter().map(|(from, at)| Step::Bind {
+        source: Source::Host(from.clone()),
+        at: at.clone(),
+        attributes: Attributes::READ_ONLY,
+        shown: Shown::AsInside,
+    }));
+    if options.rootfs.is_none() {
+        steps.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
+    }
+    FileSystem {
+        root,
+        scratch,
+        steps,
+        masked: MASKED.iter().map(PathBuf::from).collect(),
+        read_only: READ_ONLY.iter().map(PathBuf::from).collect(),
+    }
+}
+
+/// The default root: the host's programs, and an /etc of our own.
+fn system_steps(system: &System) -> Vec<Step> {
+    let show = |path: &PathBuf| Step::Bind {
+        source: Source::Host(path.clone()),
+        at: path.clone(),
+        attributes: Attributes::READ_ONLY,
+        shown: Shown::AsInside,
+    };
+    let file = |name: &str, content: String| Step::File { at: Path::new("/etc").join(name), content: content.into(), mode: 0o644 };
+    let mut steps: Vec<_> = system.folders.iter().map(show).collect();
+    steps.extend(system.links.iter().map(|(at, target)| Step::Symlink { at: at.clone(), target: target.clone() }));
+    steps.extend([
+        file("passwd", format!("root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{USER}:{USER}:agent:{HOME}:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")),
+        file("group", format!("root:x:0:\nagent:x:{USER}:\nnogroup:x:65534:\n")),
+        file("hosts", format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")),
+        file("hostname", format!("{HOSTNAME}\n")),
+        file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
+        file("resolv.conf", String::new()),
+        file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = {WORKSPACE}\n[init]\n\tdefaultBranch = main\n")),
+    ]);
+    steps.extend(system.settings.iter().map(show));
+    steps.push(Step::Symlink { at: "/var/tmp".into(), target: "/tmp".into() });
+    steps.push(Step::Directory { at: "/run".into(), mode: 0o755, owner: Owner::Administrator });
+    steps.push(Step::Directory { at: "/root".into(), mode: 0o700, owner: Owner::Administrator });
+    steps
+}
+
+/// The kernel's own file systems.
+fn kernel_steps() -> Vec<Step> {
+    let link = |at: &str, target: &str| Step::Symlink { at: at.into(), target: target.into() };
+    vec![
+        Step::Proc { at: "/proc".into() },
+        Step::Tmpfs {
+            at: "/dev".into(),
+            bytes: 64 << 10,
+            inodes: 64,
+            mode: 0o755,
+            owner: Owner::Administrator,
+            attributes: Attributes::DEVICES,
+        },
+        Step::Devices,
+        Step::Pts { at: "/dev/pts".into() },
+        link("/dev/ptmx", "pts/ptmx"),
+        link("/dev/fd", "/proc/self/fd"),
+        link("/dev/stdin", "/proc/self/fd/0"),
+        link("/dev/stdout", "/proc/self/fd/1"),
+        link("/dev/stderr", "/proc/self/fd/2"),
+        Step::Tmpfs {
+            at: "/dev/shm".into(),
+            bytes: 64 << 20,
+            inodes: 4096,
+            mode: 0o1777,
+            owner: Owner::Administrator,
+            attributes: Attributes::KERNEL,
+        },
+        Step::Freeze { at: "/dev".into(), attributes: Attributes::DEVICES.read_only() },
+    ]
+}
+
+/// What the command can write: all of it on the one scratch file system.
+fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
+    let bind = |name, at: &str| Step::Bind {
+        source: Source::Scratch(name),
+        at: at.into(),
+        attributes: Attributes::WRITABLE,
+        shown: Shown::AsStored,
+    };
+    let workspace = match &options.workspace {
+        Workspace::Empty => bind(CHANGES, WORKSPACE),
+        Workspace::Directory(lower) => Step::Overlay {
+            lower: lower.clone(),
+            changes: CHANGES,
+            at: WORKSPACE.into(),
+            attributes: Attributes::WRITABLE,
+            shown: Shown::AsUsers { uid: owner.0, gid: owner.1 },
+        },
+    };
+    vec![bind("home", HOME), bind("tmp", "/tmp"), workspace]
+}
+
+fn command(options: &Options) -> Command {
+    let own = |name: &str| options.environment.iter().any(|(each, _)| each == name);
+    let mut environment: Vec<(OsString, OsString)> = [
+        ("PATH", SEARCH_PATH),
+        ("HOME", HOME),
+        ("USER", "agent"),
+        ("LOGNAME", "agent"),
+        ("LANG", "C.UTF-8"),
+        ("TERM", if options.terminal { "xterm-256color" } else { "dumb" }),
+    ]
+    .into_iter()
+    .filter(|(name, _)| !own(name))
+    .map(|(name, value)| (name.into(), value.into()))
+    .collect();
+    environment.extend(options.environment.iter().cloned());
+    let mut rlimits = vec![(Rlimit::OpenFiles, options.limits.open_files), (Rlimit::Core, 0)];
+    if options.may_degrade.iter().any(|name| name == LimitName::Pids.word()) {
+        // Not what was asked for, but counted in the sandbox's own user namespace it still stops a fork bomb.
+        rlimits.push((Rlimit::Processes, options.limits.pids));
+    }
+    Command {
+        arguments: options.command.clone(),
+        environment,
+        directory: WORKSPACE.into(),
+        uid: USER,
+        gid: USER,
+        rlimits,
+    }
+}
+
+/// Read and run everything, write where the mounts are writable, use the devices.
+fn landlock(options: &Options) -> Landlock {
+    let rule = |path: &str, access| Rule { path: path.into(), access };
+    let mut rules = vec![
+        rule("/", Access::ReadExecute),
+        rule(WORKSPACE, Access::Write),
+        rule(HOME, Access::Write),
+        rule("/tmp", Access::Write),
+        rule("/dev/shm", Access::Write),
+        rule("/dev", Access::Device),
+    ];
+    if options.rootfs.is_some() {
+        // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
+        rules.extend(["/etc", "/opt", "/root", "/run", "/srv", "/usr", "/var", "/home", "/mnt"].map(|path| rule(path, Access::Write)));
+    }
+    Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
+}
+
+/// The limits that the kernel counts for us.
+pub(crate) fn resources(options: &Options, device: Option<(u32, u32)>) -> Resources {
+    use crate::spec::resources::ThrottleDevice;
+    let limits = &options.limits;
+    let degraded = |name: LimitName| options.may_degrade.iter().any(|each| each == name.word());
+    let mut resources = Resources { oom_group: true, ..Resources::default() };
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    if !degraded(LimitName::Memory) {
+        resources.memory.limit = Some(signed(limits.memory));
+        if !degraded(LimitName::Swap) {
+            // The specification's `swap` is memory and swap together.
+            resources.memory.swap = Some(signed(limits.memory.saturating_add(limits.swap)));
+        }
+    }
+    if !degraded(LimitName::Pids) {
+        resources.pids.limit = Some(signed(limits.pids));
+    }
+    if !degraded(LimitName::Cpus) {
+        const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
+        resources.cpu.period = Some(PERIOD);
+        resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
+    }
+    if let Some((major, minor)) = device {
+        let throttle = |rate: Option<u64>| {
+            rate.map(|rate| ThrottleDevice { major: major.into(), minor: minor.into(), rate }).into_iter().collect::<Vec<_>>()
+        };
+        if !degraded(LimitName::IoBps) {
+            resources.block_io.throttle_read_bps_device = throttle(limits.io_bps);
+            resources.block_io.throttle_write_bps_device = throttle(limits.io_bps);
+        }
+        if !degraded(LimitName::IoIops) {
+            resources.block_io.throttle_read_iops_device = throttle(limits.io_iops);
+            resources.block_io.throttle_write_iops_device = throttle(limits.io_iops);
+        }
+    }
+    resources
+}

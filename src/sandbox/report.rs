@@ -1,0 +1,103 @@
+//! What a run leaves behind: why it ended, what it used, and the proof that nothing else is left.
+
+use super::limits::LimitName;
+use super::outcome::{LimitHit, Outcome};
+use crate::error::Error;
+use crate::process::Ended;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What isolation was really in force. Declared from what was done, never guessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Guarantee {
+    /// Nothing.
+    None,
+    /// Inside another container that took a part of the tools away.
+    Nested,
+    /// Everything but what needs the machine's root: own id range, disk on a device.
+    Rootless,
+    /// Everything.
+    Full,
+}
+
+/// What a sandbox used. `None` where nothing counts it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Seconds from the clone to the end of the last process.
+    pub wall_seconds: f64,
+    /// Seconds of processor time in programs.
+    pub cpu_user_seconds: Option<f64>,
+    /// Seconds of processor time in the kernel.
+    pub cpu_system_seconds: Option<f64>,
+    /// Bytes.
+    pub memory_peak_bytes: Option<u64>,
+    /// Processes and threads at once; sampled where the kernel keeps no peak.
+    pub pids_peak: Option<u64>,
+    /// Bytes on the scratch file system, sampled.
+    pub disk_peak_bytes: Option<u64>,
+    /// Files on the scratch file system, sampled.
+    pub inodes_peak: Option<u64>,
+    /// Bytes from disks.
+    pub io_read_bytes: Option<u64>,
+    /// Bytes to disks.
+    pub io_written_bytes: Option<u64>,
+    /// Bytes of standard output and error.
+    pub output_bytes: u64,
+}
+
+/// A protection or limit that was not in force because the caller allowed that by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Degraded {
+    /// Which.
+    pub name: String,
+    /// Why it cannot be had here.
+    pub reason: String,
+}
+
+/// The cleanup proof.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cleanup {
+    /// What was removed.
+    pub removed: Vec<String>,
+    /// What could not be, with the reason.
+    pub left: Vec<String>,
+}
+
+/// Everything about one run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Why it ended.
+    pub outcome: Outcome,
+    /// How the command ended, if it was started and could say.
+    pub(crate) ended: Option<Ended>,
+    /// Why it could not be started.
+    pub error: Option<Error>,
+    /// Limits that were reached, also by a command that went on and succeeded.
+    pub limits_hit: Vec<LimitHit>,
+    /// What it used.
+    pub usage: Usage,
+    /// What isolation was in force.
+    pub guarantee: Guarantee,
+    /// What was not in force although it is asked for by default.
+    pub degraded: Vec<Degraded>,
+    /// What was removed and what was left.
+    pub cleanup: Cleanup,
+}
+
+impl Report {
+    /// The exit status for the shell.
+    pub fn exit_status(&self) -> u8 {
+        self.outcome.exit_status(self.ended, self.error.as_ref().map(Error::kind))
+    }
+
+    /// Whether a limit was reached.
+    pub fn hit(&self, limit: LimitName) -> bool {
+        self.limits_hit.iter().any(|hit| hit.limit == limit)
+    }
+}
+
+/// A duration as a receipt has it, to the microsecond.
+pub(crate) fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
+}

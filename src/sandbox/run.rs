@@ -1,0 +1,192 @@
+//! One run from options to report.
+
+use super::limits::LimitName;
+use super::options::{Options, Workspace};
+use super::outcome::{Facts, LimitHit, Outcome, decide};
+use super::profile::{self, container_spec};
+use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
+use super::streams::{Sink, Streams};
+use super::supervise::{Seen, Signals, Watch};
+use super::system;
+use crate::container::{self, Place, Running};
+use crate::error::{Context, Error, Kind, Result};
+use crate::process::{Ended, Stdio, Terminal};
+use crate::spec::Container;
+use rustix::fs::Stat;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// Where a run has its own things on the host, and who hears of it.
+pub(crate) struct Site<'run> {
+    /// Directories.
+    pub place: Place,
+    /// Where output goes.
+    pub sink: &'run mut dyn Sink,
+    /// Whether our standard input is passed on.
+    pub forward_input: bool,
+    /// Called with the root of the scratch file system when every process is gone, before it is removed.
+    pub collect: &'run mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
+}
+
+/// Runs the options' command in a new sandbox and removes the sandbox again. An error means that nothing was started; what goes wrong
+/// later is in the report.
+pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
+    options.check()?;
+    let (spec, degraded) = plan(options)?;
+    let disk_bytes = spec.file_system.scratch.bytes;
+    let signals = Signals::take()?;
+    let (streams, stdio) = if options.terminal {
+        let size = rustix::termios::tcgetwinsize(rustix::stdio::stdin())
+            .map_or(Terminal { rows: 24, columns: 80 }, |size| Terminal { rows: size.ws_row, columns: size.ws_col });
+        (Streams::none(), Stdio::Terminal(size))
+    } else {
+        let (streams, ends) = Streams::pipes(site.forward_input)?;
+        (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
+    };
+    let mut running = match container::launch(spec, &site.place, stdio) {
+        Ok(running) => running,
+        Err(error) => return Ok(failed_to_start(error, degraded)),
+    };
+    let watch = Watch {
+        running: &mut running,
+        streams,
+        limits: &options.limits,
+        grace: options.grace,
+        disk_bytes,
+        signals: &signals,
+        sink: site.sink,
+        forward_input: site.forward_input,
+    };
+    let seen = watch.run();
+    Ok(finish(options, running, seen, degraded, site.collect))
+}
+
+/// Turns what was seen into a report, after the work was collected and everything removed.
+fn finish(
+    options: &Options,
+    running: Running,
+    seen: Result<Seen>,
+    degraded: Vec<Degraded>,
+    collect: &mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
+) -> Report {
+    let mut seen = seen.unwrap_or_else(|error| Seen { failure: Some(error), ..Seen::default() });
+    let evidence = running.evidence();
+    if let Ok(Some(evidence)) = &evidence {
+        let mut note = |limit, count: u64, words: &str| {
+            if count > 0 {
+                seen.hits.push(LimitHit { limit, evidence: format!("{count} {words}") });
+            }
+        };
+        note(LimitName::Memory, evidence.oom_kills, "processes killed by the kernel (oom_kill)");
+        note(LimitName::Pids, evidence.pids_max_hits, "forks refused (pids.events max)");
+    }
+    if let Err(error) = evidence {
+        seen.failure.get_or_insert(error);
+    }
+    seen.hits.sort_by_key(|hit| hit.limit);
+    let facts = Facts {
+        ended: seen.ended,
+        stopped: seen.stopped,
+        hits: seen.hits,
+        start_failed: seen.failure.is_some(),
+        needs_input: matches!(seen.ended, Some(Ended::Exited(code)) if options.needs_input_codes.contains(&code)),
+    };
+    let mut outcome = decide(&facts);
+    let mut error = seen.failure;
+    let collected = running.scratch().map_or(Ok(()), collect);
+    let removal = running.remove();
+    if let Err(cause) = collected {
+        error.get_or_insert(cause.doing("collect the work"));
+        outcome = Outcome::PushFailed;
+    }
+    if !removal.left.is_empty() && outcome == Outcome::Succeeded {
+        outcome = Outcome::CleanupFailed;
+    }
+    Report {
+        outcome,
+        ended: seen.ended,
+        error,
+        limits_hit: facts.hits,
+        usage: seen.usage,
+        guarantee: guarantee(),
+        degraded,
+        cleanup: Cleanup { removed: removal.removed, left: removal.left },
+    }
+}
+
+fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
+    Report {
+        outcome: Outcome::StartFailed,
+        ended: None,
+        error: Some(error),
+        limits_hit: Vec::new(),
+        usage: Usage::default(),
+        guarantee: Guarantee::None,
+        degraded,
+        cleanup: Cleanup::default(),
+    }
+}
+
+/// The spec that the options and this machine give, with what the caller allowed to be missing.
+fn plan(options: &Options) -> Result<(Container, Vec<Degraded>)> {
+    let system = system::look();
+    let facts = profile::Facts {
+        system: &system,
+        workspace_owner: match &options.workspace {
+            Workspace::Directory(path) => owner(path)?,
+            Workspace::Empty => (profile::USER, profile::USER),
+        },
+        device: None,
+    };
+    let mut spec = container_spec(options, &facts);
+    let degraded = container::degrade(&mut spec)?;
+    Ok((spec, degraded.into_iter().map(|(name, reason)| Degraded { name, reason }).collect()))
+}
+
+fn owner(path: &Path) -> Result<(u32, u32)> {
+    let status: Stat = rustix::fs::stat(path).failing(Kind::Workspace, || format!("open `{}`", path.display()))?;
+    Ok((status.st_uid, status.st_gid))
+}
+
+/// What this process can give.
+pub(crate) fn guarantee() -> Guarantee {
+    if container::privileged() { Guarantee::Full } else { Guarantee::Rootless }
+}
+
+/// What would be in force, as rows of a name and its value. Nothing is made.
+pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
+    options.check()?;
+    let (spec, degraded) = plan(options)?;
+    let mut rows = vec![
+        ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
+        ("root".to_owned(), options.rootfs.as_ref().map_or_else(
+            || "the host's system folders, read-only".to_owned(),
+            |path| format!("{} (copy-on-write)", path.display()),
+        )),
+        ("workspace".to_owned(), match &options.workspace {
+            Workspace::Empty => "empty".to_owned(),
+            Workspace::Directory(path) => format!("{} (copy-on-write)", path.display()),
+        }),
+        ("network".to_owned(), "none".to_owned()),
+        ("user".to_owned(), format!("{} in an own user namespace, no capabilities, no_new_privs", spec.command.uid)),
+        ("namespaces".to_owned(), "user, mount, pid, network, ipc, uts, cgroup".to_owned()),
+        ("seccomp".to_owned(), "built-in allow-list".to_owned()),
+        ("landlock".to_owned(), format!("{} rules", spec.landlock.rules.len())),
+        ("masked".to_owned(), paths(&spec.file_system.masked)),
+        ("read-only".to_owned(), paths(&spec.file_system.read_only)),
+    ];
+    let disk = spec.file_system.scratch;
+    rows.extend(options.limits.rows().into_iter().map(|(name, value)| {
+        let value = match name {
+            LimitName::Disk => format!("{} ({:?})", super::limits::size(disk.bytes), disk.backing).to_lowercase(),
+            _ => value,
+        };
+        (name.word().to_owned(), value)
+    }));
+    rows.extend(degraded.into_iter().map(|each| (format!("missing: {}", each.name), each.reason)));
+    Ok(rows)
+}
+
+fn paths(list: &[std::path::PathBuf]) -> String {
+    list.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,193 @@
+//! The command's input and output: read without ever blocking the watch over it, passed on, counted.
+
+use crate::error::{Context, Kind, Result};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Which of the command's streams some bytes came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output, or the terminal.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+/// Where output goes.
+pub(crate) trait Sink {
+    /// Takes some bytes of a stream.
+    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
+
+    /// A descriptor that must be writable before more is read for this stream, so that a slow reader slows the command down and
+    /// not the supervisor.
+    fn gate(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// What one read takes: small enough that a pipe which poll(2) calls writable takes it without blocking (PIPE_BUF).
+const CHUNK: usize = 4096;
+
+/// Our ends of the command's streams.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    output: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+    input: Option<OwnedFd>,
+    /// Whether output is a terminal's master, which also takes input.
+    terminal: bool,
+    pending_input: Vec<u8>,
+    /// Bytes that came out until now.
+    pub count: u64,
+}
+
+/// The command's ends.
+pub(super) struct Ends {
+    pub input: OwnedFd,
+    pub output: OwnedFd,
+    pub error: OwnedFd,
+}
+
+impl Streams {
+    /// Pipes for a command without a terminal. With `with_input` what is read from our standard input is passed on; never the
+    /// descriptor itself, which could be a directory or a device of the host.
+    pub(super) fn pipes(with_input: bool) -> Result<(Streams, Ends)> {
+        let step = || "make pipes for the command";
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
+        let (output, theirs_output) = pipe()?;
+        let (error, theirs_error) = pipe()?;
+        let (theirs_input, input) = if with_input {
+            let (theirs, ours) = pipe()?;
+            (theirs, Some(ours))
+        } else {
+            let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+            (null.failing(Kind::Internal, step)?, None)
+        };
+        for end in [Some(&output), Some(&error), input.as_ref()].into_iter().flatten() {
+            fcntl_setfl(end, OFlags::NONBLOCK).failing(Kind::Internal, step)?;
+        }
+        let streams = Streams { output: Some(output), error: Some(error), input, ..Streams::default() };
+        Ok((streams, Ends { input: theirs_input, output: theirs_output, error: theirs_error }))
+    }
+
+    /// No streams yet: a terminal's master comes later, by [`Streams::adopt`].
+    pub(super) fn none() -> Streams {
+        Streams { terminal: true, ..Streams::default() }
+    }
+
+    /// Takes the master of the command's terminal.
+    pub(super) fn adopt(&mut self, master: OwnedFd) -> Result<()> {
+        fcntl_setfl(&master, OFlags::NONBLOCK).failing(Kind::Internal, || "watch the terminal")?;
+        self.input = Some(master.try_clone().failing(Kind::Internal, || "watch the terminal")?);
+        self.output = Some(master);
+        Ok(())
+    }
+
+    /// The terminal's master, for its size.
+    pub(super) fn master(&self) -> Option<&OwnedFd> {
+        self.output.as_ref().filter(|_| self.terminal)
+    }
+
+    /// Whether nothing more can come.
+    pub(super) fn ended(&self) -> bool {
+        self.output.is_none() && self.error.is_none()
+    }
+
+    /// Whether more of our own input can be taken now.
+    pub(super) fn wants_input(&self) -> bool {
+        self.input.is_some() && self.pending_input.is_empty()
+    }
+
+    /// Passes on what came from our standard input; nothing means its end.
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.input = None;
+        } else {
+            self.pending_input.extend_from_slice(bytes);
+            self.flush_input();
+        }
+    }
+
+    fn flush_input(&mut self) {
+        let Some(input) = &self.input else { return };
+        match rustix::io::write(input, &self.pending_input) {
+            Ok(written) => drop(self.pending_input.drain(..written)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // The command closed its input: what it does not want is not kept.
+            Err(_) => {
+                self.input = None;
+                self.pending_input.clear();
+            }
+        }
+    }
+
+    /// What to wait for; `slot` gives each entry a name for [`Streams::serve`].
+    pub(super) fn watch<'own>(&'own self, sink: &'own dyn Sink, waits: &mut Vec<(Slot, PollFd<'own>)>, blocked: [bool; 2]) {
+        for (stream, end, blocked) in [(Stream::Output, &self.output, blocked[0]), (Stream::Error, &self.error, blocked[1])] {
+            let Some(end) = end else { continue };
+            match sink.gate(stream).filter(|_| blocked) {
+                Some(gate) => waits.push((Slot::Gate(stream), PollFd::from_borrowed_fd(gate, PollFlags::OUT))),
+                None => waits.push((Slot::Read(stream), PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN))),
+            }
+        }
+        if let Some(input) = self.input.as_ref().filter(|_| !self.pending_input.is_empty()) {
+            waits.push((Slot::Write, PollFd::from_borrowed_fd(input.as_fd(), PollFlags::OUT)));
+        }
+    }
+
+    /// Serves one stream that has something. Returns how many bytes went to the sink.
+    pub(super) fn serve(&mut self, slot: Slot, sink: &mut dyn Sink) -> Result<usize> {
+        match slot {
+            Slot::Write => {
+                self.flush_input();
+                Ok(0)
+            }
+            Slot::Gate(_) => Ok(0),
+            Slot::Read(stream) => self.read(stream, sink),
+        }
+    }
+
+    fn read(&mut self, stream: Stream, sink: &mut dyn Sink) -> Result<usize> {
+        let end = match stream {
+            Stream::Output => &mut self.output,
+            Stream::Error => &mut self.error,
+        };
+        let Some(open) = end else { return Ok(0) };
+        let mut buffer = [0_u8; CHUNK];
+        match rustix::io::read(&*open, &mut buffer) {
+            // A terminal's master says EIO when nobody has the other side open.
+            Ok(0) | Err(Errno::IO) => {
+                *end = None;
+                Ok(0)
+            }
+            Ok(count) => {
+                self.count += count as u64;
+                sink.take(stream, &buffer[..count])?;
+                Ok(count)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno).failing(Kind::Internal, || "read the command's output"),
+        }
+    }
+
+    /// Gives up what has not come until now.
+    pub(super) fn close(&mut self) {
+        self.output = None;
+        self.error = None;
+        self.input = None;
+    }
+}
+
+/// What a wait was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// A stream of the command has bytes.
+    Read(Stream),
+    /// Our own output takes bytes again.
+    Gate(Stream),
+    /// The command takes input again.
+    Write,
+}

@@ -1,0 +1,325 @@
+//! The watch over a running container: one thread, one poll(2), everything that ends it.
+
+use super::limits::{LimitName, Limits};
+use super::outcome::{LimitHit, Stopped};
+use super::report::{Usage, seconds};
+use super::streams::{Sink, Slot, Streams};
+use crate::container::Running;
+use crate::error::{Context, Error, Kind, Result};
+use crate::process::{Ended, Message};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{tcgetwinsize, tcsetwinsize};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
+const SAMPLE: Duration = Duration::from_millis(200);
+/// How long output may still come when every process is gone: it is in the pipes already.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
+const FULL_BYTES: u64 = 8 * 4096;
+
+/// What the watch saw.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub ended: Option<Ended>,
+    pub failure: Option<Error>,
+    pub stopped: Option<Stopped>,
+    pub hits: Vec<LimitHit>,
+    pub usage: Usage,
+}
+
+/// Signals that a person or a service manager sends to end us, and the terminal's change of size.
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// Takes them as messages from now on. Before the clone, so that none is lost; the command gets its own mask back.
+    pub(super) fn take() -> Result<Signals> {
+        let step = || "take signals as messages";
+        let wanted: SigSet =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH].into_iter().collect();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&wanted), None).failing(Kind::Internal, step)?;
+        SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map(Signals)
+            .failing(Kind::Internal, step)
+    }
+}
+
+pub(super) struct Watch<'run> {
+    pub running: &'run mut Running,
+    pub streams: Streams,
+    pub limits: &'run Limits,
+    pub grace: Duration,
+    pub disk_bytes: u64,
+    pub signals: &'run Signals,
+    pub sink: &'run mut dyn Sink,
+    pub forward_input: bool,
+}
+
+/// What one pass of the loop found ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    Channel,
+    Signals,
+    OutOfMemory,
+    Input,
+    Stream(Slot),
+}
+
+struct State {
+    started: Instant,
+    last_output: Instant,
+    kill_at: Option<Instant>,
+    next_sample: Instant,
+    /// Since when nothing of the container lives.
+    over: Option<Instant>,
+    blocked: [bool; 2],
+    cpu_ns: u64,
+}
+
+impl Watch<'_> {
+    /// Watches until every process is gone and all output has come.
+    pub(super) fn run(mut self) -> Result<Seen> {
+        let now = Instant::now();
+        let mut state = State {
+            started: now,
+            last_output: now,
+            kill_at: None,
+            next_sample: now + SAMPLE,
+            over: None,
+            blocked: [true, true],
+            cpu_ns: 0,
+        };
+        let mut seen = Seen::default();
+        let out_of_memory = self.running.oom_notifier()?;
+        let stdin = rustix::stdio::stdin();
+        while !self.finished(&state) {
+            let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.0.as_fd(), PollFlags::IN))];
+            if state.over.is_none() {
+                waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
+                if let Some(notifier) = &out_of_memory {
+                    waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
+                }
+                if self.forward_input && self.streams.wants_input() {
+                    waits.push((Ready::Input, PollFd::from_borrowed_fd(stdin, PollFlags::IN)));
+                }
+            }
+            let mut of_streams = Vec::new();
+            self.streams.watch(&*self.sink, &mut of_streams, state.blocked);
+            waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
+            let ready = wait_for(waits, self.next_deadline(&state))?;
+            for what in ready {
+                self.handle(what, &mut state, &mut seen)?;
+            }
+            self.check_deadlines(&mut state, &mut seen)?;
+        }
+        self.streams.close();
+        self.running.reap()?;
+        self.sample(&mut state, &mut seen)?;
+        seen.usage.wall_seconds = seconds(state.started.elapsed());
+        seen.usage.output_bytes = self.streams.count;
+        Ok(seen)
+    }
+
+    fn finished(&self, state: &State) -> bool {
+        state.over.is_some_and(|since| self.streams.ended() || since.elapsed() >= DRAIN)
+    }
+
+    fn handle(&mut self, what: Ready, state: &mut State, seen: &mut Seen) -> Result<()> {
+        match what {
+            Ready::Channel => self.hear(state, seen),
+            Ready::Signals => self.obey(state, seen),
+            Ready::OutOfMemory => self.out_of_memory(seen),
+            Ready::Input => self.pass_input(),
+            Ready::Stream(slot) => {
+                match slot {
+                    Slot::Gate(stream) => state.blocked[stream as usize] = false,
+                    Slot::Read(stream) => state.blocked[stream as usize] = true,
+                    Slot::Write => {}
+                }
+                if self.streams.serve(slot, self.sink)? > 0 {
+                    state.last_output = Instant::now();
+                }
+                if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
+                    let evidence = format!("{} bytes of output", self.streams.count);
+                    seen.hits.push(LimitHit { limit: LimitName::OutputBytes, evidence });
+                    self.kill(Stopped::Output, seen)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn hear(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        match self.running.receive()? {
+            Some(Message::Scratch(_)) => {}
+            Some(Message::Console(master)) => self.streams.adopt(master)?,
+            Some(Message::Failed(error)) => seen.failure = Some(error),
+            Some(Message::Ended(ended)) => seen.ended = Some(ended),
+            None => {
+                state.over = Some(Instant::now());
+                self.running.reap()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once asks, twice kills.
+    fn obey(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        while let Ok(Some(signal)) = self.signals.0.read_signal() {
+            if signal.ssi_signo == Signal::SIGWINCH as u32 {
+                self.resize();
+            } else if seen.stopped == Some(Stopped::Cancelled) {
+                self.running.kill()?;
+            } else {
+                self.ask(Stopped::Cancelled, state, seen)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn resize(&self) {
+        if let (Some(master), Ok(size)) = (self.streams.master(), tcgetwinsize(rustix::stdio::stdin())) {
+            // A terminal that keeps its old size is an inconvenience, nothing more.
+            let _ = tcsetwinsize(master, size);
+        }
+    }
+
+    /// Asks the command to end, and notes when the grace is over.
+    fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Seen) -> Result<()> {
+        seen.stopped.get_or_insert(why);
+        state.kill_at.get_or_insert(Instant::now() + self.grace);
+        self.running.signal(rustix::process::Signal::TERM)
+    }
+
+    fn kill(&mut self, why: Stopped, seen: &mut Seen) -> Result<()> {
+        seen.stopped.get_or_insert(why);
+        self.running.kill()
+    }
+
+    /// v1 has no memory.oom.group: the kernel killed one process, and the rest would go on in a state that nobody wrote.
+    fn out_of_memory(&mut self, seen: &mut Seen) -> Result<()> {
+        let killed = self.running.evidence()?.is_some_and(|evidence| evidence.oom_kills > 0);
+        if killed && seen.stopped.is_none() {
+            self.kill(Stopped::Memory, seen)?;
+        }
+        Ok(())
+    }
+
+    fn pass_input(&mut self) -> Result<()> {
+        let mut buffer = [0_u8; 4096];
+        match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
+            Ok(count) => {
+                self.streams.feed(&buffer[..count]);
+                self.forward_input = count > 0;
+            }
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            // EIO: we are in the background of our terminal. Nothing more comes from there.
+            Err(_) => {
+                self.streams.feed(&[]);
+                self.forward_input = false;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_deadline(&self, state: &State) -> Duration {
+        let now = Instant::now();
+        let next = match state.over {
+            Some(since) => since + DRAIN,
+            None => [
+                Some(state.started + self.limits.wall),
+                Some(state.last_output + self.limits.idle),
+                Some(state.next_sample),
+                state.kill_at,
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(now),
+        };
+        next.saturating_duration_since(now)
+    }
+
+    fn check_deadlines(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        let now = Instant::now();
+        if state.over.is_some() {
+            return Ok(());
+        }
+        if state.kill_at.is_some_and(|at| now >= at) {
+            state.kill_at = Some(now + self.grace.max(SAMPLE));
+            self.running.kill()?;
+        }
+        if seen.stopped.is_none() {
+            if now >= state.started + self.limits.wall {
+                let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());
+                seen.hits.push(LimitHit { limit: LimitName::Wall, evidence });
+                self.ask(Stopped::Wall, state, seen)?;
+            } else if now >= state.last_output + self.limits.idle {
+                let evidence = format!("no output for {:.1} s", state.last_output.elapsed().as_secs_f64());
+                seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
+                self.ask(Stopped::Idle, state, seen)?;
+            }
+        }
+        if now >= state.next_sample {
+            self.sample(state, seen)?;
+            state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
+            let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
+            if state.cpu_ns >= limit && seen.stopped.is_none() {
+                let evidence = format!("{:.2} s of processor time", state.cpu_ns as f64 / 1e9);
+                seen.hits.push(LimitHit { limit: LimitName::CpuTime, evidence });
+                self.kill(Stopped::CpuTime, seen)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The soonest moment at which the limit on processor time can be reached.
+    fn processor_time_left(&self, state: &State) -> Duration {
+        let left = self.limits.cpu_time.saturating_sub(Duration::from_nanos(state.cpu_ns));
+        left.div_f64(self.limits.cpus.max(1.0)).max(Duration::from_millis(5))
+    }
+
+    /// Reads every meter once.
+    fn sample(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        if let Some(usage) = self.running.usage()? {
+            let in_seconds = |nanoseconds: Option<u64>| nanoseconds.map(|value| value as f64 / 1e9);
+            state.cpu_ns = usage.cpu_total_ns.unwrap_or(0);
+            let report = &mut seen.usage;
+            report.cpu_user_seconds = in_seconds(usage.cpu_user_ns);
+            report.cpu_system_seconds = in_seconds(usage.cpu_system_ns);
+            report.memory_peak_bytes = usage.memory_peak.or(usage.memory_current).max(report.memory_peak_bytes);
+            report.pids_peak = usage.pids_peak.or(usage.pids_current).max(report.pids_peak);
+            report.io_read_bytes = usage.read_bytes;
+            report.io_written_bytes = usage.written_bytes;
+        }
+        if let Some(scratch) = self.running.scratch() {
+            let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+            let free = room.f_bavail * room.f_frsize;
+            let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
+            seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);
+            seen.usage.inodes_peak = Some(room.f_files - room.f_ffree).max(seen.usage.inodes_peak);
+            let mut note = |limit, full: bool, evidence: String| {
+                if full && !seen.hits.iter().any(|hit| hit.limit == limit) {
+                    seen.hits.push(LimitHit { limit, evidence });
+                }
+            };
+            note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
+            note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
+        }
+        Ok(())
+    }
+}
+
+/// Waits until something is ready or the deadline is there.
+fn wait_for(waits: Vec<(Ready, PollFd<'_>)>, timeout: Duration) -> Result<Vec<Ready>> {
+    let (names, mut polled): (Vec<_>, Vec<_>) = waits.into_iter().unzip();
+    let timeout = Timespec::try_from(timeout).map_err(|_| Error::new(Kind::Internal, "a deadline too far away"))?;
+    match poll(&mut polled, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(errno).failing(Kind::Internal, || "wait for the container"),
+    }
+    Ok(names.into_iter().zip(&polled).filter(|(_, wait)| !wait.revents().is_empty()).map(|(name, _)| name).collect())
+}
