@@ -4,9 +4,17 @@
 
 #![deny(unsafe_code)]
 
+mod cgroup;
+mod container;
+pub mod doctor;
 pub mod error;
 mod files;
+mod landlock;
 mod mounts;
 mod ns;
+mod process;
+pub mod sandbox;
+mod seccomp;
 mod spec;
 mod sys;
+pub mod task;

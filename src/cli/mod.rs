@@ -4,7 +4,10 @@
 //! `cli/oci`, which must be quick and must take what Docker, containerd and Podman pass; all others by clap.
 //! Never here: work. If a verb needs more than a few lines, the library lacks a function.
 
+mod doctor;
 mod output;
+mod task;
+mod terminal;
 
 use brig::error::{Error, Kind};
 use clap::{Parser, Subcommand};
@@ -19,7 +22,11 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
-enum Verb {}
+enum Verb {
+    /// Run agents in sandboxes, and see what came of it
+    Task(task::Arguments),
+    Doctor(doctor::Arguments),
+}
 
 /// Runs the verb that the command line names and returns its exit status.
 pub fn main() -> ExitCode {
@@ -27,7 +34,11 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
-    match arguments.verb {}
+    let done = match arguments.verb {
+        Verb::Task(arguments) => task::main(arguments),
+        Verb::Doctor(arguments) => doctor::main(arguments),
+    };
+    done.unwrap_or_else(|error| failed(&error))
 }
 
 /// Help and version go to stdout with 0; a mistake goes to stderr with our own 125, since 2 could be the command's.

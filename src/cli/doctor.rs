@@ -1,0 +1,52 @@
+//! `brig doctor`: what this machine can do, and what any run left on it.
+
+use super::output;
+use super::task::open_store;
+use brig::error::{Kind, Result};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Check what this machine can do, or list what runs have left on it
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig doctor             every check with its remedy
+  brig doctor --leaks     prints nothing and exits 0 if nothing was left")]
+pub(super) struct Arguments {
+    /// List cgroups, disk images, loop devices and tasks that no running task owns; exit 1 if there are any
+    #[arg(long)]
+    leaks: bool,
+    /// Where tasks are kept
+    #[arg(long, env = "BRIG_STORE", value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
+    let store = open_store(arguments.store)?;
+    if arguments.leaks {
+        let leaks = brig::task::leaks(&store)?;
+        if arguments.json {
+            output::json(&leaks);
+        } else {
+            output::lines(leaks.iter().map(|leak| format!("{}  {}", leak.kind, leak.path.display())));
+        }
+        return Ok(if leaks.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let checks = brig::doctor::examine();
+    if arguments.json {
+        output::json(&checks);
+    } else {
+        let cells = checks.iter().map(|check| {
+            let word = if check.well { "ok" } else { "MISSING" };
+            let remedy = if check.well { String::new() } else { check.remedy.clone() };
+            [check.name.clone(), word.to_owned(), check.found.clone(), remedy]
+        });
+        output::table(["CHECK", "STATE", "FOUND", "REMEDY"], cells);
+    }
+    let status = if checks.iter().all(|check| check.well) { 0 } else { Kind::LimitUnenforceable.exit_status() };
+    Ok(ExitCode::from(status))
+}

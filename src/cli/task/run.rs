@@ -1,0 +1,239 @@
+//! `brig task run`: one attempt, from the command line to the exit status.
+
+use crate::cli::{output, terminal};
+use brig::error::{Error, Kind, Result};
+use brig::sandbox::{LimitName, Limits};
+use brig::task::{Definition, Receipt, Store, Watcher, WorkspaceSource};
+use clap::{ArgMatches, Args, FromArgMatches};
+use rustix::termios::isatty;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Run a command in a fresh sandbox on a copy-on-write workspace
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task run --dir . -- make test              your folder, never written
+  brig task run --repo ~/src/app --ref v2 -- ./agent.sh
+  brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
+  brig task run --explain --dir .                 what would be in force; runs nothing
+  brig task run --json --dir . -- make | jq .outcome
+
+The exit status is the command's own. A limit or a failure of ours has one of its own:
+124 wall or idle time, 137 memory, 152 processor time, 153 output, 130 cancelled, 125 brig,
+126 command not executable, 127 command not found.")]
+pub(super) struct Arguments {
+    /// Work on a folder, copy-on-write: it is never written
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
+    dir: Option<PathBuf>,
+    /// Work on a clone of a git repository: a path or a file:// URL
+    #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
+    repo: Option<String>,
+    /// The branch, tag or commit of --repo
+    #[arg(long = "ref", value_name = "REF", requires = "repo")]
+    reference: Option<String>,
+    /// Work in an empty folder (the default)
+    #[arg(long)]
+    empty: bool,
+    /// The root file system [default: the host's own system folders, read-only]
+    #[arg(long, value_name = "DIR")]
+    rootfs: Option<PathBuf>,
+    /// Read limits and settings from a TOML file; flags go before it
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Set a variable, or pass on the caller's own
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<OsString>,
+    #[command(flatten)]
+    limits: LimitFlags,
+    /// How long the command may take to end when it is asked to [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    grace: Option<Duration>,
+    /// Run although this limit or protection cannot be had on this machine (repeat, or separate by commas)
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    allow_degraded: Vec<String>,
+    /// Give the command a terminal [default: if input and output are one]
+    #[arg(short, long, overrides_with = "no_tty")]
+    tty: bool,
+    /// Give the command no terminal
+    #[arg(long)]
+    no_tty: bool,
+    /// Print the receipt as JSON on standard output; the command's own output goes to standard error
+    #[arg(long)]
+    json: bool,
+    /// Print what would be in force and run nothing
+    #[arg(long)]
+    explain: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// One flag for each limit, made from the table of limits.
+struct LimitFlags(Vec<(LimitName, String)>);
+
+impl Args for LimitFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let defaults = Limits::default().rows();
+        LimitName::ALL.into_iter().fold(command.next_help_heading("Limits"), |command, name| {
+            let default = defaults.iter().find(|row| row.0 == name).map_or("", |row| row.1.as_str());
+            command.arg(
+                clap::Arg::new(name.word())
+                    .long(name.word().replace('_', "-"))
+                    .value_name(name.form())
+                    .allow_hyphen_values(true)
+                    .help(format!("{} [default: {default}]", name.meaning())),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |name: LimitName| matches.get_one::<String>(name.word()).map(|text| (name, text.clone()));
+        Ok(LimitFlags(LimitName::ALL.into_iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
+    let (json, explain) = (arguments.json, arguments.explain);
+    let definition = definition(arguments)?;
+    if explain {
+        output::pairs(&brig::task::explain(&definition)?, json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let raw = if definition.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let mut watcher = Screen::new(json, definition.terminal);
+    let receipt = brig::task::run(store, &definition, &mut watcher);
+    drop(raw);
+    let receipt = receipt?;
+    if json {
+        output::json(&receipt);
+    } else {
+        tell(&receipt);
+    }
+    Ok(ExitCode::from(receipt.exit_status))
+}
+
+/// The end in a few words, for a person; a command that simply succeeded needs none.
+fn tell(receipt: &Receipt) {
+    if let Some(failure) = &receipt.error {
+        output::failure(&failure.code, &failure.message, failure.hint.as_deref());
+    }
+    let hits = receipt.limits_hit.iter().map(|hit| format!("{}: {}", hit.limit.word(), hit.evidence));
+    let left = receipt.cleanup.left.iter().map(|left| format!("left behind: {left}"));
+    for line in hits.chain(left) {
+        eprintln!("brig: {}", output::escaped(&line));
+    }
+    eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);
+}
+
+/// Everything that the command line says, checked; all of it before anything is made.
+fn definition(arguments: Arguments) -> Result<Definition> {
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
+    };
+    let mut definition = Definition::new(arguments.command);
+    if definition.command.is_empty() && arguments.explain {
+        definition.command = vec!["true".into()];
+    }
+    if let Some(path) = &arguments.profile {
+        brig::task::read_profile(path, &mut definition)?;
+    }
+    for (name, text) in arguments.limits.0 {
+        definition.limits.set(name, &text)?;
+    }
+    definition.workspace = match (arguments.dir, arguments.repo) {
+        (Some(path), _) => WorkspaceSource::Directory(absolute(&path)?),
+        (_, Some(url)) => WorkspaceSource::Repository { url, reference: arguments.reference },
+        _ => WorkspaceSource::Empty,
+    };
+    for variable in &arguments.environment {
+        definition.environment.push(brig::task::variable(variable)?);
+    }
+    if let Some(rootfs) = arguments.rootfs {
+        definition.rootfs = Some(absolute(&rootfs)?);
+    }
+    if let Some(grace) = arguments.grace {
+        definition.grace = grace;
+    }
+    for name in arguments.allow_degraded {
+        definition.may_degrade.push(brig::task::degradable(&name)?);
+    }
+    let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+    definition.terminal = arguments.tty || (!arguments.no_tty && !arguments.json && isatty(input) && isatty(out));
+    if arguments.tty && !isatty(input) {
+        return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
+    }
+    Ok(definition)
+}
+
+/// Passes output on to our own streams.
+struct Screen {
+    /// Whether both streams go to standard error, because standard output is the receipt's.
+    only_error: bool,
+    /// Whether the command has a terminal of its own, whose bytes are passed on untouched.
+    terminal: bool,
+    escape: [bool; 2],
+    gone: [bool; 2],
+}
+
+impl Screen {
+    fn new(only_error: bool, terminal: bool) -> Screen {
+        let escape = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(|stream| isatty(stream) && !terminal);
+        Screen { only_error, terminal, escape, gone: [false, false] }
+    }
+
+    fn index(&self, error: bool) -> usize {
+        usize::from(error || self.only_error)
+    }
+}
+
+impl Watcher for Screen {
+    fn began(&mut self, id: &str) {
+        if self.only_error && isatty(rustix::stdio::stderr()) {
+            eprintln!("brig: task {id}");
+        }
+    }
+
+    fn output(&mut self, error: bool, bytes: &[u8]) {
+        let index = self.index(error);
+        if self.gone[index] {
+            return;
+        }
+        // What a sandbox writes never reaches a terminal unescaped, unless the terminal is the sandbox's own.
+        let escaped = self.escape[index].then(|| output::escaped_bytes(bytes));
+        let bytes = escaped.as_deref().unwrap_or(bytes);
+        let written = if index == 1 {
+            std::io::stderr().write_all(bytes)
+        } else {
+            let mut out = std::io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
+        };
+        // Whoever read our output has gone; the log still has everything.
+        self.gone[index] = written.is_err();
+    }
+
+    fn gate(&self, error: bool) -> Option<BorrowedFd<'_>> {
+        let index = self.index(error);
+        let stream = if index == 1 { rustix::stdio::stderr() } else { rustix::stdio::stdout() };
+        (!self.gone[index]).then_some(stream)
+    }
+
+    fn forward_input(&self) -> bool {
+        self.terminal || !isatty(rustix::stdio::stdin())
+    }
+}

@@ -1,0 +1,93 @@
+//! `brig task show`: the receipt.
+
+use crate::cli::output;
+use brig::error::{Error, Kind, Result};
+use brig::sandbox::size;
+use brig::task::{Receipt, Store};
+use clap::Args;
+use std::process::ExitCode;
+
+/// Show the receipt of a task: why it ended, what it used, what was removed
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// Print the receipt as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let receipt = store.receipt(&id)?.ok_or_else(|| {
+        Error::new(Kind::State, format!("the task `{id}` is still running")).hint("its output so far: `brig task logs ID`")
+    })?;
+    if arguments.json {
+        output::json(&receipt);
+    } else {
+        output::pairs(&rows(&receipt), false);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rows(receipt: &Receipt) -> Vec<(String, String)> {
+    let mut rows: Vec<(String, String)> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    row("task", receipt.id.clone());
+    row("outcome", receipt.outcome.word().to_owned());
+    row("exit status", receipt.exit_status.to_string());
+    row("retryable", receipt.retryable.to_string());
+    row("command", receipt.command.join(" "));
+    row("began", receipt.created.clone());
+    row("ended", receipt.ended.clone());
+    row("guarantee", format!("{:?} ({})", receipt.guarantee, receipt.backend).to_lowercase());
+    if let Some(failure) = &receipt.error {
+        row("error", format!("{} {}", failure.code, failure.message));
+    }
+    if let Some(commit) = &receipt.commit_in {
+        row("commit in", commit.clone());
+    }
+    for hit in &receipt.limits_hit {
+        row(&format!("hit: {}", hit.limit.word()), hit.evidence.clone());
+    }
+    for missing in &receipt.degraded {
+        row(&format!("missing: {}", missing.name), missing.reason.clone());
+    }
+    let usage = &receipt.usage;
+    row("wall", format!("{:.3} s", usage.wall_seconds));
+    if let (Some(user), Some(system)) = (usage.cpu_user_seconds, usage.cpu_system_seconds) {
+        row("processor", format!("{user:.3} s in programs, {system:.3} s in the kernel"));
+    }
+    let used = |bytes: Option<u64>, limit: Option<u64>| {
+        bytes.map(|bytes| format!("{} at most{}", approximate(bytes), limit.map_or_else(String::new, |limit| format!(" of {}", size(limit)))))
+    };
+    let measured = [
+        ("memory", used(usage.memory_peak_bytes, Some(receipt.limits.memory))),
+        ("disk", used(usage.disk_peak_bytes, receipt.limits.disk)),
+        ("processes", usage.pids_peak.map(|count| format!("{count} at most of {}", receipt.limits.pids))),
+        ("output", Some(approximate(usage.output_bytes))),
+    ];
+    for (name, value) in measured {
+        if let Some(value) = value {
+            row(name, value);
+        }
+    }
+    for step in &receipt.steps {
+        row(&format!("step: {}", step.step), format!("{:.4} s", step.seconds));
+    }
+    for removed in &receipt.cleanup.removed {
+        row("removed", removed.clone());
+    }
+    for left in &receipt.cleanup.left {
+        row("LEFT", left.clone());
+    }
+    rows
+}
+
+/// A size for reading, not for reckoning.
+fn approximate(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let step = (bytes.max(1).ilog2() / 10).min(4);
+    if step == 0 { format!("{bytes} B") } else { format!("{:.1} {}", bytes as f64 / f64::from(1_u32 << (10 * step.min(3))) / if step == 4 { 1024.0 } else { 1.0 }, units[step as usize]) }
+}

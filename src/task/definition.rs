@@ -1,0 +1,64 @@
+//! What a task is: the work, and what it may use.
+
+use crate::sandbox::Limits;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the workspace comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkspaceSource {
+    /// An empty folder.
+    Empty,
+    /// A folder of the host, copy-on-write.
+    Directory(PathBuf),
+    /// A git repository, cloned in a sandbox of its own.
+    Repository {
+        /// A path or a `file://` URL.
+        url: String,
+        /// Branch, tag or commit; `HEAD` if missing.
+        reference: Option<String>,
+    },
+}
+
+/// One piece of work.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    /// Where the workspace comes from.
+    pub workspace: WorkspaceSource,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Variables added to the empty environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// A root file system; `None` for the host's own system folders.
+    pub rootfs: Option<PathBuf>,
+    /// What it may use.
+    pub limits: Limits,
+    /// Protections and limits that may be missing, by name.
+    pub may_degrade: Vec<String>,
+    /// How long it may take to end when asked to.
+    pub grace: Duration,
+    /// Whether the command gets a terminal of its own.
+    pub terminal: bool,
+    /// Exit codes that mean that a person is needed.
+    pub needs_input_codes: Vec<u8>,
+}
+
+impl Definition {
+    /// A task with the default limits in an empty workspace.
+    pub fn new(command: Vec<OsString>) -> Definition {
+        Definition {
+            workspace: WorkspaceSource::Empty,
+            command,
+            environment: Vec::new(),
+            rootfs: None,
+            limits: Limits::default(),
+            may_degrade: Vec::new(),
+            grace: Duration::from_secs(10),
+            terminal: false,
+            needs_input_codes: vec![3],
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! A task: one piece of work for an agent, run in a sandbox, recorded, and handed back as exactly what was allowed out.
+//!
+//! In: a [`Definition`]. Out: a [`Receipt`], a log, the changes of the workspace.
+//! Order of one attempt (`pipeline`): prepare, start, run, collect, tear down, record. Teardown and record always happen.
+//! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
+//! Never: a git command on the host over a tree that an agent could write.
+
+mod definition;
+mod log;
+mod options;
+mod pipeline;
+mod receipt;
+mod reconcile;
+mod record;
+mod repository;
+mod store;
+mod tree;
+
+pub use definition::{Definition, WorkspaceSource};
+pub use options::{degradable, read_profile, variable};
+pub use pipeline::{Watcher, explain, run};
+pub use receipt::Receipt;
+pub use reconcile::{Leak, leaks, reap};
+pub use record::{Record, Status, Summary};
+pub use store::Store;

@@ -1,0 +1,129 @@
+//! The profile file, and words of the command line that mean more than themselves.
+
+use super::definition::Definition;
+use crate::error::{Error, Kind, Result};
+use crate::files;
+use crate::sandbox::LimitName;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What a profile may say. An unknown key is an error that shows the line and the keys that there are.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Profile {
+    rootfs: Option<PathBuf>,
+    limits: BTreeMap<String, toml::Value>,
+    env: BTreeMap<String, String>,
+    allow_degraded: Vec<String>,
+    grace: Option<String>,
+    exit_codes: ExitCodes,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ExitCodes {
+    needs_input: Vec<u8>,
+}
+
+impl Default for ExitCodes {
+    fn default() -> ExitCodes {
+        ExitCodes { needs_input: vec![3] }
+    }
+}
+
+/// Longer than any profile.
+const LONGEST: u64 = 1 << 20;
+
+/// Reads a profile into a definition.
+pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
+    let step = || format!("read the profile `{}`", path.display());
+    let bytes = files::read_bounded(path, LONGEST).map_err(|error| error.of_kind(Kind::Profile))?;
+    let text = String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string()).doing(step()))?;
+    let profile: Profile = toml::from_str(&text).map_err(|cause| {
+        Error::new(Kind::Profile, place(&text, &cause)).doing(step()).hint("see docs/profile.md for every key")
+    })?;
+    for (key, value) in &profile.limits {
+        let name = limit(key).map_err(|error| error.doing(step()))?;
+        let text = match value {
+            toml::Value::String(text) => text.clone(),
+            toml::Value::Integer(number) => number.to_string(),
+            toml::Value::Float(number) => number.to_string(),
+            other => {
+                let found = other.type_str();
+                return Err(Error::new(Kind::Profile, format!("`limits.{key}` is a {found}, not a text or a number")).doing(step()));
+            }
+        };
+        definition.limits.set(name, &text).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?;
+    }
+    definition.environment.extend(profile.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+    for name in &profile.allow_degraded {
+        definition.may_degrade.push(degradable(name).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?);
+    }
+    if let Some(grace) = profile.grace {
+        definition.grace = humantime::parse_duration(&grace)
+            .map_err(|cause| Error::new(Kind::Profile, format!("`grace`: {cause}")).doing(step()).hint("give it like `10s`"))?;
+    }
+    definition.needs_input_codes = profile.exit_codes.needs_input;
+    if definition.needs_input_codes.contains(&0) {
+        return Err(Error::new(Kind::Profile, "the exit code 0 means success and cannot mean `needs_input` too").doing(step()));
+    }
+    if let Some(rootfs) = profile.rootfs {
+        // A relative path is meant from the profile's own folder, wherever it is used.
+        definition.rootfs = Some(path.parent().unwrap_or(Path::new(".")).join(rootfs));
+    }
+    Ok(())
+}
+
+/// The parser's words with the line, on one line.
+fn place(text: &str, cause: &toml::de::Error) -> String {
+    let line = cause.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+    format!("line {line}: {}", cause.message().replace('\n', " "))
+}
+
+fn limit(key: &str) -> Result<LimitName> {
+    LimitName::ALL.into_iter().find(|name| name.word() == key).ok_or_else(|| {
+        let all: Vec<_> = LimitName::ALL.iter().map(|name| name.word()).collect();
+        Error::new(Kind::Profile, format!("there is no limit `{key}`")).hint(format!("the limits are {}", all.join(", ")))
+    })
+}
+
+/// The name of a limit or protection that may be missing, in the form of receipts (`cpu-time` and `cpu_time` are one).
+pub fn degradable(name: &str) -> Result<String> {
+    let word = name.replace('-', "_");
+    let limits = [
+        LimitName::Cpus,
+        LimitName::CpuTime,
+        LimitName::Memory,
+        LimitName::Swap,
+        LimitName::Pids,
+        LimitName::Disk,
+        LimitName::IoBps,
+        LimitName::IoIops,
+    ];
+    let mut all: Vec<_> = limits.iter().map(|limit| limit.word()).collect();
+    all.push("landlock");
+    if all.contains(&word.as_str()) {
+        return Ok(word);
+    }
+    Err(Error::new(Kind::Usage, format!("`{name}` is nothing that may be missing")).hint(format!("these may: {}", all.join(", "))))
+}
+
+/// `NAME=VALUE`, or `NAME` for the caller's own value.
+pub fn variable(text: &OsStr) -> Result<(OsString, OsString)> {
+    let bytes = text.as_bytes();
+    let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
+        Some(at) => (OsStr::from_bytes(&bytes[..at]), Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
+        None => (text, std::env::var_os(text)),
+    };
+    if name.is_empty() {
+        return Err(Error::new(Kind::Usage, format!("`{}` has no name", text.to_string_lossy())).hint("give it like `-e NAME=VALUE`"));
+    }
+    let value = value.ok_or_else(|| {
+        Error::new(Kind::Usage, format!("the variable `{}` is not set", name.to_string_lossy()))
+            .hint("set it, or give the value: -e NAME=VALUE")
+    })?;
+    Ok((name.to_owned(), value))
+}

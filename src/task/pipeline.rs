@@ -1,0 +1,163 @@
+//! One attempt from beginning to end: every step has its time, and teardown and record always happen.
+
+use super::definition::{Definition, WorkspaceSource};
+use super::log::Log;
+use super::receipt::{Receipt, Timing};
+use super::record::{self, Record};
+use super::repository;
+use super::store::{Store, new_id};
+use crate::error::{Error, Result, Step};
+use crate::files;
+use crate::sandbox::{self, Cleanup, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Somebody who watches a task while it runs.
+pub trait Watcher {
+    /// The task has this id now.
+    fn began(&mut self, id: &str);
+    /// Some bytes of output came; `error` says of which stream.
+    fn output(&mut self, error: bool, bytes: &[u8]);
+    /// A descriptor that must be writable before more output is read, so that a slow reader slows the command and not the watch.
+    fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
+    /// Whether our standard input is passed on to the command.
+    fn forward_input(&self) -> bool;
+}
+
+/// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
+/// made.
+pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
+    options(definition, checked_workspace(definition)?).check()?;
+    super::reconcile::reap(store)?;
+    let id = new_id()?;
+    let alive = store.begin(&id)?;
+    let directory = store.task(&id);
+    let record = Record::new(&id, definition);
+    record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
+    watcher.began(&id);
+    let mut attempt = Attempt { store, definition, id: &id, steps: Vec::new(), commit_in: None };
+    let report = attempt.carry_out(watcher);
+    let receipt = Receipt::new(&record, report, attempt.commit_in, attempt.steps);
+    record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
+    drop(alive);
+    Ok(receipt)
+}
+
+/// What would be in force; runs nothing.
+pub fn explain(definition: &Definition) -> Result<Vec<(String, String)>> {
+    let mut rows = sandbox::explain(&options(definition, checked_workspace(definition)?))?;
+    if let WorkspaceSource::Repository { url, reference } = &definition.workspace {
+        let reference = reference.as_deref().unwrap_or("HEAD");
+        if let Some(row) = rows.iter_mut().find(|(name, _)| name == "workspace") {
+            row.1 = format!("{url} at {reference} (cloned in a sandbox, copy-on-write)");
+        }
+    }
+    Ok(rows)
+}
+
+/// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
+fn checked_workspace(definition: &Definition) -> Result<Workspace> {
+    match &definition.workspace {
+        WorkspaceSource::Empty => Ok(Workspace::Empty),
+        WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
+        WorkspaceSource::Repository { url, .. } => repository::local_path(url).map(|_| Workspace::Empty),
+    }
+}
+
+fn options(definition: &Definition, workspace: Workspace) -> Options {
+    Options {
+        environment: definition.environment.clone(),
+        rootfs: definition.rootfs.clone(),
+        workspace,
+        limits: definition.limits.clone(),
+        may_degrade: definition.may_degrade.clone(),
+        grace: definition.grace,
+        terminal: definition.terminal,
+        needs_input_codes: definition.needs_input_codes.clone(),
+        ..Options::new(definition.command.clone())
+    }
+}
+
+struct Attempt<'run> {
+    store: &'run Store,
+    definition: &'run Definition,
+    id: &'run str,
+    steps: Vec<Timing>,
+    commit_in: Option<String>,
+}
+
+impl Attempt<'_> {
+    fn carry_out(&mut self, watcher: &mut dyn Watcher) -> Report {
+        let prepared = self.timed("prepare", Attempt::prepare);
+        let workspace = match prepared {
+            Ok(workspace) => workspace,
+            Err(error) => return stopped(Outcome::PrepareFailed, error),
+        };
+        let options = options(self.definition, workspace);
+        self.timed("run", |attempt| attempt.run(&options, watcher))
+            .unwrap_or_else(|error| stopped(Outcome::StartFailed, error))
+    }
+
+    /// The workspace's own tree, which is never written.
+    fn prepare(&mut self) -> Result<Workspace> {
+        match &self.definition.workspace {
+            WorkspaceSource::Empty => Ok(Workspace::Empty),
+            WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
+            WorkspaceSource::Repository { url, reference } => {
+                let base = repository::base(self.store, self.id, url, reference.as_deref(), &self.definition.may_degrade)?;
+                self.commit_in = Some(base.commit);
+                Ok(Workspace::Directory(base.path))
+            }
+        }
+    }
+
+    fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
+        let directory = self.store.task(self.id);
+        let forward_input = watcher.forward_input();
+        let mut log = Log::create(&directory, watcher)?;
+        let site = Site {
+            place: place(self.store, self.id),
+            sink: &mut log,
+            forward_input,
+            collect: &mut |_| Ok(()),
+        };
+        sandbox::run(options, site)
+    }
+
+    fn timed<T>(&mut self, step: &str, work: impl FnOnce(&mut Self) -> T) -> T {
+        let began = Instant::now();
+        let done = work(self);
+        self.steps.push(Timing { step: step.to_owned(), seconds: began.elapsed().as_secs_f64() });
+        done
+    }
+}
+
+/// Where a sandbox of this task has its things. The stage is mounted over the task's own directory, in the sandbox's namespace only.
+pub(super) fn place(store: &Store, id: &str) -> crate::sandbox::Place {
+    crate::sandbox::Place {
+        id: id.to_owned(),
+        stage: store.task(id),
+        image: image(store, id),
+        templates: store.templates(),
+        id_ranges: store.id_ranges(),
+    }
+}
+
+/// The task's disk image, while it runs.
+pub(super) fn image(store: &Store, id: &str) -> PathBuf {
+    store.task(id).join("disk.img")
+}
+
+fn stopped(outcome: Outcome, error: Error) -> Report {
+    Report {
+        outcome,
+        ended: None,
+        error: Some(error),
+        limits_hit: Vec::new(),
+        usage: Usage::default(),
+        guarantee: Guarantee::None,
+        degraded: Vec::new(),
+        cleanup: Cleanup::default(),
+    }
+}

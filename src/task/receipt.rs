@@ -1,0 +1,106 @@
+//! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
+
+use super::record::{Record, now};
+use crate::error::Error;
+use crate::sandbox::{LimitHit, Limits, Outcome, Report, Usage};
+use serde::{Deserialize, Serialize};
+
+/// What `brig task show --json` prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Receipt {
+    /// Version of the form.
+    pub schema: u32,
+    /// The task's id.
+    pub id: String,
+    /// The version of brig that wrote it.
+    pub brig: String,
+    /// When the task began, RFC 3339.
+    pub created: String,
+    /// When it ended, RFC 3339.
+    pub ended: String,
+    /// The command.
+    pub command: Vec<String>,
+    /// Why it ended: a word of the closed list, with `exit_code` or `signal` where they belong to it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Whether another attempt may end otherwise without anyone changing anything.
+    pub retryable: bool,
+    /// The exit status of `brig task run`.
+    pub exit_status: u8,
+    /// What went wrong, if it was ours to say.
+    pub error: Option<Failure>,
+    /// Who isolated.
+    pub backend: String,
+    /// What isolation was in force.
+    pub guarantee: crate::sandbox::Guarantee,
+    /// What was not in force because the caller allowed that by name.
+    pub degraded: Vec<crate::sandbox::Degraded>,
+    /// What it might use.
+    pub limits: Limits,
+    /// Limits that were reached.
+    pub limits_hit: Vec<LimitHit>,
+    /// What it used.
+    pub usage: Usage,
+    /// The commit that the workspace began with, for a repository.
+    pub commit_in: Option<String>,
+    /// Seconds that each step took, in order.
+    pub steps: Vec<Timing>,
+    /// What was removed and what was left.
+    pub cleanup: crate::sandbox::Cleanup,
+}
+
+/// An error as a receipt has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// The catalogue's code.
+    pub code: String,
+    /// The whole chain.
+    pub message: String,
+    /// What to do.
+    pub hint: Option<String>,
+}
+
+/// How long one step took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Timing {
+    /// Its name.
+    pub step: String,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Failure {
+        Failure {
+            code: error.kind().code().to_owned(),
+            message: error.to_string(),
+            hint: error.advice().map(str::to_owned),
+        }
+    }
+}
+
+impl Receipt {
+    pub(super) fn new(record: &Record, report: Report, commit_in: Option<String>, steps: Vec<Timing>) -> Receipt {
+        Receipt {
+            schema: super::record::SCHEMA,
+            id: record.id.clone(),
+            brig: env!("CARGO_PKG_VERSION").to_owned(),
+            created: record.created.clone(),
+            ended: now(),
+            command: record.command.clone(),
+            retryable: report.outcome.retryable() || report.error.as_ref().is_some_and(Error::retryable),
+            exit_status: report.exit_status(),
+            error: report.error.as_ref().map(Failure::from),
+            outcome: report.outcome,
+            backend: "native".to_owned(),
+            guarantee: report.guarantee,
+            degraded: report.degraded,
+            limits: record.limits.clone(),
+            limits_hit: report.limits_hit,
+            usage: report.usage,
+            commit_in,
+            steps,
+            cleanup: report.cleanup,
+        }
+    }
+}

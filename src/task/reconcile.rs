@@ -1,0 +1,122 @@
+//! What a supervisor that died left behind, found and removed by the next command (crash-only: there is no daemon to do it).
+//!
+//! The kernel has ended the sandbox's processes, mounts and namespaces already, and frees the loop device with them. Left are the cgroup, the disk image,
+//! the lock's name, and a record without a receipt.
+
+use super::pipeline::image;
+use super::receipt::Receipt;
+use super::record;
+use super::store::Store;
+use crate::error::Result;
+use crate::files::Lock;
+use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
+use std::path::PathBuf;
+
+/// Something of a task that is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Leak {
+    /// What kind of thing.
+    pub kind: String,
+    /// Where.
+    pub path: PathBuf,
+}
+
+/// Removes what dead supervisors of this store left, and writes the receipts that they could not. Costs one look into an empty directory when
+/// there is nothing.
+pub fn reap(store: &Store) -> Result<Vec<String>> {
+    let mut reaped = Vec::new();
+    let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
+    for entry in entries.filter_map(|entry| entry.ok()) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let Some(lock) = Lock::attempt(&entry.path())? else { continue };
+        // A name with a dot is a task that had not begun: it has nothing but this.
+        if !name.starts_with('.') {
+            remove_remains(store, &name)?;
+            reaped.push(name);
+        }
+        // Gone already means that another command reaps the same at this moment.
+        let _ = std::fs::remove_file(entry.path());
+        drop(lock);
+    }
+    Ok(reaped)
+}
+
+fn remove_remains(store: &Store, id: &str) -> Result<()> {
+    let mut cleanup = Cleanup::default();
+    let mut note = |what: String, done: Result<bool>| match done {
+        Ok(true) => cleanup.removed.push(what),
+        Ok(false) => {}
+        Err(error) => cleanup.left.push(format!("{what}: {error}")),
+    };
+    for (name, done) in sandbox::remove_groups(id) {
+        note(format!("cgroup {name}"), done);
+    }
+    let image = image(store, id);
+    let removed = match std::fs::remove_file(&image) {
+        Ok(()) => Ok(true),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(cause) => Err(crate::files::failed(cause, "remove the disk image".to_owned())),
+    };
+    note("disk image".to_owned(), removed);
+    let directory = store.task(id);
+    if !directory.exists() || store.receipt(id)?.is_some() {
+        return Ok(());
+    }
+    let Ok(begun) = store.record(id) else {
+        // Killed before the record was whole: there is nothing to tell of this task.
+        return std::fs::remove_dir_all(&directory)
+            .map_err(|cause| crate::files::failed(cause, format!("remove the unfinished task `{id}`")));
+    };
+    let report = Report {
+        outcome: Outcome::Lost,
+        ended: None,
+        error: None,
+        limits_hit: Vec::new(),
+        usage: Usage::default(),
+        guarantee: Guarantee::None,
+        degraded: Vec::new(),
+        cleanup,
+    };
+    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, None, Vec::new()))
+}
+
+/// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.
+pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
+    let mut found = Vec::new();
+    let mut running = Vec::new();
+    if let Ok(entries) = std::fs::read_dir(store.live()) {
+        for entry in entries.filter_map(|entry| entry.ok()) {
+            match Lock::attempt(&entry.path())? {
+                Some(_) => found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() }),
+                None => running.extend(entry.file_name().into_string()),
+            }
+        }
+    }
+    for (id, path) in sandbox::groups() {
+        if !running.contains(&id) {
+            found.push(Leak { kind: "cgroup".into(), path });
+        }
+    }
+    for id in store.ids()? {
+        let image = image(store, &id);
+        if image.exists() && !running.contains(&id) {
+            found.push(Leak { kind: "disk image".into(), path: image });
+        }
+    }
+    found.extend(loop_devices(store));
+    Ok(found)
+}
+
+/// Loop devices whose image is in this store but has no running task any more.
+fn loop_devices(store: &Store) -> Vec<Leak> {
+    let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+            let ours = backing.starts_with(&*store.tasks().to_string_lossy());
+            let gone = backing.trim_end().ends_with("(deleted)");
+            (ours && gone).then(|| Leak { kind: "loop device".into(), path: PathBuf::from("/dev").join(entry.file_name()) })
+        })
+        .collect()
+}

@@ -1,0 +1,182 @@
+//! What is known of a task from its beginning on, and its status, which is derived and never stored: a receipt means ended, a held lock
+//! running, neither lost.
+
+use super::definition::{Definition, WorkspaceSource};
+use super::receipt::Receipt;
+use super::store::Store;
+use crate::error::{Error, Kind, Result};
+use crate::files::{self, Durability, Lock};
+use crate::sandbox::Limits;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// The version of the record's form. Older ones are read, newer ones refused.
+pub(super) const SCHEMA: u32 = 1;
+/// No record or receipt of ours is longer.
+const LONGEST: u64 = 64 << 20;
+
+/// The beginning of a task, written before anything of it is made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of the form.
+    pub schema: u32,
+    /// The task's id.
+    pub id: String,
+    /// When it began, RFC 3339.
+    pub created: String,
+    /// The command, with what is not UTF-8 replaced.
+    pub command: Vec<String>,
+    /// Names of the variables that were set; never their values.
+    pub environment_names: Vec<String>,
+    /// Where the workspace came from.
+    pub workspace: WorkspaceSource,
+    /// The root file system, if not the host's own folders.
+    pub rootfs: Option<std::path::PathBuf>,
+    /// What it may use.
+    pub limits: Limits,
+    /// The supervisor's process id.
+    pub supervisor: u32,
+}
+
+impl Record {
+    pub(super) fn new(id: &str, definition: &Definition) -> Record {
+        let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+        Record {
+            schema: SCHEMA,
+            id: id.to_owned(),
+            created: now(),
+            command: definition.command.iter().map(text).collect(),
+            environment_names: definition.environment.iter().map(|(name, _)| text(name)).collect(),
+            workspace: definition.workspace.clone(),
+            rootfs: definition.rootfs.clone(),
+            limits: definition.limits.clone(),
+            supervisor: std::process::id(),
+        }
+    }
+
+    pub(super) fn write(&self, directory: &Path) -> Result<()> {
+        write(&directory.join("record.json"), self)
+    }
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Its supervisor lives.
+    Running,
+    /// It has a receipt.
+    Ended,
+    /// Its supervisor died without one.
+    Lost,
+}
+
+/// A row of `brig task ls`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The task's id.
+    pub id: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Why it ended, once it has.
+    pub outcome: Option<String>,
+    /// When it began.
+    pub created: String,
+    /// Seconds it ran, once it has ended.
+    pub wall_seconds: Option<f64>,
+    /// The command.
+    pub command: Vec<String>,
+}
+
+impl Store {
+    /// What was recorded at the task's beginning.
+    pub fn record(&self, id: &str) -> Result<Record> {
+        let record: Record = read(&self.task(id).join("record.json"))?;
+        if record.schema > SCHEMA {
+            return Err(Error::new(Kind::Record, format!("the record of `{id}` has the newer form {}", record.schema))
+                .hint("use the version of brig that wrote it"));
+        }
+        Ok(record)
+    }
+
+    /// The receipt of a task that has ended; `None` while it runs.
+    pub fn receipt(&self, id: &str) -> Result<Option<Receipt>> {
+        match read(&self.task(id).join("receipt.json")) {
+            Ok(receipt) => Ok(Some(receipt)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the task stands.
+    pub fn status(&self, id: &str) -> Result<Status> {
+        if self.task(id).join("receipt.json").exists() {
+            return Ok(Status::Ended);
+        }
+        let live = self.live().join(id);
+        if live.exists() && Lock::attempt(&live)?.is_none() { Ok(Status::Running) } else { Ok(Status::Lost) }
+    }
+
+    /// One row for each task, oldest first. A record that cannot be read is left out and named on the side.
+    pub fn list(&self) -> Result<(Vec<Summary>, Vec<Error>)> {
+        let mut rows = Vec::new();
+        let mut unread = Vec::new();
+        for id in self.ids()? {
+            match self.summary(&id) {
+                Ok(row) => rows.push(row),
+                Err(error) => unread.push(error),
+            }
+        }
+        Ok((rows, unread))
+    }
+
+    fn summary(&self, id: &str) -> Result<Summary> {
+        let record = self.record(id)?;
+        let receipt = self.receipt(id)?;
+        Ok(Summary {
+            id: record.id,
+            status: if receipt.is_some() { Status::Ended } else { self.status(id)? },
+            outcome: receipt.as_ref().map(|receipt| receipt.outcome.word().to_owned()),
+            created: record.created,
+            wall_seconds: receipt.map(|receipt| receipt.usage.wall_seconds),
+            command: record.command,
+        })
+    }
+
+    /// The task's output so far.
+    pub fn log(&self, id: &str) -> Result<std::fs::File> {
+        let path = self.task(id).join("output.log");
+        std::fs::File::open(&path).map_err(|cause| files::failed(cause, format!("open the log of `{id}`")))
+    }
+
+    /// Removes an ended task with all that is kept of it.
+    pub fn remove(&self, id: &str) -> Result<()> {
+        if self.status(id)? == Status::Running {
+            return Err(Error::new(Kind::State, format!("the task `{id}` is running")).hint("end it first: Ctrl-C where it runs"));
+        }
+        // Out of sight in one step, so that a crash in the middle leaves no half of a task.
+        let hidden = self.tasks().join(format!(".removed-{id}"));
+        std::fs::rename(self.task(id), &hidden)
+            .and_then(|()| std::fs::remove_dir_all(&hidden))
+            .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))
+    }
+}
+
+/// Writes a new JSON file of ours.
+pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let bytes = serde_json::to_vec_pretty(value)
+        .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("write `{}`", path.display())))?;
+    files::replace(path, &bytes, 0o600, Durability::Cached)
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
+    let bytes = files::read_bounded(path, LONGEST)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{}`", path.display())))
+}
+
+/// The time in the form of every record.
+pub(super) fn now() -> String {
+    humantime::format_rfc3339_micros(SystemTime::now()).to_string()
+}

@@ -1,0 +1,177 @@
+//! Where tasks are kept: one directory each, and one lock file for each that runs.
+//!
+//! ```text
+//! <store>/tasks/<id>/   record.json  events.jsonl  output.log  receipt.json  changes/  (disk.img while it runs)
+//! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
+//! <store>/templates/    formatted empty disk images
+//! <store>/bases/        checkouts of repositories, one for each commit
+//! ```
+
+use crate::error::{Error, Kind, Result};
+use crate::files::{self, Lock};
+use rustix::process::geteuid;
+use std::path::{Path, PathBuf};
+
+/// The tasks of one user on one machine.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// The store at `root`; nothing is made before a task is.
+    pub fn at(root: PathBuf) -> Store {
+        Store { root }
+    }
+
+    /// Where the store is if nobody says otherwise: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or
+    /// `~/.local/share/brig`.
+    pub fn default_path() -> Result<PathBuf> {
+        let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = from("BRIG_STORE") {
+            return Ok(path);
+        }
+        if geteuid().is_root() {
+            return Ok("/var/lib/brig".into());
+        }
+        from("XDG_DATA_HOME")
+            .or_else(|| from("HOME").map(|home| home.join(".local/share")))
+            .map(|data| data.join("brig"))
+            .ok_or_else(|| Error::new(Kind::Store, "neither HOME nor XDG_DATA_HOME is set").hint("name a store: --store DIR"))
+    }
+
+    /// The store's own directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn task(&self, id: &str) -> PathBuf {
+        self.root.join("tasks").join(id)
+    }
+
+    pub(super) fn tasks(&self) -> PathBuf {
+        self.root.join("tasks")
+    }
+
+    pub(super) fn live(&self) -> PathBuf {
+        self.root.join("live")
+    }
+
+    pub(super) fn templates(&self) -> PathBuf {
+        self.root.join("templates")
+    }
+
+    pub(super) fn bases(&self) -> PathBuf {
+        self.root.join("bases")
+    }
+
+    /// One directory for the whole machine for the locks of id ranges; only root takes ranges.
+    pub(super) fn id_ranges(&self) -> PathBuf {
+        PathBuf::from("/run/brig")
+    }
+
+    /// Makes a new task's directories and takes its lock. The lock has its name only when it is held, so nobody takes a task that is
+    /// just beginning for one whose supervisor died.
+    pub(super) fn begin(&self, id: &str) -> Result<Alive> {
+        let live = self.live();
+        let path = live.join(id);
+        let unnamed = live.join(format!(".{id}"));
+        let lock = match Lock::wait(&unnamed) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == Kind::NotFound => {
+                files::create_directories(&live, 0o700)?;
+                files::create_directories(&self.tasks(), 0o700)?;
+                Lock::wait(&unnamed)?
+            }
+            Err(error) => return Err(error),
+        };
+        std::fs::rename(&unnamed, &path)
+            .and_then(|()| std::fs::create_dir(self.task(id)))
+            .map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
+        Ok(Alive { path, _lock: lock })
+    }
+
+    /// The ids of all tasks, oldest first (ids begin with the time).
+    pub(super) fn ids(&self) -> Result<Vec<String>> {
+        let mut ids = match std::fs::read_dir(self.tasks()) {
+            Ok(entries) => entries
+                .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+                .filter(|name| !name.starts_with('.'))
+                .collect::<Vec<_>>(),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(cause) => return Err(files::failed(cause, format!("list `{}`", self.tasks().display()))),
+        };
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// The one task whose id is or begins with `word`.
+    pub fn find(&self, word: &str) -> Result<String> {
+        let mut matching = self.ids()?.into_iter().filter(|id| id.starts_with(word) && !word.is_empty());
+        match (matching.next(), matching.next()) {
+            (Some(id), None) => Ok(id),
+            (Some(id), Some(_)) if id == word => Ok(id),
+            (Some(first), Some(second)) => {
+                Err(Error::new(Kind::NotFound, format!("`{word}` begins more than one task: `{first}`, `{second}`")).hint("give more of the id"))
+            }
+            (None, _) => Err(Error::new(Kind::NotFound, format!("there is no task `{word}`")).hint("see `brig task ls`")),
+        }
+    }
+}
+
+/// The mark of a task that runs: a held lock. Dropping it says that the task is over.
+#[derive(Debug)]
+pub(super) struct Alive {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        // A name that stays is seen as a task of ours that died, and removed by the next command.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A new id: the seconds since 1970 in base 36 and five random characters, so that ids sort by age and are short to type.
+pub(super) fn new_id() -> Result<String> {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut random = [0_u8; 5];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::os(Kind::Internal, errno).doing("make an id"))?;
+    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut time = Vec::new();
+    let mut rest = seconds;
+    while rest > 0 {
+        time.push(DIGITS[(rest % 36) as usize]);
+        rest /= 36;
+    }
+    let tail = random.iter().map(|byte| DIGITS[usize::from(byte % 36)]);
+    Ok(time.into_iter().rev().chain(tail).map(char::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_found_by_the_beginning_of_its_id_and_only_if_that_is_clear() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("new"));
+        assert_eq!(store.find("a").unwrap_err().kind(), Kind::NotFound);
+        for id in ["abc", "abd", "x"] {
+            drop(store.begin(id).unwrap());
+        }
+        assert_eq!(store.find("abc").unwrap(), "abc");
+        assert_eq!(store.find("x").unwrap(), "x");
+        assert!(store.find("ab").unwrap_err().to_string().contains("more than one"));
+        assert!(store.find("").is_err());
+        assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn ids_differ() {
+        let ids: std::collections::HashSet<_> = (0..50).map(|_| new_id().unwrap()).collect();
+        assert!(ids.len() > 45 && ids.iter().all(|id| id.len() == 11));
+    }
+}
