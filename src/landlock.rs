@@ -8,8 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::spec::landlock::{Access, Landlock};
 use crate::sys::weaken;
 use ::landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 /// The newest ABI that we ask for; the kernel takes the part that it knows.

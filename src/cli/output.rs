@@ -39,7 +39,8 @@ pub(super) fn lines(lines: impl IntoIterator<Item = String>) {
 /// Names and values, two columns or one JSON object.
 pub(super) fn pairs(rows: &[(String, String)], as_json: bool) {
     if as_json {
-        let object: serde_json::Map<_, _> = rows.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
+        let object: serde_json::Map<_, _> =
+            rows.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
         return json(&object);
     }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

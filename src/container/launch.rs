@@ -47,8 +47,7 @@ pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Run
     let (image, scratch) = match spec.file_system.scratch.backing {
         Backing::Image => {
             let image = ImageFile::new(place.image.clone());
-            let size =
-                disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
+            let size = disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
             let mounted = disk::mount_image(&place.image, &place.templates, size)?;
             (Some(image), Some(mounted))
         }
@@ -63,7 +62,11 @@ pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Run
     };
     let plan = Plan {
         user_namespace: users.namespace,
-        cgroup: cgroup.as_ref().and_then(|group| group.0.clone_into()).map(|directory| directory.try_clone_to_owned()).transpose()
+        cgroup: cgroup
+            .as_ref()
+            .and_then(|group| group.0.clone_into())
+            .map(|directory| directory.try_clone_to_owned())
+            .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
         hostname: spec.hostname,
@@ -109,7 +112,9 @@ impl Users {
         let line = vec![IdMap { inside: 0, outside: base, size }];
         let inside = ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
         let copy = || {
-            inside.try_clone().map_err(|cause| Error::os(Kind::UserNamespace, cause).doing("keep a user namespace open"))
+            inside
+                .try_clone()
+                .map_err(|cause| Error::os(Kind::UserNamespace, cause).doing("keep a user namespace open"))
         };
         let mut mappings = Vec::new();
         for shown in shown(spec) {

@@ -29,7 +29,12 @@ pub(crate) struct Removal {
 }
 
 impl Running {
-    pub(super) fn new(spawned: Spawned, cgroup: Option<Group>, image: Option<ImageFile>, range: Option<Range>) -> Running {
+    pub(super) fn new(
+        spawned: Spawned,
+        cgroup: Option<Group>,
+        image: Option<ImageFile>,
+        range: Option<Range>,
+    ) -> Running {
         Running { spawned, scratch: None, cgroup, image, range, removed: false }
     }
 

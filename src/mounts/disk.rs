@@ -35,7 +35,9 @@ pub(crate) fn mount_image(image: &Path, templates: &Path, size: Size) -> Result<
     let template = template(templates, size)?;
     let file = copy_sparse(&template, image)?;
     let device = attach_loop(&file).map_err(|error| {
-        error.hint("the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk")
+        error.hint(
+            "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
+        )
     })?;
     let step = || format!("mount the disk image `{}`", image.display());
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
@@ -52,7 +54,7 @@ pub(crate) fn mount_image(image: &Path, templates: &Path, size: Size) -> Result<
 
 /// The formatted, empty image of this size, made once. Two that make it at once both make a whole one, and the later rename wins.
 fn template(directory: &Path, size: Size) -> Result<PathBuf> {
-    let path = directory.join(format!("ext4-v1-{}-{}.img", size.bytes, size.inodes));
+    let path = directory.join(format!("ext4-v2-{}-{}.img", size.bytes, size.inodes));
     if path.exists() {
         return Ok(path);
     }
@@ -75,7 +77,14 @@ fn format(path: &Path, size: Size) -> Result<()> {
     ftruncate(&file, bytes).failing(Kind::Disk, step)?;
     let output = Command::new("mke2fs")
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig"])
-        .args(["-O", "^has_journal,^resize_inode,^metadata_csum,^quota", "-E", "lazy_itable_init=1,nodiscard"])
+        .args([
+            "-G",
+            "128",
+            "-O",
+            "^has_journal,^resize_inode,^metadata_csum,uninit_bg",
+            "-E",
+            "lazy_itable_init=1,nodiscard",
+        ])
         .args(["-N", &size.inodes.to_string()])
         .arg(path)
         .env_clear()
@@ -140,12 +149,10 @@ struct LoopDevice {
 
 fn attach_loop(file: &OwnedFd) -> Result<LoopDevice> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let control = open("/dev/loop-control", flags, Mode::empty())
-        .failing(Kind::Disk, || "open `/dev/loop-control`")?;
+    let control = open("/dev/loop-control", flags, Mode::empty()).failing(Kind::Disk, || "open `/dev/loop-control`")?;
     // Somebody else may take the free device between the two calls; with 64 at it, each loses a few times.
     for _ in 0..1024 {
-        let number =
-            loop_device::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
+        let number = loop_device::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = match open(&path, flags, Mode::empty()) {
             // Made by the kernel a moment ago, its node may come later.

@@ -47,11 +47,17 @@ pub(crate) fn swapped(base: u32, size: u32, left: u32, right: u32) -> Vec<IdMap>
             .collect();
     }
     let (low, high) = (left.min(right), left.max(right));
-    [(0, 0, low), (low, high, 1), (low + 1, low + 1, high - low - 1), (high, low, 1), (high + 1, high + 1, size - high - 1)]
-        .into_iter()
-        .filter(|&(_, _, count)| count > 0)
-        .map(|(inside, shown, count)| line(inside, shown, count))
-        .collect()
+    [
+        (0, 0, low),
+        (low, high, 1),
+        (low + 1, low + 1, high - low - 1),
+        (high, low, 1),
+        (high + 1, high + 1, size - high - 1),
+    ]
+    .into_iter()
+    .filter(|&(_, _, count)| count > 0)
+    .map(|(inside, shown, count)| line(inside, shown, count))
+    .collect()
 }
 
 #[cfg(test)]
@@ -75,8 +81,10 @@ mod tests {
     fn every_id_is_shown_exactly_once() {
         for left in 0..12 {
             for right in 0..10 {
-                let mut shown: Vec<_> =
-                    swapped(0, 10, left, right).iter().flat_map(|line| line.outside..line.outside + line.size).collect();
+                let mut shown: Vec<_> = swapped(0, 10, left, right)
+                    .iter()
+                    .flat_map(|line| line.outside..line.outside + line.size)
+                    .collect();
                 shown.sort_unstable();
                 assert_eq!(shown, (0..10).collect::<Vec<_>>(), "{left} {right}");
             }

@@ -46,7 +46,10 @@ impl Range {
         let start = std::process::id() % SLOTS;
         for slot in (0..SLOTS).map(|step| (start + step) % SLOTS) {
             let base = FIRST + slot * Self::SIZE;
-            if delegated.iter().any(|&(first, count)| u64::from(base) < first + count && first < u64::from(base + Self::SIZE)) {
+            if delegated
+                .iter()
+                .any(|&(first, count)| u64::from(base) < first + count && first < u64::from(base + Self::SIZE))
+            {
                 continue;
             }
             let lock = libc::flock {

@@ -14,21 +14,23 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
-    let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None).failing(Kind::UserNamespace, step).hint(advice)? {
-        Side::Child => {
-            drop(hold);
-            // Ends when the parent lets go of the pipe, or is gone.
-            let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
-            exit(0)
-        }
-        Side::Parent(pid, pidfd) => (pid, pidfd),
-    };
+    let (pid, pidfd) =
+        match clone_process(libc::CLONE_NEWUSER as u64, None).failing(Kind::UserNamespace, step).hint(advice)? {
+            Side::Child => {
+                drop(hold);
+                // Ends when the parent lets go of the pipe, or is gone.
+                let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
+                exit(0)
+            }
+            Side::Parent(pid, pidfd) => (pid, pidfd),
+        };
     let opened = write_maps(pid, maps).and_then(|()| {
         let path = format!("/proc/{pid}/ns/user");
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::UserNamespace, step)
     });
     drop(hold);
-    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).failing(Kind::UserNamespace, || "reap a helper process")?;
+    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
+        .failing(Kind::UserNamespace, || "reap a helper process")?;
     opened
 }
 

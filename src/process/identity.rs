@@ -2,9 +2,12 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::{keyring, weaken};
-use caps::{CapSet, Capability, CapsHashSet};
+use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
-use rustix::thread::{Gid, Uid, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 
 /// Becomes a user of the container without groups of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
 /// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
@@ -18,20 +21,45 @@ pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
     set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
-/// Gives up every capability, in every set, for good; `kept` may hold one that this process itself still needs.
-pub(super) fn drop_capabilities(kept: Option<Capability>) -> Result<()> {
+/// Gives up every capability, in every set, for good.
+pub(super) fn drop_capabilities() -> Result<()> {
     if weaken::is_off("capabilities") {
         return Ok(());
     }
-    let failed = |cause: caps::errors::CapsError| {
-        Error::new(Kind::Identity, cause.to_string()).doing("drop the capabilities")
+    caps::clear(None, CapSet::Ambient).map_err(refused)?;
+    empty_bounding_set()?;
+    keep_capabilities(&[])
+}
+
+/// Gives up every capability but `kept`. A process that never executes anything needs no more: the bounding set acts on execve alone.
+pub(super) fn keep_capabilities(kept: &[Capability]) -> Result<()> {
+    let mut sets = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
     };
-    caps::clear(None, CapSet::Ambient).map_err(failed)?;
-    caps::clear(None, CapSet::Bounding).map_err(failed)?;
-    let kept: CapsHashSet = kept.into_iter().collect();
-    caps::clear(None, CapSet::Inheritable).map_err(failed)?;
-    caps::set(None, CapSet::Effective, &kept).map_err(failed)?;
-    caps::set(None, CapSet::Permitted, &kept).map_err(failed)
+    for capability in kept {
+        let bit = CapabilitySet::from_bits_retain(capability.bitmask());
+        sets.effective |= bit;
+        sets.permitted |= bit;
+    }
+    set_capabilities(None, sets).failing(Kind::Identity, || "drop the capabilities")
+}
+
+fn refused(cause: caps::errors::CapsError) -> Error {
+    Error::new(Kind::Identity, cause.to_string()).doing("drop the capabilities")
+}
+
+/// One call a capability, where the caps crate makes two; ends at the first that the kernel does not know (capabilities(7)).
+fn empty_bounding_set() -> Result<()> {
+    for number in 0..u64::BITS {
+        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) if number > 0 => break,
+            Err(errno) => return Err(errno).failing(Kind::Identity, || "empty the capability bounding set"),
+        }
+    }
+    Ok(())
 }
 
 /// No program that we start gains anything by being setuid or having file capabilities. prctl(2), PR_SET_NO_NEW_PRIVS.

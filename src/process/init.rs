@@ -76,7 +76,7 @@ fn enter_user_namespace(userns: OwnedFd) -> Result<()> {
 /// Programs expect 127.0.0.1 to answer, in a network of its own too.
 fn bring_loopback_up() -> Result<()> {
     let step = || "bring the loopback interface up";
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .failing(Kind::Network, step)?;
+    let socket =
+        socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).failing(Kind::Network, step)?;
     sys::net::bring_loopback_up(socket.as_fd()).failing(Kind::Network, step)
 }

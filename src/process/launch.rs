@@ -30,7 +30,7 @@ fn recipe(command: &Command, stdio: &Stdio) -> Result<std::convert::Infallible> 
     limit(command)?;
     identity::become_user(command.uid, command.gid)?;
     identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
-    identity::drop_capabilities(None)?;
+    identity::drop_capabilities()?;
     identity::gain_nothing()?;
     rustix::process::chdir(&command.directory)
         .failing(Kind::Spec, || format!("enter the working directory `{}`", command.directory.display()))?;
@@ -111,6 +111,5 @@ fn limit(command: &Command) -> Result<()> {
 /// The command starts with every signal unblocked and at its default, whatever the caller had.
 fn reset_signals() -> Result<()> {
     restore_sigpipe();
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)
-        .failing(Kind::Identity, || "unblock the signals")
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).failing(Kind::Identity, || "unblock the signals")
 }

@@ -97,7 +97,9 @@ pub(crate) struct Vectors {
 impl Vectors {
     /// Prepares a command. A NUL in any string is an error here, before anything is started.
     pub(crate) fn new(arguments: &[OsString], environment: &[(OsString, OsString)]) -> Result<Vectors> {
-        let program = arguments.first().ok_or_else(|| Error::new(Kind::Usage, "no command is given").hint("put it after `--`"))?;
+        let program = arguments
+            .first()
+            .ok_or_else(|| Error::new(Kind::Usage, "no command is given").hint("put it after `--`"))?;
         let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
         let strings = |all: &[OsString]| all.iter().map(|each| terminated(each.as_bytes())).collect::<Result<Vec<_>>>();
         let pairs: Vec<_> = environment

@@ -27,7 +27,7 @@ fn settle(parent: &Channel) -> Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
     close_all_but(parent.as_fd()).failing(Kind::Identity, || "close the descriptors of the parent")?;
-    identity::drop_capabilities(Some(Capability::CAP_KILL))?;
+    identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
     identity::be_undumpable()?;
     identity::die_with_parent()

@@ -224,10 +224,8 @@ fn wrong(name: LimitName, text: &str, why: impl std::fmt::Display, example: &str
 }
 
 fn bytes(name: LimitName, text: &str, least: u64) -> Result<u64> {
-    let value = parse_size::Config::new()
-        .with_binary()
-        .parse_size(text)
-        .map_err(|cause| wrong(name, text, cause, "512M"))?;
+    let value =
+        parse_size::Config::new().with_binary().parse_size(text).map_err(|cause| wrong(name, text, cause, "512M"))?;
     at_least(name, text, value, least, "512M")
 }
 

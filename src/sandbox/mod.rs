@@ -15,11 +15,11 @@ mod streams;
 mod supervise;
 mod system;
 
+pub(crate) use crate::container::{Place, groups, remove_groups};
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
-pub(crate) use crate::container::{Place, groups, remove_groups};
-pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
 pub(crate) use profile::CHANGES;
+pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
 pub(crate) use run::{Site, explain, run};
 pub(crate) use streams::{Sink, Stream};

@@ -61,9 +61,15 @@ impl Options {
     /// Says the first thing that is wrong, before anything is made.
     pub(crate) fn check(&self) -> Result<()> {
         match self.command.first() {
-            None => return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- make test`")),
+            None => {
+                return Err(
+                    Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- make test`")
+                );
+            }
             Some(program) if program.is_empty() => {
-                return Err(Error::new(Kind::CommandNotFound, "the command is an empty word").hint("name a program after `--`"));
+                return Err(
+                    Error::new(Kind::CommandNotFound, "the command is an empty word").hint("name a program after `--`")
+                );
             }
             Some(_) => {}
         }
@@ -71,12 +77,16 @@ impl Options {
             directory(path, Kind::Workspace, "workspace").map_err(|error| error.doing("use a workspace"))?;
         }
         if let Some(path) = &self.rootfs {
-            directory(path, Kind::NotFound, "root file system").map_err(|error| error.doing("use a root file system"))?;
+            directory(path, Kind::NotFound, "root file system")
+                .map_err(|error| error.doing("use a root file system"))?;
         }
         let limits = &self.limits;
         if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {
-            return Err(Error::new(Kind::Profile, "`disk` is larger than `memory`, but without root privilege files are kept in memory")
-                .hint("raise --memory, or lower --disk"));
+            return Err(Error::new(
+                Kind::Profile,
+                "`disk` is larger than `memory`, but without root privilege files are kept in memory",
+            )
+            .hint("raise --memory, or lower --disk"));
         }
         Ok(())
     }
@@ -87,7 +97,9 @@ fn directory(path: &Path, kind: Kind, what: &str) -> Result<()> {
     let step = || format!("open `{}`", path.display());
     let status = rustix::fs::stat(path).failing(kind, step).map_err(|error| error.hint("name a folder that exists"))?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
-        return Err(Error::new(kind, format!("it is no folder, and a {what} must be one")).doing(step()).hint("name the folder that holds it"));
+        return Err(Error::new(kind, format!("it is no folder, and a {what} must be one"))
+            .doing(step())
+            .hint("name the folder that holds it"));
     }
     rustix::fs::accessat(CWD, path, Access::READ_OK | Access::EXEC_OK, AtFlags::EACCESS)
         .failing(kind, step)

@@ -4,11 +4,11 @@ use super::limits::{LimitName, Limits};
 use super::options::{Options, Workspace};
 use super::system::System;
 use crate::container;
+use crate::spec::Container;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, Rlimit};
 use crate::spec::resources::Resources;
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
-use crate::spec::Container;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -107,7 +107,11 @@ fn system_steps(system: &System) -> Vec<Step> {
         attributes: Attributes::READ_ONLY,
         shown: Shown::AsInside,
     };
-    let file = |name: &str, content: String| Step::File { at: Path::new("/etc").join(name), content: content.into(), mode: 0o644 };
+    let file = |name: &str, content: String| Step::File {
+        at: Path::new("/etc").join(name),
+        content: content.into(),
+        mode: 0o644,
+    };
     let mut steps: Vec<_> = system.folders.iter().map(show).collect();
     steps.extend(system.links.iter().map(|(at, target)| Step::Symlink { at: at.clone(), target: target.clone() }));
     steps.extend([
@@ -222,7 +226,10 @@ fn landlock(options: &Options) -> Landlock {
     ];
     if options.rootfs.is_some() {
         // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
-        rules.extend(["/etc", "/opt", "/root", "/run", "/srv", "/usr", "/var", "/home", "/mnt"].map(|path| rule(path, Access::Write)));
+        rules.extend(
+            ["/etc", "/opt", "/root", "/run", "/srv", "/usr", "/var", "/home", "/mnt"]
+                .map(|path| rule(path, Access::Write)),
+        );
     }
     Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
 }
@@ -251,7 +258,9 @@ pub(crate) fn resources(options: &Options, device: Option<(u32, u32)>) -> Resour
     }
     if let Some((major, minor)) = device {
         let throttle = |rate: Option<u64>| {
-            rate.map(|rate| ThrottleDevice { major: major.into(), minor: minor.into(), rate }).into_iter().collect::<Vec<_>>()
+            rate.map(|rate| ThrottleDevice { major: major.into(), minor: minor.into(), rate })
+                .into_iter()
+                .collect::<Vec<_>>()
         };
         if !degraded(LimitName::IoBps) {
             resources.block_io.throttle_read_bps_device = throttle(limits.io_bps);

@@ -159,14 +159,20 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     let (spec, degraded) = plan(options)?;
     let mut rows = vec![
         ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
-        ("root".to_owned(), options.rootfs.as_ref().map_or_else(
-            || "the host's system folders, read-only".to_owned(),
-            |path| format!("{} (copy-on-write)", path.display()),
-        )),
-        ("workspace".to_owned(), match &options.workspace {
-            Workspace::Empty => "empty".to_owned(),
-            Workspace::Directory(path) => format!("{} (copy-on-write)", path.display()),
-        }),
+        (
+            "root".to_owned(),
+            options.rootfs.as_ref().map_or_else(
+                || "the host's system folders, read-only".to_owned(),
+                |path| format!("{} (copy-on-write)", path.display()),
+            ),
+        ),
+        (
+            "workspace".to_owned(),
+            match &options.workspace {
+                Workspace::Empty => "empty".to_owned(),
+                Workspace::Directory(path) => format!("{} (copy-on-write)", path.display()),
+            },
+        ),
         ("network".to_owned(), "none".to_owned()),
         ("user".to_owned(), format!("{} in an own user namespace, no capabilities, no_new_privs", spec.command.uid)),
         ("namespaces".to_owned(), "user, mount, pid, network, ipc, uts, cgroup".to_owned()),

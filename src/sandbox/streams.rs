@@ -125,8 +125,15 @@ impl Streams {
     }
 
     /// What to wait for; `slot` gives each entry a name for [`Streams::serve`].
-    pub(super) fn watch<'own>(&'own self, sink: &'own dyn Sink, waits: &mut Vec<(Slot, PollFd<'own>)>, blocked: [bool; 2]) {
-        for (stream, end, blocked) in [(Stream::Output, &self.output, blocked[0]), (Stream::Error, &self.error, blocked[1])] {
+    pub(super) fn watch<'own>(
+        &'own self,
+        sink: &'own dyn Sink,
+        waits: &mut Vec<(Slot, PollFd<'own>)>,
+        blocked: [bool; 2],
+    ) {
+        for (stream, end, blocked) in
+            [(Stream::Output, &self.output, blocked[0]), (Stream::Error, &self.error, blocked[1])]
+        {
             let Some(end) = end else { continue };
             match sink.gate(stream).filter(|_| blocked) {
                 Some(gate) => waits.push((Slot::Gate(stream), PollFd::from_borrowed_fd(gate, PollFlags::OUT))),

@@ -296,7 +296,8 @@ impl Watch<'_> {
             report.io_written_bytes = usage.written_bytes;
         }
         if let Some(scratch) = self.running.scratch() {
-            let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+            let room =
+                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
             let free = room.f_bavail * room.f_frsize;
             let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
             seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);

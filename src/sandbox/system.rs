@@ -19,12 +19,12 @@ const TOP: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/l
 
 /// Each with the reason: the whole of /etc is never shown, because keys and passwords live there.
 const SETTINGS: [&str; 7] = [
-    "/etc/alternatives",         // /usr/bin/cc, awk, java … are links through it
-    "/etc/ld.so.cache",          // where shared libraries are
-    "/etc/ssl/certs",            // public certificates; the keys are in /etc/ssl/private
-    "/etc/ca-certificates",      // the same on other distributions
-    "/etc/pki/tls/certs",        // the same on Fedora
-    "/etc/java-17-openjdk",      // the JVM does not start without its security settings
+    "/etc/alternatives",    // /usr/bin/cc, awk, java … are links through it
+    "/etc/ld.so.cache",     // where shared libraries are
+    "/etc/ssl/certs",       // public certificates; the keys are in /etc/ssl/private
+    "/etc/ca-certificates", // the same on other distributions
+    "/etc/pki/tls/certs",   // the same on Fedora
+    "/etc/java-17-openjdk", // the JVM does not start without its security settings
     "/etc/java-21-openjdk",
 ];
 

@@ -8,7 +8,6 @@ pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod seccomp;
 
-
 /// A sandbox's container: every namespace its own, one command under a reaper.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {

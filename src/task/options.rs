@@ -53,7 +53,8 @@ pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
             toml::Value::Float(number) => number.to_string(),
             other => {
                 let found = other.type_str();
-                return Err(Error::new(Kind::Profile, format!("`limits.{key}` is a {found}, not a text or a number")).doing(step()));
+                return Err(Error::new(Kind::Profile, format!("`limits.{key}` is a {found}, not a text or a number"))
+                    .doing(step()));
             }
         };
         definition.limits.set(name, &text).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?;
@@ -63,12 +64,15 @@ pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
         definition.may_degrade.push(degradable(name).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?);
     }
     if let Some(grace) = profile.grace {
-        definition.grace = humantime::parse_duration(&grace)
-            .map_err(|cause| Error::new(Kind::Profile, format!("`grace`: {cause}")).doing(step()).hint("give it like `10s`"))?;
+        definition.grace = humantime::parse_duration(&grace).map_err(|cause| {
+            Error::new(Kind::Profile, format!("`grace`: {cause}")).doing(step()).hint("give it like `10s`")
+        })?;
     }
     definition.needs_input_codes = profile.exit_codes.needs_input;
     if definition.needs_input_codes.contains(&0) {
-        return Err(Error::new(Kind::Profile, "the exit code 0 means success and cannot mean `needs_input` too").doing(step()));
+        return Err(
+            Error::new(Kind::Profile, "the exit code 0 means success and cannot mean `needs_input` too").doing(step())
+        );
     }
     if let Some(rootfs) = profile.rootfs {
         // A relative path is meant from the profile's own folder, wherever it is used.
@@ -86,7 +90,8 @@ fn place(text: &str, cause: &toml::de::Error) -> String {
 fn limit(key: &str) -> Result<LimitName> {
     LimitName::ALL.into_iter().find(|name| name.word() == key).ok_or_else(|| {
         let all: Vec<_> = LimitName::ALL.iter().map(|name| name.word()).collect();
-        Error::new(Kind::Profile, format!("there is no limit `{key}`")).hint(format!("the limits are {}", all.join(", ")))
+        Error::new(Kind::Profile, format!("there is no limit `{key}`"))
+            .hint(format!("the limits are {}", all.join(", ")))
     })
 }
 
@@ -108,7 +113,8 @@ pub fn degradable(name: &str) -> Result<String> {
     if all.contains(&word.as_str()) {
         return Ok(word);
     }
-    Err(Error::new(Kind::Usage, format!("`{name}` is nothing that may be missing")).hint(format!("these may: {}", all.join(", "))))
+    Err(Error::new(Kind::Usage, format!("`{name}` is nothing that may be missing"))
+        .hint(format!("these may: {}", all.join(", "))))
 }
 
 /// `NAME=VALUE`, or `NAME` for the caller's own value.
@@ -119,7 +125,8 @@ pub fn variable(text: &OsStr) -> Result<(OsString, OsString)> {
         None => (text, std::env::var_os(text)),
     };
     if name.is_empty() {
-        return Err(Error::new(Kind::Usage, format!("`{}` has no name", text.to_string_lossy())).hint("give it like `-e NAME=VALUE`"));
+        return Err(Error::new(Kind::Usage, format!("`{}` has no name", text.to_string_lossy()))
+            .hint("give it like `-e NAME=VALUE`"));
     }
     let value = value.ok_or_else(|| {
         Error::new(Kind::Usage, format!("the variable `{}` is not set", name.to_string_lossy()))

@@ -105,7 +105,8 @@ impl Attempt<'_> {
             WorkspaceSource::Empty => Ok(Workspace::Empty),
             WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
             WorkspaceSource::Repository { url, reference } => {
-                let base = repository::base(self.store, self.id, url, reference.as_deref(), &self.definition.may_degrade)?;
+                let base =
+                    repository::base(self.store, self.id, url, reference.as_deref(), &self.definition.may_degrade)?;
                 self.commit_in = Some(base.commit);
                 Ok(Workspace::Directory(base.path))
             }
@@ -116,12 +117,7 @@ impl Attempt<'_> {
         let directory = self.store.task(self.id);
         let forward_input = watcher.forward_input();
         let mut log = Log::create(&directory, watcher)?;
-        let site = Site {
-            place: place(self.store, self.id),
-            sink: &mut log,
-            forward_input,
-            collect: &mut |_| Ok(()),
-        };
+        let site = Site { place: place(self.store, self.id), sink: &mut log, forward_input, collect: &mut |_| Ok(()) };
         sandbox::run(options, site)
     }
 

@@ -116,7 +116,8 @@ fn loop_devices(store: &Store) -> Vec<Leak> {
             let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
             let ours = backing.starts_with(&*store.tasks().to_string_lossy());
             let gone = backing.trim_end().ends_with("(deleted)");
-            (ours && gone).then(|| Leak { kind: "loop device".into(), path: PathBuf::from("/dev").join(entry.file_name()) })
+            (ours && gone)
+                .then(|| Leak { kind: "loop device".into(), path: PathBuf::from("/dev").join(entry.file_name()) })
         })
         .collect()
 }

@@ -24,13 +24,13 @@ const SOURCE: &str = "/source";
 
 /// What git must not do with a hostile repository; as `-c` so that nothing in the repository overrides it.
 const SAFE: [&str; 8] = [
-    "safe.directory=*",            // the source belongs to somebody else
-    "core.hooksPath=/dev/null",    // no hook of a template
-    "core.fsmonitor=false",        // a program by configuration
-    "protocol.allow=never",        // no transport …
-    "protocol.file.allow=always",  // … but the local one
-    "transfer.fsckObjects=true",   // malformed objects (CVE-2014-9390 and its kin) are refused
-    "submodule.recurse=false",     // no second repository
+    "safe.directory=*",           // the source belongs to somebody else
+    "core.hooksPath=/dev/null",   // no hook of a template
+    "core.fsmonitor=false",       // a program by configuration
+    "protocol.allow=never",       // no transport …
+    "protocol.file.allow=always", // … but the local one
+    "transfer.fsckObjects=true",  // malformed objects (CVE-2014-9390 and its kin) are refused
+    "submodule.recurse=false",    // no second repository
     "advice.detachedHead=false",
 ];
 
@@ -39,14 +39,19 @@ pub(super) fn local_path(url: &str) -> Result<PathBuf> {
     let path = match url.split_once("://") {
         Some(("file", path)) => PathBuf::from(path),
         Some((scheme, _)) => {
-            return Err(Error::new(Kind::Workspace, format!("`{scheme}` repositories need a network, and this version clones only local ones"))
-                .doing(format!("use the repository `{url}`"))
-                .hint("clone it first and give its path, or a file:// URL"));
+            return Err(Error::new(
+                Kind::Workspace,
+                format!("`{scheme}` repositories need a network, and this version clones only local ones"),
+            )
+            .doing(format!("use the repository `{url}`"))
+            .hint("clone it first and give its path, or a file:// URL"));
         }
         None => PathBuf::from(url),
     };
     let path = std::fs::canonicalize(&path).map_err(|cause| {
-        Error::os(Kind::Workspace, cause).doing(format!("open the repository `{url}`")).hint("name a git repository that exists")
+        Error::os(Kind::Workspace, cause)
+            .doing(format!("open the repository `{url}`"))
+            .hint("name a git repository that exists")
     })?;
     let bare = path.join("objects").is_dir() && path.join("HEAD").exists();
     if bare || path.join(".git").exists() {
@@ -58,18 +63,27 @@ pub(super) fn local_path(url: &str) -> Result<PathBuf> {
 }
 
 /// The checkout of a reference, made now or long ago.
-pub(super) fn base(store: &Store, id: &str, url: &str, reference: Option<&str>, may_degrade: &[String]) -> Result<Base> {
+pub(super) fn base(
+    store: &Store,
+    id: &str,
+    url: &str,
+    reference: Option<&str>,
+    may_degrade: &[String],
+) -> Result<Base> {
     let path = local_path(url)?;
     let reference = reference.unwrap_or("HEAD");
     if reference.starts_with('-') {
-        return Err(Error::new(Kind::Usage, format!("`{reference}` is no name of a commit")).hint("give a branch, a tag or a commit"));
+        return Err(Error::new(Kind::Usage, format!("`{reference}` is no name of a commit"))
+            .hint("give a branch, a tag or a commit"));
     }
     let courier = Courier { store, id, source: &path, may_degrade };
-    let resolved = courier.git(&["rev-parse", "--verify", "--end-of-options", &format!("{reference}^{{commit}}")], None)
+    let resolved = courier
+        .git(&["rev-parse", "--verify", "--end-of-options", &format!("{reference}^{{commit}}")], None)
         .doing(|| format!("find `{reference}` in the repository `{url}`"))?;
     let commit = resolved.trim().to_owned();
     if commit.len() < 40 || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(Error::new(Kind::Workspace, "git gave no commit").doing(format!("find `{reference}` in the repository `{url}`")));
+        return Err(Error::new(Kind::Workspace, "git gave no commit")
+            .doing(format!("find `{reference}` in the repository `{url}`")));
     }
     let bases = store.bases();
     files::create_directories(&bases, 0o700)?;
@@ -79,7 +93,8 @@ pub(super) fn base(store: &Store, id: &str, url: &str, reference: Option<&str>, 
         let unfinished = bases.join(format!(".new-{id}"));
         let cloned = courier.clone_to(&commit, &unfinished).doing(|| format!("clone the repository `{url}`"));
         let named = cloned.and_then(|()| {
-            std::fs::rename(&unfinished, &finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
+            std::fs::rename(&unfinished, &finished)
+                .map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
         });
         if named.is_err() {
             // Already failing; what is left here is not seen as a checkout by anyone.
@@ -119,10 +134,17 @@ impl Courier<'_> {
         self.run("git \"$@\"", arguments, "", None)
     }
 
-    fn run(&self, script: &str, arguments: &[&str], commit: &str, collect: Option<&mut dyn FnMut(BorrowedFd<'_>) -> Result<()>>) -> Result<String> {
+    fn run(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        commit: &str,
+        collect: Option<&mut dyn FnMut(BorrowedFd<'_>) -> Result<()>>,
+    ) -> Result<String> {
         let safe = SAFE.iter().flat_map(|setting| ["-c", setting]);
         let place_flag = if collect.is_some() { vec![] } else { vec!["-C", SOURCE] };
-        let words = ["sh", "-euc", script, "sh"].into_iter().chain(safe).chain(place_flag).chain(arguments.iter().copied());
+        let words =
+            ["sh", "-euc", script, "sh"].into_iter().chain(safe).chain(place_flag).chain(arguments.iter().copied());
         let mut options = Options::new(words.map(OsString::from).collect());
         options.environment.push(("COMMIT".into(), commit.into()));
         options.shown.push((self.source.to_owned(), SOURCE.into()));
@@ -133,7 +155,8 @@ impl Courier<'_> {
         let mut log = Log::create(&self.store.task(self.id), &mut output)?;
         let mut courier_place = place(self.store, self.id);
         courier_place.id = format!("{}-git", self.id);
-        let report = sandbox::run(&options, Site { place: courier_place, sink: &mut log, forward_input: false, collect })?;
+        let report =
+            sandbox::run(&options, Site { place: courier_place, sink: &mut log, forward_input: false, collect })?;
         drop(log);
         check(report, &output)?;
         Ok(String::from_utf8_lossy(&output.output).into_owned())

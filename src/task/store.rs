@@ -37,7 +37,9 @@ impl Store {
         from("XDG_DATA_HOME")
             .or_else(|| from("HOME").map(|home| home.join(".local/share")))
             .map(|data| data.join("brig"))
-            .ok_or_else(|| Error::new(Kind::Store, "neither HOME nor XDG_DATA_HOME is set").hint("name a store: --store DIR"))
+            .ok_or_else(|| {
+                Error::new(Kind::Store, "neither HOME nor XDG_DATA_HOME is set").hint("name a store: --store DIR")
+            })
     }
 
     /// The store's own directory.
@@ -112,9 +114,12 @@ impl Store {
             (Some(id), None) => Ok(id),
             (Some(id), Some(_)) if id == word => Ok(id),
             (Some(first), Some(second)) => {
-                Err(Error::new(Kind::NotFound, format!("`{word}` begins more than one task: `{first}`, `{second}`")).hint("give more of the id"))
+                Err(Error::new(Kind::NotFound, format!("`{word}` begins more than one task: `{first}`, `{second}`"))
+                    .hint("give more of the id"))
             }
-            (None, _) => Err(Error::new(Kind::NotFound, format!("there is no task `{word}`")).hint("see `brig task ls`")),
+            (None, _) => {
+                Err(Error::new(Kind::NotFound, format!("there is no task `{word}`")).hint("see `brig task ls`"))
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, copy_file_range, mkdirat, openat, openat2, readlinkat, statat, symlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, copy_file_range, mkdirat, openat, openat2, readlinkat, statat,
+    symlinkat,
 };
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +33,12 @@ pub(super) fn copy(from: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<(
     Ok(())
 }
 
-fn copy_one(source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &CString, open: &mut Vec<(OwnedFd, OwnedFd)>) -> Result<()> {
+fn copy_one(
+    source: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    name: &CString,
+    open: &mut Vec<(OwnedFd, OwnedFd)>,
+) -> Result<()> {
     let step = || format!("copy `{}`", String::from_utf8_lossy(name.to_bytes()).escape_debug());
     let status = statat(source, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Workspace, step)?;
     // Its set-id and sticky bits mean nothing good outside.

@@ -28,7 +28,9 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let mut buffer = [0_u8; 64 * 1024];
     loop {
-        let count = log.read(&mut buffer).map_err(|cause| Error::os(Kind::Store, cause).doing(format!("read the log of `{id}`")))?;
+        let count = log
+            .read(&mut buffer)
+            .map_err(|cause| Error::os(Kind::Store, cause).doing(format!("read the log of `{id}`")))?;
         let bytes = &buffer[..count];
         let written = if escape { out.write_all(&output::escaped_bytes(bytes)) } else { out.write_all(bytes) };
         if count == 0 || written.is_err() {

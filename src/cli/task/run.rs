@@ -144,7 +144,8 @@ fn tell(receipt: &Receipt) {
 /// Everything that the command line says, checked; all of it before anything is made.
 fn definition(arguments: Arguments) -> Result<Definition> {
     let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
+        std::path::absolute(path)
+            .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
     };
     let mut definition = Definition::new(arguments.command);
     if definition.command.is_empty() && arguments.explain {

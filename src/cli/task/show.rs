@@ -21,7 +21,8 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
     let receipt = store.receipt(&id)?.ok_or_else(|| {
-        Error::new(Kind::State, format!("the task `{id}` is still running")).hint("its output so far: `brig task logs ID`")
+        Error::new(Kind::State, format!("the task `{id}` is still running"))
+            .hint("its output so far: `brig task logs ID`")
     })?;
     if arguments.json {
         output::json(&receipt);
@@ -60,7 +61,13 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("processor", format!("{user:.3} s in programs, {system:.3} s in the kernel"));
     }
     let used = |bytes: Option<u64>, limit: Option<u64>| {
-        bytes.map(|bytes| format!("{} at most{}", approximate(bytes), limit.map_or_else(String::new, |limit| format!(" of {}", size(limit)))))
+        bytes.map(|bytes| {
+            format!(
+                "{} at most{}",
+                approximate(bytes),
+                limit.map_or_else(String::new, |limit| format!(" of {}", size(limit)))
+            )
+        })
     };
     let measured = [
         ("memory", used(usage.memory_peak_bytes, Some(receipt.limits.memory))),
@@ -89,5 +96,13 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
 fn approximate(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let step = (bytes.max(1).ilog2() / 10).min(4);
-    if step == 0 { format!("{bytes} B") } else { format!("{:.1} {}", bytes as f64 / f64::from(1_u32 << (10 * step.min(3))) / if step == 4 { 1024.0 } else { 1.0 }, units[step as usize]) }
+    if step == 0 {
+        format!("{bytes} B")
+    } else {
+        format!(
+            "{:.1} {}",
+            bytes as f64 / f64::from(1_u32 << (10 * step.min(3))) / if step == 4 { 1024.0 } else { 1.0 },
+            units[step as usize]
+        )
+    }
 }
