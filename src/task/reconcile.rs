@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::files::Lock;
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Something of a task that is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -92,12 +93,16 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
             }
         }
     }
+    let known = store.ids()?;
     for (id, path) in sandbox::groups() {
-        if !running.contains(&id) {
+        // A courier's group is named after its task.
+        let task = id.split('-').next().unwrap_or(&id).to_owned();
+        let ours = known.contains(&task) && !running.contains(&task);
+        if ours || (!known.contains(&task) && is_abandoned(&path)) {
             found.push(Leak { kind: "cgroup".into(), path });
         }
     }
-    for id in store.ids()? {
+    for id in known {
         let image = image(store, &id);
         if image.exists() && !running.contains(&id) {
             found.push(Leak { kind: "disk image".into(), path: image });
@@ -105,6 +110,16 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     }
     found.extend(loop_devices(store));
     Ok(found)
+}
+
+/// Whether a group that no task of this store has is nobody's: the tasks of other stores have theirs beside it, and one that was just made is
+/// empty until its first process is there.
+fn is_abandoned(group: &std::path::Path) -> bool {
+    const JUST_MADE: Duration = Duration::from_secs(10);
+    let processes = std::fs::read_to_string(group.join("cgroup.procs"));
+    let made = std::fs::metadata(group).and_then(|status| status.modified());
+    let age = made.ok().and_then(|made| made.elapsed().ok());
+    processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
 /// Loop devices whose image is in this store but has no running task any more.

@@ -1,0 +1,126 @@
+//! A place for one test: its own store and files, and the proof at the end that nothing else is left of it.
+
+use super::host::Left;
+use super::{Run, Task, program};
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One test's store and files. Dropping it asserts that no process, cgroup, mount, loop device or stray file of its tasks is left.
+pub struct Lab {
+    directory: tempfile::TempDir,
+}
+
+/// Whether this run of the tests is root's.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says that the running test cannot run here. `tests/run` compares all of these lines with the ones it expects.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    // Not eprintln!: the test harness would keep that to itself.
+    let _ = writeln!(std::io::stderr(), "SKIP {}: {why}", thread.name().unwrap_or("a test"));
+}
+
+impl Lab {
+    /// For a test that root and an ordinary user run.
+    pub fn new() -> Lab {
+        let directory = tempfile::Builder::new().prefix("brig-test-").tempdir().unwrap();
+        Lab { directory }
+    }
+
+    /// For a test that needs root.
+    pub fn root() -> Option<Lab> {
+        if is_root() {
+            return Some(Lab::new());
+        }
+        skip("needs root");
+        None
+    }
+
+    /// For a test of what an ordinary user has.
+    pub fn user() -> Option<Lab> {
+        if !is_root() {
+            return Some(Lab::new());
+        }
+        skip("needs an ordinary user");
+        None
+    }
+
+    /// The lab's own directory.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The store of its tasks; it does not exist before the first one.
+    pub fn store(&self) -> PathBuf {
+        self.path().join("store")
+    }
+
+    /// Makes a directory in the lab.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Makes a file in the lab, and the directories that it needs.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Makes a static program of C in the lab at `name`, such as `work/attack`; show it with `--dir`.
+    pub fn compile(&self, name: &str, source: &str) -> PathBuf {
+        program::compile(&self.path().join(name), source)
+    }
+
+    /// Begins a `brig task run`.
+    pub fn task(&self) -> Task<'_> {
+        Task::new(self)
+    }
+
+    /// Runs `brig` with these arguments on this lab's store.
+    pub fn brig<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Run {
+        Task::bare(self, arguments).finish()
+    }
+
+    /// What the next command of a user does first: remove what dead supervisors left.
+    pub fn reap(&self) {
+        self.brig(["task", "ls"]).succeeded();
+    }
+
+    /// The ids of its tasks, oldest first.
+    pub fn ids(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.store().join("tasks")) else { return Vec::new() };
+        let mut ids: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        ids.sort();
+        ids
+    }
+
+    /// What is on the machine of this lab's tasks; see [`Left`].
+    pub fn left(&self) -> Left {
+        Left::of(self)
+    }
+
+    /// Asserts that nothing is left, now.
+    pub fn assert_clean(&self) {
+        let left = Left::settled(self);
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        let leaks = self.brig(["doctor", "--leaks"]);
+        assert!(leaks.status == Some(0) && leaks.stdout.is_empty(), "leaks: {leaks:#?}");
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            Left::of(self).remove();
+        } else {
+            self.assert_clean();
+        }
+    }
+}

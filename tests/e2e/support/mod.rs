@@ -1,0 +1,41 @@
+//! How an end-to-end test is written.
+//!
+//! ```ignore
+//! #[test]
+//! fn a_command_that_takes_too_much_memory_ends_as_memory() {
+//!     let lab = Lab::new();                                        // an own store in an own directory
+//!     let run = lab.task().args(["--memory", "32M"]).sh("tail /dev/zero");
+//!     run.ended_as("memory", 137);                                 // outcome of the receipt and exit status
+//!     assert!(run.hit("memory"));                                  // evidence: run.receipt()["limits_hit"]
+//! }                                                                // the lab's drop asserts that nothing is left
+//! ```
+//!
+//! - [`Lab::new`] for tests that root and an ordinary user run, `let Some(lab) = Lab::root() else { return }` for those that need root: it says
+//!   `SKIP` by itself. [`skip`] says it for any other reason.
+//! - [`Task`] builds one `brig task run --json`; `.plain()` leaves `--json` out, so that the command's streams are apart;
+//!   `.start…()` gives a [`Started`] to signal, watch and end by hand.
+//! - An attack is shown to succeed on the weakened build: `lab.task().weakened("landlock")` runs it with `BRIG_WEAKEN=landlock`.
+//! - [`Lab::compile`] makes a program of C for what no shell can do.
+//! - Not here: anything of brig's own code. A test sees what a user sees, and what the kernel says.
+
+mod host;
+mod lab;
+mod program;
+mod run;
+mod task;
+
+pub use host::{Left, cgroups_of, processes_of};
+pub use lab::{Lab, is_root, skip};
+pub use run::Run;
+pub use task::{Started, Task};
+
+use std::time::{Duration, Instant};
+
+/// Waits until `condition` holds; panics with `what` after ten seconds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "not within ten seconds: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
