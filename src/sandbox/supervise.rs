@@ -16,6 +16,13 @@ use std::time::{Duration, Instant};
 
 /// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
 const SAMPLE: Duration = Duration::from_millis(200);
+/// Nobody fills a file system faster than this: bytes and files a second. They say how soon to look again.
+const FASTEST_BYTES: u64 = 4 << 30;
+const FASTEST_FILES: u64 = 1_000_000;
+/// How soon after the last look at the disk the next one is worth its time.
+const DISK_SAMPLE: Duration = Duration::from_millis(4);
+/// The same when output comes: a program says that the disk is full just before it makes room again.
+const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// How long output may still come when every process is gone: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
@@ -73,6 +80,8 @@ struct State {
     last_output: Instant,
     kill_at: Option<Instant>,
     next_sample: Instant,
+    disk_seen: Instant,
+    next_disk: Instant,
     /// Since when nothing of the container lives.
     over: Option<Instant>,
     blocked: [bool; 2],
@@ -88,6 +97,8 @@ impl Watch<'_> {
             last_output: now,
             kill_at: None,
             next_sample: now + SAMPLE,
+            disk_seen: now,
+            next_disk: now + DISK_SAMPLE,
             over: None,
             blocked: [true, true],
             cpu_ns: 0,
@@ -141,6 +152,9 @@ impl Watch<'_> {
                 }
                 if self.streams.serve(slot, self.sink)? > 0 {
                     state.last_output = Instant::now();
+                    if state.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT {
+                        self.look_at_disk(state, seen)?;
+                    }
                 }
                 if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
                     let evidence = format!("{} bytes of output", self.streams.count);
@@ -233,6 +247,7 @@ impl Watch<'_> {
                 Some(state.started + self.limits.wall),
                 Some(state.last_output + self.limits.idle),
                 Some(state.next_sample),
+                Some(state.next_disk),
                 state.kill_at,
             ]
             .into_iter()
@@ -262,6 +277,9 @@ impl Watch<'_> {
                 seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
                 self.ask(Stopped::Idle, state, seen)?;
             }
+        }
+        if now >= state.next_disk {
+            self.look_at_disk(state, seen)?;
         }
         if now >= state.next_sample {
             self.sample(state, seen)?;
@@ -295,21 +313,30 @@ impl Watch<'_> {
             report.io_read_bytes = usage.read_bytes;
             report.io_written_bytes = usage.written_bytes;
         }
-        if let Some(scratch) = self.running.scratch() {
-            let room =
-                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
-            let free = room.f_bavail * room.f_frsize;
-            let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
-            seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);
-            seen.usage.inodes_peak = Some(room.f_files - room.f_ffree).max(seen.usage.inodes_peak);
-            let mut note = |limit, full: bool, evidence: String| {
-                if full && !seen.hits.iter().any(|hit| hit.limit == limit) {
-                    seen.hits.push(LimitHit { limit, evidence });
-                }
-            };
-            note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
-            note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
-        }
+        self.look_at_disk(state, seen)
+    }
+
+    /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
+    /// see a full disk before somebody makes room on it again.
+    fn look_at_disk(&self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        state.disk_seen = Instant::now();
+        state.next_disk = state.disk_seen + SAMPLE;
+        let Some(scratch) = self.running.scratch() else { return Ok(()) };
+        let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+        let free = room.f_bavail * room.f_frsize;
+        let until_full =
+            (free.saturating_mul(1000) / FASTEST_BYTES).min(room.f_ffree.saturating_mul(1000) / FASTEST_FILES);
+        state.next_disk = state.disk_seen + Duration::from_millis(until_full).clamp(DISK_SAMPLE, SAMPLE);
+        let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
+        seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);
+        seen.usage.inodes_peak = Some(room.f_files - room.f_ffree).max(seen.usage.inodes_peak);
+        let mut note = |limit, full: bool, evidence: String| {
+            if full && !seen.hits.iter().any(|hit| hit.limit == limit) {
+                seen.hits.push(LimitHit { limit, evidence });
+            }
+        };
+        note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
+        note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
         Ok(())
     }
 }

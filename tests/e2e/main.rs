@@ -2,4 +2,5 @@
 //! in `support/mod.rs`; run them with `tests/run`, or one with `cargo test --test e2e NAME`.
 
 mod exits;
+mod limits;
 mod support;

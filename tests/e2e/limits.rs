@@ -1,0 +1,213 @@
+//! Every limit: its outcome, its exit status, and its evidence in the receipt.
+
+use crate::support::{Lab, is_root};
+use std::time::Duration;
+
+/// Takes and touches memory without end.
+const HOG: &str = "perl -e '$x = q(x) x (1 << 20); push @kept, $x . rand while 1'";
+
+#[test]
+fn a_process_that_takes_too_much_memory_ends_the_sandbox_as_memory() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--memory", "64M"]).sh(HOG);
+    run.ended_as("memory", 137);
+    assert!(run.evidence("memory").unwrap().contains("oom_kill"), "{run:#?}");
+    assert!(run.used("memory_peak_bytes") <= f64::from(64 << 20), "{run:#?}");
+}
+
+#[test]
+fn many_processes_that_take_too_much_memory_together_end_the_sandbox_as_memory() {
+    let lab = Lab::new();
+    // Each is well below the limit; eight together are above. The shell that waits for them must not outlive it.
+    let script = "for i in 1 2 3 4 5 6 7 8; do perl -e '$x = q(x) x (16 << 20); sleep 60' & done; wait; echo survived";
+    let run = lab.task().args(["--memory", "64M"]).sh(script);
+    run.ended_as("memory", 137);
+    assert!(!run.stderr.contains("survived"), "{run:#?}");
+}
+
+#[test]
+fn running_out_of_memory_ends_every_process_and_not_one() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--memory", "64M"]).sh(&format!("{HOG}; sleep 2; echo the hog died alone"));
+    run.ended_as("memory", 137);
+    assert!(!run.stderr.contains("the hog died alone"), "{run:#?}");
+}
+
+#[test]
+fn files_in_dev_shm_count_as_memory() {
+    let lab = Lab::new();
+    // /dev/shm itself ends at 64 MiB: full of that, a memory limit of 48 MiB has to be hit first.
+    let run =
+        lab.task().args(["--memory", "48M", "--disk", "16M"]).sh("head -c 60M /dev/zero > /dev/shm/filler; sleep 5");
+    run.ended_as("memory", 137);
+}
+
+#[test]
+fn without_swap_memory_ends_at_its_limit() {
+    let lab = Lab::new();
+    let script = "perl -e '$x = q(x) x (40 << 20); $y = $x; sleep 1; print length $y'";
+    let run = lab.task().args(["--memory", "64M", "--swap", "0"]).sh(script);
+    run.ended_as("memory", 137);
+    assert_eq!(run.receipt()["limits"]["swap"], 0);
+}
+
+#[test]
+fn a_fork_bomb_ends_at_the_limit_of_processes() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--pids", "40", "--wall", "5s"]).sh("b() { b | b & }; b; sleep 1; exit 9");
+    assert!(run.hit("pids"), "{run:#?}");
+    assert!(run.used("pids_peak") <= 40.0, "{run:#?}");
+    assert!(run.evidence("pids").unwrap().contains("forks refused"), "{run:#?}");
+}
+
+#[test]
+fn a_command_that_cannot_fork_any_more_and_gives_up_ends_as_pids() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--pids", "20"]).run([
+        "perl",
+        "-e",
+        "for (1 .. 50) { my $pid = fork; exit 7 unless defined $pid; if (!$pid) { sleep 30; exit } } exit 0",
+    ]);
+    run.ended_as("pids", 7);
+    assert!(run.hit("pids"));
+}
+
+#[test]
+fn a_full_disk_is_enospc_for_the_command_and_the_outcome_disk() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--disk", "16M"]).sh("head -c 32M /dev/zero > filler");
+    run.ended_as("disk", 1);
+    assert!(run.stderr.contains("No space left on device"), "{run:#?}");
+    assert!(run.evidence("disk").unwrap().contains("bytes free"), "{run:#?}");
+}
+
+#[test]
+fn everything_writable_shares_one_disk_limit() {
+    let lab = Lab::new();
+    // Each third would fit; the third of them does not.
+    let script = "for place in /tmp ~ /workspace; do head -c 7M /dev/zero > $place/filler || exit 5; done";
+    lab.task().args(["--disk", "32M"]).sh(script).ended_as("succeeded", 0);
+    let run = lab.task().args(["--disk", "16M"]).sh(script);
+    run.ended_as("disk", 5);
+    assert!(run.stderr.contains("No space left on device"), "{run:#?}");
+}
+
+#[test]
+fn a_directory_shown_copy_on_write_has_the_same_disk_limit() {
+    let lab = Lab::new();
+    let work = lab.file("work/old", vec![1; 10 << 20]);
+    let task = lab.task().args(["--disk", "16M", "--dir"]).args([work.parent().unwrap()]);
+    let run = task.sh("echo changed >> old && head -c 8M /dev/zero > filler");
+    run.ended_as("disk", 1);
+}
+
+#[test]
+fn too_many_files_are_enospc_for_the_command_and_the_outcome_inodes() {
+    let lab = Lab::new();
+    let script = "i=0; while [ $i -lt 600 ]; do : > f$i || exit 6; i=$((i + 1)); done";
+    let run = lab.task().args(["--inodes", "256"]).sh(script);
+    run.ended_as("inodes", 2);
+    assert!(run.stderr.contains("No space left on device"), "{run:#?}");
+    assert!(run.evidence("inodes").unwrap().contains("inodes free"), "{run:#?}");
+    assert!(!run.hit("disk"), "{run:#?}");
+}
+
+#[test]
+fn one_open_file_too_many_is_emfile() {
+    let lab = Lab::new();
+    let script =
+        "while (1) { open(my $f, '<', '/dev/null') or do { print qq($! after $n\\n); exit 4 }; push @f, $f; $n++ }";
+    let run = lab.task().args(["--open-files", "32"]).run(["perl", "-e", script]);
+    run.ended_as("failed", 4);
+    assert!(run.stderr.contains("Too many open files after 2"), "{run:#?}");
+    let run = lab.task().args(["--open-files", "32"]).sh("ulimit -n; ulimit -Hn; ulimit -n 33");
+    assert!(run.stderr.starts_with("32\n32\n"), "{run:#?}");
+    assert_ne!(run.status, Some(0), "{run:#?}");
+}
+
+#[test]
+fn a_command_that_runs_too_long_ends_as_timeout() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--wall", "500ms"]).sh("while :; do echo alive; sleep 0.1; done");
+    run.ended_as("timeout", 124);
+    assert!(run.evidence("wall").unwrap().starts_with("ran for 0.5"), "{run:#?}");
+    assert!(run.elapsed < Duration::from_secs(3), "{run:#?}");
+}
+
+#[test]
+fn a_silent_hang_ends_as_idle_timeout() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--idle", "500ms"]).sh("echo begun; sleep 60");
+    run.ended_as("idle_timeout", 124);
+    assert_eq!(run.receipt()["retryable"], true);
+    assert!(run.evidence("idle").unwrap().starts_with("no output for 0.5"), "{run:#?}");
+    assert!(run.elapsed < Duration::from_secs(4), "{run:#?}");
+}
+
+#[test]
+fn a_command_that_writes_now_and_then_is_not_idle() {
+    let lab = Lab::new();
+    let script = "for i in 1 2 3 4 5; do echo $i; sleep 0.3; done";
+    lab.task().args(["--idle", "900ms"]).sh(script).ended_as("succeeded", 0);
+}
+
+#[test]
+fn too_much_output_ends_as_output_limit() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--output-bytes", "100k"]).sh("yes; echo not here");
+    run.ended_as("output_limit", 153);
+    // What is over the limit by less than what was in the pipe.
+    assert!(run.used("output_bytes") < 300_000.0 && run.stderr.len() < 300_000, "{}", run.stderr.len());
+    let run = lab.task().args(["--output-bytes", "100k"]).sh("yes >&2");
+    run.ended_as("output_limit", 153);
+}
+
+#[test]
+fn too_much_processor_time_of_all_processes_together_ends_as_cpu_time() {
+    let lab = Lab::new();
+    let burn = "burn() { while :; do :; done; }; burn & burn & burn & wait";
+    let run = lab.task().args(["--cpu-time", "600ms"]).sh(burn);
+    run.ended_as("cpu_time", 152);
+    assert!(run.evidence("cpu_time").unwrap().contains("of processor time"), "{run:#?}");
+    let used = run.used("cpu_user_seconds") + run.used("cpu_system_seconds");
+    assert!((0.55..1.2).contains(&used), "{used} s used: {run:#?}");
+}
+
+#[test]
+fn a_share_of_a_processor_is_what_a_burner_gets() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--cpus", "0.25", "--wall", "3s"]).sh("while :; do :; done & while :; do :; done");
+    run.ended_as("timeout", 124);
+    let used = run.used("cpu_user_seconds") + run.used("cpu_system_seconds");
+    let share = used / run.used("wall_seconds");
+    assert!((0.15..0.32).contains(&share), "a share of {share}: {run:#?}");
+}
+
+#[test]
+fn a_command_that_hits_a_limit_and_goes_on_has_succeeded() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--disk", "16M"]).sh("head -c 32M /dev/zero > filler; rm filler; echo fine > result");
+    run.ended_as("succeeded", 0);
+    assert!(run.hit("disk"), "{run:#?}");
+    let script =
+        "use POSIX; for (1 .. 60) { $pid = fork; last unless defined $pid; if (!$pid) { sleep 9; POSIX::_exit(0) } }";
+    let run = lab.task().args(["--pids", "20"]).run(["perl", "-e", script]);
+    run.ended_as("succeeded", 0);
+    assert!(run.hit("pids"), "{run:#?}");
+}
+
+#[test]
+fn what_was_used_is_in_the_receipt() {
+    let lab = Lab::new();
+    let script =
+        "head -c 3M /dev/zero > filler; perl -e '$x = q(x) x (30 << 20); 1 for 1 .. 3e6; sleep 0.3'; echo 12345";
+    let run = lab.task().sh(script);
+    run.ended_as("succeeded", 0);
+    let megabytes = |name: &str| run.used(name) / f64::from(1 << 20);
+    assert!((30.0..100.0).contains(&megabytes("memory_peak_bytes")), "{run:#?}");
+    assert!((3.0..8.0).contains(&megabytes("disk_peak_bytes")), "{run:#?}");
+    assert!(run.used("cpu_user_seconds") + run.used("cpu_system_seconds") > 0.03, "{run:#?}");
+    assert!(run.used("pids_peak") >= 2.0, "{run:#?}");
+    assert_eq!(run.used("output_bytes"), 6.0);
+    assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
+}
