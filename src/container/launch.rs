@@ -1,7 +1,7 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
 use super::place::Place;
-use super::running::{Group, ImageFile, Running};
+use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
@@ -18,10 +18,18 @@ pub(crate) fn privileged() -> bool {
         && caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
-/// Takes out of the spec what this machine cannot enforce, if the caller allowed that by name, and says what and why. Anything else that cannot be
-/// enforced is an error, before anything is made.
-pub(crate) fn degrade(spec: &mut Container) -> Result<Vec<(String, String)>> {
-    let Some(resources) = &mut spec.resources else { return Ok(Vec::new()) };
+/// What was found out about the machine while a spec was checked against it.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    hierarchy: Option<Hierarchy>,
+    /// What the caller allowed to be missing and is: its name and why.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Takes out of the spec what this machine cannot enforce, if the caller allowed that by name. Anything else that cannot be enforced is an error,
+/// before anything is made.
+pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
+    let Some(resources) = &mut spec.resources else { return Ok(Checked { hierarchy: None, missing: Vec::new() }) };
     let hierarchy = Hierarchy::probe()?;
     let mut missing = Vec::new();
     for refusal in hierarchy.refusals(Purpose::Task, resources)? {
@@ -36,29 +44,27 @@ pub(crate) fn degrade(spec: &mut Container) -> Result<Vec<(String, String)>> {
         // Without these no group can be made that measures a task; what else could be limited there is named as missing too.
         spec.resources = None;
     }
-    Ok(missing)
+    Ok(Checked { hierarchy: Some(hierarchy), missing })
 }
 
 /// Starts the container; its command may still fail to start, which the first message tells.
-pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Running> {
+pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: Stdio) -> Result<Running> {
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
-    let users = if privileged() { Users::of_root(&spec, place)? } else { Users::own(&spec) };
-    let (image, scratch) = match spec.file_system.scratch.backing {
+    let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
-            let image = ImageFile::new(place.image.clone());
             let size = disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
-            let mounted = disk::mount_image(&place.image, &place.templates, size)?;
-            (Some(image), Some(mounted))
+            let (disk, maker) = disk::begin(&place.templates, size)?;
+            (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
     };
-    let cgroup = match &spec.resources {
-        Some(resources) => {
-            let hierarchy = Hierarchy::probe()?;
-            Some(Group(Cgroup::create(&hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
+    let users = if privileged() { Users::of_root(&spec, place)? } else { Users::own(&spec) };
+    let cgroup = match (&spec.resources, &checked.hierarchy) {
+        (Some(resources), Some(hierarchy)) => {
+            Some(Group(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
         }
-        None => None,
+        _ => None,
     };
     let plan = Plan {
         user_namespace: users.namespace,
@@ -73,7 +79,7 @@ pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Run
         mounts: mounts::Plan {
             file_system: spec.file_system,
             stage: place.stage.clone(),
-            scratch,
+            disk,
             administrator: users.administrator,
             user: users.user,
             mappings: users.mappings,
@@ -91,7 +97,7 @@ pub(crate) fn launch(spec: Container, place: &Place, stdio: Stdio) -> Result<Run
         stdio,
     };
     let spawned = process::spawn(plan)?;
-    Ok(Running::new(spawned, cgroup, image, users.range))
+    Ok(Running::new(spawned, cgroup, maker, users.range))
 }
 
 /// Whose ids the container uses, and the user namespaces that this takes.

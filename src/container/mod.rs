@@ -9,6 +9,6 @@ mod place;
 mod running;
 
 pub(crate) use groups::{groups, remove_groups};
-pub(crate) use launch::{degrade, launch, privileged};
+pub(crate) use launch::{Checked, check, launch, privileged};
 pub(crate) use place::Place;
 pub(crate) use running::{Removal, Running};

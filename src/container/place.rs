@@ -9,9 +9,7 @@ pub(crate) struct Place {
     pub id: String,
     /// An empty directory over which init mounts its stage.
     pub stage: PathBuf,
-    /// The disk image, which does not exist yet.
-    pub image: PathBuf,
-    /// Formatted empty images, shared by all.
+    /// Formatted empty disk images, shared by all; the file system of this directory holds what the container writes.
     pub templates: PathBuf,
     /// A directory for the whole machine with the locks of id ranges.
     pub id_ranges: PathBuf,

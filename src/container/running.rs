@@ -2,11 +2,11 @@
 
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::disk::Maker;
 use crate::ns::Range;
 use crate::process::{Message, Spawned};
 use rustix::process::Signal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 /// A container whose command runs or ran. Dropping it ends and removes everything; [`Running::remove`] does the same and says what it did.
 #[derive(Debug)]
@@ -14,7 +14,8 @@ pub(crate) struct Running {
     spawned: Spawned,
     scratch: Option<OwnedFd>,
     cgroup: Option<Group>,
-    image: Option<ImageFile>,
+    maker: Option<Maker>,
+    has_disk: bool,
     range: Option<Range>,
     removed: bool,
 }
@@ -29,13 +30,8 @@ pub(crate) struct Removal {
 }
 
 impl Running {
-    pub(super) fn new(
-        spawned: Spawned,
-        cgroup: Option<Group>,
-        image: Option<ImageFile>,
-        range: Option<Range>,
-    ) -> Running {
-        Running { spawned, scratch: None, cgroup, image, range, removed: false }
+    pub(super) fn new(spawned: Spawned, cgroup: Option<Group>, maker: Option<Maker>, range: Option<Range>) -> Running {
+        Running { spawned, scratch: None, cgroup, maker, has_disk: false, range, removed: false }
     }
 
     /// The pid of the container's first process, in our PID namespace.
@@ -52,6 +48,7 @@ impl Running {
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
+                self.has_disk = self.maker.take().is_some(); // whoever made the disk is done
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
             }
@@ -111,12 +108,13 @@ impl Running {
         };
         let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
         note("processes, namespaces and mounts", ended);
+        if self.maker.take().is_some() || self.has_disk {
+            // It has no name: the kernel frees it and its loop device with the last mount.
+            note("disk image and loop device", Ok(()));
+        }
         self.scratch = None;
         if let Some(cgroup) = self.cgroup.take() {
             note("cgroup", cgroup.0.remove().map_err(Error::from));
-        }
-        if let Some(image) = self.image.take() {
-            note("disk image and loop device", image.remove());
         }
         if self.range.take().is_some() {
             note("id range", Ok(()));
@@ -140,36 +138,5 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Gone already after an orderly removal. What is left now is found by the next command of ours.
         let _ = self.0.remove();
-    }
-}
-
-/// The file of a disk image; removed when dropped.
-#[derive(Debug)]
-pub(crate) struct ImageFile(Option<PathBuf>);
-
-impl ImageFile {
-    pub(super) fn new(path: PathBuf) -> ImageFile {
-        ImageFile(Some(path))
-    }
-
-    fn remove(mut self) -> Result<()> {
-        self.unlink()
-    }
-
-    fn unlink(&mut self) -> Result<()> {
-        match self.0.take().map(|path| (std::fs::remove_file(&path), path)) {
-            None | Some((Ok(()), _)) => Ok(()),
-            Some((Err(cause), _)) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Some((Err(cause), path)) => {
-                Err(Error::os(Kind::Disk, cause).doing(format!("remove the disk image `{}`", path.display())))
-            }
-        }
-    }
-}
-
-impl Drop for ImageFile {
-    fn drop(&mut self) {
-        // An error is on its way up already; the next command of ours finds and removes the file.
-        let _ = self.unlink();
     }
 }

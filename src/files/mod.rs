@@ -1,10 +1,12 @@
-//! Files of our own on disk: atomic replace, creation, locks that a crash releases.
+//! Files of our own on disk: atomic replace, creation, locks that a crash releases; and the sockets between processes of ours.
 //!
 //! In: paths below the store or the state directory, which only we write. Out: whole files, never torn ones.
 //! Not here: anything inside a container's root or a workspace; those paths are hostile and go through `mounts::resolve`.
 
+mod channel;
 mod lock;
 
+pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::Lock;
 
 use crate::error::{Error, Kind, Result};

@@ -3,6 +3,7 @@
 //! Runs in init, in a mount namespace of its own, with the privilege to mount there: the machine's root before it enters
 //! the sandbox's user namespace, or an ordinary user inside it.
 
+use super::disk::Pending;
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
@@ -14,6 +15,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change, move_mount, open_tree,
 };
+use std::cell::{Cell, OnceCell};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -33,8 +35,8 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         .failing(Kind::Mount, || "make all mounts private")?;
     let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
     attach_to_host(&stage, &plan.stage)?;
-    let scratch = scratch(&stage, &mut plan)?;
-    let builder = Builder { scratch, stage, plan: &plan };
+    let disk = Cell::new(plan.disk.take());
+    let builder = Builder { scratch: OnceCell::new(), disk, stage, plan: &plan };
     let root = match &plan.file_system.root {
         Root::Empty => tmpfs(4 << 20, 4096, 0o755, plan.administrator, Attributes::WRITABLE)?,
         Root::Overlay { lower, shown } => {
@@ -54,12 +56,16 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     for path in &plan.file_system.read_only {
         read_only(root.as_fd(), path)?;
     }
-    Ok(Built { root, scratch: builder.scratch })
+    builder.scratch()?;
+    let scratch = builder.scratch.into_inner();
+    let scratch = scratch.ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
+    Ok(Built { root, scratch })
 }
 
 struct Builder<'plan> {
     stage: OwnedFd,
-    scratch: OwnedFd,
+    scratch: OnceCell<OwnedFd>,
+    disk: Cell<Option<Pending>>,
     plan: &'plan Plan,
 }
 
@@ -94,15 +100,32 @@ impl Builder<'_> {
         }
     }
 
+    /// The root of the scratch file system. It is brought to `<stage>/scratch` when the first step needs it, and so made in the
+    /// meantime.
+    fn scratch(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(scratch) = self.scratch.get() {
+            return Ok(scratch.as_fd());
+        }
+        let size = self.plan.file_system.scratch;
+        let mounted = match self.disk.take() {
+            Some(disk) => disk.wait()?,
+            None => tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?,
+        };
+        let place = resolve::directory(self.stage.as_fd(), Path::new("/scratch"), 0o700)?.0;
+        attach(&mounted, place.as_fd()).doing(|| "attach the scratch file system")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(&mounted, ".", flags, Mode::empty())
+            .failing(Kind::Mount, || "open the scratch file system")?;
+        Ok(self.scratch.get_or_init(|| root).as_fd())
+    }
+
     /// A detached copy of one mount.
     fn tree(&self, source: &Source) -> Result<OwnedFd> {
         match source {
             Source::Host(path) => clone_tree(CWD, path),
             Source::Scratch(name) => {
-                let (directory, new) = resolve::directory(self.scratch.as_fd(), Path::new(name), 0o700)?;
-                if new {
-                    own(directory.as_fd(), "", self.plan.user)?;
-                }
+                let directory = resolve::directory(self.scratch()?, Path::new(name), 0o700)?.0;
+                own(directory.as_fd(), "", self.plan.user)?;
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }
@@ -118,7 +141,7 @@ impl Builder<'_> {
         attach(&tree, place.as_fd()).doing(|| "stage the lower layer")?;
         for part in ["upper", "work"] {
             let path = format!("{changes}/{part}");
-            let directory = resolve::directory(self.scratch.as_fd(), Path::new(&path), 0o755)?.0;
+            let directory = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?.0;
             own(directory.as_fd(), "", owner)?;
         }
         let marks = if self.plan.user_xattr { "userxattr," } else { "" };
@@ -140,19 +163,6 @@ impl Builder<'_> {
             .failing(Kind::Mount, || "detach the view from the stage")?;
         Ok(made)
     }
-}
-
-/// Brings the scratch file system to `<stage>/scratch` and opens its root.
-fn scratch(stage: &OwnedFd, plan: &mut Plan) -> Result<OwnedFd> {
-    let size = plan.file_system.scratch;
-    let mounted = match plan.scratch.take() {
-        Some(mounted) => mounted,
-        None => tmpfs(size.bytes, size.inodes, 0o755, plan.administrator, Attributes::WRITABLE)?,
-    };
-    let place = resolve::directory(stage.as_fd(), Path::new("/scratch"), 0o700)?.0;
-    attach(&mounted, place.as_fd()).doing(|| "attach the scratch file system")?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(&mounted, ".", flags, Mode::empty()).failing(Kind::Mount, || "open the scratch file system")
 }
 
 /// A detached tmpfs of at most `bytes` and `inodes`.

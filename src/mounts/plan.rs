@@ -1,5 +1,6 @@
 //! What init is to build: the container's file system as data, and the descriptors that go with it.
 
+use super::disk::Pending;
 use crate::spec::root::{FileSystem, Owner, Shown};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -21,8 +22,8 @@ pub(crate) struct Plan {
     pub file_system: FileSystem,
     /// A directory of the host over which the stage is mounted, inside the container's mount namespace only.
     pub stage: PathBuf,
-    /// The scratch file system as a detached mount, where the parent had to make it.
-    pub scratch: Option<OwnedFd>,
+    /// The scratch file system where it takes privilege to make; it may still be in the making.
+    pub disk: Option<Pending>,
     /// Who [`Owner::Administrator`] is.
     pub administrator: Ids,
     /// Who [`Owner::User`] is.

@@ -2,17 +2,8 @@
 //! arrives whole or not at all. Descriptors travel with it (unix(7), SCM_RIGHTS).
 
 use crate::error::{Context, Error, Kind, Result, wire};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use crate::files;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// The largest message: an error chain of our own words.
-const LARGEST: usize = 16 * 1024;
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +29,12 @@ pub(crate) enum Message {
 
 /// One end of the pair.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub(crate) struct Channel(files::Channel);
 
 impl Channel {
     /// A connected pair: the parent's end and init's.
     pub(crate) fn pair() -> Result<(Channel, Channel)> {
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        files::Channel::pair()
             .failing(Kind::Internal, || "make a channel to the container")
             .map(|(ours, theirs)| (Channel(ours), Channel(theirs)))
     }
@@ -56,7 +47,7 @@ impl Channel {
     /// Says why the command could not be started. If even that fails, the parent learns it from our end.
     pub(crate) fn fail(&self, error: &Error) {
         let mut bytes = wire::to_bytes(error);
-        if bytes.len() >= LARGEST {
+        if bytes.len() >= files::Channel::LARGEST {
             bytes = wire::to_bytes(&Error::new(error.kind(), "the reason was too long to be sent"));
         }
         let _ = self.send(Tag::Failed, &bytes, None);
@@ -74,39 +65,13 @@ impl Channel {
     }
 
     fn send(&self, tag: Tag, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptor.into_iter().collect();
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        }
-        let tag = [tag as u8];
-        sendmsg(&self.0, &[IoSlice::new(&tag), IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
-            .failing(Kind::Lost, || "report to the parent")
-            .map(|_| ())
+        self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }
 
     /// Waits for the next message; `None` when the other end is gone.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
-        let mut bytes = vec![0_u8; LARGEST];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let length = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
-                other => break other.failing(Kind::Lost, || "hear from the container")?.bytes,
-            }
-        };
-        let descriptor = control
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                _ => None,
-            })
-            .flatten()
-            .last();
-        if length == 0 { Ok(None) } else { parse(&bytes[..length], descriptor).map(Some) }
+        let packet = self.0.receive().failing(Kind::Lost, || "hear from the container")?;
+        packet.map(|packet| parse(&packet.bytes, packet.descriptor)).transpose()
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use crate::container::{Place, groups, remove_groups};
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
-pub(crate) use profile::CHANGES;
+pub(crate) use profile::{CHANGES, FILES};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
 pub(crate) use run::{Site, explain, run};
 pub(crate) use streams::{Sink, Stream};

@@ -18,8 +18,10 @@ const HOME: &str = "/home/agent";
 const WORKSPACE: &str = "/workspace";
 const HOSTNAME: &str = "sandbox";
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The names in the scratch file system.
+/// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
 pub(crate) const CHANGES: &str = "workspace";
+/// The directory of the scratch file system that is a workspace by itself, where there was no folder to begin with.
+pub(crate) const FILES: &str = "files";
 
 /// Paths of /proc that tell of the machine or reach into it (the list of runc and moby, with the side channels of
 /// GHSA-6fw5-f8r9-fgfm and GHSA-jq35-85cj-fj4p).
@@ -171,7 +173,7 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
         shown: Shown::AsStored,
     };
     let workspace = match &options.workspace {
-        Workspace::Empty => bind(CHANGES, WORKSPACE),
+        Workspace::Empty => bind(FILES, WORKSPACE),
         Workspace::Directory(lower) => Step::Overlay {
             lower: lower.clone(),
             changes: CHANGES,

@@ -8,7 +8,7 @@ use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
 use super::streams::{Sink, Streams};
 use super::supervise::{Seen, Signals, Watch};
 use super::system;
-use crate::container::{self, Place, Running};
+use crate::container::{self, Checked, Place, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Stdio, Terminal};
 use crate::spec::Container;
@@ -32,7 +32,8 @@ pub(crate) struct Site<'run> {
 /// later is in the report.
 pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
     options.check()?;
-    let (spec, degraded) = plan(options)?;
+    let (spec, checked) = plan(options)?;
+    let degraded = degraded(&checked);
     let disk_bytes = spec.file_system.scratch.bytes;
     let signals = Signals::take()?;
     let (streams, stdio) = if options.terminal {
@@ -43,7 +44,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         let (streams, ends) = Streams::pipes(site.forward_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
-    let mut running = match container::launch(spec, &site.place, stdio) {
+    let mut running = match container::launch(spec, &checked, &site.place, stdio) {
         Ok(running) => running,
         Err(error) => return Ok(failed_to_start(error, degraded)),
     };
@@ -128,7 +129,7 @@ fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
 }
 
 /// The spec that the options and this machine give, with what the caller allowed to be missing.
-fn plan(options: &Options) -> Result<(Container, Vec<Degraded>)> {
+fn plan(options: &Options) -> Result<(Container, Checked)> {
     let system = system::look();
     let facts = profile::Facts {
         system: &system,
@@ -139,8 +140,13 @@ fn plan(options: &Options) -> Result<(Container, Vec<Degraded>)> {
         device: None,
     };
     let mut spec = container_spec(options, &facts);
-    let degraded = container::degrade(&mut spec)?;
-    Ok((spec, degraded.into_iter().map(|(name, reason)| Degraded { name, reason }).collect()))
+    let checked = container::check(&mut spec)?;
+    Ok((spec, checked))
+}
+
+fn degraded(checked: &Checked) -> Vec<Degraded> {
+    let missing = checked.missing.iter().cloned();
+    missing.map(|(name, reason)| Degraded { name, reason }).collect()
 }
 
 fn owner(path: &Path) -> Result<(u32, u32)> {
@@ -156,7 +162,7 @@ pub(crate) fn guarantee() -> Guarantee {
 /// What would be in force, as rows of a name and its value. Nothing is made.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
-    let (spec, degraded) = plan(options)?;
+    let (spec, checked) = plan(options)?;
     let mut rows = vec![
         ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
         (
@@ -189,7 +195,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         };
         (name.word().to_owned(), value)
     }));
-    rows.extend(degraded.into_iter().map(|each| (format!("missing: {}", each.name), each.reason)));
+    rows.extend(degraded(&checked).into_iter().map(|each| (format!("missing: {}", each.name), each.reason)));
     Ok(rows)
 }
 

@@ -10,7 +10,6 @@ use crate::error::{Error, Result, Step};
 use crate::files;
 use crate::sandbox::{self, Cleanup, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// Somebody who watches a task while it runs.
@@ -134,15 +133,9 @@ pub(super) fn place(store: &Store, id: &str) -> crate::sandbox::Place {
     crate::sandbox::Place {
         id: id.to_owned(),
         stage: store.task(id),
-        image: image(store, id),
         templates: store.templates(),
         id_ranges: store.id_ranges(),
     }
-}
-
-/// The task's disk image, while it runs.
-pub(super) fn image(store: &Store, id: &str) -> PathBuf {
-    store.task(id).join("disk.img")
 }
 
 fn stopped(outcome: Outcome, error: Error) -> Report {

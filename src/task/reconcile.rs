@@ -1,9 +1,8 @@
 //! What a supervisor that died left behind, found and removed by the next command (crash-only: there is no daemon to do it).
 //!
-//! The kernel has ended the sandbox's processes, mounts and namespaces already, and frees the loop device with them. Left are the cgroup, the disk image,
+//! The kernel has ended the sandbox's processes, mounts and namespaces already, and frees the loop device with them. Left are the cgroup,
 //! the lock's name, and a record without a receipt.
 
-use super::pipeline::image;
 use super::receipt::Receipt;
 use super::record;
 use super::store::Store;
@@ -52,13 +51,6 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
     for (name, done) in sandbox::remove_groups(id) {
         note(format!("cgroup {name}"), done);
     }
-    let image = image(store, id);
-    let removed = match std::fs::remove_file(&image) {
-        Ok(()) => Ok(true),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(cause) => Err(crate::files::failed(cause, "remove the disk image".to_owned())),
-    };
-    note("disk image".to_owned(), removed);
     let directory = store.task(id);
     if !directory.exists() || store.receipt(id)?.is_some() {
         return Ok(());
@@ -102,13 +94,7 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
             found.push(Leak { kind: "cgroup".into(), path });
         }
     }
-    for id in known {
-        let image = image(store, &id);
-        if image.exists() && !running.contains(&id) {
-            found.push(Leak { kind: "disk image".into(), path: image });
-        }
-    }
-    found.extend(loop_devices(store));
+    found.extend(loop_devices(store, running.len()));
     Ok(found)
 }
 
@@ -122,17 +108,30 @@ fn is_abandoned(group: &std::path::Path) -> bool {
     processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices whose image is in this store but has no running task any more.
-fn loop_devices(store: &Store) -> Vec<Leak> {
+/// Loop devices with an image of this store, if there are more than tasks that run. The kernel detaches one a moment after its last mount is gone,
+/// so what is seen at once is looked at again.
+fn loop_devices(store: &Store, running: usize) -> Vec<Leak> {
+    const MOMENT: Duration = Duration::from_millis(100);
+    const MOMENTS: u32 = 20;
+    let mut found = attached(store);
+    for _ in 0..MOMENTS {
+        if found.len() <= running {
+            return Vec::new();
+        }
+        std::thread::sleep(MOMENT);
+        found = attached(store);
+    }
+    found.into_iter().skip(running).map(|path| Leak { kind: "loop device".into(), path }).collect()
+}
+
+fn attached(store: &Store) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
+    let images = store.templates();
     entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-            let ours = backing.starts_with(&*store.tasks().to_string_lossy());
-            let gone = backing.trim_end().ends_with("(deleted)");
-            (ours && gone)
-                .then(|| Leak { kind: "loop device".into(), path: PathBuf::from("/dev").join(entry.file_name()) })
+            backing.starts_with(&*images.to_string_lossy()).then(|| PathBuf::from("/dev").join(entry.file_name()))
         })
         .collect()
 }

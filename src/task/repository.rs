@@ -126,7 +126,7 @@ impl Courier<'_> {
     fn clone_to(&self, commit: &str, target: &Path) -> Result<()> {
         // Full history, so that the agent can read it; not a link to the source's objects, which the agent could then break.
         let script = "git \"$@\" clone --quiet --no-local --no-checkout --template= /source . && git \"$@\" checkout --quiet --detach \"$COMMIT\" && git \"$@\" remote remove origin";
-        let mut collect = |scratch: BorrowedFd<'_>| super::tree::copy(scratch, Path::new(sandbox::CHANGES), target);
+        let mut collect = |scratch: BorrowedFd<'_>| super::tree::copy(scratch, Path::new(sandbox::FILES), target);
         self.run(script, &[], commit, Some(&mut collect)).map(|_| ())
     }
 

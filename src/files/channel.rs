@@ -1,0 +1,78 @@
+//! A pair of connected sockets for whole messages, each with at most one descriptor (unix(7), SOCK_SEQPACKET and SCM_RIGHTS).
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// One end of the pair.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+/// A whole message.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What came with it.
+    pub descriptor: Option<OwnedFd>,
+}
+
+impl Channel {
+    /// The largest message: an error chain of our own words.
+    pub(crate) const LARGEST: usize = 16 * 1024;
+
+    /// Two connected ends.
+    pub(crate) fn pair() -> Result<(Channel, Channel), Errno> {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Channel(one), Channel(other)))
+    }
+
+    /// Sends one message.
+    pub(crate) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
+    }
+
+    /// Waits for the next message; `None` when the other end is gone.
+    pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
+        let mut bytes = vec![0_u8; Self::LARGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let length = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => break other?.bytes,
+            }
+        };
+        let descriptor = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .last();
+        if length == 0 {
+            return Ok(None);
+        }
+        bytes.truncate(length);
+        Ok(Some(Packet { bytes, descriptor }))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
