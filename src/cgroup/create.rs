@@ -2,6 +2,7 @@
 
 use super::Cgroup;
 use super::controller::{Controller, Controllers};
+use super::devices::{self, DeviceControl};
 use super::directory::{self, Directory};
 use super::hierarchy::{Hierarchy, Layout, Tree, join};
 use super::limits;
@@ -79,7 +80,9 @@ impl Drop for Made {
     fn drop(&mut self) {
         if !self.kept {
             // An error is on its way already; what cannot be removed here shows up as a leftover.
-            self.paths.iter().rev().for_each(|path| drop(directory::remove(path)));
+            for path in self.paths.iter().rev() {
+                let _ = directory::remove(path);
+            }
         }
     }
 }
@@ -97,6 +100,9 @@ impl Cgroup {
     ) -> Result<Cgroup> {
         let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
         let mut wanted = plan::controllers(&writes).or(purpose.controllers(hierarchy));
+        if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
+            wanted.insert(Controller::Devices);
+        }
         let mut made = Made { paths: Vec::new(), kept: false };
         let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
         if let Some(tree) = &hierarchy.v2 {
@@ -115,15 +121,18 @@ impl Cgroup {
                 groups.push(make_v1(tree, path, &mut made)?);
             }
         }
-        let cgroup = Cgroup { groups };
-        for controller in wanted.iter().filter(|&each| cgroup.group(each).is_none()) {
-            return Err(Error::new(
-                Kind::LimitUnenforceable,
-                format!("no cgroup controller `{}` is mounted", controller.name_v1()),
-            )
-            .doing("create the container's cgroup"));
+        let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
+        if let Some(controller) = wanted.iter().find(|&each| cgroup.group(each).is_none()) {
+            let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
+            return Err(Error::new(Kind::LimitUnenforceable, reason)
+                .doing("create the container's cgroup")
+                .hint("run `brig doctor`"));
         }
         limits::write_all(&cgroup, &writes).doing(|| "create the container's cgroup")?;
+        if let Some(group) = cgroup.device_group() {
+            cgroup.devices =
+                devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
+        }
         made.kept = true;
         Ok(cgroup)
     }

@@ -73,10 +73,10 @@ impl Cgroup {
     /// Waits until no process is left in any group; `false` when the time is up first.
     pub(crate) fn wait_until_empty(&self, limit: Duration) -> Result<bool> {
         let end = Instant::now() + limit;
-        if let Some(group) = self.v2() {
-            if !wait_for(&group.directory, "populated 0", limit)? {
-                return Ok(false);
-            }
+        if let Some(group) = self.v2()
+            && !wait_for(&group.directory, "populated 0", limit)?
+        {
+            return Ok(false);
         }
         loop {
             let processes = self.processes_of_v1()?;

@@ -3,6 +3,7 @@
 use super::Cgroup;
 use super::controller::Controller;
 use super::create::Group;
+use super::devices::{self, DeviceControl};
 use super::plan::{self, Missing, Write};
 use super::refusal;
 use crate::error::{Error, Kind, Result, Step};
@@ -67,12 +68,21 @@ impl Cgroup {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         self.check_usage(limits)?;
         let old: Vec<Write> = writes.iter().filter_map(|write| self.old_value(write)).collect();
-        write_all(self, &writes).doing(|| "update the container's limits").map_err(|error| {
-            match write_all(self, &old) {
-                Ok(()) => error,
-                Err(second) => error.doing(format!("restore the old limits ({second})")),
-            }
+        let done = write_all(self, &writes).and_then(|()| self.update_devices(limits));
+        done.doing(|| "update the container's limits").map_err(|error| match write_all(self, &old) {
+            Ok(()) => error,
+            Err(second) => error.doing(format!("restore the old limits ({second})")),
         })
+    }
+
+    fn update_devices(&self, limits: &Resources) -> Result<()> {
+        let Some(group) = self.device_group().filter(|_| !limits.devices.is_empty()) else { return Ok(()) };
+        match devices::control(group, &limits.devices, false)? {
+            DeviceControl::InForce | DeviceControl::NotAsked => Ok(()),
+            DeviceControl::NotPermitted => Err(Error::os(Kind::Cgroup, Errno::PERM)
+                .doing("change the device rules")
+                .hint("run as root of the host")),
+        }
     }
 
     fn is_v1(&self, controller: Controller) -> bool {
@@ -94,12 +104,12 @@ impl Cgroup {
         Ok(())
     }
 
-    /// What a file says now, as a write that says it again. Files of several lines (devices, throttles) have no one value
+    /// What a file says now, as a write that says it again. Files of several lines (throttles) have no one value
     /// and are left as far as they got.
     fn old_value(&self, write: &Write) -> Option<Write> {
         let text = target(self, write).ok()?.directory.read(&write.file).ok()?;
         let value = text.trim();
-        let single = !value.is_empty() && !value.contains('\n') && write.controller != Some(Controller::Devices);
+        let single = !value.is_empty() && !value.contains('\n');
         single.then(|| Write { value: value.to_owned(), ..write.clone() })
     }
 }

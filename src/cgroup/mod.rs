@@ -38,6 +38,8 @@ pub(crate) use record::{Leftover as Remains, Record, leftovers, remove_leftover}
 pub(crate) use refusal::Refusal;
 pub(crate) use usage::{Evidence, Usage};
 
+pub(crate) use devices::DeviceControl;
+
 use controller::Controller;
 use create::Group;
 
@@ -45,6 +47,7 @@ use create::Group;
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     groups: Vec<Group>,
+    devices: DeviceControl,
 }
 
 impl Cgroup {
@@ -58,8 +61,28 @@ impl Cgroup {
         self.groups.iter().find(|group| group.is_v2)
     }
 
+    /// How far the device rules went when this was created.
+    pub(crate) fn devices(&self) -> DeviceControl {
+        self.devices
+    }
+
+    /// The group that has the device rules.
+    fn device_group(&self) -> Option<&Group> {
+        self.group(Controller::Devices).or_else(|| self.v2())
+    }
+
     /// The group that knows all processes: every one of ours does, v2's can do most with it.
     fn any(&self) -> Option<&Group> {
         self.v2().or_else(|| self.group(Controller::Freezer)).or_else(|| self.groups.first())
     }
+}
+
+/// Whether we are root of the host, and not only of a user namespace.
+fn is_host_root() -> bool {
+    // A map of everything onto itself is the first user namespace's (user_namespaces(7)).
+    let is_first = || {
+        std::fs::read_to_string("/proc/self/uid_map")
+            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+    };
+    rustix::process::geteuid().is_root() && is_first()
 }

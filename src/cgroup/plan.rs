@@ -1,7 +1,8 @@
 //! What the kernel must be told for a set of limits. No system calls: tests are tables.
 //!
 //! One write a file, and only for what is limited. The conversions from the specification's v1-minded numbers to v2 are
-//! those that runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md).
+//! those that runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md). Devices are apart, in
+//! `devices`: what must be written there depends on what is in force.
 
 use super::controller::{Controller, Controllers};
 use super::{plan_v1, plan_v2};
@@ -83,9 +84,6 @@ pub(crate) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> 
     }
     rdma(limits, &mut plan);
     plan_v1::network(&limits.network, &is_v1, &mut plan)?;
-    if is_v1(Controller::Devices) {
-        plan_v1::devices(&limits.devices, &mut plan)?;
-    }
     unified(limits, &is_v1, &mut plan)?;
     Ok(plan.0)
 }

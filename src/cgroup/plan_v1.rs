@@ -1,11 +1,10 @@
 //! The v1 half of the plan.
 
-use super::controller::Controller::{self, Cpu as CPU, Devices, Io as IO, Memory as MEMORY, NetCls, NetPrio};
-use super::devices::Rule;
+use super::controller::Controller::{self, Cpu as CPU, Io as IO, Memory as MEMORY, NetCls, NetPrio};
 use super::plan::{Missing, Plan};
 use super::plan_v2::{check_memory, check_weight};
 use crate::error::{Error, Kind, Result};
-use crate::spec::resources::{BlockIo, Cpu, DeviceRule, Memory, Network};
+use crate::spec::resources::{BlockIo, Cpu, Memory, Network};
 
 /// The kernel clamps shares in silence (`MIN_SHARES`, `MAX_SHARES` of sched.h), so they are checked here.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
@@ -120,15 +119,6 @@ pub(super) fn network(network: &Network, is_v1: &impl Fn(Controller) -> bool, pl
     }
     for each in &network.priorities {
         plan.add(NetPrio, "net_prio.ifpriomap", format!("{} {}", each.name, each.priority));
-    }
-    Ok(())
-}
-
-/// The kernel keeps the rules itself and takes them one by one in their order.
-pub(super) fn devices(rules: &[DeviceRule], plan: &mut Plan) -> Result<()> {
-    for rule in rules {
-        let rule = Rule::parse(rule)?;
-        plan.add(Devices, if rule.allow { "devices.allow" } else { "devices.deny" }, rule.to_v1());
     }
     Ok(())
 }

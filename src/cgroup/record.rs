@@ -3,6 +3,7 @@
 use super::Cgroup;
 use super::controller::{Controller, Controllers};
 use super::create::Group;
+use super::devices::DeviceControl;
 use super::directory::Directory;
 use super::hierarchy::Hierarchy;
 use super::path::PARENT;
@@ -58,7 +59,7 @@ impl Cgroup {
             let controllers: Controllers = each.controllers.iter().copied().collect();
             groups.push(Group { directory, controllers, is_v2: each.v2 });
         }
-        Ok(Cgroup { groups })
+        Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
     }
 
     /// Whether every group is gone.

@@ -26,14 +26,17 @@ impl Hierarchy {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         let mut refusals: Vec<Refusal> = Vec::new();
         let mut add = |refusal: Option<Refusal>| {
-            if let Some(refusal) = refusal {
-                if !refusals.iter().any(|each| each.limit == refusal.limit) {
-                    refusals.push(refusal);
-                }
+            if let Some(refusal) = refusal
+                && !refusals.iter().any(|each| each.limit == refusal.limit)
+            {
+                refusals.push(refusal);
             }
         };
         for controller in purpose.controllers(self).iter() {
             add(self.refuse_controller(controller, name_of(controller, "")));
+        }
+        if !limits.devices.is_empty() {
+            add(self.refuse_devices());
         }
         for write in &writes {
             let Some(controller) = write.controller else { continue };
@@ -68,6 +71,18 @@ impl Hierarchy {
         // At the root the kernel offers all it has; below it a parent, in practice systemd, withholds it.
         let fix = if base == tree.mount { self.fix_missing(controller) } else { fix_delegate(name) };
         refuse(reason, fix)
+    }
+
+    fn refuse_devices(&self) -> Option<Refusal> {
+        let refuse =
+            |reason: &str, fix: &str| Some(Refusal { limit: "devices", reason: reason.into(), fix: fix.into() });
+        if !super::is_host_root() {
+            return refuse("only root of the host may limit devices", "run as root");
+        }
+        if self.v2.is_none() && !self.is_v1(Controller::Devices) {
+            return refuse("no controller `devices` is mounted", "mount -t cgroup2 none /sys/fs/cgroup");
+        }
+        None
     }
 
     /// The file itself, looked for where it would be, in a group like the one that will be made.

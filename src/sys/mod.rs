@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
 
+pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod exec;
 pub(crate) mod keyring;

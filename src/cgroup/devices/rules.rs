@@ -38,18 +38,10 @@ impl Rule {
             Some("c" | "u") => DeviceKind::Character,
             Some(other) => return fail(format!("the type `{}` is none of a, b, c", other.escape_default())),
         };
-        let mut access = 0;
-        for letter in rule.access.as_deref().unwrap_or("rwm").chars() {
-            access |= match letter {
-                'r' => READ,
-                'w' => WRITE,
-                'm' => MKNOD,
-                _ => return fail(format!("the access `{}` is none of r, w, m", letter.escape_default())),
-            };
-        }
-        if access == 0 {
-            access = EVERY_ACCESS;
-        }
+        let word = rule.access.as_deref().filter(|word| !word.is_empty()).unwrap_or("rwm");
+        let Some(access) = access_bits(word) else {
+            return fail(format!("the access `{}` has letters besides r, w, m", word.escape_default()));
+        };
         let number = |value: Option<i64>| match value {
             None | Some(..0) => Ok(None),
             Some(value) => u32::try_from(value).map(Some),
@@ -61,6 +53,25 @@ impl Rule {
             return Ok(Rule { allow: rule.allow, kind, major: None, minor: None, access: EVERY_ACCESS });
         }
         Ok(Rule { allow: rule.allow, kind, major, minor, access })
+    }
+
+    /// Whether both are about exactly the same devices.
+    pub(super) fn same_devices(&self, other: &Rule) -> bool {
+        (self.kind, self.major, self.minor) == (other.kind, other.major, other.minor)
+    }
+
+    /// Whether every device of `other` is one of ours.
+    pub(super) fn covers(&self, other: &Rule) -> bool {
+        let covers = |ours: Option<u32>, others: Option<u32>| ours.is_none() || ours == others;
+        let kind = self.kind == DeviceKind::All || self.kind == other.kind;
+        kind && covers(self.major, other.major) && covers(self.minor, other.minor)
+    }
+
+    /// Whether some device is in both.
+    pub(super) fn overlaps(&self, other: &Rule) -> bool {
+        let meet = |ours: Option<u32>, others: Option<u32>| ours.is_none() || others.is_none() || ours == others;
+        let kind = self.kind == DeviceKind::All || other.kind == DeviceKind::All || self.kind == other.kind;
+        kind && meet(self.major, other.major) && meet(self.minor, other.minor)
     }
 
     /// As v1's `devices.allow` and `devices.deny` take it: `c 1:3 rwm`.
@@ -78,9 +89,39 @@ impl Rule {
     }
 }
 
+/// The bits of a word of `rwm`; `None` if there is any other letter.
+pub(super) fn access_bits(word: &str) -> Option<u8> {
+    word.chars().try_fold(0, |bits, letter| match letter {
+        'r' => Some(bits | READ),
+        'w' => Some(bits | WRITE),
+        'm' => Some(bits | MKNOD),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// `+ c 1:3 rw, - a`: rules for tests, in short.
+    pub(in crate::cgroup::devices) fn parse(text: &str) -> Vec<Rule> {
+        let rule = |text: &str| {
+            let words: Vec<_> = text.split_whitespace().collect();
+            let number = |at: usize| {
+                let word = words.get(2)?.split(':').nth(at)?;
+                word.parse::<i64>().ok()
+            };
+            let rule = DeviceRule {
+                allow: words[0] == "+",
+                kind: Some(words[1].to_owned()),
+                major: number(0),
+                minor: number(1),
+                access: words.get(3).map(|word| (*word).to_owned()),
+            };
+            Rule::parse(&rule).unwrap()
+        };
+        text.split(',').map(str::trim).filter(|text| !text.is_empty()).map(rule).collect()
+    }
 
     fn check(json: &str, expected: &str) {
         let text = match Rule::parse(&serde_json::from_str(json).unwrap()) {
@@ -100,7 +141,7 @@ mod tests {
         check(r#"{"allow": true, "type": "p"}"#, "read a device rule: the type `p` is none of a, b, c");
         check(
             r#"{"allow": true, "type": "c", "access": "rx"}"#,
-            "read a device rule: the access `x` is none of r, w, m",
+            "read a device rule: the access `rx` has letters besides r, w, m",
         );
         check(
             r#"{"allow": true, "type": "c", "major": 4294967296}"#,

@@ -222,3 +222,43 @@ fn what_can_be_enforced_here_is_not_refused() {
         Err(error) => assert_eq!(error.to_string(), "mark packets: cgroup v2 has no network controller"),
     }
 }
+
+#[test]
+fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
+    if !needs_root("device rules") {
+        return;
+    }
+    let rules = |text: &str| -> Resources { serde_json::from_str(&format!(r#"{{"devices": [{text}]}}"#)).unwrap() };
+    let null = r#"{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"}"#;
+    let zero = r#"{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 5, "access": "r"}"#;
+    for with_v1 in [true, false] {
+        let Some(mut place) = Place::new("devices") else { return };
+        if !with_v1 {
+            place.without_v1(Controller::Devices);
+        }
+        if !place.has_devices(with_v1) {
+            eprintln!("SKIP the device rules of {}: not mounted here", if with_v1 { "v1" } else { "v2" });
+            continue;
+        }
+        let group = place.create(Purpose::Container, &rules(null));
+        assert_eq!(group.devices(), DeviceControl::InForce);
+        // Each is a bit of the exit status: null may be opened, zero may not, and no node may be made of either.
+        let probe = |path: &str| {
+            format!(
+                "2>/dev/null; n=0; (: < /dev/null) && n=$((n+1)); (: < /dev/zero) && n=$((n+2)); \
+             mknod {path} c 1 3 && n=$((n+4)); rm -f {path}; exit $n"
+            )
+        };
+        let node = std::env::temp_dir().join(format!("brig-node-{}", std::process::id()));
+        let probe = probe(node.to_str().unwrap());
+        assert_eq!(Child::spawn(&group, &probe).wait(), "exit 1", "v1: {with_v1}");
+        group.update(&rules(zero)).unwrap();
+        assert_eq!(Child::spawn(&group, &probe).wait(), "exit 2", "v1: {with_v1}");
+        group.update(&rules(r#"{"allow": true, "access": "rwm"}"#)).unwrap();
+        assert_eq!(Child::spawn(&group, &probe).wait(), "exit 7", "v1: {with_v1}");
+        if !with_v1 {
+            let filters = crate::sys::bpf::device_filters(group.clone_into().unwrap()).unwrap();
+            assert_eq!(filters.len(), 1, "an update leaves the old filter in force");
+        }
+    }
+}

@@ -41,6 +41,15 @@ impl Place {
         &self.id
     }
 
+    /// As if `controller` were not mounted as v1.
+    pub(super) fn without_v1(&mut self, controller: Controller) {
+        self.hierarchy.v1.retain(|tree| !tree.controllers.has(controller));
+    }
+
+    pub(super) fn has_devices(&self, as_v1: bool) -> bool {
+        if as_v1 { self.hierarchy.is_v1(Controller::Devices) } else { self.hierarchy.v2.is_some() }
+    }
+
     pub(super) fn try_create(&self, purpose: Purpose, limits: &Resources) -> Result<Cgroup> {
         Cgroup::create(&self.hierarchy, &CgroupPath::task(&self.id)?, purpose, limits)
     }
