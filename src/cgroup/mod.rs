@@ -25,6 +25,7 @@ mod plan_v1;
 mod plan_v2;
 mod record;
 mod refusal;
+mod stats;
 mod usage;
 
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub(crate) use join::enter;
 pub(crate) use path::CgroupPath;
 pub(crate) use record::{Leftover as Remains, Record, leftovers, remove_leftover};
 pub(crate) use refusal::Refusal;
+pub(crate) use stats::Stats;
 pub(crate) use usage::{Evidence, Usage};
 
 pub(crate) use devices::DeviceControl;
@@ -77,12 +79,15 @@ impl Cgroup {
     }
 }
 
+/// The inode of the first user namespace (`PROC_USER_INIT_INO` of linux/proc_ns.h). A map of ids says less: a namespace may
+/// have the same one.
+const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
 /// Whether we are root of the host, and not only of a user namespace.
 fn is_host_root() -> bool {
-    // A map of everything onto itself is the first user namespace's (user_namespaces(7)).
     let is_first = || {
-        std::fs::read_to_string("/proc/self/uid_map")
-            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+        let namespace = rustix::fs::stat("/proc/self/ns/user");
+        namespace.is_ok_and(|status| status.st_ino == FIRST_USER_NAMESPACE)
     };
     rustix::process::geteuid().is_root() && is_first()
 }

@@ -11,11 +11,16 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// Says that a test does not run, past the capture of a test's output.
+pub(super) fn skip(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIP {why}");
+}
+
 /// Whether the test may go on; says loudly that it does not.
 pub(super) fn needs_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        eprintln!("SKIP {what}: needs root");
+        skip(&format!("{what}: needs root"));
     }
     is_root
 }
@@ -31,7 +36,7 @@ impl Place {
         let hierarchy = Hierarchy::probe().unwrap();
         let refusals = hierarchy.refusals(Purpose::Task, &Resources::default()).unwrap();
         if let Some(refusal) = refusals.first() {
-            eprintln!("SKIP groups of `{name}`: needs root or a delegated group ({})", refusal.reason);
+            skip(&format!("groups of `{name}`: needs root or a delegated group ({})", refusal.reason));
             return None;
         }
         Some(Place { hierarchy, id: format!("test-{name}-{}", std::process::id()) })
