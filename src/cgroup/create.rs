@@ -10,8 +10,12 @@ use super::path::{CgroupPath, PARENT};
 use super::plan;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
+use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+
+/// How often a parent may be taken away under our hands.
+const MAKE_TRIES: u32 = 10;
 
 /// What a group is for, and so which controllers it needs besides those with limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +74,21 @@ impl Hierarchy {
     }
 }
 
-/// Groups made so far. Dropped before it is kept, it removes them, newest first.
-struct Made {
-    paths: Vec<PathBuf>,
-    kept: bool,
+/// Groups made so far. Dropped before they are kept, it removes them, newest first.
+#[derive(Default)]
+pub(super) struct Made(Vec<PathBuf>);
+
+impl Made {
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if !self.kept {
-            // An error is on its way already; what cannot be removed here shows up as a leftover.
-            for path in self.paths.iter().rev() {
-                let _ = directory::remove(path);
-            }
+        for path in self.0.iter().rev() {
+            // One by one and not what is below: a parent that we made may be in use by another by now, and stays then.
+            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
         }
     }
 }
@@ -103,7 +109,7 @@ impl Cgroup {
         if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
             wanted.insert(Controller::Devices);
         }
-        let mut made = Made { paths: Vec::new(), kept: false };
+        let mut made = Made::default();
         let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
         if let Some(tree) = &hierarchy.v2 {
             let of_v2: Controllers = wanted.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
@@ -133,7 +139,7 @@ impl Cgroup {
             cgroup.devices =
                 devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
         }
-        made.kept = true;
+        made.keep();
         Ok(cgroup)
     }
 }
@@ -142,74 +148,112 @@ fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-fn make_v1(tree: &Tree, path: &CgroupPath, made: &mut Made) -> Result<Group> {
+/// v1: on `cpuset` a new group may run nowhere until it is told where.
+struct OnV1 {
+    is_cpuset: bool,
+}
+
+impl Steps for OnV1 {
+    fn prepare(&self, _parent: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(&self, parent: &Path, new: &Path) -> Result<()> {
+        if self.is_cpuset { inherit_cpuset(parent, new) } else { Ok(()) }
+    }
+}
+
+/// v2: each group on the way hands its controllers down.
+struct OnV2<'a> {
+    tree: &'a Tree,
+    controllers: Controllers,
+}
+
+impl Steps for OnV2<'_> {
+    fn prepare(&self, parent: &Path) -> Result<()> {
+        super::delegate::enable(self.tree, parent, self.controllers)
+    }
+
+    fn finish(&self, _parent: &Path, _new: &Path) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, made: &mut Made) -> Result<Group> {
     let base = match path {
         CgroupPath::Absolute(_) => tree.mount.clone(),
         CgroupPath::Task(_) | CgroupPath::Relative(_) => tree.own_directory(),
     };
-    let is_cpuset = tree.controllers.has(Controller::Cpuset);
-    let leaf = make_path(
-        &base,
-        path,
-        made,
-        |_| Ok(()),
-        |parent, new| {
-            if is_cpuset { inherit_cpuset(parent, new) } else { Ok(()) }
-        },
-    )?;
-    let directory = open(&leaf)?;
+    let steps = OnV1 { is_cpuset: tree.controllers.has(Controller::Cpuset) };
+    let directory = open(&make_path(&base, path, made, &steps)?)?;
     Ok(Group { directory, controllers: tree.controllers, is_v2: false })
 }
 
 fn make_v2(tree: &Tree, path: &CgroupPath, controllers: Controllers, made: &mut Made) -> Result<Group> {
+    let own = tree.own_directory();
     let base = match path {
         CgroupPath::Absolute(_) => tree.mount.clone(),
         CgroupPath::Relative(_) if rustix::process::geteuid().is_root() => {
-            tree.own_directory().parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into()
+            own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into()
         }
-        CgroupPath::Relative(_) | CgroupPath::Task(_) => match tree.delegated() {
-            Some(base) => base,
-            None => {
-                return Err(Error::os(Kind::Cgroup, Errno::ACCESS)
-                    .doing(format!("make a group in `{}`", tree.own_directory().display()))
-                    .hint(super::refusal::fix_permission()));
-            }
-        },
+        CgroupPath::Relative(_) | CgroupPath::Task(_) => tree.delegated().ok_or_else(|| {
+            Error::os(Kind::Cgroup, Errno::ACCESS)
+                .doing(format!("make a group in `{}`", own.display()))
+                .hint(super::refusal::fix_permission())
+        })?,
     };
-    let leaf =
-        make_path(&base, path, made, |parent| super::delegate::enable(tree, parent, controllers), |_, _| Ok(()))?;
-    let directory = open(&leaf)?;
+    let directory = open(&make_path(&base, path, made, &OnV2 { tree, controllers })?)?;
     Ok(Group { directory, controllers, is_v2: true })
 }
 
+/// What is done around the making of one group.
+pub(super) trait Steps {
+    /// Before children are made in `parent`.
+    fn prepare(&self, parent: &Path) -> Result<()>;
+    /// After `new` was made.
+    fn finish(&self, parent: &Path, new: &Path) -> Result<()>;
+}
+
 /// Makes each group on the way from `base`, and the last one so that it is ours alone.
-fn make_path(
-    base: &Path,
-    path: &CgroupPath,
-    made: &mut Made,
-    prepare: impl Fn(&Path) -> Result<()>,
-    finish: impl Fn(&Path, &Path) -> Result<()>,
-) -> Result<PathBuf> {
+fn make_path(base: &Path, path: &CgroupPath, made: &mut Made, steps: &impl Steps) -> Result<PathBuf> {
     let (parents, leaf) = match path {
         CgroupPath::Task(id) => (PARENT, id.as_str()),
         CgroupPath::Absolute(path) | CgroupPath::Relative(path) => path.rsplit_once('/').unwrap_or(("", path)),
     };
+    for attempt in 1.. {
+        match make_once(base, parents, leaf, matches!(path, CgroupPath::Task(_)), made, steps) {
+            // Somebody has just removed a parent that was empty: it is made again.
+            Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) && attempt < MAKE_TRIES => {}
+            other => return other,
+        }
+    }
+    Ok(join(base, leaf))
+}
+
+fn make_once(
+    base: &Path,
+    parents: &str,
+    leaf: &str,
+    is_new: bool,
+    made: &mut Made,
+    steps: &impl Steps,
+) -> Result<PathBuf> {
     let mut parent = base.to_path_buf();
     for name in parents.split('/').filter(|name| !name.is_empty()) {
-        prepare(&parent)?;
+        steps.prepare(&parent)?;
         let next = parent.join(name);
         if make(&next)? {
-            made.paths.push(next.clone());
-            finish(&parent, &next)?;
+            made.0.push(next.clone());
+            steps.finish(&parent, &next)?;
         }
         parent = next;
     }
-    prepare(&parent)?;
+    steps.prepare(&parent)?;
     let leaf = join(&parent, leaf);
     if make(&leaf)? {
-        made.paths.push(leaf.clone());
-        finish(&parent, &leaf)?;
-    } else if matches!(path, CgroupPath::Task(_)) {
+        made.0.push(leaf.clone());
+        steps.finish(&parent, &leaf)?;
+    } else if is_new {
         return Err(Error::new(Kind::Exists, "there is a group of that name already")
             .doing(format!("make the group `{}`", leaf.display()))
             .hint("run `brig doctor --leaks`"));

@@ -216,7 +216,7 @@ mod tests {
         Hierarchy::from_parts(own, mountinfo.as_bytes())
     }
 
-    fn tree<'a>(hierarchy: &'a Hierarchy, controller: Controller) -> (&'a str, &'a str) {
+    fn tree(hierarchy: &Hierarchy, controller: Controller) -> (&str, &str) {
         let tree = hierarchy.v1_of(controller).unwrap();
         (tree.mount.to_str().unwrap(), &tree.own)
     }

@@ -8,6 +8,7 @@
 //! Layouts: v2 alone; v1 controllers beside a v2 tree, which then kills, freezes and counts time; v1 alone.
 //! Not here: who may have which limits, and when. Never: moving a survivor of a container to the root group.
 
+mod below;
 mod controller;
 mod create;
 mod delegate;
@@ -27,6 +28,7 @@ mod record;
 mod refusal;
 mod stats;
 mod usage;
+mod widen;
 
 #[cfg(test)]
 mod tests;

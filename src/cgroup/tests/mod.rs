@@ -43,6 +43,7 @@ fn a_limit_of_tasks_refuses_forks_and_counts_them() {
     assert_ne!(shell.wait(), "exit 0");
     assert!(group.evidence().unwrap().pids_max_hits >= 1);
     assert_eq!(group.usage().unwrap().pids_peak, Some(3));
+    group.kill().unwrap();
 }
 
 #[test]
@@ -135,9 +136,9 @@ fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
     if !needs_root("a container's group is below the mount point") {
         return;
     }
-    let hierarchy = Hierarchy::probe().unwrap();
+    let hierarchy = place.hierarchy();
     let path = CgroupPath::parse(&format!("/brig-test/{}", place.id())).unwrap();
-    let create = || Cgroup::create(&hierarchy, &path, Purpose::Container, &memory(megabytes(64)));
+    let create = || Cgroup::create(hierarchy, &path, Purpose::Container, &memory(megabytes(64)));
     let first = create().unwrap();
     let second = create().unwrap();
     let mut child = Child::spawn(&second, "exec sleep 60");
@@ -191,7 +192,7 @@ fn a_record_opens_the_same_groups_and_finds_strays() {
     assert_eq!(again.record(), group.record());
     let mut child = Child::spawn(&group, "exec sleep 60");
     assert_eq!(again.processes().unwrap(), vec![child.id()]);
-    let found = record::leftovers(&Hierarchy::probe().unwrap());
+    let found = record::leftovers(place.hierarchy());
     let mine: Vec<_> = found.iter().filter(|each| each.id == place.id()).collect();
     assert_eq!(mine.len(), group.groups.len());
     assert!(mine.iter().all(|each| each.processes == 1));
@@ -208,8 +209,8 @@ fn a_container_without_limits_costs_one_group() {
 
 #[test]
 fn what_can_be_enforced_here_is_not_refused() {
-    let Some(_place) = Place::new("refusals") else { return };
-    let hierarchy = Hierarchy::probe().unwrap();
+    let Some(place) = Place::new("refusals") else { return };
+    let hierarchy = place.hierarchy();
     let limits = memory(megabytes(64));
     assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
     let limits: Resources =
@@ -267,17 +268,116 @@ fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
 fn the_statistics_of_a_container_that_is_observed_are_complete() {
     let Some(place) = Place::new("stats") else { return };
     let group = place.create(Purpose::Observed, &memory(megabytes(64)));
-    let mut child = Child::spawn(&group, "while :; do :; done");
-    support::until("it runs", || group.stats().cpu.usage.total > 30_000_000);
+    let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
+    support::until("it runs", || {
+        let stats = group.stats();
+        stats.cpu.usage.user > 0 && stats.pids.current == 1
+    });
     let stats = group.stats();
     assert_eq!(stats.memory.usage.limit, 64 << 20);
     assert!(stats.memory.usage.usage > 0 && !stats.memory.raw.is_empty(), "{stats:?}");
     assert_eq!((stats.pids.current, stats.pids.limit), (1, 0));
-    assert!(stats.cpu.usage.user > 0, "{stats:?}");
+    assert!(stats.cpu.usage.total >= 10_000_000, "{stats:?}");
     let v1 = group.groups.iter().any(|group| !group.is_v2);
     assert_eq!(stats.cpuset.cpus.is_empty(), !v1, "{stats:?}");
     let percpu: u64 = stats.cpu.usage.percpu.iter().sum();
     assert!(!v1 || percpu > 0 && !stats.cpu.usage.percpu_user.is_empty(), "{stats:?}");
     group.kill().unwrap();
     child.wait();
+}
+
+#[test]
+fn a_container_gets_the_controllers_that_an_update_needs() {
+    let Some(place) = Place::new("widen") else { return };
+    let mut group = place.create(Purpose::Container, &Resources::default());
+    let mut child = Child::spawn(&group, "exec sleep 60");
+    let limits: Resources =
+        serde_json::from_str(r#"{"pids": {"limit": 7}, "memory": {"limit": 67108864, "swap": 67108864}}"#).unwrap();
+    assert!(group.update(&limits).unwrap_err().to_string().contains("the container has no group of the controller"));
+    group.widen(place.hierarchy(), &CgroupPath::task(place.id()).unwrap(), &limits).unwrap();
+    group.update(&limits).unwrap();
+    let pids = group.group(Controller::Pids).unwrap();
+    assert_eq!(pids.directory.get("pids.max").unwrap().trim(), "7");
+    assert_eq!(pids.directory.get("cgroup.procs").unwrap().trim(), child.id().to_string());
+    assert_eq!(group.usage().unwrap().pids_current, Some(1));
+    group.kill().unwrap();
+    child.wait();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+}
+
+#[test]
+fn a_process_joins_a_group_below_and_never_one_beside() {
+    let Some(place) = Place::new("below") else { return };
+    let group = place.create(Purpose::Container, &Resources::default());
+    let (_, path) = group.record().paths().map(|(name, path)| (name, path.to_path_buf())).next().unwrap();
+    std::fs::create_dir(path.join("inner")).unwrap();
+    let below = group.below(&["/inner"]).unwrap();
+    let mut child = Child::spawn(&below, "exec sleep 60");
+    assert_eq!(std::fs::read_to_string(path.join("inner/cgroup.procs")).unwrap().trim(), child.id().to_string());
+    assert_eq!(group.processes().unwrap(), vec![child.id()]);
+    let again = group.of_process(child.id()).unwrap();
+    assert_eq!(again.record(), below.record());
+    let beside = format!("../{}x", place.id());
+    assert_eq!(group.below(&[&beside]).unwrap_err().to_string(), format!("bad sub cgroup path: {beside}"));
+    assert_eq!(group.below(&["/outer"]).unwrap_err().errno(), Some(libc::ENOENT));
+    let outside = group.of_process(std::process::id() as i32).unwrap_err().to_string();
+    assert!(outside.ends_with(": it is outside the container's"), "{outside}");
+    group.kill().unwrap();
+    child.wait();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+}
+
+#[test]
+fn a_group_that_is_given_away_can_be_filled_by_its_new_owner() {
+    if !needs_root("to give a group away") {
+        return;
+    }
+    let Some(place) = Place::new("give") else { return };
+    let group = place.create(Purpose::Container, &Resources::default());
+    group.give_to(65534).unwrap();
+    let Some(v2) = group.v2().map(|group| group.directory.path().to_path_buf()) else {
+        support::skip("to give a group away: needs cgroup v2");
+        return;
+    };
+    let try_as_owner = |path: &std::path::Path| {
+        let mut command = std::process::Command::new("/bin/mkdir");
+        std::os::unix::process::CommandExt::uid(&mut command, 65534);
+        command.arg(path).stderr(std::process::Stdio::null()).status().unwrap().success()
+    };
+    assert!(try_as_owner(&v2.join("child")));
+    assert!(!try_as_owner(&v2.parent().unwrap().join(format!("{}-beside", place.id()))));
+    use std::os::unix::fs::MetadataExt;
+    let owner = |file: &str| std::fs::metadata(v2.join(file)).unwrap().uid();
+    assert_eq!((owner("cgroup.procs"), owner("cgroup.freeze")), (65534, 0));
+    group.remove().map_err(crate::error::Error::from).unwrap();
+}
+
+#[test]
+fn an_ordinary_user_passes_the_same_tests_in_groups_that_were_given_to_him() {
+    if !support::is_first_run() || !needs_root("to give groups to a user") {
+        return;
+    }
+    let Some(place) = Place::new("user") else { return };
+    let group = place.create(Purpose::Observed, &Resources::default());
+    group.give_to(65534).unwrap();
+    // No more than systemd-run or an administrator's script would give away.
+    for (_, path) in group.record().paths() {
+        for file in ["", "cgroup.procs", "tasks"] {
+            let _ = std::os::unix::fs::chown(path.join(file), Some(65534), None);
+        }
+    }
+    let (status, output) = support::run_again(Some(&group), "user");
+    assert_eq!(status, "exit 0", "{output}");
+    assert!(output.contains("a_memory_hog_is_killed_and_counted ... ok"), "{output}");
+    assert!(!output.contains("SKIP groups of"), "{output}");
+}
+
+#[test]
+fn the_same_holds_where_there_is_no_v2_tree() {
+    if !support::is_first_run() || Hierarchy::probe().unwrap().layout() == Layout::Unified {
+        return support::skip("the legacy layout: needs v1 controllers");
+    }
+    let (status, output) = support::run_again(None, "legacy");
+    assert_eq!(status, "exit 0", "{output}");
+    assert!(output.contains("a_storm_of_forks_is_killed_to_the_last_process ... ok"), "{output}");
 }

@@ -25,6 +25,40 @@ pub(super) fn needs_root(what: &str) -> bool {
     is_root
 }
 
+/// How this program says to itself that it runs the tests once more, as `user` or without a v2 tree.
+const AGAIN: &str = "BRIG_TEST_CGROUP_AGAIN";
+
+/// Whether these tests run for the first time, and not by [`run_again`].
+pub(super) fn is_first_run() -> bool {
+    std::env::var_os(AGAIN).is_none()
+}
+
+/// Runs the tests of groups in another process: as an ordinary user in `group`, or as we are.
+pub(super) fn run_again(group: Option<&Cgroup>, how: &str) -> (String, String) {
+    // A copy, since the user may not be able to read where it was built.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let program = directory.path().join("tests");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut command = Command::new("/bin/sh");
+    command.arg("-c").arg(format!("read go; exec {} cgroup::tests:: 2>&1", program.display()));
+    command.env(AGAIN, how).env("RUST_BACKTRACE", "0").current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped());
+    if group.is_some() {
+        command.uid(65534).gid(65534);
+    }
+    let mut child = command.spawn().unwrap();
+    if let Some(group) = group {
+        group.join(child.id() as i32).unwrap();
+    }
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let status = match output.status.signal() {
+        Some(signal) => format!("signal {signal}"),
+        None => format!("exit {}", output.status.code().unwrap()),
+    };
+    (status, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// The place of one test's groups.
 pub(super) struct Place {
     hierarchy: Hierarchy,
@@ -33,7 +67,10 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new(name: &str) -> Option<Place> {
-        let hierarchy = Hierarchy::probe().unwrap();
+        let mut hierarchy = Hierarchy::probe().unwrap();
+        if std::env::var(AGAIN).is_ok_and(|how| how == "legacy") {
+            hierarchy.v2 = None;
+        }
         let refusals = hierarchy.refusals(Purpose::Task, &Resources::default()).unwrap();
         if let Some(refusal) = refusals.first() {
             skip(&format!("groups of `{name}`: needs root or a delegated group ({})", refusal.reason));
@@ -44,6 +81,10 @@ impl Place {
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(super) fn hierarchy(&self) -> &Hierarchy {
+        &self.hierarchy
     }
 
     /// As if `controller` were not mounted as v1.
@@ -77,9 +118,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let left = self.left();
         for path in &left {
-            // Only v2's has it, and every process of a test is in it.
-            let _ =
-                std::fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).map(|mut file| file.write(b"1"));
+            let mut processes = Vec::new();
+            let _ = directory::Directory::open(path).and_then(|group| group.processes(&mut processes));
+            for pid in processes.into_iter().filter_map(rustix::process::Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
         }
         for path in &left {
             let _ = directory::remove(path);
