@@ -27,11 +27,12 @@ mod plan_v2;
 mod record;
 mod refusal;
 mod stats;
+pub(crate) mod systemd;
 mod usage;
 mod widen;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use create::Purpose;
 pub(crate) use hierarchy::{Hierarchy, Layout};

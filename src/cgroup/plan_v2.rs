@@ -33,7 +33,7 @@ pub(super) fn memory(limits: &Resources, plan: &mut Plan) -> Result<()> {
 }
 
 /// v1 counts memory and swap together, v2 swap alone.
-fn swap_alone(memory: &Memory) -> Result<Option<i64>> {
+pub(super) fn swap_alone(memory: &Memory) -> Result<Option<i64>> {
     let (limit, swap) = check_memory(memory)?;
     match (limit, swap) {
         // Unlimited memory alone has always meant unlimited swap too.
@@ -87,7 +87,7 @@ pub(super) fn cpu(cpu: &Cpu, plan: &mut Plan) -> Result<()> {
 
 /// 2..1024..262144 to 1..100..10000, smooth through all three points: quadratic in the logarithm (runc 1.3, crun 1.21;
 /// the older straight line made a default container's weight 39).
-fn weight_of_shares(shares: u64) -> u64 {
+pub(super) fn weight_of_shares(shares: u64) -> u64 {
     match shares {
         0..=2 => 1,
         SHARES_MAX.. => WEIGHT_MAX,

@@ -28,6 +28,16 @@ impl DeviceList {
         Ok(list)
     }
 
+    /// Whether a device that no exception names may be used.
+    pub(in crate::cgroup) fn allows_by_default(&self) -> bool {
+        self.allow
+    }
+
+    /// What is allowed where nothing else is, or the other way round.
+    pub(in crate::cgroup) fn exceptions(&self) -> &[Rule] {
+        &self.exceptions
+    }
+
     /// What `devices.list` says. A group in which everything is allowed does not list its exceptions: then `None`.
     pub(in crate::cgroup) fn parse(text: &str) -> Option<DeviceList> {
         let mut exceptions = Vec::new();
@@ -76,7 +86,7 @@ impl DeviceList {
 
 /// What a group must be told to get from `current` (unknown: anything) to `target`. Where it can be, nothing that stays
 /// allowed is denied for a moment.
-pub(in crate::cgroup) fn orders(current: Option<&DeviceList>, target: &DeviceList) -> Vec<Rule> {
+pub(super) fn orders(current: Option<&DeviceList>, target: &DeviceList) -> Vec<Rule> {
     let all = Rule { allow: target.allow, kind: DeviceKind::All, major: None, minor: None, access: EVERY_ACCESS };
     let Some(current) = current.filter(|current| !current.allow && !target.allow) else {
         return std::iter::once(all).chain(target.exceptions.iter().cloned()).collect();

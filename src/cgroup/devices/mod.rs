@@ -10,5 +10,5 @@ mod rules;
 
 pub(crate) use attach::DeviceControl;
 pub(super) use attach::control;
-pub(super) use list::{DeviceList, orders};
-pub(crate) use rules::Rule;
+pub(super) use list::DeviceList;
+pub(super) use rules::{DeviceKind, Rule};

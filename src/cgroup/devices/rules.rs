@@ -77,15 +77,18 @@ impl Rule {
     /// As v1's `devices.allow` and `devices.deny` take it: `c 1:3 rwm`.
     pub(crate) fn to_v1(&self) -> String {
         let number = |value: Option<u32>| value.map_or("*".to_owned(), |value| value.to_string());
-        let letters = [(READ, 'r'), (WRITE, 'w'), (MKNOD, 'm')];
-        let access: String =
-            letters.iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter).collect();
         let kind = match self.kind {
             DeviceKind::All => 'a',
             DeviceKind::Block => 'b',
             DeviceKind::Character => 'c',
         };
-        format!("{kind} {}:{} {access}", number(self.major), number(self.minor))
+        format!("{kind} {}:{} {}", number(self.major), number(self.minor), self.access_letters())
+    }
+
+    /// `rwm`, as far as it goes.
+    pub(in crate::cgroup) fn access_letters(&self) -> String {
+        let letters = [(READ, 'r'), (WRITE, 'w'), (MKNOD, 'm')];
+        letters.iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Real groups on this machine: each test makes its own below the groups that this process is in, and leaves none.
 
-mod support;
+pub(crate) mod support;
 
 use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};

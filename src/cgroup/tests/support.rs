@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Says that a test does not run, past the capture of a test's output.
-pub(super) fn skip(why: &str) {
+pub(crate) fn skip(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIP {why}");
 }
 

@@ -1,0 +1,264 @@
+//! Talking to systemd's manager: units started, changed, joined and stopped.
+
+use super::bus::{ANSWER_WAIT, Address, Bus, Failure, Peer};
+use super::names::{Manager, Unit};
+use super::properties::{Host, of_limits, of_unit};
+use super::wire::{Call, Message, Property, Writer};
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::spec::resources::Resources;
+use std::path::PathBuf;
+use std::time::Instant;
+
+const SERVICE: &str = "org.freedesktop.systemd1";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// A connection to a manager.
+#[derive(Debug)]
+pub(crate) struct Systemd {
+    bus: Bus,
+    version: u32,
+}
+
+impl Systemd {
+    /// Connects to the host's manager, or to this user's own.
+    pub(crate) fn connect(manager: Manager) -> Result<Systemd> {
+        let words = || match manager {
+            Manager::System => "connect to systemd",
+            Manager::User => "connect to the user's systemd",
+        };
+        let mut cause = Error::new(Kind::Cgroup, "there is no bus");
+        for (address, peer) in addresses(manager) {
+            match Bus::connect(&address, peer).and_then(Systemd::on) {
+                Ok(systemd) => return Ok(systemd),
+                Err(error) => cause = error,
+            }
+        }
+        Err(cause.doing(words()).hint("use the cgroupfs driver (without --systemd-cgroup), or start systemd and D-Bus"))
+    }
+
+    pub(super) fn on(mut bus: Bus) -> Result<Systemd> {
+        if bus.peer() == Peer::Bus {
+            // Through a bus, signals come only to those who asked the bus for them and systemd to send them.
+            let mut rule = Writer::default();
+            rule.text(&format!("type='signal',sender='{SERVICE}',interface='{MANAGER}',member='JobRemoved'"));
+            let call = Call {
+                destination: Some("org.freedesktop.DBus"),
+                path: "/org/freedesktop/DBus",
+                interface: "org.freedesktop.DBus",
+                member: "AddMatch",
+                signature: "s",
+                body: rule.into_bytes(),
+            };
+            bus.call(&call).map_err(Error::from)?;
+        }
+        let mut systemd = Systemd { bus, version: 0 };
+        if systemd.bus.peer() == Peer::Bus {
+            systemd.call("Subscribe", "", Writer::default()).map_err(Error::from)?;
+        }
+        systemd.version = version(&systemd.property("Version")?);
+        Ok(systemd)
+    }
+
+    /// The version of systemd, such as 257; 0 if it does not say.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The manager's own group, below which its units are: empty for the host's, `user.slice/…/user@1000.service` for a
+    /// user's.
+    pub(crate) fn group(&mut self) -> Result<String> {
+        Ok(self.property("ControlGroup")?.trim_matches('/').to_owned())
+    }
+
+    /// Starts the unit with `pid` in it and waits until it is there. A failed unit of that name, left by a container that
+    /// died, is cleared away first.
+    pub(crate) fn start(
+        &mut self,
+        unit: &Unit,
+        pid: Option<i32>,
+        limits: &Resources,
+        extra: &[Property],
+        is_v2: bool,
+    ) -> Result<()> {
+        let words = || format!("start the unit `{}`", unit.name);
+        let devices = devices_of_host();
+        let host = Host { version: self.version, is_v2, devices: &devices };
+        let mut properties = of_unit(unit, pid, host);
+        properties.extend(of_limits(limits, host).doing(words)?);
+        properties.extend(extra.iter().cloned());
+        let job = match self.start_once(unit, &properties) {
+            Err(Failure::Refused { name, .. }) if name == UNIT_EXISTS => {
+                if unit.is_slice() {
+                    return self.set(unit, limits, is_v2);
+                }
+                // If there was nothing to clear, the second try says so better.
+                let _ = self.reset(unit);
+                self.start_once(unit, &properties)
+            }
+            other => other,
+        };
+        let job = job.map_err(Error::from).doing(words)?;
+        self.wait(&job).map_err(|error| {
+            let _ = self.reset(unit);
+            error.doing(words())
+        })
+    }
+
+    fn start_once(&mut self, unit: &Unit, properties: &[Property]) -> Result<String, Failure> {
+        let mut body = Writer::default();
+        body.text(&unit.name);
+        body.text("replace");
+        body.properties(properties);
+        // Auxiliary units: none.
+        body.array(8, &[(); 0], |_, ()| {});
+        self.call_for_job("StartTransientUnit", "ssa(sv)a(sa(sv))", body)
+    }
+
+    /// Tells the unit its new limits.
+    pub(crate) fn set(&mut self, unit: &Unit, limits: &Resources, is_v2: bool) -> Result<()> {
+        let words = || format!("set the limits of the unit `{}`", unit.name);
+        let devices = devices_of_host();
+        let properties = of_limits(limits, Host { version: self.version, is_v2, devices: &devices }).doing(words)?;
+        if properties.is_empty() {
+            return Ok(());
+        }
+        let mut body = Writer::default();
+        body.text(&unit.name);
+        // Until the next boot.
+        body.u32(1);
+        body.properties(&properties);
+        self.call("SetUnitProperties", "sba(sv)", body).map(drop).map_err(Error::from).doing(words)
+    }
+
+    /// Moves processes into the unit, or into the group `below` of it.
+    pub(crate) fn attach(&mut self, unit: &Unit, below: &str, processes: &[u32]) -> Result<()> {
+        let mut body = Writer::default();
+        body.text(&unit.name);
+        body.text(below);
+        body.array(4, processes, |out, process| out.u32(*process));
+        let done = self.call("AttachProcessesToUnit", "ssau", body).map(drop).map_err(Error::from);
+        done.doing(|| format!("move processes into the unit `{}`", unit.name))
+    }
+
+    /// Stops the unit, which kills what is in it, and forgets that it failed. One that is gone is fine.
+    pub(crate) fn stop(&mut self, unit: &Unit) -> Result<()> {
+        let words = || format!("stop the unit `{}`", unit.name);
+        let mut body = Writer::default();
+        body.text(&unit.name);
+        body.text("replace");
+        match self.call_for_job("StopUnit", "ss", body) {
+            Ok(job) => self.wait(&job).doing(words)?,
+            Err(Failure::Refused { name, .. }) if name == NO_SUCH_UNIT => return Ok(()),
+            Err(failure) => return Err(Error::from(failure).doing(words())),
+        }
+        // Only a failed unit has anything to forget.
+        let _ = self.reset(unit);
+        Ok(())
+    }
+
+    fn reset(&mut self, unit: &Unit) -> Result<(), Failure> {
+        let mut body = Writer::default();
+        body.text(&unit.name);
+        self.call("ResetFailedUnit", "s", body).map(drop)
+    }
+
+    fn property(&mut self, name: &str) -> Result<String> {
+        let mut body = Writer::default();
+        body.text(MANAGER);
+        body.text(name);
+        let answer = self.call_of("org.freedesktop.DBus.Properties", "Get", "ss", body).map_err(Error::from);
+        let words = || format!("read systemd's `{name}`");
+        answer
+            .doing(words)?
+            .body()
+            .text_variant()
+            .ok_or_else(|| Error::new(Kind::Cgroup, "it is no text").doing(words()))
+    }
+
+    fn call(&mut self, member: &str, signature: &str, body: Writer) -> Result<Message, Failure> {
+        self.call_of(MANAGER, member, signature, body)
+    }
+
+    fn call_of(&mut self, interface: &str, member: &str, signature: &str, body: Writer) -> Result<Message, Failure> {
+        let destination = (self.bus.peer() == Peer::Bus).then_some(SERVICE);
+        let body = body.into_bytes();
+        self.bus.call(&Call { destination, path: MANAGER_PATH, interface, member, signature, body })
+    }
+
+    fn call_for_job(&mut self, member: &str, signature: &str, body: Writer) -> Result<String, Failure> {
+        let answer = self.call(member, signature, body)?;
+        let torn = || Failure::Broken(Error::new(Kind::Cgroup, "systemd answered without a job"));
+        answer.body().text().ok_or_else(torn)
+    }
+
+    /// Waits until systemd says how the job ended.
+    fn wait(&mut self, job: &str) -> Result<()> {
+        let end = Instant::now() + ANSWER_WAIT;
+        while let Some(signal) = self.bus.signal(end)? {
+            if (signal.interface.as_str(), signal.member.as_str()) != (MANAGER, "JobRemoved") {
+                continue;
+            }
+            let mut body = signal.body();
+            let (_, path, _, result) = (body.u32(), body.text(), body.text(), body.text());
+            if path.as_deref() != Some(job) {
+                continue;
+            }
+            return match result.as_deref() {
+                Some("done") => Ok(()),
+                other => Err(Error::new(Kind::Cgroup, format!("the job ended as `{}`", other.unwrap_or("")))),
+            };
+        }
+        Err(Error::new(Kind::Cgroup, format!("the job did not end within {} s", ANSWER_WAIT.as_secs())))
+    }
+}
+
+/// Where a manager may be reached, best first. Its own socket needs no bus daemon in between.
+fn addresses(manager: Manager) -> Vec<(Address, Peer)> {
+    let of_variable = |name: &str| std::env::var(name).map(|text| Address::parse(&text)).unwrap_or_default();
+    let path = |path: PathBuf| Address::Path(path);
+    match manager {
+        Manager::System => {
+            let mut list = vec![(path("/run/systemd/private".into()), Peer::Direct)];
+            list.extend(of_variable("DBUS_SYSTEM_BUS_ADDRESS").into_iter().map(|address| (address, Peer::Bus)));
+            list.push((path("/run/dbus/system_bus_socket".into()), Peer::Bus));
+            list
+        }
+        Manager::User => {
+            let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let runtime =
+                runtime.unwrap_or_else(|| format!("/run/user/{}", rustix::process::geteuid().as_raw()).into());
+            let mut list: Vec<_> =
+                of_variable("DBUS_SESSION_BUS_ADDRESS").into_iter().map(|address| (address, Peer::Bus)).collect();
+            list.push((path(runtime.join("bus")), Peer::Bus));
+            list.push((path(runtime.join("systemd/private")), Peer::Direct));
+            list
+        }
+    }
+}
+
+/// Only rules about all minor numbers need it; without it they are left to our own filter.
+fn devices_of_host() -> String {
+    std::fs::read_to_string("/proc/devices").failing(Kind::Cgroup, || "read `/proc/devices`").unwrap_or_default()
+}
+
+/// `257 (257.13-1~deb13u1)`, `v245.4-1.fc32`.
+fn version(text: &str) -> u32 {
+    let digits = text.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_its_first_number() {
+        for (text, expected) in [("257.13-1~deb13u1", 257), ("v245.4-1.fc32", 245), ("\"v239\"", 239), ("", 0)] {
+            assert_eq!(version(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Limits as properties of a unit (systemd.resource-control(5)). Pure.
+//!
+//! systemd writes these files again whenever it reloads, so what it can express must be told to it; the rest is written
+//! to the group's files afterwards, where systemd leaves it alone.
+
+use super::names::Unit;
+use super::wire::{Property, Value};
+use crate::cgroup::devices::{DeviceKind, DeviceList, Rule};
+use crate::cgroup::plan_v2::{swap_alone, weight_of_shares};
+use crate::error::{Error, Kind, Result};
+use crate::spec::resources::Resources;
+
+// The first versions of systemd that know a property.
+const KNOWS_QUOTA_PERIOD: u32 = 242;
+const KNOWS_CPUSET: u32 = 244;
+const KNOWS_IDLE: u32 = 252;
+const KNOWS_OOM_POLICY_OF_SCOPES: u32 = 253;
+
+/// The kernel's default period in microseconds.
+const PERIOD_US: u64 = 100_000;
+/// systemd keeps a quota as whole percents: 10 ms a second.
+const QUOTA_STEP_US: u64 = 10_000;
+/// More processors or memory nodes than any kernel has.
+const SET_SIZE: usize = 8192;
+
+/// What the limits are told to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Host<'a> {
+    pub version: u32,
+    pub is_v2: bool,
+    /// `/proc/devices`: systemd names all devices of a driver by the driver.
+    pub devices: &'a str,
+}
+
+/// What a unit is made with, besides its limits.
+pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Property> {
+    let mut list = Vec::new();
+    let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
+    add("Description", Value::Text(format!("brig container {}", unit.name)));
+    if unit.is_slice() {
+        add("Wants", Value::Texts(vec![unit.slice.clone()]));
+    } else {
+        add("Slice", Value::Text(unit.slice.clone()));
+        // What is below the scope is ours (systemd.resource-control(5), "Delegate=").
+        add("Delegate", Value::Bool(true));
+        if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
+            add("PIDs", Value::Numbers(vec![pid]));
+        }
+    }
+    let io = if host.is_v2 { "IOAccounting" } else { "BlockIOAccounting" };
+    for name in ["MemoryAccounting", "CPUAccounting", io, "TasksAccounting"] {
+        add(name, Value::Bool(true));
+    }
+    // Else the scope would wait for, and be stopped with, units that have nothing to do with it.
+    add("DefaultDependencies", Value::Bool(false));
+    if !unit.is_slice() && host.version >= KNOWS_OOM_POLICY_OF_SCOPES {
+        // One process killed for want of memory is no reason to stop all others: who decides that is us.
+        add("OOMPolicy", Value::Text("continue".to_owned()));
+    }
+    list
+}
+
+/// The limits that systemd can express.
+pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
+    let mut list = devices(limits, host)?;
+    let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
+    // -1 is 2^64-1, which is how systemd says that there is no limit.
+    let size = |value: i64| Value::U64(value as u64);
+    let memory = &limits.memory;
+    if let Some(limit) = memory.limit.filter(|&limit| limit != 0) {
+        add(if host.is_v2 { "MemoryMax" } else { "MemoryLimit" }, size(limit));
+    }
+    if host.is_v2 {
+        if let Some(low) = memory.reservation.filter(|&low| low != 0) {
+            add("MemoryLow", size(low));
+        }
+        if let Some(swap) = swap_alone(memory)? {
+            add("MemorySwapMax", size(swap));
+        }
+    }
+    let cpu = &limits.cpu;
+    let is_idle = cpu.idle == Some(1) && host.is_v2 && host.version >= KNOWS_IDLE;
+    if is_idle {
+        add("CPUWeight", Value::U64(0));
+    } else if let Some(shares) = cpu.shares.filter(|&shares| shares != 0 && cpu.idle != Some(1)) {
+        match host.is_v2 {
+            true => add("CPUWeight", Value::U64(weight_of_shares(shares))),
+            false => add("CPUShares", Value::U64(shares)),
+        }
+    }
+    let (quota, period) = (cpu.quota.unwrap_or(0), cpu.period.unwrap_or(0));
+    if period != 0 && host.version >= KNOWS_QUOTA_PERIOD {
+        add("CPUQuotaPeriodUSec", Value::U64(period));
+    }
+    if quota != 0 || period != 0 {
+        add("CPUQuotaPerSecUSec", Value::U64(quota_a_second(quota, period)));
+    }
+    if host.version >= KNOWS_CPUSET {
+        for (name, set) in [("AllowedCPUs", &cpu.cpus), ("AllowedMemoryNodes", &cpu.mems)] {
+            if let Some(set) = set.as_ref().filter(|set| !set.is_empty()) {
+                add(name, Value::Bytes(bits(set)?));
+            }
+        }
+    }
+    if let Some(weight) = limits.block_io.weight.filter(|&weight| weight != 0 && !host.is_v2) {
+        add("BlockIOWeight", Value::U64(u64::from(weight)));
+    }
+    if let Some(limit) = limits.pids.limit {
+        // systemd takes 0 for a mistake; the file gets the real one afterwards.
+        add("TasksMax", size(if limit == 0 { 1 } else { limit.max(-1) }));
+    }
+    Ok(list)
+}
+
+/// Microseconds in a second, rounded up to what systemd can say: rounded down, a child of the group could not be given
+/// the quota that was asked for.
+fn quota_a_second(quota: i64, period: u64) -> u64 {
+    match u64::try_from(quota) {
+        Ok(quota) if quota > 0 => {
+            let period = if period == 0 { PERIOD_US } else { period };
+            (quota.saturating_mul(1_000_000) / period).div_ceil(QUOTA_STEP_US).saturating_mul(QUOTA_STEP_US)
+        }
+        _ => u64::MAX,
+    }
+}
+
+/// `0-3,7` as a bit mask, the first byte holding 0 to 7.
+fn bits(set: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for part in set.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range = first.trim().parse::<usize>().and_then(|first| Ok((first, last.trim().parse::<usize>()?)));
+        let Ok((first, last)) = range
+            .map_err(drop)
+            .and_then(|range| if range.0 <= range.1 && range.1 < SET_SIZE { Ok(range) } else { Err(()) })
+        else {
+            return Err(Error::new(Kind::Spec, "it is no list such as `0-3,7`")
+                .doing(format!("read the set `{}`", set.escape_default())));
+        };
+        for bit in first..=last {
+            if bytes.len() <= bit / 8 {
+                bytes.resize(bit / 8 + 1, 0);
+            }
+            bytes[bit / 8] |= 1 << (bit % 8);
+        }
+    }
+    Ok(bytes)
+}
+
+/// systemd knows lists of what is allowed, and nothing or everything beside it. What it cannot say (everything but …)
+/// stays with our own filter; then it is told nothing to forbid.
+fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
+    if limits.devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rules = limits.devices.iter().map(Rule::parse).collect::<Result<Vec<_>>>()?;
+    let policy = |word: &str| ("DevicePolicy".to_owned(), Value::Text(word.to_owned()));
+    // An empty list clears what was there before.
+    let clear = ("DeviceAllow".to_owned(), Value::Pairs(Vec::new()));
+    let list = DeviceList::of(&rules).ok().filter(|list| !list.allows_by_default());
+    let Some(list) = list else { return Ok(vec![policy("auto"), clear]) };
+    let mut allowed = Vec::new();
+    for rule in list.exceptions() {
+        allowed.extend(paths(rule, host.devices).into_iter().map(|path| (path, rule.access_letters())));
+    }
+    Ok(vec![policy("strict"), clear, ("DeviceAllow".to_owned(), Value::Pairs(allowed))])
+}
+
+/// How systemd names the devices of a rule; none if there is no such driver, and then there is no such device.
+fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
+    let kind = if rule.kind == DeviceKind::Block { "block" } else { "char" };
+    match (rule.major, rule.minor) {
+        (None, _) => vec![format!("{kind}-*")],
+        (Some(major), Some(minor)) => vec![format!("/dev/{kind}/{major}:{minor}")],
+        (Some(major), None) => {
+            drivers_of(drivers, kind, major).into_iter().map(|name| format!("{kind}-{name}")).collect()
+        }
+    }
+}
+
+/// The drivers of a major number in `/proc/devices`, which has a heading for each kind.
+fn drivers_of(text: &str, kind: &str, major: u32) -> Vec<String> {
+    let heading = if kind == "block" { "Block devices:" } else { "Character devices:" };
+    let of_kind = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
+    let pairs = of_kind.filter_map(|line| line.trim().split_once(' '));
+    pairs.filter(|(number, _)| number.parse() == Ok(major)).map(|(_, name)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::systemd::names::Manager;
+
+    const DRIVERS: &str =
+        "Character devices:\n  1 mem\n  5 /dev/tty\n  5 ttyprintk\n136 pts\n\nBlock devices:\n  8 sd\n";
+
+    fn show(list: &[Property]) -> String {
+        let value = |value: &Value| match value {
+            Value::Text(text) => text.clone(),
+            Value::Bool(value) => value.to_string(),
+            Value::U64(u64::MAX) => "infinity".to_owned(),
+            Value::U64(value) => value.to_string(),
+            other => format!("{other:?}"),
+        };
+        list.iter().map(|(name, each)| format!("{name}={}", value(each))).collect::<Vec<_>>().join(" ")
+    }
+
+    fn check(json: &str, version: u32, v2: &str, v1: &str) {
+        let limits = serde_json::from_str(json).unwrap();
+        for (is_v2, expected) in [(true, v2), (false, v1)] {
+            let text = match of_limits(&limits, Host { version, is_v2, devices: DRIVERS }) {
+                Ok(list) => show(&list),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(text, expected, "{json}, v2: {is_v2}");
+        }
+    }
+
+    #[test]
+    fn limits_become_properties() {
+        check("{}", 257, "", "");
+        check(
+            r#"{"memory": {"limit": 100, "swap": 150, "reservation": 50}}"#,
+            257,
+            "MemoryMax=100 MemoryLow=50 MemorySwapMax=50",
+            "MemoryLimit=100",
+        );
+        check(r#"{"memory": {"limit": -1}}"#, 257, "MemoryMax=infinity MemorySwapMax=infinity", "MemoryLimit=infinity");
+        check(r#"{"cpu": {"shares": 1024}}"#, 257, "CPUWeight=100", "CPUShares=1024");
+        check(r#"{"cpu": {"idle": 1, "shares": 1024}}"#, 257, "CPUWeight=0", "");
+        check(r#"{"cpu": {"idle": 1}}"#, 251, "", "");
+        check(
+            r#"{"cpu": {"quota": 33333, "period": 100000}}"#,
+            257,
+            "CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=340000",
+            "CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=340000",
+        );
+        check(
+            r#"{"cpu": {"quota": 50000, "period": 100000}}"#,
+            241,
+            "CPUQuotaPerSecUSec=500000",
+            "CPUQuotaPerSecUSec=500000",
+        );
+        check(r#"{"cpu": {"quota": -1}}"#, 257, "CPUQuotaPerSecUSec=infinity", "CPUQuotaPerSecUSec=infinity");
+        check(
+            r#"{"cpu": {"cpus": "0,2-3,9", "mems": "0"}}"#,
+            257,
+            "AllowedCPUs=Bytes([13, 2]) AllowedMemoryNodes=Bytes([1])",
+            "AllowedCPUs=Bytes([13, 2]) AllowedMemoryNodes=Bytes([1])",
+        );
+        check(
+            r#"{"cpu": {"cpus": "3-1"}}"#,
+            257,
+            "read the set `3-1`: it is no list such as `0-3,7`",
+            "read the set `3-1`: it is no list such as `0-3,7`",
+        );
+        check(r#"{"cpu": {"cpus": "0-1"}}"#, 243, "", "");
+        check(r#"{"pids": {"limit": 0}}"#, 257, "TasksMax=1", "TasksMax=1");
+        check(r#"{"pids": {"limit": -1}}"#, 257, "TasksMax=infinity", "TasksMax=infinity");
+        check(r#"{"blockIO": {"weight": 500}}"#, 257, "", "BlockIOWeight=500");
+    }
+
+    #[test]
+    fn devices_are_named_as_systemd_names_them() {
+        let json = r#"{"devices": [{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rwm"},
+            {"allow": true, "type": "c", "major": 5, "access": "rw"}, {"allow": true, "type": "b", "access": "m"},
+            {"allow": true, "type": "c", "major": 250}]}"#;
+        let strict = "DevicePolicy=strict DeviceAllow=Pairs([]) DeviceAllow=Pairs([(\"/dev/char/1:3\", \"rwm\"), \
+            (\"char-/dev/tty\", \"rw\"), (\"char-ttyprintk\", \"rw\"), (\"block-*\", \"m\")])";
+        check(json, 257, strict, strict);
+        let all = "DevicePolicy=auto DeviceAllow=Pairs([])";
+        check(r#"{"devices": [{"allow": true}]}"#, 257, all, all);
+    }
+
+    #[test]
+    fn a_scope_holds_its_process_and_a_slice_none() {
+        let host = Host { version: 257, is_v2: true, devices: "" };
+        let scope = Unit::parse("system.slice:docker:1", "1", Manager::System).unwrap();
+        assert_eq!(
+            show(&of_unit(&scope, Some(7), host)),
+            "Description=brig container docker-1.scope Slice=system.slice Delegate=true PIDs=Numbers([7]) MemoryAccounting=true \
+             CPUAccounting=true IOAccounting=true TasksAccounting=true DefaultDependencies=false OOMPolicy=continue"
+        );
+        let slice = Unit::parse("a.slice::a-b.slice", "1", Manager::System).unwrap();
+        assert_eq!(
+            show(&of_unit(&slice, Some(7), Host { version: 250, is_v2: false, ..host })),
+            "Description=brig container a-b.slice Wants=Texts([\"a.slice\"]) MemoryAccounting=true CPUAccounting=true \
+             BlockIOAccounting=true TasksAccounting=true DefaultDependencies=false"
+        );
+    }
+}
