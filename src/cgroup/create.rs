@@ -3,19 +3,14 @@
 use super::Cgroup;
 use super::controller::{Controller, Controllers};
 use super::devices::{self, DeviceControl};
-use super::directory::{self, Directory};
-use super::hierarchy::{Hierarchy, Layout, Tree, join};
+use super::directory::Directory;
+use super::hierarchy::{Hierarchy, Layout};
 use super::limits;
-use super::path::{CgroupPath, PARENT};
+use super::make::{Existing, Made, is_denied, make_v1, make_v2};
+use super::path::CgroupPath;
 use super::plan;
-use crate::error::{Context, Error, Kind, Result, Step};
+use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
-use rustix::fs::{AtFlags, CWD, unlinkat};
-use rustix::io::Errno;
-use std::path::{Path, PathBuf};
-
-/// How often a parent may be taken away under our hands.
-const MAKE_TRIES: u32 = 10;
 
 /// What a group is for, and so which controllers it needs besides those with limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,25 +69,6 @@ impl Hierarchy {
     }
 }
 
-/// Groups made so far. Dropped before they are kept, it removes them, newest first.
-#[derive(Default)]
-pub(super) struct Made(Vec<PathBuf>);
-
-impl Made {
-    pub(super) fn keep(mut self) {
-        self.0.clear();
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in self.0.iter().rev() {
-            // One by one and not what is below: a parent that we made may be in use by another by now, and stays then.
-            let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
-        }
-    }
-}
-
 impl Cgroup {
     /// Makes the groups of `path` and writes `limits` into them. If anything fails, nothing stays.
     ///
@@ -104,203 +80,73 @@ impl Cgroup {
         purpose: Purpose,
         limits: &Resources,
     ) -> Result<Cgroup> {
-        let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-        let mut wanted = plan::controllers(&writes).or(purpose.controllers(hierarchy));
-        if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
-            wanted.insert(Controller::Devices);
-        }
+        let kind = match path {
+            CgroupPath::Task(_) => Existing::Refuse,
+            CgroupPath::Absolute(_) | CgroupPath::Relative(_) => Existing::Unused,
+        };
         let mut made = Made::default();
-        let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
-        if let Some(tree) = &hierarchy.v2 {
-            let of_v2: Controllers = wanted.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
-            match make_v2(tree, path, of_v2, &mut made) {
-                Ok(group) => groups.push(group),
-                // The tree beside the v1 controllers may be root's alone: then the freezer does its part.
-                Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
-                    wanted.insert(Controller::Freezer);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        for tree in &hierarchy.v1 {
-            if !tree.controllers.and(wanted).is_empty() {
-                groups.push(make_v1(tree, path, &mut made)?);
-            }
-        }
-        let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
-        if let Some(controller) = wanted.iter().find(|&each| cgroup.group(each).is_none()) {
-            let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
-            return Err(Error::new(Kind::LimitUnenforceable, reason)
-                .doing("create the container's cgroup")
-                .hint("run `brig doctor`"));
-        }
-        limits::write_all(&cgroup, &writes).doing(|| "create the container's cgroup")?;
-        if let Some(group) = cgroup.device_group() {
-            cgroup.devices =
-                devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
-        }
+        let cgroup = assemble(hierarchy, path, kind, purpose, limits, &mut made)?;
+        made.keep();
+        Ok(cgroup)
+    }
+
+    /// The same where systemd has made the group at `path` already, with `pid` in it: what systemd does not manage (other
+    /// v1 controllers) is made beside it, and what it cannot express is written.
+    pub(crate) fn adopt(
+        hierarchy: &Hierarchy,
+        path: &CgroupPath,
+        pid: i32,
+        purpose: Purpose,
+        limits: &Resources,
+    ) -> Result<Cgroup> {
+        let mut made = Made::default();
+        let cgroup = assemble(hierarchy, path, Existing::Adopt, purpose, limits, &mut made)?;
+        cgroup.join(pid)?;
         made.keep();
         Ok(cgroup)
     }
 }
 
-fn is_denied(error: &Error) -> bool {
-    matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
-}
-
-/// v1: on `cpuset` a new group may run nowhere until it is told where.
-struct OnV1 {
-    is_cpuset: bool,
-}
-
-impl Steps for OnV1 {
-    fn prepare(&self, _parent: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    fn finish(&self, parent: &Path, new: &Path) -> Result<()> {
-        if self.is_cpuset { inherit_cpuset(parent, new) } else { Ok(()) }
-    }
-}
-
-/// v2: each group on the way hands its controllers down.
-struct OnV2<'a> {
-    tree: &'a Tree,
-    controllers: Controllers,
-}
-
-impl Steps for OnV2<'_> {
-    fn prepare(&self, parent: &Path) -> Result<()> {
-        super::delegate::enable(self.tree, parent, self.controllers)
-    }
-
-    fn finish(&self, _parent: &Path, _new: &Path) -> Result<()> {
-        Ok(())
-    }
-}
-
-pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, made: &mut Made) -> Result<Group> {
-    let base = match path {
-        CgroupPath::Absolute(_) => tree.mount.clone(),
-        CgroupPath::Task(_) | CgroupPath::Relative(_) => tree.own_directory(),
-    };
-    let steps = OnV1 { is_cpuset: tree.controllers.has(Controller::Cpuset) };
-    let directory = open(&make_path(&base, path, made, &steps)?)?;
-    Ok(Group { directory, controllers: tree.controllers, is_v2: false })
-}
-
-fn make_v2(tree: &Tree, path: &CgroupPath, controllers: Controllers, made: &mut Made) -> Result<Group> {
-    let own = tree.own_directory();
-    let base = match path {
-        CgroupPath::Absolute(_) => tree.mount.clone(),
-        CgroupPath::Relative(_) if rustix::process::geteuid().is_root() => {
-            own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into()
-        }
-        CgroupPath::Relative(_) | CgroupPath::Task(_) => tree.delegated().ok_or_else(|| {
-            Error::os(Kind::Cgroup, Errno::ACCESS)
-                .doing(format!("make a group in `{}`", own.display()))
-                .hint(super::refusal::fix_permission())
-        })?,
-    };
-    let directory = open(&make_path(&base, path, made, &OnV2 { tree, controllers })?)?;
-    Ok(Group { directory, controllers, is_v2: true })
-}
-
-/// What is done around the making of one group.
-pub(super) trait Steps {
-    /// Before children are made in `parent`.
-    fn prepare(&self, parent: &Path) -> Result<()>;
-    /// After `new` was made.
-    fn finish(&self, parent: &Path, new: &Path) -> Result<()>;
-}
-
-/// Makes each group on the way from `base`, and the last one so that it is ours alone.
-fn make_path(base: &Path, path: &CgroupPath, made: &mut Made, steps: &impl Steps) -> Result<PathBuf> {
-    let (parents, leaf) = match path {
-        CgroupPath::Task(id) => (PARENT, id.as_str()),
-        CgroupPath::Absolute(path) | CgroupPath::Relative(path) => path.rsplit_once('/').unwrap_or(("", path)),
-    };
-    for attempt in 1.. {
-        match make_once(base, parents, leaf, matches!(path, CgroupPath::Task(_)), made, steps) {
-            // Somebody has just removed a parent that was empty: it is made again.
-            Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) && attempt < MAKE_TRIES => {}
-            other => return other,
-        }
-    }
-    Ok(join(base, leaf))
-}
-
-fn make_once(
-    base: &Path,
-    parents: &str,
-    leaf: &str,
-    is_new: bool,
+fn assemble(
+    hierarchy: &Hierarchy,
+    path: &CgroupPath,
+    existing: Existing,
+    purpose: Purpose,
+    limits: &Resources,
     made: &mut Made,
-    steps: &impl Steps,
-) -> Result<PathBuf> {
-    let mut parent = base.to_path_buf();
-    for name in parents.split('/').filter(|name| !name.is_empty()) {
-        steps.prepare(&parent)?;
-        let next = parent.join(name);
-        if make(&next)? {
-            made.0.push(next.clone());
-            steps.finish(&parent, &next)?;
-        }
-        parent = next;
+) -> Result<Cgroup> {
+    let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
+    let mut wanted = plan::controllers(&writes).or(purpose.controllers(hierarchy));
+    if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
+        wanted.insert(Controller::Devices);
     }
-    steps.prepare(&parent)?;
-    let leaf = join(&parent, leaf);
-    if make(&leaf)? {
-        made.0.push(leaf.clone());
-        steps.finish(&parent, &leaf)?;
-    } else if is_new {
-        return Err(Error::new(Kind::Exists, "there is a group of that name already")
-            .doing(format!("make the group `{}`", leaf.display()))
-            .hint("run `brig doctor --leaks`"));
-    } else {
-        check_unused(&leaf)?;
-    }
-    Ok(leaf)
-}
-
-fn make(path: &Path) -> Result<bool> {
-    directory::make(path)
-        .failing(Kind::Cgroup, || format!("make the group `{}`", path.display()))
-        .map_err(|error| if is_denied(&error) { error.hint(super::refusal::fix_permission()) } else { error })
-}
-
-fn open(path: &Path) -> Result<Directory> {
-    Directory::open(path).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))
-}
-
-/// Somebody else's processes must not come under our limits, nor ours be frozen by somebody else. The words are runc's.
-fn check_unused(path: &Path) -> Result<()> {
-    let directory = open(path)?;
-    let mut processes = Vec::new();
-    directory
-        .processes(&mut processes)
-        .failing(Kind::Cgroup, || format!("list the processes of `{}`", path.display()))?;
-    let refuse = |words: String, hint: &str| {
-        Err(Error::new(Kind::State, words).doing(format!("use the group `{}`", path.display())).hint(hint))
-    };
-    if !processes.is_empty() {
-        let words = format!("container's cgroup is not empty: {} process(es) found", processes.len());
-        return refuse(words, "give the container another `cgroupsPath`");
-    }
-    let frozen = |file: &str, state: &str| directory.read(file).is_ok_and(|text| text.trim() == state);
-    if frozen("cgroup.freeze", "1") || frozen("freezer.state", "FROZEN") || frozen("freezer.state", "FREEZING") {
-        return refuse("container's cgroup unexpectedly frozen".to_owned(), "thaw the group, or give another");
-    }
-    Ok(())
-}
-
-/// On v1 a new group may run nowhere until it is told where; what its parent has is no restriction.
-fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
-    let (parent, new) = (open(parent)?, open(new)?);
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        if new.get(file)?.trim().is_empty() {
-            new.set(file, parent.get(file)?.trim())?;
+    let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
+    if let Some(tree) = &hierarchy.v2 {
+        let of_v2: Controllers = wanted.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
+        match make_v2(tree, path, of_v2, existing, made) {
+            Ok(group) => groups.push(group),
+            // The tree beside the v1 controllers may be root's alone: then the freezer does its part.
+            Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
+                wanted.insert(Controller::Freezer);
+            }
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
+    for tree in &hierarchy.v1 {
+        if !tree.controllers.and(wanted).is_empty() {
+            groups.push(make_v1(tree, path, existing, made)?);
+        }
+    }
+    let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
+    if let Some(controller) = wanted.iter().find(|&each| cgroup.group(each).is_none()) {
+        let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
+        return Err(Error::new(Kind::LimitUnenforceable, reason)
+            .doing("create the container's cgroup")
+            .hint("run `brig doctor`"));
+    }
+    limits::write_all(&cgroup, &writes).doing(|| "create the container's cgroup")?;
+    if let Some(group) = cgroup.device_group() {
+        cgroup.devices = devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
+    }
+    Ok(cgroup)
 }

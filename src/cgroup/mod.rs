@@ -19,6 +19,7 @@ mod hierarchy;
 mod join;
 mod kill;
 mod limits;
+mod make;
 mod notify;
 mod path;
 mod plan;

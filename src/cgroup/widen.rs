@@ -2,9 +2,9 @@
 
 use super::Cgroup;
 use super::controller::{Controller, Controllers};
-use super::create::{self, Made};
 use super::delegate;
 use super::hierarchy::Hierarchy;
+use super::make::{self, Existing, Made};
 use super::path::CgroupPath;
 use super::plan;
 use crate::error::{Context, Error, Kind, Result};
@@ -34,7 +34,7 @@ impl Cgroup {
         let before = self.groups.len();
         for tree in &hierarchy.v1 {
             if !tree.controllers.and(v1).is_empty() {
-                self.groups.push(create::make_v1(tree, path, &mut made)?);
+                self.groups.push(make::make_v1(tree, path, Existing::Refuse, &mut made)?);
             }
         }
         for at in before..self.groups.len() {
