@@ -3,7 +3,7 @@
 //! In: `linux.seccomp` of a container, or our own profile for agents. Out: a [`Program`], which a process that is about to
 //! become someone else's installs with [`install`], and, where a profile asks for it, the listener of its notifications.
 //! Order: `rules` resolves names and merges rules into ranges of numbers, `emit` writes the program, `install` hands it over.
-//! [`compile`] is pure: tests are tables, and a program that runs filters the way the kernel does (`emulator`).
+//! [`compile`] is pure: tests are tables, and a program that runs filters the way the kernel does (`tests::emulator`).
 //! Not here: which process gets a filter and when (`process`), who listens (`notify` only delivers).
 //! What never happens: an unknown word or a wrong number that is passed over; a program that is installed in part.
 //!
@@ -14,15 +14,12 @@ mod abi;
 mod action;
 mod emit;
 mod install;
+mod precedence;
 pub(crate) mod profile;
 mod rules;
 mod split;
 mod table;
 
-#[cfg(test)]
-mod attacks;
-#[cfg(test)]
-mod emulator;
 #[cfg(test)]
 mod tests;
 

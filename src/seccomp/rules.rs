@@ -9,9 +9,9 @@
 //! - calls through an ABI that the profile does not list end the thread.
 
 use super::abi::{Abi, abi, offered};
-use super::action;
 use super::split::Remaining;
 use super::table::{ARM_PRIVATE, Call, Column, Multiplexer};
+use super::{action, precedence};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 
@@ -206,7 +206,7 @@ fn ranges(
             continue;
         }
         let Some(number) = call.number(abi.column) else { continue };
-        if number < ARM_PRIVATE && selector == 0 {
+        if number < ARM_PRIVATE {
             newest = newest.max(Some(number));
         }
         if !rules[usize::from(rule)].skipped {
@@ -222,26 +222,25 @@ fn ranges(
     }
     all.from(abi.base, all.default);
     let mut beyond = newest.filter(|_| !lets_through(default_action)).map(|newest| abi.base + newest + 1);
-    let unknown = Outcome::Return(action::errno(libc::ENOSYS as u32));
     if beyond.is_some() && matches!(abi.column, Column::S390 | Column::S390x) {
         // Numbers that do not fit the instruction arrive as 0, the long gone setup(2), if the kernel does not know them.
-        all.one(0, unknown);
+        all.one(0, MISSING);
         entries.retain(|entry| entry.0 != 0);
     }
     for group in entries.chunk_by(|a, b| a.0 == b.0) {
         let number = abi.base + group[0].0;
         if let Some(end) = beyond.take_if(|end| number >= *end) {
-            // Only ARM has calls beyond the newest: its private ones.
-            all.from(end, unknown);
-            all.from(ARM_PRIVATE, all.default);
+            all.beyond(end, abi);
         }
         all.one(number, outcome(abi, group, rules, default, tests));
     }
     if let Some(end) = beyond {
-        all.from(end, unknown);
+        all.beyond(end, abi);
     }
     all.list
 }
+
+const MISSING: Outcome = Outcome::Return(action::errno(libc::ENOSYS as u32));
 
 /// Ranges that are put down in ascending order; neighbours with one outcome become one.
 struct Ranges {
@@ -255,6 +254,14 @@ impl Ranges {
         self.list.pop_if(|last| last.0 == start);
         if self.list.last().is_none_or(|last| last.1 != outcome) {
             self.list.push((start, outcome));
+        }
+    }
+
+    /// From here on nothing is known, but for ARM's private calls.
+    fn beyond(&mut self, end: u32, abi: &Abi) {
+        self.from(end, MISSING);
+        if abi.column == Column::Arm {
+            self.from(ARM_PRIVATE, self.default);
         }
     }
 
@@ -272,8 +279,11 @@ fn lets_through(default: Action) -> bool {
 
 /// What the rules for one number come to.
 fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: u32, tests: &mut Vec<Test>) -> Outcome {
-    let plain =
-        group.iter().find(|(_, rule, selector)| *selector == 0 && rules[usize::from(*rule)].alternatives.is_empty());
+    let unconditional = |rule: u16| {
+        let alternatives = &rules[usize::from(rule)].alternatives;
+        alternatives.is_empty() || alternatives.iter().any(|all| all.iter().all(|condition| always(condition, abi)))
+    };
+    let plain = group.iter().find(|(_, rule, selector)| *selector == 0 && unconditional(*rule));
     if let Some((_, rule, _)) = plain {
         return Outcome::Return(rules[usize::from(*rule)].value);
     }
@@ -300,6 +310,12 @@ fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: 
             cases.push(Remaining { conditions: selected.into_iter().chain(others).collect(), value: rule.value });
         }
     }
+    let cases = precedence::order(cases, abi.wide);
     tests.push(Test { cases, otherwise: default, wide: abi.wide, big_endian: abi.big_endian, origin });
     Outcome::Test((tests.len() - 1) as u16)
+}
+
+/// Whether a condition says nothing: it masks all bits out.
+fn always(condition: &Condition, abi: &Abi) -> bool {
+    condition.op == Operator::MaskedEqual && if abi.wide { condition.value == 0 } else { condition.value as u32 == 0 }
 }

@@ -86,7 +86,7 @@ def main():
     print("[")
     for name in names:
         row = [table[arch].get(name) for arch in COLUMNS]
-        print(f'    ("{name}", [{", ".join("__" if n is None else str(n) for n in row)}]),')
+        print(f'    ("{name}", [{", ".join("NO" if n is None else str(n) for n in row)}]),')
     print("]")
 
 

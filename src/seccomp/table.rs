@@ -5,7 +5,7 @@
 //! container.
 
 /// No such call on that ABI.
-const __: u16 = u16::MAX;
+const NO: u16 = u16::MAX;
 
 /// How many ABIs have a column.
 const COLUMNS: usize = 14;
@@ -124,11 +124,11 @@ const INDEX: [u16; SLOTS] = index();
 static SLOT: [u16; SLOTS] = INDEX;
 
 const fn index() -> [u16; SLOTS] {
-    let mut slots = [__; SLOTS];
+    let mut slots = [NO; SLOTS];
     let mut row = 0;
     while row < ROWS.len() {
         let mut slot = hash(ROWS[row].0.as_bytes());
-        while slots[slot] != __ {
+        while slots[slot] != NO {
             slot = (slot + 1) % SLOTS;
         }
         slots[slot] = row as u16;
@@ -168,7 +168,7 @@ impl Call {
     /// Its number there, without the base that x32 and MIPS add.
     pub(super) fn number(self, column: Column) -> Option<u32> {
         match TABLE[usize::from(self.0)].1[column as usize] {
-            __ => None,
+            NO => None,
             private if private & ARM_MARK != 0 => Some(ARM_PRIVATE | u32::from(private & !ARM_MARK)),
             number => Some(u32::from(number)),
         }
@@ -210,7 +210,7 @@ mod tests {
                 .iter()
                 .filter(|row| !twins.contains(&row.0))
                 .map(|row| row.1[column])
-                .filter(|n| *n != __)
+                .filter(|n| *n != NO)
                 .collect();
             let all = numbers.len();
             assert!(all > 300, "column {column} has {all} calls");

@@ -1,7 +1,7 @@
 //! The agent's profile against the real kernel: what an agent must not get, tried with the filter and without it, and what it
 //! must be able to do. A filter belongs to a thread, so a thread is enough to try it.
 
-use super::{install, profile};
+use crate::seccomp::{install, profile};
 use crate::sys::seccomp::attempt;
 use rustix::io::Errno;
 

@@ -1,11 +1,12 @@
 //! Runs a filter as the kernel would (linux/filter.h, kernel/seccomp.c), and refuses what the kernel would refuse. Tests only.
 
-use super::emit::{AND, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, JUMP_SET, LOAD, RETURN};
+use crate::seccomp::emit::{AND, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, JUMP_SET, LOAD, RETURN};
 use crate::sys::seccomp::Instruction;
 
-/// struct seccomp_data of linux/seccomp.h, little endian.
+/// struct seccomp_data of linux/seccomp.h.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
+    pub big_endian: bool,
     pub number: u32,
     pub arch: u32,
     pub pointer: u64,
@@ -15,7 +16,8 @@ pub(super) struct Data {
 impl Data {
     fn word(&self, offset: u32) -> u32 {
         assert!(offset.is_multiple_of(4) && offset < 64, "a load of word {offset} is refused");
-        let pair = |value: u64| if offset.is_multiple_of(8) { value as u32 } else { (value >> 32) as u32 };
+        let low = offset.is_multiple_of(8) != self.big_endian;
+        let pair = |value: u64| if low { value as u32 } else { (value >> 32) as u32 };
         match offset {
             0 => self.number,
             4 => self.arch,
@@ -23,6 +25,22 @@ impl Data {
             _ => pair(self.arguments[(offset as usize - 16) / 8]),
         }
     }
+}
+
+/// Whether the kernel would take the program: instructions it knows, jumps within, words of the data, a return at the end.
+pub(super) fn is_valid(program: &[Instruction]) -> bool {
+    let known = program.iter().enumerate().all(|(at, instruction)| {
+        let left = program.len() - at - 1;
+        let jumps = usize::from(instruction.jump_true.max(instruction.jump_false));
+        match instruction.code {
+            LOAD => instruction.operand.is_multiple_of(4) && instruction.operand < 64,
+            AND | RETURN => true,
+            JUMP => (instruction.operand as usize) < left,
+            JUMP_EQUAL | JUMP_GREATER | JUMP_GREATER_EQUAL | JUMP_SET => jumps < left,
+            _ => false,
+        }
+    });
+    known && program.last().is_some_and(|last| last.code == RETURN) && program.len() <= 4096
 }
 
 /// What a filter returns for a call.
