@@ -5,11 +5,15 @@
 //! let through: a 32-bit program is ended by SIGSYS, since the kernel's compatibility layer is a second, less watched
 //! surface, and since its `socketcall` hides the arguments that are checked here.
 
+#[cfg(test)]
+mod document;
 mod table;
+#[cfg(test)]
+mod tests;
 
-use super::{Program, compile};
-use crate::error::Result;
-use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
+use super::{NATIVE, Program, compile};
+use crate::error::{Error, Kind, Result};
+use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 use std::sync::OnceLock;
 use table::GROUPS;
 
@@ -46,8 +50,18 @@ struct Case {
 /// The agent's filter for this machine, made once.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
-    PROGRAM.get_or_init(|| compile(&agent_spec())).as_ref().map_err(Clone::clone)
+    PROGRAM.get_or_init(make).as_ref().map_err(Clone::clone)
 }
+
+fn make() -> Result<Program> {
+    match NATIVE {
+        Some(native) if MACHINES.contains(&native) => compile(&agent_spec()),
+        _ => Err(Error::new(Kind::Seccomp, "there is no profile for agents on this machine")),
+    }
+}
+
+/// Where the table holds: their calls all have a row, and the numbers in its conditions are theirs.
+const MACHINES: [Arch; 6] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64, Arch::Loongarch64, Arch::S390x, Arch::Ppc64le];
 
 /// The agent's profile as `linux.seccomp`: all of it is within what any OCI runtime understands.
 pub(crate) fn agent_spec() -> Seccomp {

@@ -18,6 +18,8 @@ const IPPROTO_ICMPV6: u64 = 58;
 
 /// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
+/// Which argument of clone they are in: s390x has the stack first.
+const CLONE_FLAGS: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 /// The bit of `S_IFMT` that devices have and FIFOs, sockets and files have not.
 const DEVICE: u64 = 0o020_000;
 
@@ -106,7 +108,7 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Allowed,
         reason: "Starting, waiting for and ending processes of the own PID namespace.",
         calls: "arch_prctl execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getpgid getpgrp \
-            getpid getppid getpriority getrlimit getrusage getsid gettid kill membarrier nice pause pidfd_open \
+            getpid getppid getpriority getrlimit getrusage getsid gettid kill membarrier pause pidfd_open \
             pidfd_send_signal prctl prlimit64 process_mrelease restart_syscall riscv_flush_icache riscv_hwprobe rseq \
             set_robust_list set_thread_area set_tid_address setpgid setpriority setrlimit setsid swapcontext tgkill \
             times tkill ugetrlimit vfork wait4 waitid waitpid",
@@ -234,7 +236,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "Processes without new namespaces",
-        verdict: Verdict::Checked(&[allow(&[without(0, NEW_NAMESPACES)])]),
+        verdict: Verdict::Checked(&[allow(&[without(CLONE_FLAGS, NEW_NAMESPACES)])]),
         reason: "In a user namespace of its own an agent would have every capability over code that seldom sees an attacker: most \
                  local root exploits begin there.",
         calls: "clone",
@@ -380,7 +382,7 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Refused,
         reason: "Old forms of other calls and numbers without a call behind them.",
         calls: "_sysctl afs_syscall bdflush break epoll_ctl_old epoll_wait_old ftime getpmsg gtty idle lock mpx \
-            multiplexer oldfstat oldlstat oldolduname oldstat olduname prof profil putpmsg readdir remap_file_pages \
+            multiplexer nice oldfstat oldlstat oldolduname oldstat olduname prof profil putpmsg readdir remap_file_pages \
             security sgetmask sigaction signal sigpending sigsuspend ssetmask stty sysfs timerfd tuxcall ulimit \
             uselib ustat vserver",
     },

@@ -6,7 +6,7 @@ use crate::sys::seccomp::attempt;
 use rustix::io::Errno;
 
 /// Runs `work` in a thread under the agent's profile. Its child processes inherit the filter.
-fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub(super) fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             rustix::thread::set_no_new_privs(true).unwrap();

@@ -3,7 +3,7 @@
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 
 /// The profile as Docker hands it to a runtime on x86-64.
-pub(super) fn docker() -> Seccomp {
+pub(in crate::seccomp) fn docker() -> Seccomp {
     let mut statements: Vec<String> = Vec::new();
     for line in include_str!("docker.txt").lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         match statements.last_mut() {

@@ -5,7 +5,7 @@ use crate::sys::seccomp::Instruction;
 
 /// struct seccomp_data of linux/seccomp.h.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Data {
+pub(in crate::seccomp) struct Data {
     pub big_endian: bool,
     pub number: u32,
     pub arch: u32,
@@ -28,7 +28,7 @@ impl Data {
 }
 
 /// Whether the kernel would take the program: instructions it knows, jumps within, words of the data, a return at the end.
-pub(super) fn is_valid(program: &[Instruction]) -> bool {
+pub(in crate::seccomp) fn is_valid(program: &[Instruction]) -> bool {
     let known = program.iter().enumerate().all(|(at, instruction)| {
         let left = program.len() - at - 1;
         let jumps = usize::from(instruction.jump_true.max(instruction.jump_false));
@@ -44,7 +44,7 @@ pub(super) fn is_valid(program: &[Instruction]) -> bool {
 }
 
 /// What a filter returns for a call.
-pub(super) fn run(program: &[Instruction], data: &Data) -> u32 {
+pub(in crate::seccomp) fn run(program: &[Instruction], data: &Data) -> u32 {
     // BPF_MAXINSNS
     assert!(!program.is_empty() && program.len() <= 4096, "a program of {} instructions is refused", program.len());
     let (mut at, mut accumulator, mut index) = (0, 0u32, 0u32);

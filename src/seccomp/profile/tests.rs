@@ -1,0 +1,160 @@
+//! The table is sane, no looser than Docker's default, and the same for every runtime.
+
+use super::table::GROUPS;
+use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document};
+use crate::seccomp::abi::abi;
+use crate::seccomp::compile_for;
+use crate::seccomp::table::{Call, Column, names};
+use crate::seccomp::tests::docker::docker;
+use crate::seccomp::tests::emulator::{Data, run};
+use crate::spec::seccomp::{Arch, Seccomp};
+use crate::sys::seccomp::Instruction;
+
+/// Arguments at and beside every border that the table or Docker's profile draws.
+const EDGES: &[u64] = &[
+    0,
+    1,
+    2,
+    3,
+    8,
+    9,
+    10,
+    11,
+    12,
+    15,
+    16,
+    17,
+    18,
+    37,
+    38,
+    39,
+    40,
+    58,
+    59,
+    132,
+    262,
+    0x2000,
+    0x5411,
+    0x5412,
+    0x5413,
+    0x541c,
+    0x5423,
+    0x8000,
+    0xc000,
+    0x1_0000,
+    0x2_0000,
+    0x1000_0000,
+    0x4000_0000,
+    0xffff_ffff,
+    1 << 32,
+    0x1_0000_0001,
+    0x1_0000_5412,
+    u64::MAX,
+];
+
+const ALLOW: u32 = 0x7fff_0000;
+
+fn ask(program: &[Instruction], number: u32, arguments: [u64; 6]) -> u32 {
+    run(program, &Data { big_endian: false, number, arch: 0xc000_003e, pointer: 0, arguments })
+}
+
+/// All pairs of edges in the first three arguments, which are the ones that anything is said about.
+fn edges() -> impl Iterator<Item = [u64; 6]> {
+    let pairs = EDGES.iter().flat_map(|a| EDGES.iter().map(|b| (*a, *b)));
+    pairs.flat_map(|(a, b)| [[a, b, b, 0, 0, 0], [a, 0, b, 0, 0, 0], [0, a, b, 0, 0, 0]])
+}
+
+fn calls(group: &Group) -> impl Iterator<Item = &'static str> {
+    group.calls.split_whitespace()
+}
+
+#[test]
+fn every_call_has_one_verdict_and_every_verdict_a_reason() {
+    let mut listed: Vec<&str> = GROUPS.iter().flat_map(calls).collect();
+    let columns = MACHINES.map(|arch| abi(arch).unwrap().column);
+    let wanted =
+        |name: &&str| Call::named(name).is_some_and(|call| columns.iter().any(|column| call.number(*column).is_some()));
+    let missing: Vec<&str> = names().filter(wanted).filter(|name| !listed.contains(name)).collect();
+    assert_eq!(missing, [""; 0], "decide about these");
+    let unknown: Vec<&str> = listed.iter().copied().filter(|name| Call::named(name).is_none()).collect();
+    assert_eq!(unknown, [""; 0], "no such calls");
+    let all = listed.len();
+    listed.sort_unstable();
+    listed.dedup();
+    assert_eq!(listed.len(), all, "listed twice");
+    for group in GROUPS {
+        assert!(group.reason.ends_with('.') && !group.name.is_empty() && !group.calls.is_empty(), "{}", group.name);
+    }
+}
+
+#[test]
+fn a_call_that_is_refused_is_nowhere_allowed() {
+    let program = &agent().unwrap().instructions;
+    for group in GROUPS.iter().filter(|group| matches!(group.verdict, Verdict::Refused | Verdict::Missing)) {
+        for number in calls(group).filter_map(|name| Call::named(name)?.number(Column::X86_64)) {
+            assert!(edges().all(|arguments| ask(program, number, arguments) != ALLOW), "{number}");
+        }
+    }
+}
+
+#[test]
+fn the_order_of_its_rules_does_not_matter() {
+    let spec = agent_spec();
+    let reversed = Seccomp { syscalls: spec.syscalls.iter().rev().cloned().collect(), ..spec.clone() };
+    let [one, other] = [&spec, &reversed].map(|spec| compile_for(spec, Arch::X86_64).unwrap());
+    for number in 0..480 {
+        let differing = edges().find(|at| ask(&one.instructions, number, *at) != ask(&other.instructions, number, *at));
+        assert_eq!(differing, None, "{number}");
+    }
+}
+
+/// What we allow and Docker does not.
+const LOOSER: &[(&str, &str)] = &[(
+    "uprobe",
+    "newer than Docker's list, which has its sister uretprobe; the kernel refuses it from outside its trampoline",
+)];
+
+#[test]
+fn nothing_is_allowed_that_docker_refuses() {
+    let dockers = compile_for(&docker(), Arch::X86_64).unwrap().instructions;
+    let program = &agent().unwrap().instructions;
+    for name in names() {
+        let Some(number) = Call::named(name).and_then(|call| call.number(Column::X86_64)) else { continue };
+        if LOOSER.iter().any(|looser| looser.0 == name) {
+            continue;
+        }
+        let looser = edges().find(|at| ask(program, number, *at) == ALLOW && ask(&dockers, number, *at) != ALLOW);
+        assert_eq!(looser, None, "{name}");
+    }
+    // Calls of other machines, by name.
+    let named: Vec<String> = docker().syscalls.into_iter().flat_map(|rule| rule.names).collect();
+    let allowed =
+        GROUPS.iter().filter(|group| !matches!(group.verdict, Verdict::Refused | Verdict::Missing)).flat_map(calls);
+    let looser: Vec<&str> = allowed.filter(|name| !named.iter().any(|known| known == name)).collect();
+    assert_eq!(looser, LOOSER.iter().map(|looser| looser.0).collect::<Vec<_>>());
+}
+
+#[test]
+fn all_but_a_value_is_every_other_value() {
+    let values = [0x5412, 0x541c, 0, u32::MAX, 7];
+    let covered = all_but(&values);
+    let matches = |value: u32| covered.iter().filter(|(mask, wanted)| value & mask == *wanted).count();
+    for value in values {
+        assert_eq!(matches(value), 0, "{value:#x}");
+        let beside = [value.wrapping_add(1), value.wrapping_sub(1), value ^ 1 << 31, value ^ 1 << 16];
+        for beside in beside.into_iter().filter(|beside| !values.contains(beside)) {
+            assert_eq!(matches(beside), 1, "{beside:#x}");
+        }
+    }
+}
+
+#[test]
+fn the_page_is_the_tables() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/seccomp.md");
+    if std::env::var_os("BRIG_WRITE_DOCS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
+        std::fs::write(path, document::markdown()).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == document::markdown(), "write it anew: BRIG_WRITE_DOCS=1 cargo test the_page_is_the_tables");
+}
