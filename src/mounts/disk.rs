@@ -5,7 +5,7 @@
 //! and only its few allocated blocks are copied. There is no journal: the image never outlives a crash. Without privilege it is
 //! a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
-use crate::error::{Context, Error, Kind, Result, Step, wire};
+use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{self, Channel, Packet};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::loop_device;
@@ -17,32 +17,15 @@ use rustix::mount::{
 use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-/// Bytes of one inode in the table, which are added to the cap so that inodes do not eat data blocks.
-const INODE_BYTES: u64 = 256;
 
 /// What the image must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     /// Bytes of data; what bitmaps and directories take is inside, so that the cap is never larger than asked.
     pub bytes: u64,
-    /// Files, directories and links. ext4 rounds up to whole blocks of its inode table.
+    /// Files, directories and links. Never more, and at most one in 64 less.
     pub inodes: u64,
 }
-
-/// The directories that every image has from its making on: the first file made in a fresh ext4 costs 1 to 2 ms of reading its tables.
-const DIRECTORIES: [(&str, u32); 9] = [
-    ("home", 0o700),
-    ("tmp", 0o700),
-    ("files", 0o755),
-    ("workspace", 0o755),
-    ("workspace/upper", 0o755),
-    ("workspace/work", 0o755),
-    ("root", 0o755),
-    ("root/upper", 0o755),
-    ("root/work", 0o755),
-];
 
 /// A disk that a helper process is making, so that the loop device and the mount (1 to 2 ms) cost no time of their own.
 #[derive(Debug)]
@@ -118,63 +101,20 @@ fn mount_image(template: &Path, directory: &Path) -> Result<OwnedFd> {
 
 /// The formatted, empty image of this size, made once. Two that make it at once both make a whole one, and the later rename wins.
 fn template(directory: &Path, size: Size) -> Result<PathBuf> {
-    let path = directory.join(format!("ext4-v3-{}-{}.img", size.bytes, size.inodes));
+    let path = directory.join(format!("ext4-v4-{}-{}.img", size.bytes, size.inodes));
     if path.exists() {
         return Ok(path);
     }
     files::create_directories(directory, 0o700)?;
     let unfinished = directory.join(format!("new-{}", std::process::id()));
     let image = unfinished.join("image");
-    let made = format(&unfinished, &image, size).and_then(|()| {
+    files::create_directories(&unfinished, 0o700)?;
+    let made = super::format::format(&image, size).and_then(|()| {
         std::fs::rename(&image, &path).failing(Kind::Disk, || format!("keep the template `{}`", path.display()))
     });
     // What a crash leaves here has nothing in it but zeroes, and a later process of that number removes it.
     let _ = std::fs::remove_dir_all(&unfinished);
     made.map(|()| path)
-}
-
-fn format(directory: &Path, path: &Path, size: Size) -> Result<()> {
-    let step = || format!("format the disk image `{}`", path.display());
-    let tree = directory.join("tree");
-    for (name, mode) in DIRECTORIES {
-        let made = files::create_directories(&tree.join(name), mode);
-        made.doing(step)?;
-    }
-    let file = std::fs::File::create(path).failing(Kind::Disk, step)?;
-    let bytes = (size.bytes + size.inodes * INODE_BYTES).div_ceil(4096) * 4096;
-    ftruncate(&file, bytes).failing(Kind::Disk, step)?;
-    let output = Command::new("mke2fs")
-        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig"])
-        .args([
-            "-G",
-            "128",
-            "-O",
-            "^has_journal,^resize_inode,^metadata_csum,uninit_bg",
-            "-E",
-            "lazy_itable_init=1,nodiscard",
-        ])
-        .args(["-N", &size.inodes.to_string()])
-        .arg("-d")
-        .arg(&tree)
-        .arg(path)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
-        .env("MKE2FS_SYNC", "0")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| {
-            Error::os(Kind::Disk, cause)
-                .doing("run `mke2fs`")
-                .doing(step())
-                .hint("install e2fsprogs, or pass --allow-degraded disk")
-        })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(Error::new(Kind::Disk, format!("mke2fs ended with {}: {words}", output.status))
-        .doing(step())
-        .hint("give a larger --disk (4 MiB at the least) or fewer --inodes"))
 }
 
 /// Copies only what `template` has allocated, a few hundred kilobytes of an image of gigabytes.

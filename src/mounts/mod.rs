@@ -7,6 +7,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod disk;
+mod format;
 mod pivot;
 mod plan;
 pub(crate) mod resolve;
