@@ -3,4 +3,5 @@
 
 mod exits;
 mod limits;
+mod streams;
 mod support;
