@@ -27,6 +27,11 @@ pub(crate) enum Enforced {
     Not,
 }
 
+/// The ABI that the kernel has, as landlock(7) counts them; `None` without Landlock.
+pub(crate) fn abi() -> Option<u32> {
+    if weaken::is_off("kernel-landlock") { None } else { crate::sys::landlock::abi().ok() }
+}
+
 /// Puts the rules in force. Without Landlock in the kernel it fails unless the rules are optional.
 pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
     if weaken::is_off("landlock") {

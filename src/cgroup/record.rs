@@ -105,7 +105,10 @@ pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
         Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("open the group `{}`", found.path.display())),
     };
     let is_v2 = directory.read("cgroup.controllers").is_ok();
-    let cgroup = Cgroup { groups: vec![Group { directory, controllers: Controllers::NONE, is_v2 }] };
+    let cgroup = Cgroup {
+        groups: vec![Group { directory, controllers: Controllers::NONE, is_v2 }],
+        devices: DeviceControl::NotAsked,
+    };
     cgroup.kill()?;
     cgroup.remove().map_err(Error::from)
 }

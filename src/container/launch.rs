@@ -1,8 +1,9 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
+use super::check::{Checked, privileged};
 use super::place::Place;
 use super::running::{Group, Running};
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Purpose};
+use crate::cgroup::{Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
 use crate::ns::{self, IdMap, Maps, Range};
@@ -11,41 +12,6 @@ use crate::seccomp;
 use crate::spec::Container;
 use crate::spec::root::{Backing, Root, Shown, Step as Make};
 use std::os::fd::OwnedFd;
-
-/// Whether we can do what only the machine's root can: mount disk images, map any range of ids, make device nodes.
-pub(crate) fn privileged() -> bool {
-    rustix::process::geteuid().is_root()
-        && caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
-}
-
-/// What was found out about the machine while a spec was checked against it.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    hierarchy: Option<Hierarchy>,
-    /// What the caller allowed to be missing and is: its name and why.
-    pub missing: Vec<(String, String)>,
-}
-
-/// Takes out of the spec what this machine cannot enforce, if the caller allowed that by name. Anything else that cannot be enforced is an error,
-/// before anything is made.
-pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
-    let Some(resources) = &mut spec.resources else { return Ok(Checked { hierarchy: None, missing: Vec::new() }) };
-    let hierarchy = Hierarchy::probe()?;
-    let mut missing = Vec::new();
-    for refusal in hierarchy.refusals(Purpose::Task, resources)? {
-        if !spec.may_degrade.iter().any(|name| name == refusal.limit) {
-            return Err(Error::new(Kind::LimitUnenforceable, refusal.reason)
-                .doing(format!("enforce the limit `{}`", refusal.limit))
-                .hint(format!("{}; or go without it: --allow-degraded {}", refusal.fix, refusal.limit)));
-        }
-        missing.push((refusal.limit.to_owned(), refusal.reason));
-    }
-    if missing.iter().any(|(name, _)| name == "memory" || name == "pids") {
-        // Without these no group can be made that measures a task; what else could be limited there is named as missing too.
-        spec.resources = None;
-    }
-    Ok(Checked { hierarchy: Some(hierarchy), missing })
-}
 
 /// Starts the container; its command may still fail to start, which the first message tells.
 pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: Stdio) -> Result<Running> {

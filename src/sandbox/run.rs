@@ -156,7 +156,11 @@ fn owner(path: &Path) -> Result<(u32, u32)> {
 
 /// What this process can give.
 pub(crate) fn guarantee() -> Guarantee {
-    if container::privileged() { Guarantee::Full } else { Guarantee::Rootless }
+    match (container::privileged(), container::nested()) {
+        (true, _) => Guarantee::Full,
+        (_, true) => Guarantee::Nested,
+        _ => Guarantee::Rootless,
+    }
 }
 
 /// What would be in force, as rows of a name and its value. Nothing is made.

@@ -61,6 +61,14 @@ pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Res
     }
 }
 
+/// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
+/// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).
+pub(crate) fn can_clone() -> bool {
+    // SAFETY: a size of 0 is refused before anything is read.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<CloneArgs>(), 0) };
+    result == -1 && last_errno() == Errno::INVAL
+}
+
 /// Sets `FD_CLOEXEC` on every descriptor from `first` up. close_range(2) with CLOSE_RANGE_CLOEXEC, kernel 5.11.
 pub(crate) fn cloexec_from(first: i32) -> Result<(), Errno> {
     // SAFETY: only changes descriptor flags; no memory is passed.

@@ -7,6 +7,7 @@ pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod exec;
 pub(crate) mod keyring;
+pub(crate) mod landlock;
 pub(crate) mod loop_device;
 pub(crate) mod mount;
 pub(crate) mod net;

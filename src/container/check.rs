@@ -1,0 +1,114 @@
+//! What this machine and this user can give, found out before anything is made.
+
+use crate::cgroup::{Hierarchy, Purpose, Refusal};
+use crate::error::{Error, Kind, Result};
+use crate::spec::Container;
+use crate::spec::resources::Resources;
+use crate::{landlock, ns};
+use std::sync::OnceLock;
+
+/// Whether we can do what only the machine's root can: mount disk images, map any range of ids, make device nodes. The root of another
+/// user namespace (inside a rootless container, under `unshare -r`) is an ordinary user in that.
+pub(crate) fn privileged() -> bool {
+    static PRIVILEGED: OnceLock<bool> = OnceLock::new();
+    *PRIVILEGED.get_or_init(|| {
+        rustix::process::geteuid().is_root()
+            && caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
+            && ns::is_initial()
+    })
+}
+
+/// Whether we are inside a container of somebody's that has a user namespace of its own.
+pub(crate) fn nested() -> bool {
+    rustix::process::geteuid().is_root() && !ns::is_initial()
+}
+
+/// Refuses, before anything is made, where no container can be: inside a sandbox of ours, or of another's that refuses new namespaces.
+fn check_surroundings() -> Result<()> {
+    if crate::sys::clone::can_clone() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Namespace,
+        "a seccomp filter around us refuses new namespaces, as inside a sandbox of brig or a Docker container",
+    )
+    .doing("make a sandbox")
+    .hint("run brig outside of that sandbox or container"))
+}
+
+/// What was found out about the machine while a spec was checked against it.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(super) hierarchy: Option<Hierarchy>,
+    /// What the caller allowed to be missing and is: its name and why.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Takes out of the spec what this machine cannot enforce, if the caller allowed that by name. Anything else that cannot be enforced is an error
+/// that names all of it, before anything is made.
+pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
+    check_surroundings()?;
+    let mut missing: Vec<Missing> = Vec::new();
+    if landlock::abi().is_none() {
+        missing.push(Missing {
+            name: "landlock",
+            reason: "this kernel has no Landlock".into(),
+            fix: "boot a kernel of 5.13 or newer with `lsm=landlock,…`".into(),
+        });
+    }
+    let mut hierarchy = None;
+    if let Some(resources) = &spec.resources {
+        let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
+        let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
+        let refused = |refusal: Refusal| Missing { name: refusal.limit, reason: refusal.reason, fix: refusal.fix };
+        missing.extend(refusals.into_iter().map(refused));
+        if let Some(cause) = no_group {
+            // Without these no group is made at all, and whatever else a group would have counted is not counted either.
+            for name in counted(resources) {
+                if !missing.iter().any(|each| each.name == name) {
+                    missing.push(Missing {
+                        name,
+                        reason: format!("without a group for `{}` nothing counts it", cause.limit),
+                        fix: cause.fix.clone(),
+                    });
+                }
+            }
+            spec.resources = None;
+        }
+    }
+    let refused: Vec<_> =
+        missing.iter().filter(|each| !spec.may_degrade.iter().any(|name| name == each.name)).collect();
+    if let Some(first) = refused.first() {
+        let quoted: Vec<_> = refused.iter().map(|each| format!("`{}`", each.name)).collect();
+        let names: Vec<_> = missing.iter().map(|each| each.name).collect();
+        let kind = if first.name == "landlock" { Kind::Landlock } else { Kind::LimitUnenforceable };
+        return Err(Error::new(kind, first.reason.clone())
+            .doing(format!("enforce {}", quoted.join(", ")))
+            .hint(format!("{}; or go without: --allow-degraded {}", first.fix, names.join(","))));
+    }
+    let missing = missing.into_iter().map(|each| (each.name.to_owned(), each.reason)).collect();
+    Ok(Checked { hierarchy, missing })
+}
+
+/// Something that cannot be enforced here.
+struct Missing {
+    name: &'static str,
+    reason: String,
+    fix: String,
+}
+
+/// What the groups of these limits count: the limits that are set, and processor time, which the supervisor reads from them.
+fn counted(resources: &Resources) -> impl Iterator<Item = &'static str> {
+    let io = &resources.block_io;
+    [
+        ("memory", resources.memory.limit.is_some()),
+        ("swap", resources.memory.swap.is_some()),
+        ("pids", resources.pids.limit.is_some()),
+        ("cpus", resources.cpu.quota.is_some()),
+        ("cpu_time", true),
+        ("io_bps", !io.throttle_read_bps_device.is_empty()),
+        ("io_iops", !io.throttle_read_iops_device.is_empty()),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_set)| is_set.then_some(name))
+}
