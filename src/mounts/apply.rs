@@ -50,6 +50,9 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     for step in &plan.file_system.steps {
         builder.step(root.as_fd(), step)?;
     }
+    if plan.file_system.steps.iter().any(|step| matches!(step, Step::Proc { .. })) {
+        proc_is_proc(root.as_fd())?;
+    }
     for path in &plan.file_system.masked {
         mask(root.as_fd(), path, plan.administrator)?;
     }
@@ -177,10 +180,24 @@ fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes)
     new_file_system("tmpfs", &options, attributes)
 }
 
+/// Shows each process only those that it may look into: never pid 1, whose command line is that of brig on the host.
 fn proc() -> Result<OwnedFd> {
-    new_file_system("proc", &[], Attributes::KERNEL).hint(|| {
+    let hidden = [("hidepid", "4".to_owned())]; // "ptraceable", proc(5); of this mount alone since kernel 5.8
+    let options: &[_] = if crate::sys::weaken::is_off("hidepid") { &[] } else { &hidden };
+    new_file_system("proc", options, Attributes::KERNEL).hint(|| {
         "inside another container /proc may be covered by mounts, and the kernel then refuses a new one: run where /proc is whole"
     })
+}
+
+/// Links of a hostile root can lead a later mount over /proc; the masks would then cover nothing (CVE-2019-16884).
+fn proc_is_proc(root: BorrowedFd<'_>) -> Result<()> {
+    let place = resolve::open(root, Path::new("/proc"))?;
+    let found = rustix::fs::fstatfs(&place).failing(Kind::Mount, || "read the type of `/proc`")?;
+    if found.f_type == rustix::fs::PROC_SUPER_MAGIC {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Mount, "another mount covers `/proc`")
+        .hint("the root file system has a link to /proc where a folder of the sandbox must be: replace it by a folder"))
 }
 
 fn pts() -> Result<OwnedFd> {
@@ -297,6 +314,8 @@ fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
             }
             Err(Errno::PERM) => {
                 let tree = clone_tree(CWD, &Path::new("/dev").join(device.name))?;
+                // A device can be written through a read-only mount; its mode and owner, which are the host's, cannot be changed.
+                restrict(&tree, Attributes::DEVICES.read_only())?;
                 attach(&tree, resolve::target(dev.as_fd(), Path::new(device.name), FileType::RegularFile)?.as_fd())?;
             }
             Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make the device `{}`", device.name)),

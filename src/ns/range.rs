@@ -1,8 +1,8 @@
 //! A range of 65,536 host ids for one sandbox of the machine's root: nobody's accounts, nobody's files, no other sandbox's.
 //!
 //! The ranges lie in 0x70000000..0x7FFD0000, which systemd's UIDS-GIDS table leaves unused. One byte of a lock file stands for each; the lock
-//! is held by the supervisor and the sandbox's first process, so it is free exactly when the sandbox is gone (fcntl(2), open file
-//! description locks).
+//! is held by the supervisor, so it is free when that is gone, and then the kernel is ending the sandbox (fcntl(2), open file description
+//! locks).
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;

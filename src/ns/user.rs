@@ -18,6 +18,7 @@ pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
         match clone_process(libc::CLONE_NEWUSER as u64, None).failing(Kind::UserNamespace, step).hint(advice)? {
             Side::Child => {
                 drop(hold);
+                forbid_nested();
                 // Ends when the parent lets go of the pipe, or is gone.
                 let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
                 exit(0)
@@ -53,11 +54,31 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
             .failing(Kind::UserNamespace, || format!("write our own `{name}`"))
             .hint(advice)?;
     }
+    forbid_nested();
     Ok(())
+}
+
+/// No user namespace may be made in the one that we are in, so that nobody in it becomes a root with capabilities. A second
+/// fence: seccomp refuses the calls already. Where /proc/sys is read-only (inside another container) that one stands alone.
+/// namespaces(7), "The /proc/sys/user directory": the limit is that of the writer's own user namespace.
+fn forbid_nested() {
+    if !crate::sys::weaken::is_off("nested-userns") {
+        let _ = fs::write("/proc/sys/user/max_user_namespaces", "0");
+    }
+}
+
+/// Whether we are in the machine's first user namespace, where root is the machine's root. ioctl_ns(2) names no way to ask; the inode
+/// is fixed in the kernel (`PROC_USER_INIT_INO`, include/uapi/linux/nsfs.h).
+pub(crate) fn is_initial() -> bool {
+    const INITIAL: u64 = 0xEFFF_FFFD;
+    rustix::fs::stat("/proc/self/ns/user").is_ok_and(|status| status.st_ino == INITIAL)
 }
 
 /// The switch that most likely stands in the way, looked up only when something failed.
 pub(crate) fn advice() -> String {
+    if is_filtered() {
+        return "a sandbox or container around us refuses new namespaces: run brig outside of it, or start it without a seccomp filter".into();
+    }
     let reads = |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
     if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
         "AppArmor restricts user namespaces here: set sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give brig an AppArmor profile with `userns,`".into()
@@ -68,6 +89,12 @@ pub(crate) fn advice() -> String {
     } else {
         "user namespaces must be allowed: a kernel with CONFIG_USER_NS, no seccomp filter or LSM in the way (`brig doctor` tells)".into()
     }
+}
+
+/// Whether a system-call filter is in force around us (`Seccomp: 2`, proc_pid_status(5)).
+fn is_filtered() -> bool {
+    fs::read_to_string("/proc/self/status")
+        .is_ok_and(|text| text.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")))
 }
 
 #[cfg(test)]

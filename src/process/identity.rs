@@ -1,6 +1,8 @@
 //! Who a process of the container is: user, groups, capabilities, and what it can never gain.
 
+use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::clone::exit;
 use crate::sys::{keyring, weaken};
 use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
@@ -84,8 +86,29 @@ pub(super) fn die_with_parent() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Identity, || "bind our life to the parent's")
 }
 
+/// The same for a parent outside our PID namespace, which may have died before the kernel knew our wish; getppid(2) tells nothing
+/// there, so the channel is asked.
+pub(super) fn die_with_supervisor(parent: &Channel) -> Result<()> {
+    die_with_parent()?;
+    if parent.is_open() { Ok(()) } else { exit(1) }
+}
+
+/// Leaves behind what would make us dearer to the kernel than any other program: a protection from the out-of-memory killer that our caller has
+/// (a service manager gives it) is not the sandbox's. proc_pid_oom_score_adj(5).
+pub(super) fn be_killable() -> Result<()> {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let step = || "give up the protection from the out-of-memory killer";
+    if std::fs::read_to_string(PATH).failing(Kind::Identity, step)?.starts_with('-') && !weaken::is_off("oom-score") {
+        std::fs::write(PATH, "0").failing(Kind::Identity, step)?;
+    }
+    Ok(())
+}
+
 /// Leaves the caller's session keyring. Kernels without keyrings have nothing to leave.
 pub(super) fn leave_keyring() -> Result<()> {
+    if weaken::is_off("keyring") {
+        return Ok(());
+    }
     match keyring::leave_session_keyring() {
         Ok(()) | Err(rustix::io::Errno::NOSYS) => Ok(()),
         // A seccomp filter around us that refuses keyctl keeps the container from using the keyring as well.

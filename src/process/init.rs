@@ -7,7 +7,9 @@ use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::{mounts, ns, sys};
 use nix::sched::CloneFlags;
+use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,18 +28,21 @@ pub(super) fn run(plan: Plan, parent: Channel) -> ! {
 
 /// One line a step; a reason where the order could be questioned.
 fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
-    identity::die_with_parent()?;
-    identity::be_undumpable()?;
+    identity::die_with_supervisor(parent)?;
+    umask(Mode::WGRP | Mode::WOTH); // what is built does not depend on the caller's
+    identity::be_killable()?;
     let mut inner = None;
     match plan.user_namespace {
         UserNamespace::Born(maps) => ns::write_own_map(&maps)?,
         UserNamespace::Entered(userns) => inner = Some(userns),
     }
+    identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
     join_cgroups(&plan.cgroup_tasks)?;
     unshare_cgroup()?; // after joining: its root is the cgroup we are in
     identity::leave_keyring()?;
     rustix::system::sethostname(plan.hostname.as_bytes()).failing(Kind::Namespace, || "set the host name")?;
     bring_loopback_up()?;
+    let user = plan.mounts.user;
     let built = mounts::apply::build(plan.mounts)?;
     parent.hand(Tag::Scratch, built.scratch.as_fd())?;
     drop(built.scratch);
@@ -45,14 +50,16 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         Stdio::Terminal(size) => launch::open_console(built.root.as_fd(), size, parent)?,
         Stdio::Descriptors { .. } => plan.stdio,
     };
+    launch::hand_over(&stdio, user)?;
     mounts::enter(built.root.as_fd())?; // from here on no host path can be named
     drop(built.root);
+    let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
     if let Some(userns) = inner {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
     }
     match clone_process(0, None).failing(Kind::Namespace, || "start the command's process")? {
         Side::Child => launch::run(&plan.command, &stdio, parent),
-        Side::Parent(command, _) => reaper::run(command, parent),
+        Side::Parent(command, _) => reaper::run(command, reaper, parent),
     }
 }
 

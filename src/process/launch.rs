@@ -8,7 +8,7 @@ use crate::sys::clone::{cloexec_from, exit};
 use crate::sys::exec::{execve, restore_sigpipe};
 use crate::{landlock, mounts, seccomp};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
@@ -95,6 +95,21 @@ pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channe
     Ok(Stdio::Descriptors { input: copy()?, output: copy()?, error: slave })
 }
 
+/// Gives pipes and terminals of ours to the container's user: who opens `/dev/stderr` opens the pipe anew, and that is for its owner.
+/// Anything else that a caller gave us stays whose it is.
+pub(super) fn hand_over(stdio: &Stdio, user: mounts::Ids) -> Result<()> {
+    let Stdio::Descriptors { input, output, error } = stdio else { return Ok(()) };
+    let step = || "give the standard streams to the container's user";
+    for stream in [input, output, error] {
+        let kind = FileType::from_raw_mode(fstat(stream).failing(Kind::Identity, step)?.st_mode);
+        if kind == FileType::Fifo || rustix::termios::isatty(stream) {
+            fchown(stream, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))
+                .failing(Kind::Identity, step)?;
+        }
+    }
+    Ok(())
+}
+
 fn limit(command: &Command) -> Result<()> {
     use crate::spec::process::Rlimit as Name;
     command.rlimits.iter().try_for_each(|&(name, value)| {
@@ -102,6 +117,8 @@ fn limit(command: &Command) -> Result<()> {
             Name::OpenFiles => Resource::Nofile,
             Name::Core => Resource::Core,
             Name::Processes => Resource::Nproc,
+            Name::RealtimePriority => Resource::Rtprio,
+            Name::Nice => Resource::Nice,
         };
         setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
             .failing(Kind::LimitUnenforceable, || format!("set the limit {name:?} to {value}"))

@@ -3,6 +3,7 @@
 
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How the command ended.
@@ -68,6 +69,13 @@ impl Channel {
         self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }
 
+    /// Whether the other end is still open: a parent that died before our wish to die with it was known is seen here.
+    pub(crate) fn is_open(&self) -> bool {
+        let mut wait = [PollFd::new(&self.0, PollFlags::empty())];
+        // A poll that fails says nothing about the other end.
+        poll(&mut wait, Some(&Timespec::default())).is_err() || !wait[0].revents().contains(PollFlags::HUP)
+    }
+
     /// Waits for the next message; `None` when the other end is gone.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         let packet = self.0.receive().failing(Kind::Lost, || "hear from the container")?;
@@ -130,6 +138,16 @@ mod tests {
         assert!(matches!(ours.receive(), Ok(Some(Message::Failed(error))) if error.to_string() == "mount `x`: no"));
         assert!(matches!(ours.receive(), Ok(Some(Message::Ended(Ended::Signaled(9))))));
         assert!(matches!(ours.receive(), Ok(None)));
+    }
+
+    #[test]
+    fn a_parent_that_is_gone_is_seen_at_once() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        assert!(theirs.is_open());
+        ours.ended(Ended::Exited(0)); // a message that waits is no end
+        assert!(theirs.is_open());
+        drop(ours);
+        assert!(!theirs.is_open());
     }
 
     #[test]

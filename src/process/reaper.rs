@@ -14,23 +14,30 @@ use nix::unistd::Pid;
 use rustix::process::{WaitOptions, wait};
 use std::os::fd::AsFd;
 
+/// Who pid 1 is where it can be somebody else than the command: neither the machine's root, as which it built the sandbox, nor any user of
+/// the sandbox's files.
+pub(super) const USER: u32 = 65_533;
+
 /// Serves as pid 1 until the command with this pid has ended. Never returns.
-pub(super) fn run(command: i32, parent: &Channel) -> ! {
-    if let Err(error) = settle(parent) {
+pub(super) fn run(command: i32, user: Option<u32>, parent: &Channel) -> ! {
+    if let Err(error) = settle(user, parent) {
         parent.fail(&error);
         exit(1)
     }
     exit(serve(command, parent))
 }
 
-fn settle(parent: &Channel) -> Result<()> {
+fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
     close_all_but(parent.as_fd()).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    if let Some(user) = user {
+        identity::become_user(user, user)?;
+    }
+    identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
-    identity::be_undumpable()?;
-    identity::die_with_parent()
+    identity::die_with_supervisor(parent)
 }
 
 fn serve(command: i32, parent: &Channel) -> i32 {

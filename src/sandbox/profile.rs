@@ -200,7 +200,13 @@ fn command(options: &Options) -> Command {
     .map(|(name, value)| (name.into(), value.into()))
     .collect();
     environment.extend(options.environment.iter().cloned());
-    let mut rlimits = vec![(Rlimit::OpenFiles, options.limits.open_files), (Rlimit::Core, 0)];
+    let mut rlimits = vec![
+        (Rlimit::OpenFiles, options.limits.open_files),
+        (Rlimit::Core, 0),
+        // A caller's right to real-time priority (audio groups, service managers) would starve the host.
+        (Rlimit::RealtimePriority, 0),
+        (Rlimit::Nice, 0),
+    ];
     if options.may_degrade.iter().any(|name| name == LimitName::Pids.word()) {
         // Not what was asked for, but counted in the sandbox's own user namespace it still stops a fork bomb.
         rlimits.push((Rlimit::Processes, options.limits.pids));

@@ -29,4 +29,8 @@ pub(crate) enum Rlimit {
     Core,
     /// Processes of one user, counted in the user namespace (kernel 5.14).
     Processes,
+    /// The highest real-time priority; 0 for none.
+    RealtimePriority,
+    /// How far a process may raise its priority: 20 minus the lowest nice value, so 0 for not at all.
+    Nice,
 }
