@@ -21,9 +21,21 @@ pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
 /// One JSON document.
 pub(super) fn json<T: Serialize>(value: &T) {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => lines([text]),
+        Ok(text) => lines([safe_json(&text)]),
         Err(cause) => eprintln!("error: print JSON: {cause}"),
     }
+}
+
+/// serde_json escapes what is below U+0020; DEL and the control characters above it stand only within strings, where they may be escaped as well.
+fn safe_json(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\u{7f}'..='\u{9f}' => safe.push_str(&format!("\\u{:04x}", character as u32)),
+            _ => safe.push(character),
+        }
+    }
+    safe
 }
 
 /// Lines on stdout; a reader that has gone wants no more.
@@ -82,18 +94,59 @@ pub(super) fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// The same for a stream of bytes, whose lines stay lines: ESC becomes `^[`, as `cat -v` shows it.
-pub(super) fn escaped_bytes(bytes: &[u8]) -> Vec<u8> {
-    let mut safe = Vec::with_capacity(bytes.len());
-    for &byte in bytes {
-        match byte {
-            b'\n' | b'\t' | b'\r' => safe.push(byte),
-            0..0x20 => safe.extend([b'^', byte + 0x40]),
-            0x7f => safe.extend(b"^?"),
-            _ => safe.push(byte),
+/// The same for a stream of bytes, whose lines stay lines: ESC becomes `^[`, as `cat -v` shows it. A character may come in two pieces; U+009B, which
+/// terminals obey like `ESC [`, would otherwise slip through between them.
+#[derive(Default)]
+pub(super) struct Escaper {
+    /// The beginning of a character whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl Escaper {
+    /// The next bytes of the stream, made safe.
+    pub(super) fn escape(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.begun.extend_from_slice(bytes);
+        let input = std::mem::take(&mut self.begun);
+        let mut safe = Vec::with_capacity(input.len());
+        let mut rest = input.as_slice();
+        while let Err(cause) = std::str::from_utf8(rest) {
+            let (valid, after) = rest.split_at(cause.valid_up_to());
+            push_text(&mut safe, valid);
+            let Some(length) = cause.error_len() else {
+                self.begun = after.to_vec();
+                return safe;
+            };
+            push_bytes(&mut safe, &after[..length]);
+            rest = &after[length..];
+        }
+        push_text(&mut safe, rest);
+        safe
+    }
+
+    /// What is left when the stream has ended within a character.
+    pub(super) fn finish(&mut self) -> Vec<u8> {
+        let mut safe = Vec::new();
+        push_bytes(&mut safe, &std::mem::take(&mut self.begun));
+        safe
+    }
+}
+
+/// Bytes that are UTF-8.
+fn push_text(safe: &mut Vec<u8>, text: &[u8]) {
+    for character in String::from_utf8_lossy(text).chars() {
+        match character {
+            '\n' | '\t' | '\r' => safe.push(character as u8),
+            '\0'..' ' => safe.extend([b'^', character as u8 + 0x40]),
+            '\u{7f}' => safe.extend(b"^?"),
+            '\u{80}'..='\u{9f}' => safe.extend(character.escape_unicode().collect::<String>().bytes()),
+            _ => safe.extend(character.encode_utf8(&mut [0; 4]).bytes()),
         }
     }
-    safe
+}
+
+/// Bytes that are not: a terminal that does not speak UTF-8 obeys 0x80 to 0x9f.
+fn push_bytes(safe: &mut Vec<u8>, bytes: &[u8]) {
+    bytes.iter().for_each(|byte| safe.extend(format!("\\x{byte:02x}").bytes()));
 }
 
 #[cfg(test)]
@@ -103,7 +156,31 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_obeys_comes_through() {
         assert_eq!(escaped("a\x1b[2Jb\tc\u{9b}1m"), "a\\u{1b}[2Jb\tc\\u{9b}1m");
-        assert_eq!(escaped_bytes(b"a\x1b]0;x\x07\n\x7f"), b"a^[]0;x^G\n^?");
+    }
+
+    #[test]
+    fn a_stream_is_as_safe_however_it_is_cut() {
+        let check = |input: &[u8], expected: &str| {
+            for cut in 0..=input.len() {
+                let mut escaper = Escaper::default();
+                let mut safe = escaper.escape(&input[..cut]);
+                safe.extend(escaper.escape(&input[cut..]));
+                safe.extend(escaper.finish());
+                assert_eq!(String::from_utf8(safe).unwrap(), expected, "cut at {cut}");
+            }
+        };
+        check(b"a\x1b]0;x\x07\n\x7f", "a^[]0;x^G\n^?");
+        check("ä \u{9b}2J €\r\n".as_bytes(), "ä \\u{9b}2J €\r\n");
+        check(b"\x9b2J \xc2", "\\x9b2J \\xc2");
+        check(b"\xe2\x82 \xe2\x82\xac", "\\xe2\\x82 €");
+    }
+
+    #[test]
+    fn json_has_nothing_that_a_terminal_obeys_and_stays_the_same_data() {
+        let value = serde_json::json!({"a\u{9b}": "\u{1b}[2J\u{7f}ä"});
+        let text = safe_json(&value.to_string());
+        assert!(text.chars().all(|character| !character.is_control()), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         Err(error) if error.kind() == Kind::NotFound => return Ok(ExitCode::SUCCESS),
         Err(error) => return Err(error),
     };
-    let escape = isatty(rustix::stdio::stdout());
+    let mut escaper = isatty(rustix::stdio::stdout()).then(output::Escaper::default);
     let mut out = std::io::stdout().lock();
     let mut buffer = [0_u8; 64 * 1024];
     loop {
@@ -32,7 +32,8 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             .read(&mut buffer)
             .map_err(|cause| Error::os(Kind::Store, cause).doing(format!("read the log of `{id}`")))?;
         let bytes = &buffer[..count];
-        let written = if escape { out.write_all(&output::escaped_bytes(bytes)) } else { out.write_all(bytes) };
+        let escaped = escaper.as_mut().map(|escaper| if count == 0 { escaper.finish() } else { escaper.escape(bytes) });
+        let written = out.write_all(escaped.as_deref().unwrap_or(bytes));
         if count == 0 || written.is_err() {
             return Ok(ExitCode::SUCCESS);
         }

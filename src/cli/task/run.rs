@@ -188,14 +188,16 @@ struct Screen {
     only_error: bool,
     /// Whether the command has a terminal of its own, whose bytes are passed on untouched.
     terminal: bool,
-    escape: [bool; 2],
+    /// For standard output and error, where they are a terminal that is not the sandbox's own.
+    escapers: [Option<output::Escaper>; 2],
     gone: [bool; 2],
 }
 
 impl Screen {
     fn new(only_error: bool, terminal: bool) -> Screen {
-        let escape = [rustix::stdio::stdout(), rustix::stdio::stderr()].map(|stream| isatty(stream) && !terminal);
-        Screen { only_error, terminal, escape, gone: [false, false] }
+        let escapers = [rustix::stdio::stdout(), rustix::stdio::stderr()]
+            .map(|stream| (isatty(stream) && !terminal).then(output::Escaper::default));
+        Screen { only_error, terminal, escapers, gone: [false, false] }
     }
 
     fn index(&self, error: bool) -> usize {
@@ -216,7 +218,7 @@ impl Watcher for Screen {
             return;
         }
         // What a sandbox writes never reaches a terminal unescaped, unless the terminal is the sandbox's own.
-        let escaped = self.escape[index].then(|| output::escaped_bytes(bytes));
+        let escaped = self.escapers[index].as_mut().map(|escaper| escaper.escape(bytes));
         let bytes = escaped.as_deref().unwrap_or(bytes);
         let written = if index == 1 {
             std::io::stderr().write_all(bytes)
