@@ -1,30 +1,67 @@
-//! What this machine can do for a sandbox: each check with what was found and its remedy.
+//! What this machine can do for a sandbox: the facts of `host`, and what a start with the default limits would be told.
+//!
+//! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing.
+//! It stands on the top floor, beside `worker`: it asks the same function that a start asks, so that both say the same.
 
-use crate::cgroup::Hierarchy;
-use crate::container;
-use serde::Serialize;
+use crate::host;
+pub use crate::host::{Check, State};
+use crate::sandbox::{self, Guarantee};
 
-/// One check.
-#[derive(Clone, Debug, Serialize)]
-pub struct Check {
-    /// What was looked at.
-    pub name: String,
-    /// Whether it is as a sandbox needs it.
-    pub well: bool,
-    /// What was found.
-    pub found: String,
-    /// What to do if it is not well.
-    pub remedy: String,
+/// Looks at everything.
+pub fn examine() -> Vec<Check> {
+    let mut checks = vec![guarantee()];
+    checks.extend(host::checks());
+    checks.extend(groups());
+    checks
 }
 
-/// Looks at everything. Changes nothing.
-pub fn examine() -> Vec<Check> {
-    let mut checks = Vec::new();
-    let mut check = |name: &str, well: bool, found: String, remedy: &str| {
-        checks.push(Check { name: name.to_owned(), well, found, remedy: remedy.to_owned() });
+fn guarantee() -> Check {
+    const NAME: &str = "guarantee";
+    match sandbox::guarantee() {
+        Guarantee::Full => {
+            Check::good(NAME, "full: run by root, so each sandbox has host ids of its own and a disk cap on a device")
+        }
+        _ => Check::bad(
+            NAME,
+            State::Weaker,
+            "rootless: a sandbox's files are this user's, and its disk cap is memory",
+            "run as root for the full guarantee",
+        ),
+    }
+}
+
+fn groups() -> Vec<Check> {
+    let possible = match sandbox::possible() {
+        Ok(possible) => possible,
+        Err(error) => {
+            let advice = error.advice().unwrap_or("mount cgroup2 at /sys/fs/cgroup").to_owned();
+            return vec![Check::bad("cgroups", State::Missing, error.to_string(), advice)];
+        }
     };
-    let layout = Hierarchy::probe().map(|hierarchy| hierarchy.layout());
-    check("cgroups", layout.is_ok(), format!("{layout:?}"), "mount cgroup2 at /sys/fs/cgroup");
-    check("privilege", container::privileged(), String::new(), "run as root for the full guarantee");
-    checks
+    let limits = if possible.refused.is_empty() {
+        Check::good("limits", "every default limit can be enforced")
+    } else {
+        let found: Vec<_> = possible.refused.iter().map(|(limit, reason, _)| format!("{limit}: {reason}")).collect();
+        let mut remedies: Vec<_> = possible.refused.iter().map(|(_, _, fix)| fix.as_str()).collect();
+        remedies.dedup();
+        let names: Vec<_> = possible.refused.iter().map(|(limit, ..)| *limit).collect();
+        let remedy = format!("{}; or run with --allow-degraded {}", remedies.join("; "), names.join(","));
+        Check::bad("limits", State::Missing, found.join("; "), remedy)
+    };
+    vec![Check::good("cgroups", possible.groups), limits]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_section_in_the_page_about_the_host() {
+        let page = include_str!("../docs/host.md");
+        for check in examine() {
+            assert!(page.contains(&format!("\n## {}\n", check.name)), "docs/host.md has no section `{}`", check.name);
+            assert_eq!(check.see, format!("docs/host.md#{}", check.name.replace(' ', "-")));
+            assert_eq!(check.state == State::Good, check.remedy.is_none(), "{check:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod container;
 pub mod doctor;
 pub mod error;
 mod files;
+mod host;
 mod landlock;
 mod mounts;
 mod ns;

@@ -103,6 +103,30 @@ impl Hierarchy {
         }
     }
 
+    /// The layout in words, for people: its name, the controllers of v1, and the place where groups of ours may be made on v2.
+    pub(crate) fn words(&self) -> String {
+        let v1 = || {
+            let all = self.v1.iter().flat_map(|tree| tree.controllers.iter());
+            all.map(Controller::name_v1).collect::<Vec<_>>().join(" ")
+        };
+        let v2 = |tree: &Tree| match tree.delegated() {
+            Some(place) => {
+                let offered = std::fs::read_to_string(place.join("cgroup.controllers")).unwrap_or_default();
+                format!(
+                    "{} offers {}",
+                    place.display(),
+                    if offered.trim().is_empty() { "no controller" } else { offered.trim() }
+                )
+            }
+            None => format!("{} is not delegated to this user", tree.own_directory().display()),
+        };
+        match &self.v2 {
+            Some(tree) if self.v1.is_empty() => format!("v2: {}", v2(tree)),
+            Some(tree) => format!("hybrid: v1 {}; v2 {}", v1(), v2(tree)),
+            None => format!("v1: {}", v1()),
+        }
+    }
+
     /// Whether `controller` is mounted as v1. What is not is v2's, if anybody's.
     pub(super) fn is_v1(&self, controller: Controller) -> bool {
         self.v1.iter().any(|tree| tree.controllers.has(controller))
@@ -256,6 +280,11 @@ mod tests {
         assert_eq!(tree(&found, Controller::Memory), ("/c/memory", "job/7"));
         assert_eq!(tree(&found, Controller::Cpuacct), ("/c/cpu,cpuacct", ""));
         assert_eq!(found.v1.len(), 2);
+        assert!(
+            found.words().starts_with("hybrid: v1 cpu cpuacct memory; v2 /c/uni fied/x is not delegated"),
+            "{}",
+            found.words()
+        );
         assert_eq!(found.v2.unwrap().own_directory(), Path::new("/c/uni fied/x"));
         assert_eq!(parse("4:memory:/", mounts).unwrap().layout(), Layout::Legacy);
     }

@@ -2,7 +2,8 @@
 
 use super::output;
 use super::task::open_store;
-use brig::error::{Kind, Result};
+use brig::doctor::State;
+use brig::error::Result;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  brig doctor             every check with its remedy
+  brig doctor             every check with its remedy; exit 1 if something is missing
   brig doctor --leaks     prints nothing and exits 0 if nothing was left")]
 pub(super) struct Arguments {
     /// List cgroups, disk images, loop devices and tasks that no running task owns; exit 1 if there are any
@@ -41,12 +42,19 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         output::json(&checks);
     } else {
         let cells = checks.iter().map(|check| {
-            let word = if check.well { "ok" } else { "MISSING" };
-            let remedy = if check.well { String::new() } else { check.remedy.clone() };
-            [check.name.clone(), word.to_owned(), check.found.clone(), remedy]
+            let word = match check.state {
+                State::Good => "ok",
+                State::Weaker => "weaker",
+                State::Missing => "MISSING",
+            };
+            [check.name.to_owned(), word.to_owned(), check.found.clone()]
         });
-        output::table(["CHECK", "STATE", "FOUND", "REMEDY"], cells);
+        output::table(["CHECK", "STATE", "FOUND"], cells);
+        let remedies = checks.iter().filter_map(|check| Some((check, check.remedy.as_ref()?)));
+        output::lines(
+            remedies.map(|(check, remedy)| format!("\n{}: {}\n  {}", check.name, output::escaped(remedy), check.see)),
+        );
     }
-    let status = if checks.iter().all(|check| check.well) { 0 } else { Kind::LimitUnenforceable.exit_status() };
-    Ok(ExitCode::from(status))
+    let missing = checks.iter().any(|check| check.state == State::Missing);
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

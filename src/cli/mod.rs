@@ -5,6 +5,8 @@
 //! Never here: work. If a verb needs more than a few lines, the library lacks a function.
 
 mod doctor;
+#[cfg(test)]
+mod manual;
 mod output;
 mod task;
 mod terminal;

@@ -7,10 +7,12 @@ mod check;
 mod groups;
 mod launch;
 mod place;
+mod possible;
 mod running;
 
 pub(crate) use check::{Checked, check, nested, privileged};
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
 pub(crate) use place::Place;
+pub(crate) use possible::{Possible, possible};
 pub(crate) use running::{Removal, Running};

@@ -72,4 +72,18 @@ mod tests {
         assert_eq!(before, codes.len());
         assert!(Kind::ALL.iter().all(|kind| kind.sentence().ends_with('.') && kind.exit_status() >= 125));
     }
+
+    #[test]
+    fn the_page_about_errors_is_the_catalogue() {
+        let page = include_str!("../../docs/errors.md");
+        let mut sections = page.split("\n## ").skip(1);
+        for kind in Kind::ALL {
+            let retryable = if kind.retryable() { "retryable" } else { "not retryable" };
+            let (code, sentence, exit) = (kind.code(), kind.sentence(), kind.exit_status());
+            let start = format!("{code}\n{sentence}\n\nExit status {exit}, {retryable}. ");
+            let section = sections.next().unwrap_or_default();
+            assert!(section.starts_with(&start), "docs/errors.md must have\n{start}\nand has\n{section}");
+        }
+        assert_eq!(sections.next(), None);
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::idmap::{Maps, lines};
 use crate::error::{Context, Kind, Result, Step};
+use crate::host::user_namespace_advice;
 use crate::sys::clone::{Side, clone_process, exit};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -14,17 +15,19 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
-    let (pid, pidfd) =
-        match clone_process(libc::CLONE_NEWUSER as u64, None).failing(Kind::UserNamespace, step).hint(advice)? {
-            Side::Child => {
-                drop(hold);
-                forbid_nested();
-                // Ends when the parent lets go of the pipe, or is gone.
-                let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
-                exit(0)
-            }
-            Side::Parent(pid, pidfd) => (pid, pidfd),
-        };
+    let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None)
+        .failing(Kind::UserNamespace, step)
+        .hint(user_namespace_advice)?
+    {
+        Side::Child => {
+            drop(hold);
+            forbid_nested();
+            // Ends when the parent lets go of the pipe, or is gone.
+            let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
+            exit(0)
+        }
+        Side::Parent(pid, pidfd) => (pid, pidfd),
+    };
     let opened = write_maps(pid, maps).and_then(|()| {
         let path = format!("/proc/{pid}/ns/user");
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::UserNamespace, step)
@@ -40,7 +43,7 @@ pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
     for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
         fs::write(format!("/proc/{pid}/{name}"), lines(map))
             .failing(Kind::UserNamespace, || format!("write `{name}` of a user namespace"))
-            .hint(advice)?;
+            .hint(user_namespace_advice)?;
     }
     Ok(())
 }
@@ -52,7 +55,7 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
     for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
         fs::write(format!("/proc/self/{name}"), lines(map))
             .failing(Kind::UserNamespace, || format!("write our own `{name}`"))
-            .hint(advice)?;
+            .hint(user_namespace_advice)?;
     }
     forbid_nested();
     Ok(())
@@ -72,29 +75,6 @@ fn forbid_nested() {
 pub(crate) fn is_initial() -> bool {
     const INITIAL: u64 = 0xEFFF_FFFD;
     rustix::fs::stat("/proc/self/ns/user").is_ok_and(|status| status.st_ino == INITIAL)
-}
-
-/// The switch that most likely stands in the way, looked up only when something failed.
-pub(crate) fn advice() -> String {
-    if is_filtered() {
-        return "a sandbox or container around us refuses new namespaces: run brig outside of it, or start it without a seccomp filter".into();
-    }
-    let reads = |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
-    if reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        "AppArmor restricts user namespaces here: set sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give brig an AppArmor profile with `userns,`".into()
-    } else if reads("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-        "set sysctl kernel.unprivileged_userns_clone=1".into()
-    } else if reads("/proc/sys/user/max_user_namespaces", "0") {
-        "set sysctl user.max_user_namespaces=15000".into()
-    } else {
-        "user namespaces must be allowed: a kernel with CONFIG_USER_NS, no seccomp filter or LSM in the way (`brig doctor` tells)".into()
-    }
-}
-
-/// Whether a system-call filter is in force around us (`Seccomp: 2`, proc_pid_status(5)).
-fn is_filtered() -> bool {
-    fs::read_to_string("/proc/self/status")
-        .is_ok_and(|text| text.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::init;
 use super::message::{Channel, Message};
 use super::plan::{Plan, UserNamespace};
 use crate::error::{Context, Kind, Result, Step};
+use crate::host::user_namespace_advice;
 use crate::ns;
 use crate::sys::clone::{Side, clone_process};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -28,7 +29,7 @@ pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
     let cgroup = plan.cgroup.take();
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
-        .hint(ns::advice)?;
+        .hint(user_namespace_advice)?;
     match side {
         Side::Child => {
             drop(ours); // so that our end is the last one, and its closing is seen

@@ -21,5 +21,5 @@ pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
-pub(crate) use run::{Site, explain, run};
+pub(crate) use run::{Site, explain, guarantee, possible, run};
 pub(crate) use streams::{Sink, Stream};

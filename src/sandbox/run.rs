@@ -163,6 +163,11 @@ pub(crate) fn guarantee() -> Guarantee {
     }
 }
 
+/// What this machine can do for a sandbox with the limits that hold when nobody asks for others.
+pub(crate) fn possible() -> Result<container::Possible> {
+    container::possible(&profile::resources(&Options::new(Vec::new()), None))
+}
+
 /// What would be in force, as rows of a name and its value. Nothing is made.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;

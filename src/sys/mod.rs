@@ -11,5 +11,6 @@ pub(crate) mod landlock;
 pub(crate) mod loop_device;
 pub(crate) mod mount;
 pub(crate) mod net;
+pub(crate) mod probe;
 pub(crate) mod seccomp;
 pub(crate) mod weaken;

@@ -1,0 +1,93 @@
+//! Security modules, and switches of the kernel that make what is around a sandbox harder. None of them is needed.
+
+use super::{Check, State, setting};
+
+/// Which security modules are in force. securityfs is often not mounted in containers; then the attribute files tell.
+pub(super) fn security_modules() -> Check {
+    const NAME: &str = "security modules";
+    let from_list = setting("/sys/kernel/security/lsm").filter(|list| !list.is_empty());
+    let found = from_list.map(|list| list.replace(',', " ")).unwrap_or_else(|| {
+        let signs =
+            [("apparmor", "/sys/module/apparmor/parameters/enabled", "Y"), ("selinux", "/sys/fs/selinux/enforce", "1")];
+        let on: Vec<_> = signs
+            .iter()
+            .filter(|(_, path, value)| setting(path).as_deref() == Some(*value))
+            .map(|(name, ..)| *name)
+            .collect();
+        if on.is_empty() { "neither AppArmor nor SELinux".to_owned() } else { on.join(" ") }
+    });
+    // brig needs none of them: its own layers do not lean on a policy of the host.
+    Check::good(NAME, found)
+}
+
+/// One switch: its file, whether a value is as hard as we would have it, and what to set.
+struct Switch {
+    name: &'static str,
+    path: &'static str,
+    hard: fn(i64) -> bool,
+    advice: &'static str,
+}
+
+/// Each is a second fence: the sandbox refuses the same by seccomp or namespaces already.
+const SWITCHES: [Switch; 6] = [
+    // Kernel addresses help exploits of the kernel.
+    Switch {
+        name: "kptr_restrict",
+        path: "/proc/sys/kernel/kptr_restrict",
+        hard: |value| value >= 1,
+        advice: "kernel.kptr_restrict=1",
+    },
+    // So does its log.
+    Switch {
+        name: "dmesg_restrict",
+        path: "/proc/sys/kernel/dmesg_restrict",
+        hard: |value| value >= 1,
+        advice: "kernel.dmesg_restrict=1",
+    },
+    // The verifier is a large piece of kernel for anybody to talk to.
+    Switch {
+        name: "unprivileged_bpf_disabled",
+        path: "/proc/sys/kernel/unprivileged_bpf_disabled",
+        hard: |value| value >= 1,
+        advice: "kernel.unprivileged_bpf_disabled=2",
+    },
+    // Makes races in the kernel easy to win.
+    Switch {
+        name: "unprivileged_userfaultfd",
+        path: "/proc/sys/vm/unprivileged_userfaultfd",
+        hard: |value| value == 0,
+        advice: "vm.unprivileged_userfaultfd=0",
+    },
+    // Whose terminal a process may type into (6.2).
+    Switch {
+        name: "legacy_tiocsti",
+        path: "/proc/sys/dev/tty/legacy_tiocsti",
+        hard: |value| value == 0,
+        advice: "dev.tty.legacy_tiocsti=0",
+    },
+    // Links in shared folders that lead somebody else astray.
+    Switch {
+        name: "protected_symlinks",
+        path: "/proc/sys/fs/protected_symlinks",
+        hard: |value| value >= 1,
+        advice: "fs.protected_symlinks=1",
+    },
+];
+
+pub(super) fn switches() -> Check {
+    const NAME: &str = "hardening";
+    let soft: Vec<_> = SWITCHES
+        .iter()
+        .filter(|switch| {
+            let value = setting(switch.path).and_then(|text| text.parse().ok());
+            value.is_some_and(|value: i64| !(switch.hard)(value))
+        })
+        .collect();
+    if soft.is_empty() {
+        let names: Vec<_> = SWITCHES.iter().map(|switch| switch.name).collect();
+        return Check::good(NAME, names.join(" "));
+    }
+    let names: Vec<_> = soft.iter().map(|switch| switch.name).collect();
+    let advice: Vec<_> = soft.iter().map(|switch| switch.advice).collect();
+    Check::bad(NAME, State::Weaker, format!("off: {}", names.join(" ")), format!("sysctl -w {}", advice.join(" ")))
+}

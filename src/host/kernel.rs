@@ -1,0 +1,125 @@
+//! The kernel: its version, the system calls that brig builds on, seccomp and Landlock.
+
+use super::{Check, State};
+use crate::sys::probe::{Call, is_known, landlock_abi};
+use crate::sys::seccomp::{NEW_LISTENER, knows_action, knows_flags};
+use std::sync::OnceLock;
+
+/// Below this, idmapped mounts and `mount_setattr` are missing.
+const OLDEST: (u32, u32) = (5, 12);
+
+/// `SECCOMP_RET_KILL_PROCESS` of linux/seccomp.h (4.14), which the agent's profile uses.
+const KILL_PROCESS: u32 = 0x8000_0000;
+
+/// The newest Landlock ABI that brig asks for: scopes for signals and abstract sockets (6.12).
+const LANDLOCK_WANTED: i64 = 6;
+
+/// Major and minor number of the running kernel.
+fn number() -> Option<(u32, u32)> {
+    static NUMBER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *NUMBER.get_or_init(|| parse(&rustix::system::uname().release().to_string_lossy()))
+}
+
+/// The first two numbers of a release such as `6.1.0-13-amd64`.
+fn parse(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|character: char| !character.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+pub(super) fn version() -> Check {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    match number() {
+        Some(number) if number >= OLDEST => Check::good("kernel", release),
+        _ => {
+            Check::bad("kernel", State::Missing, release, format!("run a kernel of {}.{} or newer", OLDEST.0, OLDEST.1))
+        }
+    }
+}
+
+/// What every start needs, and since when the kernel has it.
+const CALLS: [(Call, &str, &str); 7] = [
+    (Call::Clone3, "clone3", "5.3"),
+    (Call::PidfdOpen, "pidfd_open", "5.3"),
+    (Call::Fsopen, "fsopen", "5.2"),
+    (Call::MoveMount, "move_mount", "5.2"),
+    (Call::Openat2, "openat2", "5.6"),
+    (Call::CloseRange, "close_range", "5.9"),
+    (Call::MountSetattr, "mount_setattr", "5.12"),
+];
+
+pub(super) fn system_calls() -> Check {
+    let (known, missing): (Vec<_>, Vec<_>) = CALLS.iter().partition(|(call, ..)| is_known(*call));
+    if missing.is_empty() {
+        let names: Vec<_> = known.iter().map(|(_, name, _)| *name).collect();
+        return Check::good("system calls", names.join(" "));
+    }
+    let words: Vec<_> = missing.iter().map(|(_, name, since)| format!("{name} (kernel {since})")).collect();
+    // On a new kernel it is a filter: container engines answer ENOSYS for what they do not know.
+    let remedy = if number() >= Some(OLDEST) {
+        "inside another container, let its seccomp profile pass them (Docker: --security-opt seccomp=unconfined)"
+    } else {
+        "run a newer kernel"
+    };
+    Check::bad("system calls", State::Missing, format!("missing: {}", words.join(", ")), remedy)
+}
+
+pub(super) fn seccomp() -> Check {
+    if !knows_action(KILL_PROCESS) {
+        return Check::bad(
+            "seccomp",
+            State::Missing,
+            "no seccomp filters",
+            "use a kernel built with CONFIG_SECCOMP_FILTER=y",
+        );
+    }
+    let listener = if knows_flags(NEW_LISTENER) { ", user notification" } else { "" };
+    Check::good("seccomp", format!("filters{listener}"))
+}
+
+pub(super) fn landlock() -> Check {
+    match landlock_abi() {
+        Ok(abi) if abi >= LANDLOCK_WANTED => Check::good("landlock", format!("ABI {abi}")),
+        Ok(abi) => {
+            let lacks = match abi {
+                ..=2 => "no rule for truncation, device ioctls, signals and abstract sockets",
+                3 | 4 => "no rule for device ioctls, signals and abstract sockets",
+                _ => "no rule for signals and abstract sockets",
+            };
+            Check::bad(
+                "landlock",
+                State::Weaker,
+                format!("ABI {abi}: {lacks}"),
+                "run a kernel of 6.12 or newer for ABI 6",
+            )
+        }
+        Err(errno) => Check::bad(
+            "landlock",
+            State::Missing,
+            format!("none: {errno}"),
+            "add `landlock` to the kernel parameter lsm=, or run with --allow-degraded landlock",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_has_two_numbers() {
+        for (release, expected) in [
+            ("6.1.0-13-amd64", Some((6, 1))),
+            ("5.15.167.4-microsoft", Some((5, 15))),
+            ("6.18+", Some((6, 18))),
+            ("x", None),
+        ] {
+            assert_eq!(parse(release), expected, "{release}");
+        }
+    }
+
+    #[test]
+    fn the_calls_that_the_tests_themselves_need_are_found() {
+        assert_eq!(system_calls().state, State::Good);
+        assert!(!is_known(Call::NoSuchCall));
+    }
+}
