@@ -159,6 +159,11 @@ impl Default for Limits {
     }
 }
 
+/// The image is a file, and ext4, which most hosts have, ends files at 16 TiB.
+const MOST_DISK: u64 = 8 << 40;
+/// Their table is in the same image.
+const MOST_INODES: u64 = 1 << 30;
+
 impl Limits {
     /// What the disk limit is when nobody set one.
     pub(crate) const DISK: u64 = 10 << 30;
@@ -171,8 +176,8 @@ impl Limits {
             LimitName::Memory => self.memory = bytes(name, text, 1 << 20)?,
             LimitName::Swap => self.swap = bytes(name, text, 0)?,
             LimitName::Pids => self.pids = count(name, text, 2)?,
-            LimitName::Disk => self.disk = Some(bytes(name, text, 4 << 20)?),
-            LimitName::Inodes => self.inodes = count(name, text, 64)?,
+            LimitName::Disk => self.disk = Some(at_most(name, text, bytes(name, text, 4 << 20)?, MOST_DISK)?),
+            LimitName::Inodes => self.inodes = at_most(name, text, count(name, text, 64)?, MOST_INODES)?,
             LimitName::OpenFiles => self.open_files = count(name, text, 16)?,
             LimitName::Wall => self.wall = duration(name, text)?,
             LimitName::Idle => self.idle = duration(name, text)?,
@@ -243,6 +248,10 @@ fn at_least(name: LimitName, text: &str, value: u64, least: u64, example: &str) 
         return Err(wrong(name, text, "it is too large", example));
     }
     Ok(value)
+}
+
+fn at_most(name: LimitName, text: &str, value: u64, most: u64) -> Result<u64> {
+    if value <= most { Ok(value) } else { Err(wrong(name, text, format!("the most is {}", size(most)), &size(most))) }
 }
 
 fn duration(name: LimitName, text: &str) -> Result<Duration> {

@@ -81,6 +81,7 @@ impl Options {
                 .map_err(|error| error.doing("use a root file system"))?;
         }
         let limits = &self.limits;
+        descriptors(limits.open_files)?;
         if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {
             return Err(Error::new(
                 Kind::Profile,
@@ -89,6 +90,19 @@ impl Options {
             .hint("raise --memory, or lower --disk"));
         }
         Ok(())
+    }
+}
+
+/// Nobody in a user namespace of their own may raise the limit of setrlimit(2) that we run under.
+fn descriptors(asked: u64) -> Result<()> {
+    let ours = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    match ours.filter(|&ours| asked > ours) {
+        None => Ok(()),
+        Some(ours) => Err(Error::new(
+            Kind::LimitUnenforceable,
+            format!("`open_files` is {asked}, but no more than {ours} open files may be had here"),
+        )
+        .hint(format!("give --open-files {ours}, or raise it first: ulimit -Hn {asked}"))),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The profile file, and words of the command line that mean more than themselves.
 
 use super::definition::Definition;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::LimitName;
+use crate::sandbox::{LimitName, Limits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -39,40 +39,44 @@ const LONGEST: u64 = 1 << 20;
 
 /// Reads a profile into a definition.
 pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
-    let step = || format!("read the profile `{}`", path.display());
-    let bytes = files::read_bounded(path, LONGEST).map_err(|error| error.of_kind(Kind::Profile))?;
-    let text = String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string()).doing(step()))?;
-    let profile: Profile = toml::from_str(&text).map_err(|cause| {
-        Error::new(Kind::Profile, place(&text, &cause)).doing(step()).hint("see docs/profile.md for every key")
-    })?;
+    let text = files::read_bounded(path, LONGEST)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
+    text.and_then(|text| take_profile(&text, path, definition))
+        .map_err(|error| error.of_kind(Kind::Profile))
+        .doing(|| format!("read the profile `{}`", path.display()))
+        .hint(|| "see docs/profile.md for every key and its form")
+}
+
+fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<()> {
+    let wrong = |cause: String| Error::new(Kind::Profile, cause);
+    let profile: Profile = toml::from_str(text).map_err(|cause| wrong(place(text, &cause)))?;
     for (key, value) in &profile.limits {
-        let name = limit(key).map_err(|error| error.doing(step()))?;
+        let name = limit(key)?;
         let text = match value {
             toml::Value::String(text) => text.clone(),
             toml::Value::Integer(number) => number.to_string(),
             toml::Value::Float(number) => number.to_string(),
-            other => {
-                let found = other.type_str();
-                return Err(Error::new(Kind::Profile, format!("`limits.{key}` is a {found}, not a text or a number"))
-                    .doing(step()));
-            }
+            other => return Err(wrong(format!("`limits.{key}` is a {}, not a text or a number", other.type_str()))),
         };
-        definition.limits.set(name, &text).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?;
+        definition.limits.set(name, &text)?;
     }
-    definition.environment.extend(profile.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+    agrees_with_itself(&profile, &definition.limits)?;
+    for (name, value) in profile.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(wrong(format!("`env.{}` is no variable", name.escape_debug())));
+        }
+        definition.environment.push((name.into(), value.into()));
+    }
     for name in &profile.allow_degraded {
-        definition.may_degrade.push(degradable(name).map_err(|error| error.of_kind(Kind::Profile).doing(step()))?);
+        definition.may_degrade.push(degradable(name)?);
     }
     if let Some(grace) = profile.grace {
-        definition.grace = humantime::parse_duration(&grace).map_err(|cause| {
-            Error::new(Kind::Profile, format!("`grace`: {cause}")).doing(step()).hint("give it like `10s`")
-        })?;
+        definition.grace = humantime::parse_duration(&grace)
+            .map_err(|cause| wrong(format!("`grace`: {cause}")).hint("give it like `10s`"))?;
     }
     definition.needs_input_codes = profile.exit_codes.needs_input;
     if definition.needs_input_codes.contains(&0) {
-        return Err(
-            Error::new(Kind::Profile, "the exit code 0 means success and cannot mean `needs_input` too").doing(step())
-        );
+        return Err(wrong("the exit code 0 means success and cannot mean `needs_input` too".into()));
     }
     if let Some(rootfs) = profile.rootfs {
         // A relative path is meant from the profile's own folder, wherever it is used.
@@ -81,10 +85,30 @@ pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
     Ok(())
 }
 
-/// The parser's words with the line, on one line.
+/// A limit that can never be reached because of another one is a mistake of whoever wrote both.
+fn agrees_with_itself(profile: &Profile, limits: &Limits) -> Result<()> {
+    let says = |name: LimitName| profile.limits.contains_key(name.word());
+    let useless = |name: LimitName, because: &str| {
+        Err(Error::new(Kind::Profile, format!("`{}` can never be reached: {because}", name.word()))
+            .hint("leave one of the two out, or change it"))
+    };
+    if says(LimitName::Idle) && says(LimitName::Wall) && limits.idle > limits.wall {
+        return useless(LimitName::Idle, "`wall` is shorter");
+    }
+    let most = limits.wall.mul_f64(limits.cpus);
+    if says(LimitName::CpuTime) && says(LimitName::Wall) && says(LimitName::Cpus) && limits.cpu_time > most {
+        return useless(LimitName::CpuTime, "`wall` times `cpus` is less");
+    }
+    Ok(())
+}
+
+/// The parser's words with the line that they are about, on one line.
 fn place(text: &str, cause: &toml::de::Error) -> String {
-    let line = cause.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-    format!("line {line}: {}", cause.message().replace('\n', " "))
+    let before = cause.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
+    let number = before.matches('\n').count();
+    let line = text.lines().nth(number).unwrap_or_default().trim();
+    let line: String = line.chars().take(60).collect();
+    format!("line {} (`{}`): {}", number + 1, line.escape_debug(), cause.message().replace('\n', " "))
 }
 
 fn limit(key: &str) -> Result<LimitName> {

@@ -7,7 +7,7 @@
 //! <store>/bases/        checkouts of repositories, one for each commit
 //! ```
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
@@ -75,6 +75,10 @@ impl Store {
     /// Makes a new task's directories and takes its lock. The lock has its name only when it is held, so nobody takes a task that is
     /// just beginning for one whose supervisor died.
     pub(super) fn begin(&self, id: &str) -> Result<Alive> {
+        self.make_task(id).hint(|| "name a store that you can write: --store DIR")
+    }
+
+    fn make_task(&self, id: &str) -> Result<Alive> {
         let live = self.live();
         let path = live.join(id);
         let unnamed = live.join(format!(".{id}"));
@@ -101,7 +105,10 @@ impl Store {
                 .filter(|name| !name.starts_with('.'))
                 .collect::<Vec<_>>(),
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(cause) => return Err(files::failed(cause, format!("list `{}`", self.tasks().display()))),
+            Err(cause) => {
+                return Err(files::failed(cause, format!("list `{}`", self.tasks().display())))
+                    .hint(|| "name a store that you can read: --store DIR");
+            }
         };
         ids.sort_unstable();
         Ok(ids)

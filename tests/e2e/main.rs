@@ -1,7 +1,12 @@
 //! End-to-end tests: the program as a user has it, real sandboxes, and what the kernel says about them. How one is written is
 //! in `support/mod.rs`; run them with `tests/run`, or one with `cargo test --test e2e NAME`.
 
+mod crash;
+mod crowd;
 mod exits;
 mod limits;
+mod manage;
+mod refusals;
 mod streams;
 mod support;
+mod workspace;

@@ -1,0 +1,159 @@
+//! `kill -9` at any moment: the sandbox dies with brig, and the next command removes the rest.
+
+use crate::support::{Lab, Started, eventually, processes_of};
+use rustix::process::Signal;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Kills in all: half of them with two tasks at once.
+const ROUNDS: u32 = 200;
+const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// xorshift64: moments that differ from one another and are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: Duration) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        end.mul_f64((self.0 >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}
+
+/// A task with something in every corner: children in other sessions, files, output.
+const SCRIPT: &str =
+    "setsid sleep 60 & (sleep 60 &) ; echo x > file; head -c 100k /dev/zero > /tmp/filler; echo working; sleep 0.03";
+
+fn start<'lab>(lab: &'lab Lab, work: &std::path::Path) -> Started {
+    lab.task().args(["--dir".as_ref(), work.as_os_str()]).start_sh(SCRIPT)
+}
+
+#[test]
+fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
+    let lab = Lab::new();
+    let work = lab.file("work/file", "mine\n");
+    let work = work.parent().unwrap();
+    let began = Instant::now();
+    start(&lab, work).finish().ended_as("succeeded", 0);
+    // A little longer than a whole run, so that some end by themselves.
+    let whole = began.elapsed().mul_f64(1.1);
+    let mut random = Random(SEED);
+    let mut kills = 0;
+    while kills < ROUNDS {
+        let together = if kills % 4 == 3 { 2 } else { 1 };
+        let tasks: Vec<_> = (0..together).map(|_| start(&lab, work)).collect();
+        for task in &tasks {
+            std::thread::sleep(random.below(whole) / together);
+            task.signal(Signal::KILL);
+            kills += 1;
+        }
+        let ended: Vec<_> = tasks.into_iter().map(Started::finish).collect();
+        lab.reap();
+        if kills % 10 < 2 {
+            lab.assert_clean();
+        }
+        drop(ended);
+    }
+    lab.assert_clean();
+    let rows: serde_json::Value = serde_json::from_str(&lab.brig(["task", "ls", "--json"]).stdout).unwrap();
+    let count = |outcome: &str| rows.as_array().unwrap().iter().filter(|row| row["outcome"] == outcome).count();
+    let (lost, succeeded) = (count("lost"), count("succeeded"));
+    assert!(lost > 40 && succeeded > 1, "kills at both sides of the end: {lost} lost, {succeeded} succeeded");
+    assert_eq!(lost + succeeded, rows.as_array().unwrap().len(), "every task has a receipt");
+    assert_eq!(std::fs::read_to_string(work.join("file")).unwrap(), "mine\n");
+}
+
+#[test]
+fn the_sandbox_dies_with_brig_before_anybody_reaps() {
+    let lab = Lab::new();
+    let task = lab.task().start_sh("setsid sh -c 'trap \"\" TERM HUP INT; sleep 300' & echo ready; sleep 300");
+    task.wait_for("ready");
+    let first = task.pid_1();
+    let inside = inside(first);
+    assert!(inside.len() >= 3, "{inside:?}");
+    task.signal(Signal::KILL);
+    let run = task.finish();
+    assert_eq!(run.signal, Some(9));
+    eventually("every process of the sandbox is gone", || {
+        processes_of(&lab).is_empty() && inside.iter().all(|pid| !alive(*pid))
+    });
+    let id = lab.ids().remove(0);
+    lab.reap();
+    let shown = lab.brig(["task", "show", &id, "--json"]);
+    let receipt: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
+    assert_eq!(receipt["outcome"], "lost");
+    assert_eq!(receipt["retryable"], true);
+    assert_eq!(receipt["cleanup"]["left"], serde_json::json!([]));
+    assert_eq!(lab.brig(["task", "logs", &id]).succeeded().stdout, "ready\n");
+}
+
+#[test]
+fn what_a_kill_leaves_is_listed_as_a_leak_until_it_is_reaped() {
+    let lab = Lab::new();
+    let task = lab.task().start_sh("echo ready; sleep 300");
+    task.wait_for("ready");
+    task.signal(Signal::KILL);
+    task.finish();
+    let leaks = lab.brig(["doctor", "--leaks"]);
+    assert_eq!(leaks.status, Some(1), "{leaks:#?}");
+    assert!(leaks.stdout.contains(&lab.ids()[0]), "{leaks:#?}");
+    lab.reap();
+    assert!(lab.brig(["doctor", "--leaks"]).succeeded().stdout.is_empty());
+}
+
+#[test]
+fn a_kill_while_a_repository_is_cloned_leaves_nothing() {
+    let lab = Lab::new();
+    let repository = lab.directory("repository");
+    let script = "git init -q . && for i in $(seq 300); do echo $i > f$i; done && git add . && git -c user.name=a -c user.email=a@b commit -qm x";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    let mut random = Random(SEED);
+    for _ in 0..12 {
+        let task = lab.task().args(["--repo".as_ref(), repository.as_os_str()]).start_sh("true");
+        std::thread::sleep(random.below(Duration::from_millis(400)));
+        task.signal(Signal::KILL);
+        task.finish();
+        lab.reap();
+        lab.assert_clean();
+        std::fs::remove_dir_all(lab.store().join("bases")).ok();
+    }
+}
+
+#[test]
+fn a_new_task_reaps_what_an_old_one_left() {
+    let lab = Lab::new();
+    let task = lab.task().start_sh("echo ready; sleep 300");
+    task.wait_for("ready");
+    task.signal(Signal::KILL);
+    task.finish();
+    lab.task().sh("true").ended_as("succeeded", 0);
+    lab.assert_clean();
+    assert!(lab.brig(["task", "ls"]).stdout.contains("lost"));
+}
+
+/// The host's ids of all processes in the PID namespace of `pid`.
+fn inside(pid: i32) -> Vec<i32> {
+    let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let ours = namespace(pid);
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    // An ordinary user may not look into pid 1 itself, which is undumpable: then its descendants are found by their parents.
+    match ours {
+        Some(ours) => pids.filter(|&pid| namespace(pid).is_some_and(|each| each == ours)).collect(),
+        None => descendants(pid),
+    }
+}
+
+fn descendants(pid: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let mut all = vec![pid];
+    for child in children.split_whitespace() {
+        all.extend(descendants(child.parse().unwrap()));
+    }
+    all
+}
+
+fn alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}

@@ -1,0 +1,119 @@
+//! Looking at tasks and removing them; what would be in force.
+
+use crate::support::Lab;
+use std::time::Duration;
+
+#[test]
+fn explain_prints_every_limit_and_makes_nothing() {
+    let lab = Lab::new();
+    let run = lab.task().plain().args(["--explain", "--memory", "123M"]).sh("echo started");
+    run.succeeded();
+    for word in [
+        "cpus",
+        "cpu_time",
+        "memory",
+        "swap",
+        "pids",
+        "disk",
+        "inodes",
+        "open_files",
+        "wall",
+        "idle",
+        "output_bytes",
+        "io_bps",
+        "io_iops",
+        "network",
+        "seccomp",
+        "landlock",
+        "guarantee",
+        "workspace",
+        "root",
+    ] {
+        assert!(run.stdout.lines().any(|line| line.split_whitespace().next() == Some(word)), "{word}: {run:#?}");
+    }
+    assert!(run.stdout.contains("123M") && !run.stdout.contains("started"), "{run:#?}");
+    let run = lab.brig(["task", "run", "--explain", "--json"]);
+    let rows: serde_json::Value = serde_json::from_str(&run.succeeded().stdout).unwrap();
+    assert_eq!(rows["network"], "none");
+    assert!(!lab.store().exists());
+    lab.brig(["task", "run", "--explain", "--dir", "/no/such"]).refused(125, &["/no/such`"]);
+}
+
+#[test]
+fn tasks_are_listed_shown_and_removed_by_the_beginning_of_their_ids() {
+    let lab = Lab::new();
+    lab.task().sh("echo first").succeeded();
+    // Ids begin with the second: so that no beginning of one is the other's.
+    std::thread::sleep(Duration::from_millis(1100));
+    lab.task().sh("echo second; exit 9");
+    let ids = lab.ids();
+    let list = lab.brig(["task", "ls"]).succeeded().stdout.clone();
+    assert!(list.contains(&ids[0]) && list.contains("succeeded") && list.contains("echo second"), "{list}");
+    let rows: serde_json::Value = serde_json::from_str(&lab.brig(["task", "ls", "--json"]).succeeded().stdout).unwrap();
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    assert_eq!((&rows[0]["id"], &rows[1]["outcome"]), (&ids[0].as_str().into(), &"failed".into()));
+    assert_eq!(lab.brig(["task", "ls", "-q"]).succeeded().stdout, format!("{}\n{}\n", ids[0], ids[1]));
+
+    let beginning = &ids[1][..8];
+    let shown = lab.brig(["task", "show", beginning, "--json"]);
+    let receipt: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
+    assert_eq!((&receipt["id"], &receipt["exit_code"]), (&ids[1].as_str().into(), &9.into()));
+    let words = lab.brig(["task", "show", beginning]).succeeded().stdout.clone();
+    assert!(words.contains("outcome") && words.contains("failed") && words.contains("removed"), "{words}");
+    assert_eq!(lab.brig(["task", "logs", beginning]).succeeded().stdout, "second\n");
+
+    // Both ids begin alike: which one is meant is not guessed.
+    lab.brig(["task", "show", &ids[0][..2]]).refused(125, &["more than one"]);
+    lab.brig(["task", "rm", &ids[0][..2]]).refused(125, &["more than one"]);
+    lab.brig(["task", "show", "zzz"]).refused(125, &["no task `zzz`"]);
+    lab.brig(["task", "logs", ""]).refused(125, &["no task ``"]);
+    lab.brig(["task", "rm", "../.."]).refused(125, &["no task"]);
+
+    lab.brig(["task", "rm", beginning]).succeeded();
+    assert_eq!(lab.ids(), ids[..1]);
+    lab.brig(["task", "rm", &ids[0]]).succeeded();
+    assert!(lab.ids().is_empty());
+    assert_eq!(lab.brig(["task", "ls", "-q"]).succeeded().stdout, "");
+}
+
+#[test]
+fn a_running_task_is_listed_and_its_log_read_but_it_is_not_removed() {
+    let lab = Lab::new();
+    let task = lab.task().start_sh("echo ready; sleep 300");
+    task.wait_for("ready");
+    let id = lab.ids().remove(0);
+    assert!(lab.brig(["task", "ls"]).succeeded().stdout.contains("running"));
+    assert_eq!(lab.brig(["task", "logs", &id]).succeeded().stdout, "ready\n");
+    lab.brig(["task", "show", &id]).refused(125, &["running"]);
+    lab.brig(["task", "rm", &id]).refused(125, &["running"]);
+    assert!(lab.brig(["doctor", "--leaks"]).succeeded().stdout.is_empty());
+    task.signal(rustix::process::Signal::TERM);
+    task.finish().ended_as("cancelled", 130);
+    lab.brig(["task", "rm", &id]).succeeded();
+}
+
+#[test]
+fn a_receipt_has_the_proof_of_the_cleanup() {
+    let lab = Lab::new();
+    let run = lab.task().sh("sleep 30 & echo x > file");
+    let receipt = run.ended_as("succeeded", 0).receipt();
+    let removed: Vec<_> =
+        receipt["cleanup"]["removed"].as_array().unwrap().iter().map(|each| each.as_str().unwrap()).collect();
+    assert!(removed.iter().any(|each| each.contains("processes")), "{removed:?}");
+    assert!(removed.contains(&"cgroup"), "{removed:?}");
+    if crate::support::is_root() {
+        assert!(removed.iter().any(|each| each.contains("disk image")), "{removed:?}");
+    }
+}
+
+#[test]
+fn text_of_a_sandbox_reaches_no_terminal_unescaped() {
+    let lab = Lab::new();
+    // The command line of a task is text of whoever ran it, and is shown to whoever lists tasks.
+    lab.task().run(["true", "\x1b]0;title\x07\x1b[31m"]).succeeded();
+    let id = lab.ids().remove(0);
+    for words in [&["task", "ls"][..], &["task", "show", &id], &["task", "ls", "--json"]] {
+        let run = lab.brig(words);
+        assert!(!run.succeeded().stdout.contains('\x1b'), "{words:?}: {run:#?}");
+    }
+}

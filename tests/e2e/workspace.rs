@@ -1,0 +1,241 @@
+//! Where a command works: folders and repositories that are never written, and roots of the user's own.
+
+use crate::support::{Lab, is_root, skip};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every name below `path` with all that a person could see change: mode, owner, times but for the last access, content.
+fn digest(path: &Path) -> Vec<String> {
+    let mut rows = Vec::new();
+    let mut open = vec![path.to_path_buf()];
+    while let Some(path) = open.pop() {
+        let status = fs::symlink_metadata(&path).unwrap();
+        let content = if status.is_symlink() {
+            fs::read_link(&path).unwrap().to_string_lossy().into_owned()
+        } else if status.is_file() {
+            format!("{:?}", fs::read(&path).unwrap_or_default())
+        } else {
+            open.extend(fs::read_dir(&path).into_iter().flatten().map(|entry| entry.unwrap().path()));
+            String::new()
+        };
+        rows.push(format!(
+            "{} {:o} {}:{} {} {} {}.{} {}.{} {content}",
+            path.display(),
+            status.mode(),
+            status.uid(),
+            status.gid(),
+            status.nlink(),
+            status.len(),
+            status.mtime(),
+            status.mtime_nsec(),
+            status.ctime(),
+            status.ctime_nsec(),
+        ));
+    }
+    rows.sort();
+    rows
+}
+
+/// A folder with something of every kind.
+fn make_tree(lab: &Lab, name: &str) -> PathBuf {
+    let work = lab.directory(name);
+    lab.file(&format!("{name}/README"), "read me\n");
+    lab.file(&format!("{name}/src/deep/er/main.c"), "int main;\n");
+    let script = lab.file(&format!("{name}/run.sh"), "#!/bin/sh\necho ran\n");
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let secret = lab.file(&format!("{name}/private"), "only mine\n");
+    fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+    symlink("README", work.join("link")).unwrap();
+    symlink("/etc/passwd", work.join("link-out")).unwrap();
+    fs::hard_link(work.join("README"), work.join("hard")).unwrap();
+    lab.directory(&format!("{name}/empty"));
+    work
+}
+
+/// Does everything to the workspace that can be done to a tree.
+const RAMPAGE: &str = "set -e; cat private >/dev/null; ./run.sh; echo more >> README; rm -r src; mkdir src; echo new > src/new; mv run.sh moved.sh; \
+    chmod 777 private; touch -d 2001-01-01 private; ln -s x newlink; rm link hard; mkdir -p a/b/c; echo x > a/b/c/d; rmdir empty; \
+    echo through > link-out 2>/dev/null || true; ls -a; find . -type f -exec sh -c 'echo overwritten > \"$1\"' x {} \\;";
+
+#[test]
+fn a_folder_is_shown_copy_on_write_and_never_written() {
+    let lab = Lab::new();
+    let work = make_tree(&lab, "work");
+    let before = digest(&work);
+    let run = lab.task().args(["--dir"]).args([&work]).sh(RAMPAGE);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("ran\n") && run.stderr.contains("moved.sh"), "{run:#?}");
+    assert_eq!(digest(&work), before);
+    // Each attempt begins with the tree as it is.
+    let run = lab.task().args(["--dir"]).args([&work]).sh("cat README; ls empty");
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "read me\n");
+}
+
+#[test]
+fn a_folder_of_an_ordinary_user_is_the_sandbox_users_own() {
+    let Some(lab) = Lab::root() else { return };
+    let work = make_tree(&lab, "work");
+    let chown = Command::new("chown").args(["-hR", "4321:4321"]).arg(&work).status().unwrap();
+    assert!(chown.success());
+    let before = digest(&work);
+    let run = lab.task().args(["--dir"]).args([&work]).sh(&format!("stat -c '%U %n' README; {RAMPAGE}"));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.starts_with("agent README\n"), "{run:#?}");
+    assert_eq!(digest(&work), before);
+}
+
+#[test]
+fn a_relative_folder_is_meant_from_where_the_caller_is() {
+    let lab = Lab::new();
+    lab.file("work/here", "");
+    let mut command = lab.task().plain().args(["--dir", "work"]).command_for(["ls"]);
+    let output = command.current_dir(lab.path()).output().unwrap();
+    assert_eq!(output.stdout, b"here\n", "{output:?}");
+}
+
+#[test]
+fn an_empty_workspace_is_writable_and_gone_afterwards() {
+    let lab = Lab::new();
+    let run = lab
+        .task()
+        .plain()
+        .sh("pwd; ls -a; echo x > file; mkdir -p ~/a /tmp/b; echo y > ~/a/file; echo z > /tmp/b/file; cat file");
+    assert_eq!(run.succeeded().stdout, "/workspace\n.\n..\nx\n");
+    let run = lab.task().plain().sh("ls -A . ~ /tmp");
+    assert!(!run.succeeded().stdout.contains("file"), "{run:#?}");
+}
+
+/// A root with a static busybox, or nothing if there is none on this machine.
+fn busybox_root(lab: &Lab) -> Option<PathBuf> {
+    let busybox = Path::new("/bin/busybox");
+    if !busybox.exists() {
+        skip("needs busybox-static");
+        return None;
+    }
+    let root = lab.directory("rootfs");
+    for name in ["bin", "etc", "tmp", "proc", "dev", "root", "var/lib"] {
+        lab.directory(&format!("rootfs/{name}"));
+    }
+    fs::copy(busybox, root.join("bin/busybox")).unwrap();
+    for name in ["sh", "cat", "ls", "rm", "mkdir", "id", "touch"] {
+        symlink("busybox", root.join("bin").join(name)).unwrap();
+    }
+    lab.file("rootfs/etc/issue", "a root of my own\n");
+    Some(root)
+}
+
+#[test]
+fn a_root_of_the_users_own_is_used_and_never_written() {
+    let lab = Lab::new();
+    let Some(root) = busybox_root(&lab) else { return };
+    if is_root() {
+        // Whatever its owner, it looks the same inside.
+        let chown = Command::new("chown").args(["-hR", "4321:4321"]).arg(&root).status().unwrap();
+        assert!(chown.success());
+    }
+    let before = digest(&root);
+    let script = "cat /etc/issue; ls -d /usr 2>&1; echo x > /workspace/x; echo h > ~/h; echo t > /tmp/t; cat ~/h /tmp/t; ls /dev/null";
+    let run = lab.task().plain().args(["--rootfs"]).args([&root]).sh(script);
+    let lines: Vec<_> = run.succeeded().stdout.lines().collect();
+    assert_eq!(lines[0], "a root of my own", "{run:#?}");
+    assert!(lines[1].contains("No such file"), "the host's /usr is not there: {run:#?}");
+    assert_eq!(lines[2..], ["h", "t", "/dev/null"], "{run:#?}");
+    assert_eq!(digest(&root), before);
+}
+
+#[test]
+fn a_root_that_the_command_may_write_is_copy_on_write() {
+    let lab = Lab::new();
+    let Some(root) = busybox_root(&lab) else { return };
+    fs::set_permissions(root.join("var/lib"), PermissionsExt::from_mode(0o777)).unwrap();
+    let before = digest(&root);
+    let run = lab.task().plain().args(["--rootfs"]).args([&root]).sh("echo new > /var/lib/new && cat /var/lib/new");
+    assert_eq!(run.succeeded().stdout, "new\n");
+    assert_eq!(digest(&root), before);
+}
+
+/// A git repository with two commits on `main` and a branch `other`.
+fn make_repository(lab: &Lab) -> PathBuf {
+    let path = lab.directory("repository");
+    lab.file("repository/file", "one\n");
+    let script = "set -e; git init -q -b main .; git add .; git commit -qm one; git checkout -qb other; echo other > file; git commit -qam other; \
+                  git checkout -q main; echo two > file; git commit -qam two; git tag v2";
+    let done = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(&path)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .envs([
+            ("GIT_AUTHOR_NAME", "a"),
+            ("GIT_AUTHOR_EMAIL", "a@b"),
+            ("GIT_COMMITTER_NAME", "a"),
+            ("GIT_COMMITTER_EMAIL", "a@b"),
+        ])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{done:?}");
+    path
+}
+
+#[test]
+fn a_repository_is_cloned_at_the_reference_and_never_written() {
+    let lab = Lab::new();
+    let repository = make_repository(&lab);
+    let before = digest(&repository);
+    let url = format!("file://{}", repository.display());
+    let check = |words: &[&str], expected: &str| {
+        let run = lab
+            .task()
+            .args(words)
+            .sh("cat file; git log --oneline | wc -l; git status --short; echo dirty > file; git commit -qam x");
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.ends_with(expected), "{words:?}: {run:#?}");
+        assert_eq!(run.receipt()["commit_in"].as_str().unwrap().len(), 40);
+    };
+    let path = repository.to_str().unwrap();
+    check(&["--repo", path], "two\n2\n");
+    check(&["--repo", &url, "--ref", "other"], "other\n2\n");
+    check(&["--repo", path, "--ref", "v2"], "two\n2\n");
+    check(&["--repo", path, "--ref", "main~1"], "one\n1\n");
+    assert_eq!(digest(&repository), before);
+}
+
+#[test]
+fn a_reference_that_does_not_exist_is_prepare_failed_and_says_so() {
+    let lab = Lab::new();
+    let repository = make_repository(&lab);
+    let run =
+        lab.task().args(["--repo".as_ref(), repository.as_os_str(), "--ref".as_ref(), "no-such".as_ref()]).sh("true");
+    run.ended_as("prepare_failed", 125);
+    let error = run.receipt()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(error.contains("`no-such`"), "{error}");
+    let run = lab
+        .task()
+        .args(["--repo".as_ref(), repository.as_os_str(), "--ref".as_ref(), "--upload-pack=x".as_ref()])
+        .sh("true");
+    assert_eq!(run.status, Some(125), "{run:#?}");
+}
+
+#[test]
+fn a_repository_that_is_hostile_runs_nothing_on_the_host() {
+    let lab = Lab::new();
+    let repository = make_repository(&lab);
+    let witness = lab.path().join("witness");
+    let touch = format!("#!/bin/sh\ntouch {}\n", witness.display());
+    for hook in ["post-checkout", "pre-commit", "post-commit", "reference-transaction"] {
+        let path = lab.file(&format!("repository/.git/hooks/{hook}"), &touch);
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let hook = lab.file("hook", &touch);
+    fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
+    let config = format!(
+        "\n[core]\n\tfsmonitor = {0}\n\tsshCommand = {0}\n\tpager = {0}\n[uploadpack]\n\tpackObjectsHook = {0}\n[filter \"x\"]\n\tsmudge = {0}\n",
+        hook.display()
+    );
+    let mut file = fs::OpenOptions::new().append(true).open(repository.join(".git/config")).unwrap();
+    std::io::Write::write_all(&mut file, config.as_bytes()).unwrap();
+    let run = lab.task().args(["--repo"]).args([&repository]).sh("cat file");
+    run.ended_as("succeeded", 0);
+    assert!(!witness.exists());
+}
