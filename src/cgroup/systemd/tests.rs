@@ -129,7 +129,7 @@ fn a_unit_is_started_changed_joined_and_stopped_over_a_real_bus() {
 fn a_failed_unit_of_the_same_name_is_cleared_and_a_running_one_is_not() {
     let Some(mut bus) = FakeBus::start() else { return };
     let mut systemd = bus.connect();
-    let none = crate::spec::Resources::default();
+    let none = crate::spec::resources::Resources::default();
     bus.heard();
     systemd.start(&scope("old"), Some(1), &none, &[], true).unwrap();
     assert_eq!(bus.heard(), json!(["ResetFailedUnit", "old.scope"]));
