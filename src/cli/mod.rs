@@ -11,7 +11,7 @@ mod output;
 mod task;
 mod terminal;
 
-use brig::error::{Error, Kind};
+use brig::error::{Error, Kind, Result};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -32,7 +32,14 @@ enum Verb {
 
 /// Runs the verb that the command line names and returns its exit status.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let [_, task, run, rest @ ..] = words.as_slice()
+        && task == "task"
+        && run == "run"
+    {
+        return task::run_directly(rest);
+    }
+    let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
@@ -40,7 +47,7 @@ pub fn main() -> ExitCode {
         Verb::Task(arguments) => task::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
     };
-    done.unwrap_or_else(|error| failed(&error))
+    ended(done)
 }
 
 /// Help and version go to stdout with 0; a mistake goes to stderr with our own 125, since 2 could be the command's.
@@ -48,6 +55,11 @@ fn usage(error: &clap::Error) -> ExitCode {
     // Nothing can be said where neither stream can be written.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
+}
+
+/// The exit status of a verb, whose error is printed.
+fn ended(done: Result<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|error| failed(&error))
 }
 
 /// Prints an error where it ends and gives its exit status.

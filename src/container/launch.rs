@@ -6,7 +6,7 @@ use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
-use crate::ns::{self, IdMap, Maps, Range};
+use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::seccomp;
 use crate::spec::Container;
@@ -17,15 +17,19 @@ use std::os::fd::OwnedFd;
 pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: Stdio) -> Result<Running> {
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
+    let range = if privileged() { Some(Range::take(&place.id_ranges)?) } else { None };
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
             let size = disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
-            let (disk, maker) = disk::begin(&place.templates, size)?;
+            let (disk, maker) = disk::begin(&place.templates, size, ids(range.as_ref(), spec.command.uid, spec.command.gid))?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
     };
-    let users = if privileged() { Users::of_root(&spec, place)? } else { Users::own(&spec) };
+    let users = match range {
+        Some(range) => Users::of_root(&spec, range)?,
+        None => Users::own(&spec),
+    };
     let cgroup = match (&spec.resources, &checked.hierarchy) {
         (Some(resources), Some(hierarchy)) => {
             Some(Group(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
@@ -62,8 +66,15 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
         },
         stdio,
     };
+    drop(users.helpers);
     let spawned = process::spawn(plan)?;
     Ok(Running::new(spawned, cgroup, maker, users.range))
+}
+
+/// Ids of the container as the process that builds its root sees them.
+fn ids(range: Option<&Range>, uid: u32, gid: u32) -> Ids {
+    let base = range.map_or(0, |range| range.base);
+    Ids { uid: base + uid, gid: base + gid }
 }
 
 /// Whose ids the container uses, and the user namespaces that this takes.
@@ -74,41 +85,48 @@ struct Users {
     mappings: Vec<(Shown, OwnedFd)>,
     user_xattr: bool,
     range: Option<Range>,
+    /// Children that are ending meanwhile.
+    helpers: Vec<Helper>,
 }
 
 impl Users {
     /// The machine's root: a range of host ids of the container's own, and trees of files shown through idmapped mounts.
-    fn of_root(spec: &Container, place: &Place) -> Result<Users> {
-        let range = Range::take(&place.id_ranges)?;
+    fn of_root(spec: &Container, range: Range) -> Result<Users> {
         let (base, size) = (range.base, Range::SIZE);
         let line = vec![IdMap { inside: 0, outside: base, size }];
-        let inside = ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
+        let Mapped { userns: inside, helper } = ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
         let copy = || {
             inside
                 .try_clone()
                 .map_err(|cause| Error::os(Kind::UserNamespace, cause).doing("keep a user namespace open"))
         };
         let mut mappings = Vec::new();
+        let mut helpers = vec![helper];
         for shown in shown(spec) {
             let userns = match shown {
                 Shown::AsStored => continue,
                 Shown::AsInside => copy()?,
                 Shown::AsUsers { uid, gid } if (uid, gid) == (spec.command.uid, spec.command.gid) => copy()?,
-                Shown::AsUsers { uid, gid } => ns::mapped(&Maps {
-                    uid: ns::swapped(base, size, uid, spec.command.uid),
-                    gid: ns::swapped(base, size, gid, spec.command.gid),
-                })
-                .doing(|| "map the owner of the workspace")?,
+                Shown::AsUsers { uid, gid } => {
+                    let maps = Maps {
+                        uid: ns::swapped(base, size, uid, spec.command.uid),
+                        gid: ns::swapped(base, size, gid, spec.command.gid),
+                    };
+                    let Mapped { userns, helper } = ns::mapped(&maps).doing(|| "map the owner of the workspace")?;
+                    helpers.push(helper);
+                    userns
+                }
             };
             mappings.push((shown, userns));
         }
         Ok(Users {
             namespace: UserNamespace::Entered(inside),
             administrator: Ids { uid: base, gid: base },
-            user: Ids { uid: base + spec.command.uid, gid: base + spec.command.gid },
+            user: ids(Some(&range), spec.command.uid, spec.command.gid),
             mappings,
             user_xattr: false,
             range: Some(range),
+            helpers,
         })
     }
 
@@ -126,6 +144,7 @@ impl Users {
             mappings: Vec::new(),
             user_xattr: true,
             range: None,
+            helpers: Vec::new(),
         }
     }
 }

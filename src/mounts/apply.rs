@@ -127,8 +127,10 @@ impl Builder<'_> {
         match source {
             Source::Host(path) => clone_tree(CWD, path),
             Source::Scratch(name) => {
-                let directory = resolve::directory(self.scratch()?, Path::new(name), 0o700)?.0;
-                own(directory.as_fd(), "", self.plan.user)?;
+                let (directory, new) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
+                if new {
+                    own(directory.as_fd(), "", self.plan.user)?;
+                }
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }
@@ -144,8 +146,10 @@ impl Builder<'_> {
         attach(&tree, place.as_fd()).doing(|| "stage the lower layer")?;
         for part in ["upper", "work"] {
             let path = format!("{changes}/{part}");
-            let directory = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?.0;
-            own(directory.as_fd(), "", owner)?;
+            let (directory, new) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
+            if new || owner != self.plan.user {
+                own(directory.as_fd(), "", owner)?; // a disk's directories are the user's from the beginning
+            }
         }
         let marks = if self.plan.user_xattr { "userxattr," } else { "" };
         let options = format!(

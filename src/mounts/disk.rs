@@ -5,11 +5,12 @@
 //! and only its few allocated blocks are copied. There is no journal: the image never outlives a crash. Without privilege it is
 //! a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
+use super::plan::Ids;
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{self, Channel, Packet};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::loop_device;
-use rustix::fs::{Mode, OFlags, SeekFrom, ftruncate, open, seek};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, SeekFrom, Uid, ftruncate, open, seek};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
@@ -37,8 +38,8 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Maker(OwnedFd);
 
-/// Begins to make an empty disk of `size`. The template is made here if there is none yet.
-pub(crate) fn begin(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
+/// Begins to make an empty disk of `size`, whose directories belong to `user`. The template is made here if there is none yet.
+pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending, Maker)> {
     let step = || "start making the disk";
     let template = template(templates, size)?;
     let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
@@ -48,7 +49,7 @@ pub(crate) fn begin(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, templates));
+            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, templates, user));
             let sent = match &made {
                 Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
@@ -79,7 +80,7 @@ impl Drop for Maker {
 }
 
 /// Copies the template to an image without a name and mounts it.
-fn mount_image(template: &Path, directory: &Path) -> Result<OwnedFd> {
+fn mount_image(template: &Path, directory: &Path, user: Ids) -> Result<OwnedFd> {
     let file = copy_sparse(template, directory)?;
     let device = attach_loop(&file).map_err(|error| {
         error.hint(
@@ -96,7 +97,12 @@ fn mount_image(template: &Path, directory: &Path) -> Result<OwnedFd> {
     fsconfig_create(&context).failing(Kind::Disk, step)?;
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)
+    let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)?;
+    let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
+    for (name, _) in super::format::DIRECTORIES {
+        rustix::fs::chownat(&mounted, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
+    }
+    Ok(mounted)
 }
 
 /// The formatted, empty image of this size, made once. Two that make it at once both make a whole one, and the later rename wins.

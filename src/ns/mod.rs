@@ -9,7 +9,7 @@ mod user;
 
 pub(crate) use idmap::{IdMap, Maps, swapped};
 pub(crate) use range::Range;
-pub(crate) use user::{is_initial, mapped, write_own_map};
+pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_own_map};
 
 /// Every new namespace of a sandbox but the user and cgroup ones, as clone3(2) takes them. The cgroup namespace must be unshared later, when
 /// the process is in its cgroup, or its root would be the caller's cgroup.

@@ -10,9 +10,29 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Makes a user namespace with `maps` and returns a descriptor of it. A child lends it a life just long enough to be opened; the caller
+/// A user namespace, and the child that lent it its first life.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    /// Names the namespace.
+    pub userns: OwnedFd,
+    /// Ends by itself; wait for it before anything runs in the namespace.
+    pub helper: Helper,
+}
+
+/// A child that is ending; dropping this waits for it.
+#[derive(Debug)]
+pub(crate) struct Helper(OwnedFd);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // It reads from a pipe that nobody has any more, so it ends, and there is nothing to hear from it.
+        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// Makes a user namespace with `maps`. A child lends it a life just long enough to be opened; the caller
 /// needs CAP_SETUID and CAP_SETGID in its own namespace for maps of more than its own id.
-pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
+pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
     let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None)
@@ -33,9 +53,8 @@ pub(crate) fn mapped(maps: &Maps) -> Result<OwnedFd> {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::UserNamespace, step)
     });
     drop(hold);
-    waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
-        .failing(Kind::UserNamespace, || "reap a helper process")?;
-    opened
+    let helper = Helper(pidfd);
+    opened.map(|userns| Mapped { userns, helper })
 }
 
 /// Writes the maps of the new user namespace that process `pid` is in.
@@ -89,7 +108,7 @@ mod tests {
             return;
         }
         let map = vec![IdMap { inside: 0, outside: 0x7FFC_0000, size: 65_536 }];
-        let made = mapped(&Maps { uid: map.clone(), gid: map }).unwrap();
+        let made = mapped(&Maps { uid: map.clone(), gid: map }).unwrap().userns;
         let inode = |status: rustix::fs::Stat| status.st_ino;
         assert_ne!(inode(rustix::fs::fstat(&made).unwrap()), inode(rustix::fs::stat("/proc/self/ns/user").unwrap()));
     }

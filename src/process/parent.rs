@@ -7,6 +7,7 @@ use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
 use crate::sys::clone::{Side, clone_process};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -40,6 +41,12 @@ pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
 }
 
 impl Spawned {
+    /// The container's mount namespace, if we may open it: an ordinary user may not, since init cannot be looked into.
+    pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
+        let path = format!("/proc/{}/ns/mnt", self.pid);
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
     /// The next word from inside; `None` when nobody is left to say one.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
         self.channel.receive()

@@ -30,7 +30,7 @@ pub(super) fn run(command: i32, user: Option<u32>, parent: &Channel) -> ! {
 fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
-    close_all_but(parent.as_fd()).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    close_all_but(&[parent.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
     if let Some(user) = user {
         identity::become_user(user, user)?;
     }
