@@ -5,6 +5,7 @@
 //! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
 //! Never: a git command on the host over a tree that an agent could write.
 
+pub(crate) mod changes;
 mod definition;
 mod log;
 mod options;

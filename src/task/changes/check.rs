@@ -1,0 +1,304 @@
+//! Is the target as the agent found it, and what is to be done? Reads only.
+//!
+//! Each entry is compared with what is there: equal to the base (do it), equal to what the agent left (done already), or neither
+//! (a conflict). Directories that go must hold nothing but what goes with them.
+
+use super::apply::{self, Applied, Conflict, Difference, LeftOut, Options, Why};
+use super::copy;
+use super::path::TreePath;
+use super::record::{Base, Changes, Content, Entry, Node};
+use super::tree;
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What is to be done, each list in the order in which it must happen.
+#[derive(Debug, Default)]
+pub(super) struct Plan<'a> {
+    /// What goes, the deepest first.
+    pub(super) removals: Vec<Removal<'a>>,
+    /// Directories that are made, the outermost first.
+    pub(super) directories: Vec<(&'a TreePath, u32)>,
+    /// Files and then links that are written.
+    pub(super) contents: Vec<Put<'a>>,
+    /// Directories whose mode is set at the end, the deepest first.
+    pub(super) modes: Vec<(&'a TreePath, u32)>,
+    pub(super) applied: Applied,
+}
+
+/// Something that goes; `None` is a directory, which must be empty by then.
+#[derive(Debug)]
+pub(super) struct Removal<'a> {
+    pub(super) path: &'a TreePath,
+    pub(super) seen: Option<Seen>,
+}
+
+/// A file or link that is written.
+#[derive(Debug)]
+pub(super) struct Put<'a> {
+    pub(super) path: &'a TreePath,
+    pub(super) node: &'a Node,
+    /// What it takes the place of; `None` if nothing may be there.
+    pub(super) replaces: Option<Seen>,
+}
+
+/// What was checked, to be recognised when it is moved away: what somebody writes in between is put back, not lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    inode: u64,
+    size: u64,
+    modified: [i64; 2],
+    pub(super) owner: (u32, u32),
+}
+
+impl Seen {
+    pub(super) fn of(status: &Stat) -> Seen {
+        Seen {
+            inode: status.st_ino,
+            size: tree::size(status),
+            modified: tree::modified(status),
+            owner: (status.st_uid, status.st_gid),
+        }
+    }
+}
+
+/// What is under a path in the target.
+enum Found {
+    Missing,
+    /// As the agent left it.
+    Done,
+    /// As the agent found it.
+    Base(Stat),
+    Other(Stat),
+    Blocked(Difference),
+}
+
+/// Checks every entry against the target.
+pub(super) fn check<'a>(changes: &'a Changes, target: BorrowedFd<'_>, options: Options) -> Result<Plan<'a>> {
+    let mut check = Check { changes, target, options, plan: Plan::default(), going: HashSet::new() };
+    for entry in &changes.entries {
+        check.entry(entry)?;
+    }
+    check.directories_are_empty()?;
+    let Check { mut plan, .. } = check;
+    plan.removals.reverse();
+    plan.modes.reverse();
+    plan.contents.sort_by_key(|put| matches!(put.node, Node::Symlink { .. }));
+    Ok(plan)
+}
+
+struct Check<'a, 'b> {
+    changes: &'a Changes,
+    target: BorrowedFd<'b>,
+    options: Options,
+    plan: Plan<'a>,
+    /// What will not be there after the removals.
+    going: HashSet<&'a TreePath>,
+}
+
+impl<'a> Check<'a, '_> {
+    fn entry(&mut self, entry: &'a Entry) -> Result<()> {
+        if let Some(why) = apply::left_out(entry, self.options) {
+            self.plan.applied.left_out.push(LeftOut { path: entry.path.clone(), why });
+            return Ok(());
+        }
+        let found = self.found(entry)?;
+        let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
+        match found {
+            Found::Done => self.plan.applied.already += 1,
+            Found::Missing if entry.now.is_none() => self.plan.applied.already += 1,
+            Found::Missing => {
+                if entry.base.is_some() {
+                    self.conflict(entry, Difference::Missing);
+                }
+                self.write(entry, None);
+            }
+            Found::Base(status) => {
+                if entry.base_is_newer {
+                    self.conflict(entry, Difference::EditedMeanwhile);
+                }
+                self.write(entry, Some(&status));
+            }
+            Found::Other(status) if is_directory(&status) => {
+                // Where a directory was before, at worst its mode is another; anywhere else it is the user's whole directory.
+                let was = matches!(entry.base, Some(Base::Directory { .. }));
+                self.conflict(entry, if was { Difference::Changed } else { Difference::IsDirectory });
+                self.write(entry, Some(&status));
+            }
+            Found::Other(status) => {
+                let is_new = entry.base.is_none();
+                self.conflict(entry, if is_new { Difference::Exists } else { Difference::Changed });
+                self.write(entry, Some(&status));
+            }
+            Found::Blocked(difference) => self.conflict(entry, difference),
+        }
+        Ok(())
+    }
+
+    fn conflict(&mut self, entry: &Entry, difference: Difference) {
+        self.plan.applied.conflicts.push(Conflict { path: entry.path.clone(), difference });
+    }
+
+    /// Plans what makes the path as the agent left it, given what is there.
+    fn write(&mut self, entry: &'a Entry, there: Option<&Stat>) {
+        let path = &entry.path;
+        let there_is_directory = there.is_some_and(|status| tree::file_type(status) == FileType::Directory);
+        let seen = there.map(Seen::of);
+        match &entry.now {
+            None => self.remove(path, if there_is_directory { None } else { seen }),
+            Some(Node::Directory { mode }) => {
+                if !there_is_directory {
+                    if seen.is_some() {
+                        self.remove(path, seen);
+                    }
+                    self.plan.directories.push((path, *mode));
+                }
+                self.plan.modes.push((path, *mode));
+            }
+            Some(node) => {
+                if there_is_directory {
+                    self.remove(path, None);
+                }
+                self.plan.contents.push(Put { path, node, replaces: if there_is_directory { None } else { seen } });
+            }
+        }
+        self.plan.applied.changed.push(path.clone());
+    }
+
+    fn remove(&mut self, path: &'a TreePath, seen: Option<Seen>) {
+        self.going.insert(path);
+        self.plan.removals.push(Removal { path, seen });
+    }
+
+    /// Every directory that goes holds only what goes as well.
+    fn directories_are_empty(&mut self) -> Result<()> {
+        let mut kept = HashSet::new();
+        // The deepest first: one that must stay keeps those around it.
+        for removal in self.plan.removals.iter().rev().filter(|removal| removal.seen.is_none()) {
+            let step = || format!("read the directory `{}`", removal.path);
+            let directory = tree::directory(self.target, removal.path.as_bytes()).failing(Kind::Workspace, step)?;
+            let (names, more) = tree::names(&directory, usize::MAX).failing(Kind::Workspace, step)?;
+            let goes = |name: &[u8]| {
+                TreePath::join(Some(removal.path), name)
+                    .is_ok_and(|path| self.going.contains(&path) && !kept.contains(&path))
+            };
+            if more || !names.iter().all(|name| goes(name)) {
+                kept.insert(removal.path.clone());
+            }
+        }
+        for path in &kept {
+            let stays_possible = self.options.force && self.changes.find(path).is_some_and(|entry| entry.now.is_none());
+            if stays_possible {
+                self.plan.removals.retain(|removal| removal.path != path);
+                self.plan.applied.changed.retain(|changed| changed != path);
+                self.plan.applied.left_out.push(LeftOut { path: path.clone(), why: Why::NotEmpty });
+            } else {
+                self.plan.applied.conflicts.push(Conflict { path: path.clone(), difference: Difference::NotEmpty });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a path of the target with the entry.
+    fn found(&self, entry: &Entry) -> Result<Found> {
+        let step = || format!("look at `{}` in the target", entry.path);
+        let parent = match tree::parent(self.target, &entry.path) {
+            Ok(parent) => parent,
+            // The directory that holds it is itself new: nothing of it can be there.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.parent_will_be_made(&entry.path) => {
+                return Ok(Found::Missing);
+            }
+            Err(Errno::NOENT) if entry.now.is_none() => return Ok(Found::Missing),
+            // The directory that held it has become what the agent made of it, with which it went.
+            Err(Errno::NOTDIR | Errno::LOOP) if self.parent_will_go(&entry.path) => return Ok(Found::Missing),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Blocked(Difference::NoParent)),
+            Err(Errno::XDEV) => return Ok(Found::Blocked(Difference::MountPoint)),
+            Err(errno) => return Err(errno).failing(Kind::Workspace, step),
+        };
+        let Some(status) = tree::status(parent.as_fd(), entry.path.name()).failing(Kind::Workspace, step)? else {
+            return Ok(Found::Missing);
+        };
+        if is_now(&parent, entry, &status).failing(Kind::Workspace, step)? {
+            return Ok(Found::Done);
+        }
+        let verify = !tree::is_off("changes-verify");
+        if !verify || is_base(&parent, entry, &status).failing(Kind::Workspace, step)? {
+            return Ok(Found::Base(status));
+        }
+        Ok(Found::Other(status))
+    }
+
+    /// Whether a directory above is to be made where none was.
+    fn parent_will_be_made(&self, path: &TreePath) -> bool {
+        self.is_above(path, |entry| {
+            matches!(entry.now, Some(Node::Directory { .. })) && !matches!(entry.base, Some(Base::Directory { .. }))
+        })
+    }
+
+    /// Whether a directory above is to become something else, or to go.
+    fn parent_will_go(&self, path: &TreePath) -> bool {
+        self.is_above(path, Entry::removes_directory)
+    }
+
+    fn is_above(&self, path: &TreePath, question: impl Fn(&Entry) -> bool) -> bool {
+        let above = std::iter::successors(path.parent(), TreePath::parent);
+        above.filter_map(|directory| self.changes.find(&directory)).any(question)
+    }
+}
+
+fn is_now(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result<bool, Errno> {
+    let same_mode = |mode: u32| tree::permissions(status) == mode;
+    Ok(match (&entry.now, tree::file_type(status)) {
+        // A directory that is there is there, whatever its mode, if the agent only made one of the same name.
+        (Some(Node::Directory { mode }), FileType::Directory) => entry.base.is_none() || same_mode(*mode),
+        (Some(Node::File { mode, size, sha256 }), FileType::RegularFile) => {
+            same_mode(*mode) && has_digest(parent, entry, *size, status, sha256)?
+        }
+        (Some(Node::Symlink { target }), FileType::Symlink) => {
+            tree::link_target(parent.as_fd(), entry.path.name())? == target.0
+        }
+        _ => false,
+    })
+}
+
+fn is_base(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result<bool, Errno> {
+    let same_mode = |mode: u32| tree::permissions(status) == mode;
+    let file_type = tree::file_type(status);
+    Ok(match (&entry.base, file_type) {
+        (Some(Base::Directory { mode }), FileType::Directory) => same_mode(*mode),
+        (Some(Base::File { mode, size, content: Content::Sha256(sha256) }), FileType::RegularFile) => {
+            same_mode(*mode) && has_digest(parent, entry, *size, status, sha256)?
+        }
+        (Some(Base::File { mode, size, content: Content::Unread(time) }), FileType::RegularFile) => {
+            same_mode(*mode) && tree::size(status) == *size && Seen::of(status).modified == *time
+        }
+        (Some(Base::Symlink { target }), FileType::Symlink) => {
+            tree::link_target(parent.as_fd(), entry.path.name())? == target.0
+        }
+        (Some(Base::Other), other) => !matches!(other, FileType::Directory | FileType::RegularFile | FileType::Symlink),
+        _ => false,
+    })
+}
+
+fn has_digest(
+    parent: &OwnedFd,
+    entry: &Entry,
+    size: u64,
+    status: &Stat,
+    sha256: &copy::Digest,
+) -> std::result::Result<bool, Errno> {
+    if tree::size(status) != size {
+        return Ok(false);
+    }
+    let (file, _) = match tree::file(parent.as_fd(), entry.path.name()) {
+        Ok(opened) => opened,
+        // Not readable for us: it cannot be shown to be the same.
+        Err(Errno::ACCESS) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    let (digest, read) =
+        copy::digest(&file, size).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(read == size && digest == *sha256)
+}

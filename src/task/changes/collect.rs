@@ -1,0 +1,372 @@
+//! From an overlay's upper directory to a record and plain copies.
+//!
+//! In: the upper directory (hostile in every respect), the base it lay over. Out: `<into>/files/…` and `<into>/changes.json`.
+//! The walk keeps its own stack, looks at no more names and no deeper than the limits say, and holds two descriptors a level.
+//! The agent's processes must be gone: a file that changes under the walk is caught where that costs nothing, and no worse than
+//! a wrong entry comes of it.
+
+use super::base;
+use super::copy;
+use super::overlay::{Directory, Form};
+use super::path::{Raw, TreePath};
+use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
+use super::store::Store;
+use super::tree;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// How much of a hostile tree is taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Names looked at, in the upper directory and in deleted parts of the base together.
+    pub(crate) names: usize,
+    /// Directories inside each other.
+    pub(crate) depth: usize,
+    /// Bytes of one file.
+    pub(crate) file_bytes: u64,
+    /// Bytes of all copies together.
+    pub(crate) total_bytes: u64,
+    /// Things left out that are listed one by one.
+    pub(crate) skipped: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        // A level costs two descriptors, of which a process has 1024 by default.
+        Limits { names: 500_000, depth: 200, file_bytes: 2 << 30, total_bytes: 16 << 30, skipped: 10_000 }
+    }
+}
+
+/// Where an agent worked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Workspace<'a> {
+    /// The upper directory, or the whole workspace if there was no base.
+    pub(crate) upper: BorrowedFd<'a>,
+    /// The base. Without its submounts, which an overlay does not show either: they are left out here.
+    pub(crate) lower: Option<BorrowedFd<'a>>,
+    /// Where the marks are.
+    pub(crate) form: Form,
+    /// When the agent began: a base that was written later is marked, so that an edit of the user's is not overwritten.
+    pub(crate) started: Option<SystemTime>,
+}
+
+/// Takes what differs from the base into the directory `into`, which has no `files` yet.
+pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) -> Result<Changes> {
+    let step = || format!("collect the changes into `{}`", into.display());
+    if workspace.form == Form::Trusted
+        && !caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
+    {
+        // Without it the kernel says that there are no such attributes, and every opaque directory would look merged.
+        return Err(Error::os(Kind::Workspace, Errno::PERM).doing("read `trusted.overlay` attributes").doing(step()));
+    }
+    files::create_directories(into, 0o700)?;
+    let store = Store::create(into).map_err(|error| error.doing(step()))?;
+    let mut walk = Walk {
+        workspace,
+        limits,
+        store,
+        copied: 0,
+        changes: Changes { complete: true, ..Changes::default() },
+        seen: 0,
+    };
+    walk.run().map_err(|error| error.doing(step()))?;
+    walk.changes.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    walk.changes.save(&into.join("changes.json"))?;
+    Ok(walk.changes)
+}
+
+/// A directory on the way: its two sides, and the names that are still to be looked at.
+struct Frame {
+    path: Option<TreePath>,
+    upper: Option<OwnedFd>,
+    lower: Option<OwnedFd>,
+    /// Whether what is only in the base is still there. If not, it is deleted.
+    base_shows: bool,
+    names: std::vec::IntoIter<Box<[u8]>>,
+}
+
+/// A name with what is under it on both sides.
+struct Place<'a> {
+    frame: &'a Frame,
+    name: &'a [u8],
+    path: TreePath,
+    base: Option<Stat>,
+}
+
+struct Walk<'a> {
+    workspace: Workspace<'a>,
+    limits: &'a Limits,
+    store: Store,
+    copied: u64,
+    changes: Changes,
+    seen: usize,
+}
+
+impl Walk<'_> {
+    fn run(&mut self) -> Result<()> {
+        let open = |side: BorrowedFd<'_>| tree::directory(side, b".").failing(Kind::Workspace, || "open the workspace");
+        let upper = open(self.workspace.upper)?;
+        let lower = self.workspace.lower.map(open).transpose()?;
+        let Some(root) = self.frame(None, Some(upper), lower, true)? else { return Ok(()) };
+        let mut stack = vec![root];
+        while let Some(frame) = stack.last_mut() {
+            let Some(name) = frame.names.next() else {
+                stack.pop();
+                continue;
+            };
+            let depth = stack.len();
+            let Some(frame) = stack.last() else { break };
+            if let Some(below) = self.visit(frame, &name, depth)? {
+                stack.push(below);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the names of a directory. `None` if that is not possible, which is then noted.
+    fn frame(
+        &mut self,
+        path: Option<TreePath>,
+        upper: Option<OwnedFd>,
+        lower: Option<OwnedFd>,
+        base_shows_above: bool,
+    ) -> Result<Option<Frame>> {
+        let raw = || Raw(path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_else(|| b".".to_vec()));
+        let mark = match &upper {
+            Some(upper) => self.workspace.form.directory(upper),
+            None => Ok(Directory::Opaque),
+        };
+        let base_shows = match mark {
+            // What an opaque directory holds is not merged either, without a mark of its own.
+            Ok(Directory::Merged) => base_shows_above,
+            Ok(Directory::Opaque) => false,
+            Ok(Directory::Moved) => return Err(unsupported(&raw(), "redirect_dir")),
+            Err(errno) => {
+                self.skip(raw(), Reason::Unreadable, Some(errno));
+                return Ok(None);
+            }
+        };
+        let mut names = Vec::new();
+        let deleted_side = if base_shows { None } else { lower.as_ref() };
+        for side in [upper.as_ref(), deleted_side].into_iter().flatten() {
+            match tree::names(side, self.limits.names - self.seen.min(self.limits.names)) {
+                Ok((found, more)) => {
+                    self.seen += found.len();
+                    names.extend(found);
+                    if more {
+                        self.changes.complete = false;
+                        self.skip(raw(), Reason::TooMany, None);
+                    }
+                }
+                Err(errno) => self.skip(raw(), Reason::Unreadable, Some(errno)),
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(Some(Frame { path, upper, lower, base_shows, names: names.into_iter() }))
+    }
+
+    /// Looks at one name; gives the directory that is to be walked next, if it is one.
+    fn visit(&mut self, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
+        let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
+            let above = frame.path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_default();
+            self.changes.complete = false;
+            self.skip(Raw(above), Reason::TooDeep, None);
+            return Ok(None);
+        };
+        let status = |side: &Option<OwnedFd>| side.as_ref().map_or(Ok(None), |side| tree::status(side.as_fd(), name));
+        let (now, base) = match (status(&frame.upper), status(&frame.lower)) {
+            (Ok(now), Ok(base)) => (now, base),
+            (Err(errno), _) | (_, Err(errno)) => return Ok(self.leave_out(&path, Reason::Unreadable, Some(errno))),
+        };
+        let place = Place { frame, name, path, base };
+        let Some(now) = now else {
+            return if frame.base_shows {
+                Ok(self.leave_out(&place.path, Reason::Changing, None))
+            } else {
+                self.deleted(place, depth)
+            };
+        };
+        if self.workspace.form.is_whiteout(&now) {
+            return self.deleted(place, depth);
+        }
+        match tree::file_type(&now) {
+            FileType::Directory => self.directory(place, &now, depth),
+            FileType::RegularFile => self.file(place, depth),
+            FileType::Symlink => self.link(place, depth),
+            FileType::Fifo => Ok(self.leave_out(&place.path, Reason::Fifo, None)),
+            FileType::Socket => Ok(self.leave_out(&place.path, Reason::Socket, None)),
+            _ => Ok(self.leave_out(&place.path, Reason::Device, None)),
+        }
+    }
+
+    fn directory(&mut self, place: Place<'_>, now: &Stat, depth: usize) -> Result<Option<Frame>> {
+        let mode = tree::permissions(now);
+        let base_is_directory = place.base.as_ref().is_some_and(|base| tree::file_type(base) == FileType::Directory);
+        // Overlayfs copies a directory up as soon as anything in it changes: that alone is no change.
+        let is_copied_up = base_is_directory && place.base.as_ref().is_some_and(|base| tree::permissions(base) == mode);
+        if !is_copied_up {
+            let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
+            let now = Some(Node::Directory { mode });
+            self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
+        }
+        if depth >= self.limits.depth {
+            return Ok(self.too_deep(&place.path));
+        }
+        let open = |side: &Option<OwnedFd>| match side {
+            Some(side) => tree::directory(side.as_fd(), place.name).map(Some),
+            None => Ok(None),
+        };
+        let lower = if base_is_directory { open(&place.frame.lower) } else { Ok(None) };
+        match (open(&place.frame.upper), lower) {
+            (Ok(upper), Ok(lower)) => self.frame(Some(place.path), upper, lower, place.frame.base_shows),
+            (Err(errno), _) | (_, Err(errno)) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
+        }
+    }
+
+    fn file(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+        let form = self.workspace.form;
+        let opened =
+            place.frame.upper.as_ref().ok_or(Errno::NOENT).and_then(|upper| tree::file(upper.as_fd(), place.name));
+        let looked = opened.and_then(|(file, status)| {
+            Ok((form.is_file_whiteout(&file, &status)?, form.is_metadata_only(&file)?, file, status))
+        });
+        let (file, status) = match looked {
+            Ok((true, ..)) => return self.deleted(place, depth),
+            Ok((_, true, ..)) => return Err(unsupported(&Raw(place.path.as_bytes().to_vec()), "metacopy")),
+            Ok((_, _, file, status)) => (file, status),
+            Err(errno) => return Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
+        };
+        let (size, mode) = (tree::size(&status), tree::permissions(&status));
+        if size > self.limits.file_bytes {
+            return Ok(self.leave_out(&place.path, Reason::TooLarge, None));
+        }
+        if self.is_only_touched(&place, &file, &status) {
+            return Ok(None);
+        }
+        if size > self.limits.total_bytes - self.copied {
+            return Ok(self.leave_out(&place.path, Reason::OverTotal, None));
+        }
+        let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
+        let (sha256, size) = match self.store.take(&place.path, &file, size, mode)? {
+            Ok(stored) => stored,
+            Err(cause) => {
+                self.skip_because(Raw(place.path.as_bytes().to_vec()), Reason::Unreadable, Some(cause.to_string()));
+                return Ok(None);
+            }
+        };
+        self.copied += size;
+        if status.st_mode & 0o6000 & !place.base.as_ref().map_or(0, |base| base.st_mode) != 0 {
+            self.skip(Raw(place.path.as_bytes().to_vec()), Reason::SetIdBits, None);
+        }
+        let now = Some(Node::File { mode, size, sha256 });
+        self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
+        self.below_deleted(place, depth)
+    }
+
+    fn link(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+        let target = place
+            .frame
+            .upper
+            .as_ref()
+            .ok_or(Errno::NOENT)
+            .and_then(|upper| tree::link_target(upper.as_fd(), place.name));
+        let target = match target {
+            Ok(target) => Raw(target),
+            Err(errno) => return Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
+        };
+        let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
+        if base != Some(Base::Symlink { target: target.clone() }) {
+            let now = Some(Node::Symlink { target });
+            self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
+        }
+        self.below_deleted(place, depth)
+    }
+
+    fn deleted(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+        let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
+        if base.is_some() {
+            self.changes.entries.push(Entry { path: place.path.clone(), now: None, base, base_is_newer });
+        }
+        self.below_deleted(place, depth)
+    }
+
+    /// Where a directory of the base is gone, everything in it is.
+    fn below_deleted(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+        let lower = match (&place.base, &place.frame.lower) {
+            (Some(base), Some(lower)) if tree::file_type(base) == FileType::Directory => lower,
+            _ => return Ok(None),
+        };
+        if depth >= self.limits.depth {
+            return Ok(self.too_deep(&place.path));
+        }
+        match tree::directory(lower.as_fd(), place.name) {
+            Ok(lower) => self.frame(Some(place.path), None, Some(lower), false),
+            Err(errno) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
+        }
+    }
+
+    /// Whether a copied-up file has the content and mode of its base. One that cannot be compared is taken as changed.
+    fn is_only_touched(&self, place: &Place<'_>, file: &File, status: &Stat) -> bool {
+        let (Some(base), Some(lower)) = (&place.base, &place.frame.lower) else { return false };
+        let may_be = tree::file_type(base) == FileType::RegularFile
+            && base.st_size == status.st_size
+            && tree::permissions(base) == tree::permissions(status);
+        may_be
+            && tree::file(lower.as_fd(), place.name)
+                .is_ok_and(|(base, _)| copy::is_same(file, &base, tree::size(status)).unwrap_or(false))
+    }
+
+    /// What the base has under a name. `None` if it cannot be read, which is noted.
+    fn base(&mut self, place: &Place<'_>) -> Option<(Option<Base>, bool)> {
+        let (Some(status), Some(lower)) = (&place.base, &place.frame.lower) else { return Some((None, false)) };
+        match base::read(lower.as_fd(), place.name, status, self.limits.file_bytes) {
+            Ok(base) => {
+                let is_newer = self.workspace.started.is_some_and(|started| base::is_newer(&base, status, started));
+                Some((Some(base), is_newer))
+            }
+            Err(errno) => {
+                self.skip(Raw(place.path.as_bytes().to_vec()), Reason::Unreadable, Some(errno));
+                None
+            }
+        }
+    }
+
+    fn skip(&mut self, path: Raw, reason: Reason, errno: Option<Errno>) {
+        self.skip_because(path, reason, errno.map(|errno| std::io::Error::from(errno).to_string()));
+    }
+
+    fn skip_because(&mut self, path: Raw, reason: Reason, cause: Option<String>) {
+        if self.changes.skipped.len() < self.limits.skipped {
+            self.changes.skipped.push(Skipped { path, reason, cause });
+        } else {
+            self.changes.skipped_more += 1;
+        }
+    }
+
+    fn leave_out(&mut self, path: &TreePath, reason: Reason, errno: Option<Errno>) -> Option<Frame> {
+        self.skip(Raw(path.as_bytes().to_vec()), reason, errno);
+        None
+    }
+
+    fn too_deep(&mut self, path: &TreePath) -> Option<Frame> {
+        self.changes.complete = false;
+        self.leave_out(path, Reason::TooDeep, None)
+    }
+}
+
+/// An overlay that was mounted in a way whose upper directory does not say everything.
+fn unsupported(path: &Raw, option: &str) -> Error {
+    Error::new(
+        Kind::Workspace,
+        format!("the overlay was mounted with {option}=on, its files are not where their names are"),
+    )
+    .doing(format!("read {path:?} of the workspace"))
+    .hint(format!("mount workspaces with {option}=off"))
+}

@@ -1,0 +1,315 @@
+//! The writing half of applying: stage, then move into place, and back again if any step fails.
+//!
+//! New content is written whole into one directory in the root of the target before the first visible change, so that a full disk or a
+//! bad copy is found while nothing has happened. Then only renames follow. What they push out is kept in the same directory
+//! until the end, so every step can be taken back. A crash in between leaves that directory with the old files and a list of where
+//! they were.
+
+use super::apply::Steps;
+use super::check::{Put, Removal, Seen};
+use super::copy::{self, Failure};
+use super::path::TreePath;
+use super::record::Node;
+use super::store::Store;
+use super::tree::{self, name_path};
+use crate::error::{Context, Error, Kind, Result, Step};
+use rustix::fs::{AtFlags, Mode, RenameFlags, fchmod, fchown, mkdirat, renameat_with, symlinkat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The directory in the target in which everything is prepared. Its presence is also the lock: two cannot apply at once.
+pub(super) const STAGING: &str = ".brig-apply";
+/// Where the old files were, for somebody who finds them after a crash.
+const LIST: &str = "list";
+
+/// One step that was taken, as what takes it back.
+enum Undo<'a> {
+    /// Moved from the target into the staging directory.
+    Restore { staged: String, path: &'a TreePath },
+    /// Changed places with a staged file.
+    Exchange { staged: String, path: &'a TreePath },
+    /// Moved from the staging directory into the target.
+    Withdraw { staged: String, path: &'a TreePath },
+    /// An empty directory that was removed.
+    Remake { path: &'a TreePath, mode: u32, owner: (u32, u32) },
+    /// A directory that was made.
+    Unmake { path: &'a TreePath },
+    /// A directory whose mode was set.
+    Mode { path: &'a TreePath, mode: u32 },
+}
+
+/// Carries the plan out, or leaves the target as it was.
+pub(super) fn commit<'a>(plan: &Steps<'a>, store: &Store, target: BorrowedFd<'_>) -> Result<()> {
+    let step = || format!("make `{STAGING}` in the target");
+    match mkdirat(target, STAGING, Mode::RWXU) {
+        Err(Errno::EXIST) => {
+            return Err(Error::new(Kind::Exists, "another apply is running, or one was killed half-way")
+                .doing(step())
+                .hint(format!("if none runs, put back what `{STAGING}/{LIST}` lists, then remove that directory")));
+        }
+        made => made.failing(Kind::Workspace, step)?,
+    }
+    let opened = tree::directory(target, STAGING.as_bytes()).failing(Kind::Workspace, step);
+    let root = rustix::fs::fstat(target).failing(Kind::Workspace, || "read the owner of the target");
+    let outcome = match (opened, root) {
+        (Ok(staging), Ok(root)) => {
+            let mut work = Work { target, staging, undo: Vec::new(), owner: (root.st_uid, root.st_gid) };
+            let done = work.stage(plan, store).and_then(|()| work.carry_out(plan));
+            match done {
+                Ok(()) => Ok(()),
+                Err(error) => Err(work.take_back(error)),
+            }
+            .and_then(|()| work.clear())
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    };
+    outcome.inspect_err(|_| {
+        // Empty unless something could not be taken back, and then it must stay: its error says so.
+        let _ = unlinkat(target, STAGING, AtFlags::REMOVEDIR);
+    })
+}
+
+struct Work<'a, 'b> {
+    target: BorrowedFd<'b>,
+    staging: OwnedFd,
+    undo: Vec<Undo<'a>>,
+    /// Who gets new files, if we are root: the owner of the target.
+    owner: (u32, u32),
+}
+
+/// The names in the staging directory: new content and what was pushed out.
+fn new_name(index: usize) -> String {
+    format!("new-{index}")
+}
+
+fn old_name(index: usize) -> String {
+    format!("old-{index}")
+}
+
+impl<'a> Work<'a, '_> {
+    /// Writes all new content, and the list of what will be moved here.
+    fn stage(&mut self, plan: &Steps<'a>, store: &Store) -> Result<()> {
+        for (index, put) in plan.contents.iter().enumerate() {
+            self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
+        }
+        let mut list = String::new();
+        for (index, removal) in plan.removals.iter().enumerate() {
+            list += &format!("{} was {}\n", old_name(index), removal.path);
+        }
+        for (index, put) in plan.contents.iter().enumerate().filter(|(_, put)| put.replaces.is_some()) {
+            list += &format!("{} was {}\n", new_name(index), put.path);
+        }
+        let mut file =
+            tree::create(self.staging.as_fd(), LIST.as_bytes(), 0o600).failing(Kind::Disk, || "write the list")?;
+        file.write_all(list.as_bytes()).failing(Kind::Disk, || "write the list")
+    }
+
+    fn stage_one(&self, name: &str, put: &Put<'_>, store: &Store) -> Result<()> {
+        let owner = put.replaces.map_or(self.owner, |seen| seen.owner);
+        match put.node {
+            Node::File { mode, size, sha256 } => {
+                let from = store.file(put.path).failing(Kind::Store, || "open the copy")?;
+                let to = tree::create(self.staging.as_fd(), name.as_bytes(), 0o600)
+                    .failing(Kind::Disk, || "make the file")?;
+                let copied = copy::copy(&from, *size, &to).map_err(|failure| match failure {
+                    Failure::Read(cause) => Error::os(Kind::Store, cause).doing("read the copy"),
+                    Failure::Write(cause) => Error::os(Kind::Disk, cause),
+                })?;
+                if copied != (*sha256, *size) {
+                    return Err(Error::new(Kind::Store, "the copy is not what the record says"));
+                }
+                give(&to, owner).failing(Kind::Workspace, || "set the owner")?;
+                fchmod(&to, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set the mode")
+            }
+            Node::Symlink { target } => {
+                symlinkat(name_path(&target.0), &self.staging, name).failing(Kind::Workspace, || "make the link")?;
+                if !rustix::process::geteuid().is_root() {
+                    return Ok(());
+                }
+                let (uid, gid) = (Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)));
+                rustix::fs::chownat(&self.staging, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                    .failing(Kind::Workspace, || "set the owner")
+            }
+            Node::Directory { .. } => Err(Error::new(Kind::Internal, "a directory has no content")),
+        }
+    }
+
+    /// The visible part, in the order that is written down: deletions, directories, files, links, modes.
+    fn carry_out(&mut self, plan: &Steps<'a>) -> Result<()> {
+        for (index, removal) in plan.removals.iter().enumerate() {
+            self.remove(&old_name(index), removal).doing(|| format!("remove `{}`", removal.path))?;
+        }
+        for (path, mode) in &plan.directories {
+            self.make(path, *mode).doing(|| format!("make the directory `{path}`"))?;
+        }
+        for (index, put) in plan.contents.iter().enumerate() {
+            self.put(new_name(index), put).doing(|| format!("put `{}` in place", put.path))?;
+        }
+        for (path, mode) in &plan.modes {
+            self.set_mode(path, *mode).doing(|| format!("set the mode of `{path}`"))?;
+        }
+        Ok(())
+    }
+
+    fn parent(&self, path: &TreePath) -> Result<OwnedFd> {
+        tree::parent(self.target, path).failing(Kind::State, || "open the directory that holds it")
+    }
+
+    fn remove(&mut self, old: &str, removal: &Removal<'a>) -> Result<()> {
+        let path = removal.path;
+        let parent = self.parent(path)?;
+        let Some(seen) = removal.seen else {
+            let status = tree::status(parent.as_fd(), path.name()).failing(Kind::Workspace, || "read its mode")?;
+            unlinkat(&parent, name_path(path.name()), AtFlags::REMOVEDIR)
+                .failing(Kind::State, || "remove the directory")?;
+            if let Some(status) = status {
+                let owner = (status.st_uid, status.st_gid);
+                self.undo.push(Undo::Remake { path, mode: tree::permissions(&status), owner });
+            }
+            return Ok(());
+        };
+        move_to(parent.as_fd(), path.name(), self.staging.as_fd(), old.as_bytes())
+            .failing(Kind::State, || "move it away")?;
+        self.undo.push(Undo::Restore { staged: old.to_owned(), path });
+        self.is_as_seen(old, seen)
+    }
+
+    fn make(&mut self, path: &'a TreePath, mode: u32) -> Result<()> {
+        let parent = self.parent(path)?;
+        // Writable until its content is in it; its own mode comes last.
+        mkdirat(&parent, name_path(path.name()), Mode::from_raw_mode(mode & 0o777 | 0o700))
+            .failing(Kind::State, || "make it")?;
+        self.undo.push(Undo::Unmake { path });
+        let made = tree::directory(parent.as_fd(), path.name()).failing(Kind::State, || "open it")?;
+        give(&made, self.owner).failing(Kind::Workspace, || "set the owner")
+    }
+
+    fn put(&mut self, new: String, put: &Put<'a>) -> Result<()> {
+        let path = put.path;
+        let parent = self.parent(path)?;
+        let Some(seen) = put.replaces else {
+            move_to(self.staging.as_fd(), new.as_bytes(), parent.as_fd(), path.name())
+                .failing(Kind::State, || "move it there")?;
+            self.undo.push(Undo::Withdraw { staged: new, path });
+            return Ok(());
+        };
+        match renameat_with(&self.staging, &new, &parent, name_path(path.name()), RenameFlags::EXCHANGE) {
+            Ok(()) => {
+                self.undo.push(Undo::Exchange { staged: new.clone(), path });
+                self.is_as_seen(&new, seen)
+            }
+            // A file system that cannot exchange: two steps, with a moment in between in which there is no file.
+            Err(Errno::INVAL) => {
+                let old = format!("{new}-old");
+                move_to(parent.as_fd(), path.name(), self.staging.as_fd(), old.as_bytes())
+                    .failing(Kind::State, || "move it away")?;
+                self.undo.push(Undo::Restore { staged: old.clone(), path });
+                self.is_as_seen(&old, seen)?;
+                move_to(self.staging.as_fd(), new.as_bytes(), parent.as_fd(), path.name())
+                    .failing(Kind::State, || "move it there")?;
+                self.undo.push(Undo::Withdraw { staged: new, path });
+                Ok(())
+            }
+            Err(errno) => Err(errno).failing(Kind::State, || "exchange it"),
+        }
+    }
+
+    /// What was pushed out must be what was checked: an edit that came in between is not lost.
+    fn is_as_seen(&self, staged: &str, seen: Seen) -> Result<()> {
+        let status =
+            tree::status(self.staging.as_fd(), staged.as_bytes()).failing(Kind::Workspace, || "read what was there")?;
+        if status.map(|status| Seen::of(&status)) == Some(seen) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::State, "it was changed at this moment")
+            .hint("apply again when nothing else writes to the tree"))
+    }
+
+    fn set_mode(&mut self, path: &'a TreePath, mode: u32) -> Result<()> {
+        let directory = tree::directory(self.target, path.as_bytes()).failing(Kind::State, || "open it")?;
+        let before = rustix::fs::fstat(&directory).failing(Kind::Workspace, || "read it")?;
+        fchmod(&directory, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set it")?;
+        self.undo.push(Undo::Mode { path, mode: tree::permissions(&before) });
+        Ok(())
+    }
+
+    /// Takes every step back, the last one first. All are tried; what fails is added to the error.
+    fn take_back(&mut self, error: Error) -> Error {
+        let mut failed = Vec::new();
+        while let Some(undo) = self.undo.pop() {
+            if let Err((path, errno)) = self.take_back_one(&undo) {
+                failed.push(format!("`{path}` ({})", std::io::Error::from(errno)));
+            }
+        }
+        if failed.is_empty() {
+            return match self.clear() {
+                Ok(()) => error,
+                Err(second) => error.doing(format!("the tree is as before, but {second}")),
+            };
+        }
+        error.doing(format!("these could not be put back, what they were is in `{STAGING}`: {}", failed.join(", ")))
+    }
+
+    fn take_back_one(&self, undo: &Undo<'a>) -> std::result::Result<(), (&'a TreePath, Errno)> {
+        let staging = self.staging.as_fd();
+        let in_parent = |path: &'a TreePath, act: &dyn Fn(BorrowedFd<'_>, &[u8]) -> rustix::io::Result<()>| {
+            let parent = tree::parent(self.target, path);
+            parent.and_then(|parent| act(parent.as_fd(), path.name())).map_err(|errno| (path, errno))
+        };
+        match undo {
+            Undo::Restore { staged, path } => {
+                in_parent(path, &|parent, name| move_to(staging, staged.as_bytes(), parent, name))
+            }
+            Undo::Withdraw { staged, path } => {
+                in_parent(path, &|parent, name| move_to(parent, name, staging, staged.as_bytes()))
+            }
+            Undo::Exchange { staged, path } => in_parent(path, &|parent, name| {
+                renameat_with(staging, staged.as_str(), parent, name_path(name), RenameFlags::EXCHANGE)
+            }),
+            Undo::Unmake { path } => {
+                in_parent(path, &|parent, name| unlinkat(parent, name_path(name), AtFlags::REMOVEDIR))
+            }
+            Undo::Remake { path, mode, owner } => in_parent(path, &|parent, name| {
+                mkdirat(parent, name_path(name), Mode::RWXU)?;
+                let made = tree::directory(parent, name)?;
+                give(&made, *owner)?;
+                fchmod(&made, Mode::from_raw_mode(*mode))
+            }),
+            Undo::Mode { path, mode } => {
+                in_parent(path, &|parent, name| fchmod(tree::directory(parent, name)?, Mode::from_raw_mode(*mode)))
+            }
+        }
+    }
+
+    /// Removes the staging directory with what is in it: staged content that was not used, old files that are no longer needed.
+    fn clear(&self) -> Result<()> {
+        let step = || format!("remove `{STAGING}`");
+        let (names, _) = tree::names(&self.staging, usize::MAX).failing(Kind::Workspace, step)?;
+        for name in names {
+            unlinkat(&self.staging, name_path(&name), AtFlags::empty()).failing(Kind::Workspace, step)?;
+        }
+        unlinkat(self.target, STAGING, AtFlags::REMOVEDIR).failing(Kind::Workspace, step)
+    }
+}
+
+/// Gives what we made as root to the owner of the tree: nobody wants files of root's in their project.
+fn give(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<(), Errno> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    fchown(descriptor, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))
+}
+
+/// rename(2) that never replaces.
+fn move_to(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>, new_name: &[u8]) -> std::result::Result<(), Errno> {
+    match renameat_with(from, name_path(name), to, name_path(new_name), RenameFlags::NOREPLACE) {
+        // A file system without this flag (some network ones): look first.
+        Err(Errno::INVAL) if tree::status(to, new_name)?.is_none() => {
+            renameat_with(from, name_path(name), to, name_path(new_name), RenameFlags::empty())
+        }
+        Err(Errno::INVAL) => Err(Errno::EXIST),
+        other => other,
+    }
+}

@@ -1,0 +1,45 @@
+//! What an agent changed: taken out of its overlay, shown as a patch, applied to the user's tree.
+//!
+//! In: an overlay's upper directory and the base under it, as descriptors. Out: a record and plain copies ([`collect`]), a patch
+//! ([`diff`]), the user's tree changed ([`apply`]), the list of what could run later ([`runnable`]).
+//!
+//! Everything the agent wrote is hostile: names, types, sizes, links, content. It is only read through [`tree`], on descriptors;
+//! what is kept is a plain copy that is ours. The record may have been edited before it is used again, so each step checks it anew.
+//! Never here: running git, following a link, opening anything but files and directories, a path of the host below a tree.
+
+mod apply;
+mod base;
+mod binary;
+mod check;
+mod collect;
+mod commit;
+mod copy;
+mod diff;
+mod hunks;
+mod overlay;
+mod path;
+mod record;
+mod runnable;
+mod runnable_table;
+mod store;
+mod tree;
+mod wire;
+
+pub(crate) use apply::{Applied, Conflict, Difference, LeftOut, Options, Why, apply, leads_out};
+pub(crate) use collect::{Limits, Workspace, collect};
+pub(crate) use diff::{Binary, DiffOptions, Diffed, diff};
+pub(crate) use overlay::Form;
+pub(crate) use path::{Raw, TreePath, escape};
+pub(crate) use record::{Base, Change, Changes, Content, Entry, Node, Reason, Skipped};
+pub(crate) use runnable::{Runnable, runnable};
+
+#[cfg(test)]
+mod apply_tests;
+#[cfg(test)]
+mod collect_tests;
+#[cfg(test)]
+mod diff_tests;
+#[cfg(test)]
+mod lab;
+#[cfg(all(test, feature = "weakened"))]
+mod weakened_tests;

@@ -1,0 +1,77 @@
+//! The plain copies: regular files of ours under the paths that they had, without attributes, owners or special bits.
+
+use super::copy::{self, Digest, Failure};
+use super::path::TreePath;
+use super::tree;
+use crate::error::{Context, Kind, Result};
+use crate::files;
+use rustix::fs::{AtFlags, Mode, fchmod, mkdirat, unlinkat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// The directory `files` beside a record.
+pub(super) struct Store(OwnedFd);
+
+/// The digest and size of a copy, or why the agent's file could not be read.
+pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
+
+impl Store {
+    /// Makes `<into>/files`, which must not be there.
+    pub(super) fn create(into: &Path) -> Result<Store> {
+        let path = into.join("files");
+        rustix::fs::mkdir(&path, Mode::RWXU)
+            .failing(Kind::Store, || format!("make the directory `{}`", path.display()))?;
+        Store::open(into)
+    }
+
+    /// Opens `<into>/files`.
+    pub(super) fn open(into: &Path) -> Result<Store> {
+        let path = into.join("files");
+        Ok(Store(File::open(&path).failing(Kind::Store, || format!("open `{}`", path.display()))?.into()))
+    }
+
+    /// Opens the copy of `path`. A size other than the recorded one is for the caller to find.
+    pub(super) fn file(&self, path: &TreePath) -> std::result::Result<File, Errno> {
+        tree::file(self.0.as_fd(), path.as_bytes()).map(|(file, _)| file)
+    }
+
+    /// Copies the first `size` bytes of `file` to `path`. What fails at our end is the error, at the agent's end it is in the answer.
+    pub(super) fn take(&self, path: &TreePath, file: &File, size: u64, mode: u32) -> Result<Taken> {
+        let failed = |cause: io::Error| files::failed(cause, format!("copy `{path}`"));
+        let parent = self.parent(path).map_err(|errno| failed(errno.into()))?;
+        let to = tree::create(parent.as_fd(), path.name(), 0o600).map_err(|errno| failed(errno.into()))?;
+        match copy::copy(file, size, &to) {
+            Ok(taken) => {
+                // Readable for us whatever the agent chose: the mode that counts is in the record.
+                fchmod(&to, Mode::from_raw_mode(mode & 0o777 | 0o400)).map_err(|errno| failed(errno.into()))?;
+                Ok(Ok(taken))
+            }
+            Err(Failure::Read(cause)) => {
+                let removed = unlinkat(&parent, tree::name_path(path.name()), AtFlags::empty());
+                removed.map_err(|errno| failed(errno.into()))?;
+                Ok(Err(cause))
+            }
+            Err(Failure::Write(cause)) => Err(failed(cause)),
+        }
+    }
+
+    /// The directory for a copy, made if missing.
+    fn parent(&self, path: &TreePath) -> std::result::Result<OwnedFd, Errno> {
+        match tree::parent(self.0.as_fd(), path) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let mut directory = tree::directory(self.0.as_fd(), b".")?;
+        let above = path.parent();
+        for name in above.iter().flat_map(TreePath::names) {
+            match mkdirat(&directory, tree::name_path(name), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => directory = tree::directory(directory.as_fd(), name)?,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(directory)
+    }
+}

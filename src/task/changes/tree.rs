@@ -1,0 +1,167 @@
+//! Every look into a tree that somebody else wrote: on descriptors, one component or one checked path at a time.
+//!
+//! openat2(2) with all of `RESOLVE_BENEATH`, `NO_SYMLINKS`, `NO_MAGICLINKS` and `NO_XDEV` (kernel 5.6): no link is followed, nothing
+//! outside the tree or on another mount is reached. A FIFO or a device is never opened: the type is read first, and again from the
+//! descriptor. Errors are bare `Errno`s: the callers know what a failure means to them.
+
+use super::path::TreePath;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// How often a resolution is tried again when a rename somewhere in the system made the kernel give up (EAGAIN).
+const TRIES: u32 = 64;
+
+/// Whether a test switched this guard off to show that its attack is real. Never in a build without the feature `weakened`.
+pub(super) fn is_off(guard: &str) -> bool {
+    cfg!(feature = "weakened")
+        && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|name| name == guard))
+}
+
+fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let (flags, inside) = if is_off("changes-beneath") {
+        (flags | OFlags::CLOEXEC, ResolveFlags::empty())
+    } else {
+        (flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, INSIDE)
+    };
+    let mut tries = 0;
+    loop {
+        match openat2(at, path, flags, mode, inside) {
+            Err(Errno::AGAIN) if tries < TRIES => tries += 1,
+            other => return other,
+        }
+    }
+}
+
+/// A single name, as the `*at` calls take it. It came from a directory or from a `TreePath`, so it has no slash.
+pub(super) fn name_path(name: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(name))
+}
+
+/// Opens the directory `path` below `at`.
+pub(super) fn directory(at: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    open(at, name_path(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+}
+
+/// Opens the directory that holds `path` below `root`.
+pub(super) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, Errno> {
+    match path.parent() {
+        Some(above) => directory(root, above.as_bytes()),
+        None => directory(root, b"."),
+    }
+}
+
+/// Opens the regular file `path` below `at` for reading. Anything else is EINVAL, also when it took the file's place just now.
+pub(super) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errno> {
+    // NONBLOCK: should a FIFO have taken the file's place since its type was read, the open returns instead of waiting for a writer.
+    let opened = open(at, name_path(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+    let status = fstat(&opened)?;
+    if file_type(&status) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    Ok((File::from(opened), status))
+}
+
+/// Makes the regular file `name` in `at`, which must not be there.
+pub(super) fn create(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    open(at, name_path(name), flags, Mode::from_raw_mode(mode)).map(File::from)
+}
+
+/// What `name` in the directory `at` is, without following it; `None` if it is not there.
+pub(super) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
+    match statat(at, name_path(name), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(status) => Ok(Some(status)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The target of the symbolic link `name` in `at`.
+pub(super) fn link_target(at: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    Ok(readlinkat(at, name_path(name), Vec::new())?.into_bytes())
+}
+
+/// The names of a directory.
+pub(super) type Names = Vec<Box<[u8]>>;
+
+/// The names in a directory in byte order, at most `limit`; the boolean says whether there were more.
+pub(super) fn names(directory: impl AsFd, limit: usize) -> Result<(Names, bool), Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if names.len() == limit {
+            names.sort_unstable();
+            return Ok((names, true));
+        }
+        names.push(name.into());
+    }
+    names.sort_unstable();
+    Ok((names, false))
+}
+
+/// The type in a status.
+pub(super) fn file_type(status: &Stat) -> FileType {
+    FileType::from_raw_mode(status.st_mode)
+}
+
+/// The permission bits in a status: never setuid, setgid or sticky.
+pub(super) fn permissions(status: &Stat) -> u32 {
+    status.st_mode & 0o777
+}
+
+/// The size in a status.
+pub(super) fn size(status: &Stat) -> u64 {
+    u64::try_from(status.st_size).unwrap_or(0)
+}
+
+/// The time of the last write in a status: seconds, nanoseconds.
+#[allow(clippy::unnecessary_cast, reason = "the types of these fields differ between architectures")]
+pub(super) fn modified(status: &Stat) -> [i64; 2] {
+    [status.st_mtime as i64, status.st_mtime_nsec as i64]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn nothing_but_a_regular_file_inside_is_opened() {
+        let directory_of_test = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory_of_test.path().join(name);
+        std::fs::create_dir_all(at("tree/sub")).unwrap();
+        std::fs::write(at("secret"), "s").unwrap();
+        std::fs::write(at("tree/sub/file"), "f").unwrap();
+        symlink("../secret", at("tree/link")).unwrap();
+        symlink("sub", at("tree/sublink")).unwrap();
+        symlink("/proc/self/root", at("tree/magic")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("tree/fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let tree: OwnedFd = File::open(at("tree")).unwrap().into();
+        let check = |path: &str, errno| assert_eq!(file(tree.as_fd(), path.as_bytes()).unwrap_err(), errno, "{path}");
+        check("link", Errno::LOOP);
+        check("sublink/file", Errno::LOOP);
+        check("magic/etc/passwd", Errno::LOOP);
+        check("../secret", Errno::XDEV);
+        check("/etc/passwd", Errno::XDEV);
+        check("fifo", Errno::INVAL);
+        check("sub", Errno::INVAL);
+        assert!(file(tree.as_fd(), b"sub/file").is_ok());
+        assert_eq!(directory(tree.as_fd(), b"sublink").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(directory(tree.as_fd(), b"sublink/.").unwrap_err(), Errno::LOOP);
+        assert_eq!(directory(tree.as_fd(), b"..").unwrap_err(), Errno::XDEV);
+    }
+}

@@ -1,0 +1,37 @@
+//! Each guard, switched off, lets its attack through: the attack's test fails then, and passes with the guard in place.
+
+use std::process::Command;
+
+/// Guard, and the test of the attack that it stops.
+const ATTACKS: &[(&str, &str)] = &[
+    ("changes-beneath", "apply_tests::a_link_in_place_of_a_directory_is_not_followed"),
+    (
+        "changes-beneath",
+        "apply_tests::a_directory_that_is_replaced_during_the_apply_is_not_followed_and_all_is_put_back",
+    ),
+    ("changes-beneath", "tree::tests::nothing_but_a_regular_file_inside_is_opened"),
+    ("changes-beneath", "collect_tests::a_directory_that_becomes_a_link_under_the_walk_is_not_followed"),
+    ("changes-git", "apply_tests::git_is_left_out_unless_asked_for"),
+    ("changes-links", "apply_tests::links_that_lead_out_are_left_out_unless_forced"),
+    ("changes-verify", "apply_tests::what_the_user_changed_meanwhile_is_a_conflict_and_nothing_is_written"),
+    ("changes-form", "collect_tests::an_agent_cannot_forge_the_marks_of_the_other_form"),
+];
+
+fn passes(test: &str, weaken: Option<&str>) -> bool {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("task::changes::{test}")]).env_remove("BRIG_WEAKEN");
+    if let Some(guard) = weaken {
+        command.env("BRIG_WEAKEN", guard);
+    }
+    let output = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "{test} is not there");
+    output.status.success()
+}
+
+#[test]
+fn every_attack_succeeds_without_its_guard() {
+    for (guard, test) in ATTACKS {
+        assert!(passes(test, None), "{test} fails with all guards");
+        assert!(!passes(test, Some(guard)), "{test} passes without {guard}");
+    }
+}

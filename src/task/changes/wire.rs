@@ -1,0 +1,191 @@
+//! The record as JSON: one flat object an entry, so that a person or `jq` can read it.
+//!
+//! `path`, `kind` (added, modified, deleted), then `type`, `mode`, `size`, `sha256`, `target` of what is there now (or of what was deleted),
+//! and `base` with the same of what was there before. Names are escaped as in [`super::path`].
+
+use super::copy::Digest;
+use super::path::{Raw, TreePath};
+use super::record::{Base, Change, Changes, Content, Entry, Node, Skipped};
+use serde::{Deserialize, Serialize};
+
+/// The version that is written; no other is read.
+const VERSION: u32 = 1;
+
+/// The record as bytes.
+pub(super) fn to_json(changes: &Changes) -> Result<Vec<u8>, String> {
+    let record = RecordWritten {
+        version: VERSION,
+        complete: changes.complete,
+        entries: changes.entries.iter().map(entry_to_wire).collect(),
+        skipped: &changes.skipped,
+        skipped_more: changes.skipped_more,
+    };
+    serde_json::to_vec(&record).map_err(|error| error.to_string())
+}
+
+/// The record that `bytes` hold, each entry checked by itself.
+pub(super) fn from_json(bytes: &[u8]) -> Result<Changes, String> {
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if head.version != VERSION {
+        return Err(format!("version {} is not the {VERSION} that is known here", head.version));
+    }
+    let record: RecordRead = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let entries = record.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
+    let RecordRead { skipped, skipped_more, complete, .. } = record;
+    Ok(Changes { entries, skipped, skipped_more, complete })
+}
+
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+}
+
+#[derive(Serialize)]
+struct RecordWritten<'a> {
+    version: u32,
+    complete: bool,
+    entries: Vec<WireEntry>,
+    skipped: &'a [Skipped],
+    skipped_more: u64,
+}
+
+#[derive(Deserialize)]
+struct RecordRead {
+    entries: Vec<WireEntry>,
+    skipped: Vec<Skipped>,
+    skipped_more: u64,
+    complete: bool,
+}
+
+/// An entry as it is in the file: the type, mode and so on are those of what is there now, or of what was deleted.
+#[derive(Serialize, Deserialize)]
+struct WireEntry {
+    path: TreePath,
+    kind: Change,
+    #[serde(flatten)]
+    node: WireNode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base: Option<WireNode>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    base_is_newer: bool,
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct WireNode {
+    #[serde(rename = "type")]
+    file_type: WireType,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<Digest>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    modified: Option<[i64; 2]>,
+}
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WireType {
+    Directory,
+    File,
+    Symlink,
+    #[default]
+    Other,
+}
+
+fn entry_to_wire(entry: &Entry) -> WireEntry {
+    let base = entry.base.as_ref().map(base_to_wire);
+    let node = entry.now.as_ref().map(node_to_wire).or_else(|| base.clone()).unwrap_or_default();
+    WireEntry { path: entry.path.clone(), kind: entry.change(), node, base, base_is_newer: entry.base_is_newer }
+}
+
+fn octal(mode: u32) -> Option<String> {
+    Some(format!("{mode:04o}"))
+}
+
+fn node_to_wire(node: &Node) -> WireNode {
+    let empty = WireNode::default();
+    match node {
+        Node::Directory { mode } => WireNode { file_type: WireType::Directory, mode: octal(*mode), ..empty },
+        Node::File { mode, size, sha256 } => WireNode {
+            file_type: WireType::File,
+            mode: octal(*mode),
+            size: Some(*size),
+            sha256: Some(*sha256),
+            ..empty
+        },
+        Node::Symlink { target } => WireNode { file_type: WireType::Symlink, target: Some(target.clone()), ..empty },
+    }
+}
+
+fn base_to_wire(base: &Base) -> WireNode {
+    let empty = WireNode::default();
+    match base {
+        Base::Directory { mode } => WireNode { file_type: WireType::Directory, mode: octal(*mode), ..empty },
+        Base::File { mode, size, content } => {
+            let (sha256, modified) = match content {
+                Content::Sha256(digest) => (Some(*digest), None),
+                Content::Unread(time) => (None, Some(*time)),
+            };
+            WireNode { file_type: WireType::File, mode: octal(*mode), size: Some(*size), sha256, modified, ..empty }
+        }
+        Base::Symlink { target } => WireNode { file_type: WireType::Symlink, target: Some(target.clone()), ..empty },
+        Base::Other => empty,
+    }
+}
+
+fn entry_from_wire(wire: WireEntry) -> Result<Entry, String> {
+    let WireEntry { path, kind, node, base, base_is_newer } = wire;
+    let wrong = |what: &str| format!("`{path}`: {what}");
+    let now = match kind {
+        Change::Deleted => None,
+        Change::Added | Change::Modified => Some(node_from_wire(node).map_err(wrong)?),
+    };
+    let base = base.map(base_from_wire).transpose().map_err(wrong)?;
+    if base.is_some() == (kind == Change::Added) {
+        return Err(wrong("the kind does not agree with the base"));
+    }
+    Ok(Entry { path, now, base, base_is_newer })
+}
+
+fn mode_from_wire(mode: Option<String>) -> Result<u32, &'static str> {
+    let mode = mode.and_then(|text| u32::from_str_radix(&text, 8).ok()).ok_or("the mode is no octal number")?;
+    if mode > 0o777 { Err("the mode has more than permission bits") } else { Ok(mode) }
+}
+
+fn node_from_wire(wire: WireNode) -> Result<Node, &'static str> {
+    Ok(match wire.file_type {
+        WireType::Directory => Node::Directory { mode: mode_from_wire(wire.mode)? },
+        WireType::File => Node::File {
+            mode: mode_from_wire(wire.mode)?,
+            size: wire.size.ok_or("the size is missing")?,
+            sha256: wire.sha256.ok_or("the sha256 is missing")?,
+        },
+        WireType::Symlink => Node::Symlink { target: link_from_wire(wire.target)? },
+        WireType::Other => return Err("only files, directories and links can be taken"),
+    })
+}
+
+fn base_from_wire(wire: WireNode) -> Result<Base, &'static str> {
+    Ok(match wire.file_type {
+        WireType::Directory => Base::Directory { mode: mode_from_wire(wire.mode)? },
+        WireType::File => Base::File {
+            mode: mode_from_wire(wire.mode)?,
+            size: wire.size.ok_or("the size of the base is missing")?,
+            content: match (wire.sha256, wire.modified) {
+                (Some(digest), _) => Content::Sha256(digest),
+                (None, Some(time)) => Content::Unread(time),
+                (None, None) => return Err("the sha256 of the base is missing"),
+            },
+        },
+        WireType::Symlink => Base::Symlink { target: link_from_wire(wire.target)? },
+        WireType::Other => Base::Other,
+    })
+}
+
+fn link_from_wire(target: Option<Raw>) -> Result<Raw, &'static str> {
+    target.filter(|raw| !raw.0.is_empty()).ok_or("the target of the link is missing")
+}
