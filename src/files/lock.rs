@@ -11,10 +11,21 @@ use std::path::Path;
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
+/// What an attempt at a lock found.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// It was free and is ours now.
+    Taken(Lock),
+    /// Somebody holds it.
+    Held,
+    /// There is no such file.
+    Missing,
+}
+
 impl Lock {
     /// Waits until nobody else holds the lock of `path` (made if missing) and takes it.
     pub(crate) fn wait(path: &Path) -> Result<Lock> {
-        let file = open(path)?;
+        let file = open(path, true)?;
         loop {
             match flock(&file, FlockOperation::LockExclusive) {
                 Err(Errno::INTR) => {}
@@ -25,12 +36,16 @@ impl Lock {
         Ok(Lock(file))
     }
 
-    /// Takes the lock if it is free; `None` if somebody holds it.
-    pub(crate) fn attempt(path: &Path) -> Result<Option<Lock>> {
-        let file = open(path)?;
+    /// Looks at the lock of `path`, and takes it if it is free. Never makes the file: whoever only looks leaves nothing.
+    pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
+        let file = match open(path, false) {
+            Ok(file) => file,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(Attempt::Missing),
+            Err(error) => return Err(error),
+        };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock(file))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
+            Ok(()) => Ok(Attempt::Taken(Lock(file))),
+            Err(Errno::WOULDBLOCK) => Ok(Attempt::Held),
             Err(errno) => Err(errno).failing(Kind::Store, || format!("lock `{}`", path.display())),
         }
     }
@@ -41,8 +56,8 @@ impl Lock {
     }
 }
 
-fn open(path: &Path) -> Result<File> {
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+fn open(path: &Path, make: bool) -> Result<File> {
+    let opened = OpenOptions::new().read(true).write(true).create(make).truncate(false).mode(0o600).open(path);
     opened.map_err(|cause| super::failed(cause, format!("open the lock `{}`", path.display())))
 }
 
@@ -54,9 +69,11 @@ mod tests {
     fn a_held_lock_is_not_given_twice_and_a_dropped_one_is_free() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
+        assert!(matches!(Lock::attempt(&path).unwrap(), Attempt::Missing));
+        assert!(!path.exists());
         let held = Lock::wait(&path).unwrap();
-        assert!(Lock::attempt(&path).unwrap().is_none());
+        assert!(matches!(Lock::attempt(&path).unwrap(), Attempt::Held));
         drop(held);
-        assert!(Lock::attempt(&path).unwrap().is_some());
+        assert!(matches!(Lock::attempt(&path).unwrap(), Attempt::Taken(_)));
     }
 }

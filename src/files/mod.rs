@@ -7,7 +7,7 @@ mod channel;
 mod lock;
 
 pub(crate) use channel::{Channel, Packet};
-pub(crate) use lock::Lock;
+pub(crate) use lock::{Attempt, Lock};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

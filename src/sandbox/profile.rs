@@ -45,6 +45,8 @@ pub(crate) struct Facts<'host> {
     pub system: &'host System,
     /// Owner of the workspace folder on the host.
     pub workspace_owner: (u32, u32),
+    /// Owners of the host paths that are shown, in their order.
+    pub shown_owners: Vec<(u32, u32)>,
     /// Device of the disk that the io limits are for: `None` where none could be found.
     pub device: Option<(u32, u32)>,
 }
@@ -83,11 +85,11 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     };
     steps.extend(kernel_steps());
     steps.extend(writable_steps(options, facts.workspace_owner));
-    steps.extend(options.shown.iter().map(|(from, at)| Step::Bind {
+    steps.extend(options.shown.iter().zip(&facts.shown_owners).map(|((from, at), &(uid, gid))| Step::Bind {
         source: Source::Host(from.clone()),
         at: at.clone(),
         attributes: Attributes::READ_ONLY,
-        shown: Shown::AsInside,
+        shown: Shown::AsUsers { uid, gid },
     }));
     if options.rootfs.is_none() {
         steps.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
@@ -196,6 +198,8 @@ fn command(options: &Options) -> Command {
         ("TERM", if options.terminal { "xterm-256color" } else { "dumb" }),
     ]
     .into_iter()
+    // A git below /usr/local would look for the /etc/gitconfig that we make below /usr/local too.
+    .chain(options.rootfs.is_none().then_some(("GIT_CONFIG_SYSTEM", "/etc/gitconfig")))
     .filter(|(name, _)| !own(name))
     .map(|(name, value)| (name.into(), value.into()))
     .collect();

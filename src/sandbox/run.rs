@@ -137,6 +137,7 @@ fn plan(options: &Options) -> Result<(Container, Checked)> {
             Workspace::Directory(path) => owner(path)?,
             Workspace::Empty => (profile::USER, profile::USER),
         },
+        shown_owners: options.shown.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
         device: None,
     };
     let mut spec = container_spec(options, &facts);

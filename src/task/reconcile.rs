@@ -7,7 +7,7 @@ use super::receipt::Receipt;
 use super::record;
 use super::store::Store;
 use crate::error::Result;
-use crate::files::Lock;
+use crate::files::{Attempt, Lock};
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
     for entry in entries.filter_map(|entry| entry.ok()) {
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let Some(lock) = Lock::attempt(&entry.path())? else { continue };
+        let Attempt::Taken(lock) = Lock::attempt(&entry.path())? else { continue };
         // A name with a dot is a task that had not begun: it has nothing but this.
         if !name.starts_with('.') {
             remove_remains(store, &name)?;
@@ -51,6 +51,13 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
     for (name, done) in sandbox::remove_groups(id) {
         note(format!("cgroup {name}"), done);
     }
+    let checkout = store.unfinished_base(id);
+    let removed = match std::fs::remove_dir_all(&checkout) {
+        Ok(()) => Ok(true),
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(cause) => Err(crate::files::failed(cause, "remove the unfinished checkout".to_owned())),
+    };
+    note("unfinished checkout".to_owned(), removed);
     let directory = store.task(id);
     if !directory.exists() || store.receipt(id)?.is_some() {
         return Ok(());
@@ -80,8 +87,10 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     if let Ok(entries) = std::fs::read_dir(store.live()) {
         for entry in entries.filter_map(|entry| entry.ok()) {
             match Lock::attempt(&entry.path())? {
-                Some(_) => found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() }),
-                None => running.extend(entry.file_name().into_string()),
+                Attempt::Taken(_) if !entry.path().exists() => {} // it ended just now
+                Attempt::Taken(_) => found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() }),
+                Attempt::Held => running.extend(entry.file_name().into_string()),
+                Attempt::Missing => {}
             }
         }
     }

@@ -5,7 +5,7 @@ use super::definition::{Definition, WorkspaceSource};
 use super::receipt::Receipt;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
-use crate::files::{self, Durability, Lock};
+use crate::files::{self, Attempt, Durability, Lock};
 use crate::sandbox::Limits;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -111,11 +111,16 @@ impl Store {
 
     /// Where the task stands.
     pub fn status(&self, id: &str) -> Result<Status> {
-        if self.task(id).join("receipt.json").exists() {
+        let receipt = self.task(id).join("receipt.json");
+        if receipt.exists() {
             return Ok(Status::Ended);
         }
-        let live = self.live().join(id);
-        if live.exists() && Lock::attempt(&live)?.is_none() { Ok(Status::Running) } else { Ok(Status::Lost) }
+        match Lock::attempt(&self.live().join(id))? {
+            Attempt::Held => Ok(Status::Running),
+            // It may have ended since we looked for its receipt.
+            Attempt::Taken(_) | Attempt::Missing if receipt.exists() => Ok(Status::Ended),
+            Attempt::Taken(_) | Attempt::Missing => Ok(Status::Lost),
+        }
     }
 
     /// One row for each task, oldest first. A record that cannot be read is left out and named on the side.

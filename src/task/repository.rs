@@ -90,7 +90,7 @@ pub(super) fn base(
     let _lock = Lock::wait(&bases.join(".lock"))?;
     let finished = bases.join(format!("{}-{commit}", name_of(&path)));
     if !finished.exists() {
-        let unfinished = bases.join(format!(".new-{id}"));
+        let unfinished = store.unfinished_base(id);
         let cloned = courier.clone_to(&commit, &unfinished).doing(|| format!("clone the repository `{url}`"));
         let named = cloned.and_then(|()| {
             std::fs::rename(&unfinished, &finished)
@@ -125,7 +125,8 @@ struct Courier<'run> {
 impl Courier<'_> {
     fn clone_to(&self, commit: &str, target: &Path) -> Result<()> {
         // Full history, so that the agent can read it; not a link to the source's objects, which the agent could then break.
-        let script = "git \"$@\" clone --quiet --no-local --no-checkout --template= /source . && git \"$@\" checkout --quiet --detach \"$COMMIT\" && git \"$@\" remote remove origin";
+        // The other side of the clone is a git of its own, which `-c` does not reach.
+        let script = "printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig && git \"$@\" clone --quiet --no-local --no-checkout --template= /source . && git \"$@\" checkout --quiet --detach \"$COMMIT\" && git \"$@\" remote remove origin";
         let mut collect = |scratch: BorrowedFd<'_>| super::tree::copy(scratch, Path::new(sandbox::FILES), target);
         self.run(script, &[], commit, Some(&mut collect)).map(|_| ())
     }

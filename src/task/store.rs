@@ -12,6 +12,9 @@ use crate::files::{self, Lock};
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
 
+/// How often a new task's lock may be removed by somebody who reaps before we give up: nobody has lost twice in a row.
+const TRIES: u32 = 100;
+
 /// The tasks of one user on one machine.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -67,6 +70,11 @@ impl Store {
         self.root.join("bases")
     }
 
+    /// Where the task `id` makes a checkout that is not whole yet.
+    pub(super) fn unfinished_base(&self, id: &str) -> PathBuf {
+        self.bases().join(format!(".new-{id}"))
+    }
+
     /// One directory for the whole machine for the locks of id ranges; only root takes ranges.
     pub(super) fn id_ranges(&self) -> PathBuf {
         PathBuf::from("/run/brig")
@@ -82,19 +90,26 @@ impl Store {
         let live = self.live();
         let path = live.join(id);
         let unnamed = live.join(format!(".{id}"));
-        let lock = match Lock::wait(&unnamed) {
-            Ok(lock) => lock,
-            Err(error) if error.kind() == Kind::NotFound => {
-                files::create_directories(&live, 0o700)?;
-                files::create_directories(&self.tasks(), 0o700)?;
-                Lock::wait(&unnamed)?
+        // Whoever reaps at this moment may take the file without its name for one of the dead, and remove it: then there is another try.
+        for _ in 0..TRIES {
+            let lock = match Lock::wait(&unnamed) {
+                Err(error) if error.kind() == Kind::NotFound => {
+                    files::create_directories(&self.tasks(), 0o700)?;
+                    files::create_directories(&live, 0o700)?;
+                    continue;
+                }
+                other => other?,
+            };
+            match std::fs::rename(&unnamed, &path) {
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(|cause| files::failed(cause, format!("name the lock `{}`", path.display())))?,
             }
-            Err(error) => return Err(error),
-        };
-        std::fs::rename(&unnamed, &path)
-            .and_then(|()| std::fs::create_dir(self.task(id)))
-            .map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
-        Ok(Alive { path, _lock: lock })
+            let alive = Alive { path, _lock: lock };
+            std::fs::create_dir(self.task(id))
+                .map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
+            return Ok(alive);
+        }
+        Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
     }
 
     /// The ids of all tasks, oldest first (ids begin with the time).

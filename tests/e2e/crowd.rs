@@ -12,7 +12,7 @@ fn a_hundred_tasks_run_side_by_side_and_leave_nothing() {
     let work = lab.file("work/file", "shared\n");
     let dir = ["--dir".as_ref(), work.parent().unwrap().as_os_str()];
     let mut running: Vec<(usize, Started)> = Vec::new();
-    let mut check = |number: usize, task: Started| {
+    let check = |number: usize, task: Started| {
         let run = task.finish();
         run.ended_as("failed", (number % 100 + 4) as i32);
         assert_eq!(run.stderr, format!("shared\n{number}\n"), "no task sees another's files");

@@ -202,6 +202,15 @@ fn a_repository_is_cloned_at_the_reference_and_never_written() {
 }
 
 #[test]
+fn a_repository_that_only_its_owner_may_read_is_cloned_whoever_that_is() {
+    let Some(lab) = Lab::root() else { return };
+    let repository = make_repository(&lab);
+    let script = "chmod -R go= . && chown -hR 4321:4321 .";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    lab.task().args(["--repo"]).args([&repository]).sh("cat file && echo x > file").ended_as("succeeded", 0);
+}
+
+#[test]
 fn a_reference_that_does_not_exist_is_prepare_failed_and_says_so() {
     let lab = Lab::new();
     let repository = make_repository(&lab);

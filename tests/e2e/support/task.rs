@@ -232,7 +232,7 @@ impl Started {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// The sandbox's pid 1, as the host sees it: brig's only child.
+    /// The sandbox's pid 1, as the host sees it: brig's last child.
     #[track_caller]
     pub fn pid_1(&self) -> i32 {
         let pid = self.pid();
