@@ -206,7 +206,7 @@ fn command(options: &Options) -> Command {
     environment.extend(options.environment.iter().cloned());
     let mut rlimits = vec![
         (Rlimit::OpenFiles, options.limits.open_files),
-        (Rlimit::Core, 0),
+        (Rlimit::Core, 1), // the one value that also keeps a piped core_pattern away, see the profile of system calls
         // A caller's right to real-time priority (audio groups, service managers) would starve the host.
         (Rlimit::RealtimePriority, 0),
         (Rlimit::Nice, 0),

@@ -26,6 +26,9 @@ const DEVICE: u64 = 0o020_000;
 /// linux/personality.h: `uname` of a 32-bit machine.
 const PER_LINUX32: u64 = 8;
 
+// asm-generic/resource.h: the limits are 0 to 15, of which four masks leave out this one. The kernel looks at 32 bits of the number.
+const RLIMIT_CORE: u32 = 4;
+
 // asm-generic/ioctls.h
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
@@ -45,6 +48,10 @@ const fn above(index: u32, value: u64) -> Condition {
 
 const fn without(index: u32, bits: u64) -> Condition {
     Condition { index, value: bits, value_two: 0, op: Operator::MaskedEqual }
+}
+
+const fn low_half(index: u32, mask: u32, value: u32) -> Condition {
+    Condition { index, value: mask as u64, value_two: value as u64, op: Operator::MaskedEqual }
 }
 
 const fn allow(when: &'static [Condition]) -> Case {
@@ -109,8 +116,8 @@ pub(super) const GROUPS: &[Group] = &[
         reason: "Starting, waiting for and ending processes of the own PID namespace.",
         calls: "arch_prctl execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getpgid getpgrp \
             getpid getppid getpriority getrlimit getrusage getsid gettid kill membarrier pause pidfd_open \
-            pidfd_send_signal prctl prlimit64 process_mrelease restart_syscall riscv_flush_icache riscv_hwprobe rseq \
-            set_robust_list set_thread_area set_tid_address setpgid setpriority setrlimit setsid swapcontext tgkill \
+            pidfd_send_signal prctl process_mrelease restart_syscall riscv_flush_icache riscv_hwprobe rseq \
+            set_robust_list set_thread_area set_tid_address setpgid setpriority setsid swapcontext tgkill \
             times tkill ugetrlimit vfork wait4 waitid waitpid",
     },
     Group {
@@ -233,6 +240,33 @@ pub(super) const GROUPS: &[Group] = &[
                  TIOCSETD, which loads line disciplines (CVE-2017-2636). The kernel looks at 32 bits of the request, so does \
                  the filter (CVE-2019-7303).",
         calls: "ioctl",
+    },
+    Group {
+        name: "Limits of another process or our own",
+        verdict: Verdict::Checked(&[
+            allow(&[is(2, 0)]),
+            allow(&[above(2, 0), low_half(1, !3, 0)]),
+            allow(&[above(2, 0), low_half(1, !0, 5)]),
+            allow(&[above(2, 0), low_half(1, !1, 6)]),
+            allow(&[above(2, 0), low_half(1, !7, 8)]),
+            refuse(0, &[above(2, 0), low_half(1, !0, RLIMIT_CORE)]),
+        ]),
+        reason: "Reading all, setting all but the limit on core dumps: at 1 the kernel makes none and starts no crash handler of the host, \
+                 which would run there, as root, on the agent's memory (core(5); CVE-2015-1318, CVE-2018-6552, CVE-2025-4598). At 0 it \
+                 would. Programs that want no dumps of their secrets are told that they have that, which is true.",
+        calls: "prlimit64",
+    },
+    Group {
+        name: "Own limits",
+        verdict: Verdict::Checked(&[
+            allow(&[low_half(0, !3, 0)]),
+            allow(&[low_half(0, !0, 5)]),
+            allow(&[low_half(0, !1, 6)]),
+            allow(&[low_half(0, !7, 8)]),
+            refuse(0, &[low_half(0, !0, RLIMIT_CORE)]),
+        ]),
+        reason: "As prlimit64.",
+        calls: "setrlimit",
     },
     Group {
         name: "Processes without new namespaces",
