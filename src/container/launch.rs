@@ -21,7 +21,8 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
             let size = disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
-            let (disk, maker) = disk::begin(&place.templates, size, ids(range.as_ref(), spec.command.uid, spec.command.gid))?;
+            let (disk, maker) =
+                disk::begin(&place.templates, size, ids(range.as_ref(), spec.command.uid, spec.command.gid))?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
@@ -94,7 +95,8 @@ impl Users {
     fn of_root(spec: &Container, range: Range) -> Result<Users> {
         let (base, size) = (range.base, Range::SIZE);
         let line = vec![IdMap { inside: 0, outside: base, size }];
-        let Mapped { userns: inside, helper } = ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
+        let Mapped { userns: inside, helper } =
+            ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
         let copy = || {
             inside
                 .try_clone()

@@ -9,6 +9,7 @@ use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES, Root, Shown, Source, Step};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -31,8 +32,10 @@ pub(crate) struct Built {
 /// Builds the whole root below the plan's stage.
 pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     // Nothing of what follows may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .failing(Kind::Mount, || "make all mounts private")?;
+    if !weaken::is_off("propagation") {
+        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .failing(Kind::Mount, || "make all mounts private")?;
+    }
     let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
     attach_to_host(&stage, &plan.stage)?;
     let disk = Cell::new(plan.disk.take());
@@ -162,7 +165,8 @@ impl Builder<'_> {
         // mount(2) resolves relative layer paths from the working directory.
         rustix::process::fchdir(&self.stage).failing(Kind::Mount, || "enter the stage")?;
         let advice = "overlayfs must be there (`modprobe overlay`; for an ordinary user kernel 5.11 or newer) and must take the folder's file system as a lower layer";
-        mount("overlay", view.as_str(), "overlay", MountFlags::NODEV | MountFlags::NOSUID, data)
+        let flags = MountFlags::from_bits_retain(kept(bits::NODEV | bits::NOSUID) as u32); // the same bits as MS_*
+        mount("overlay", view.as_str(), "overlay", flags, data)
             .failing(Kind::Mount, || format!("mount `{}` copy-on-write", lower.display()))
             .hint(|| advice)?;
         let made = clone_tree(self.stage.as_fd(), Path::new(&view))?;
@@ -187,7 +191,7 @@ fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes)
 /// Shows each process only those that it may look into: never pid 1, whose command line is that of brig on the host.
 fn proc() -> Result<OwnedFd> {
     let hidden = [("hidepid", "4".to_owned())]; // "ptraceable", proc(5); of this mount alone since kernel 5.8
-    let options: &[_] = if crate::sys::weaken::is_off("hidepid") { &[] } else { &hidden };
+    let options: &[_] = if weaken::is_off("hidepid") { &[] } else { &hidden };
     new_file_system("proc", options, Attributes::KERNEL).hint(|| {
         "inside another container /proc may be covered by mounts, and the kernel then refuses a new one: run where /proc is whole"
     })
@@ -218,7 +222,7 @@ fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attribute
             .failing(Kind::Mount, || format!("set `{key}={value}` of a `{name}` file system"))?;
     }
     fsconfig_create(&context).failing(Kind::Mount, step)?;
-    let flags = MountAttrFlags::from_bits_retain(attributes.0 as u32);
+    let flags = MountAttrFlags::from_bits_retain(kept(attributes.0) as u32);
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
 }
 
@@ -247,7 +251,7 @@ fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
 /// Adds attributes and, if asked, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
 fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
     use std::os::fd::AsRawFd;
-    let mut wanted = MountAttr { set: attributes.0, ..MountAttr::default() };
+    let mut wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     if let Some(userns) = idmap {
         wanted.set |= bits::IDMAP;
         wanted.userns = userns.as_raw_fd() as u64;
@@ -258,6 +262,14 @@ fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedF
             Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not NFS, FUSE or 9p): put it on one that can",
             None => "brig needs mount_setattr(2), kernel 5.12 or newer",
         })
+}
+
+/// The attributes without those that a test has switched off.
+fn kept(attributes: u64) -> u64 {
+    [("nosuid", bits::NOSUID), ("nodev", bits::NODEV), ("read-only-mounts", bits::RDONLY)]
+        .into_iter()
+        .filter(|(name, _)| weaken::is_off(name))
+        .fold(attributes, |all, (_, bit)| all & !bit)
 }
 
 /// A path that must be a true directory of the root, never reached through a symlink (CVE-2019-19921, CVE-2023-28642).
@@ -330,7 +342,7 @@ fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
 
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
 fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
-    if crate::sys::weaken::is_off("masks") {
+    if weaken::is_off("masks") {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };
@@ -357,7 +369,7 @@ fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    if crate::sys::weaken::is_off("read-only") {
+    if weaken::is_off("read-only") {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };

@@ -5,12 +5,15 @@
 //! descriptor, never the path again.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+fn inside_root() -> ResolveFlags {
+    if weaken::is_off("resolve") { ResolveFlags::empty() } else { ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS }
+}
 
 /// Opens `path` inside `root` for use as a place (`O_PATH`).
 pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
@@ -22,7 +25,7 @@ pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Resul
     let inside = relative(path);
     let mut tries = 0;
     loop {
-        match openat2(root, inside.as_path(), flags, Mode::empty(), INSIDE) {
+        match openat2(root, inside.as_path(), flags, Mode::empty(), inside_root()) {
             Err(Errno::AGAIN) if tries < 64 => tries += 1,
             other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
         }
@@ -33,7 +36,7 @@ pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Resul
 /// The boolean says whether the last component is new.
 pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match openat2(root, relative(path).as_path(), flags, Mode::empty(), INSIDE) {
+    match openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root()) {
         Ok(there) => return Ok((there, false)),
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno).failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
@@ -72,7 +75,7 @@ pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Resul
     if kind == FileType::Directory {
         return Ok(directory(root, path, 0o755)?.0);
     }
-    match openat2(root, relative(path).as_path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE) {
+    match openat2(root, relative(path).as_path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), inside_root()) {
         Err(Errno::NOENT) => {}
         other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
     }

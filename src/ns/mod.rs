@@ -3,6 +3,8 @@
 //! In: what a container asks for. Out: clone flags, mapped user namespaces as descriptors.
 //! Not here: joining by path (the OCI runtime's `process::join`).
 
+use crate::sys::weaken;
+
 mod idmap;
 mod range;
 mod user;
@@ -13,5 +15,16 @@ pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_own_map};
 
 /// Every new namespace of a sandbox but the user and cgroup ones, as clone3(2) takes them. The cgroup namespace must be unshared later, when
 /// the process is in its cgroup, or its root would be the caller's cgroup.
-pub(crate) const SANDBOX: u64 =
-    (libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64;
+pub(crate) fn sandbox() -> u64 {
+    let weakenable = [
+        ("pid-namespace", libc::CLONE_NEWPID),
+        ("network-namespace", libc::CLONE_NEWNET),
+        ("ipc-namespace", libc::CLONE_NEWIPC),
+        ("uts-namespace", libc::CLONE_NEWUTS),
+    ];
+    let flags = weakenable
+        .into_iter()
+        .filter(|(name, _)| !weaken::is_off(name))
+        .fold(libc::CLONE_NEWNS, |all, (_, flag)| all | flag);
+    flags as u64
+}

@@ -26,7 +26,10 @@ pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
 /// Gives up every capability, in every set, for good.
 pub(super) fn drop_capabilities() -> Result<()> {
     if weaken::is_off("capabilities") {
-        return Ok(());
+        // A user who is not 0 keeps them across execve only in the ambient set.
+        let held = caps::read(None, CapSet::Permitted).map_err(refused)?;
+        caps::set(None, CapSet::Inheritable, &held).map_err(refused)?;
+        return caps::set(None, CapSet::Ambient, &held).map_err(refused);
     }
     caps::clear(None, CapSet::Ambient).map_err(refused)?;
     empty_bounding_set()?;

@@ -5,6 +5,7 @@ use super::plan::{Plan, Stdio, UserNamespace};
 use super::{identity, launch, reaper};
 use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::weaken;
 use crate::{mounts, ns, sys};
 use nix::sched::CloneFlags;
 use rustix::fs::Mode;
@@ -40,7 +41,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     join_cgroups(&plan.cgroup_tasks)?;
     unshare_cgroup()?; // after joining: its root is the cgroup we are in
     identity::leave_keyring()?;
-    rustix::system::sethostname(plan.hostname.as_bytes()).failing(Kind::Namespace, || "set the host name")?;
+    name_machine(&plan.hostname)?;
     bring_loopback_up()?;
     let user = plan.mounts.user;
     let built = mounts::apply::build(plan.mounts)?;
@@ -54,7 +55,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     mounts::enter(built.root.as_fd())?; // from here on no host path can be named
     drop(built.root);
     let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
-    if let Some(userns) = inner {
+    if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
     }
     match clone_process(0, None).failing(Kind::Namespace, || "start the command's process")? {
@@ -72,7 +73,17 @@ fn join_cgroups(tasks: &[OwnedFd]) -> Result<()> {
 }
 
 fn unshare_cgroup() -> Result<()> {
+    if weaken::is_off("cgroup-namespace") {
+        return Ok(());
+    }
     nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).failing(Kind::Namespace, || "make a cgroup namespace")
+}
+
+fn name_machine(name: &str) -> Result<()> {
+    if weaken::is_off("uts-namespace") {
+        return Ok(()); // it would be the host's own name
+    }
+    rustix::system::sethostname(name.as_bytes()).failing(Kind::Namespace, || "set the host name")
 }
 
 fn enter_user_namespace(userns: OwnedFd) -> Result<()> {

@@ -6,6 +6,7 @@ use super::plan::{Command, Stdio, Terminal, Vectors};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::clone::{cloexec_from, exit};
 use crate::sys::exec::{execve, restore_sigpipe};
+use crate::sys::weaken;
 use crate::{landlock, mounts, seccomp};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
@@ -38,7 +39,9 @@ fn recipe(command: &Command, stdio: &Stdio) -> Result<std::convert::Infallible> 
     reset_signals()?;
     // Mark, don't close: the channel must still carry a failure of execve. A directory left open here would be a way out of
     // the container (CVE-2024-21626).
-    cloexec_from(3).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    if !weaken::is_off("descriptors") {
+        cloexec_from(3).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    }
     let _ = seccomp::install(command.seccomp)?; // our profile asks for no listener
     Err(execute(&command.vectors))
 }

@@ -23,7 +23,7 @@ pub(crate) struct Spawned {
 /// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
 pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
-    let mut flags = ns::SANDBOX;
+    let mut flags = ns::sandbox();
     if matches!(plan.user_namespace, UserNamespace::Born(_)) {
         flags |= libc::CLONE_NEWUSER as u64;
     }
