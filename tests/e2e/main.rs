@@ -3,6 +3,7 @@
 
 mod crash;
 mod crowd;
+mod escape;
 mod exits;
 mod limits;
 mod manage;

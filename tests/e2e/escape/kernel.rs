@@ -1,0 +1,184 @@
+//! The kernel's own doors: system calls, /proc, devices.
+
+use super::{answer, attack, attacker, stopped, task};
+use crate::support::{Lab, is_root};
+
+/// A system call that must not get through to its arguments, and does without the filter.
+fn call(number: libc::c_long, arguments: &str, answer: &'static str) -> super::Attack {
+    attack(Box::leak(format!("call {number} {arguments}").into_boxed_str()), answer, "seccomp")
+}
+
+#[test]
+fn sockets_of_dangerous_families_cannot_be_made() {
+    let socket = |arguments: &str| call(libc::SYS_socket, arguments, "EAFNOSUPPORT|EPROTONOSUPPORT");
+    let mut rows = vec![
+        socket("16 3 12"), // netfilter
+        socket("16 3 9"),  // audit
+    ];
+    // Families that this kernel does not have cannot be shown to open without the filter.
+    for family in [libc::AF_ALG, libc::AF_VSOCK, libc::AF_TIPC, libc::AF_CAN, libc::AF_BLUETOOTH] {
+        let mut row = socket(&format!("{family} {} 0", if family == libc::AF_ALG { 5 } else { 1 }));
+        if !exists(family) {
+            row.without = "";
+        }
+        rows.push(row);
+    }
+    stopped(&rows);
+    // Without the filter a packet socket still needs a capability.
+    stopped(&[attack("call 41 17 3 0", "EAFNOSUPPORT", "")]);
+}
+
+fn exists(family: libc::c_int) -> bool {
+    let kind = if family == libc::AF_ALG { libc::SOCK_SEQPACKET } else { libc::SOCK_STREAM };
+    // SAFETY: no pointers; the descriptor is closed at once.
+    unsafe {
+        let socket = libc::socket(family, kind, 0);
+        socket >= 0 && libc::close(socket) == 0
+    }
+}
+
+#[test]
+fn dangerous_system_calls_are_refused() {
+    stopped(
+        &[
+            call(libc::SYS_io_uring_setup, "1 0", "EPERM"),
+            call(libc::SYS_userfaultfd, "1", "EPERM"),
+            call(libc::SYS_keyctl, "0 -3 0", "EPERM"),
+            call(libc::SYS_add_key, "0 0 0 0 0", "EPERM"),
+            call(libc::SYS_request_key, "0 0 0 0", "EPERM"),
+            call(libc::SYS_name_to_handle_at, "-1 0 0 0 0", "EPERM"),
+            call(libc::SYS_vmsplice, "-1 0 0 0", "EPERM"),
+            call(libc::SYS_mbind, "1 1 99 0 0 0", "EPERM"),
+            call(libc::SYS_modify_ldt, "99 0 0", "ENOSYS|EPERM"),
+            call(libc::SYS_personality, "0x0400000", "EPERM"),
+            call(libc::SYS_fanotify_init, "0x200 0", "EPERM"), // what an unprivileged caller may ask
+        ]
+        .into_iter()
+        .filter(|row| !row.stopped.contains("ENOSYS"))
+        .collect::<Vec<_>>(),
+    );
+    // These need capabilities besides, so that taking the filter away is not enough to show them.
+    let also = [
+        (libc::SYS_kcmp, "1 1 99"),
+        (libc::SYS_bpf, "0 0 0"),
+        (libc::SYS_perf_event_open, "0 0 -1 -1 0"),
+        (libc::SYS_kexec_load, "0 0 0 0"),
+        (libc::SYS_kexec_file_load, "-1 -1 0 0 0"),
+        (libc::SYS_init_module, "0 0 0"),
+        (libc::SYS_finit_module, "-1 0 0"),
+        (libc::SYS_delete_module, "0 0"),
+        (libc::SYS_open_by_handle_at, "-1 0 0"),
+        (libc::SYS_reboot, "0 0 0 0"),
+        (libc::SYS_swapon, "0 0"),
+        (libc::SYS_acct, "0"),
+        (libc::SYS_settimeofday, "0 0"),
+        (libc::SYS_clock_settime, "0 0"),
+        (libc::SYS_syslog, "3 0 0"),
+        (libc::SYS_quotactl, "0 0 0 0"),
+        (libc::SYS_fsopen, "0 0"),
+        (libc::SYS_mount_setattr, "-1 0 0 0 0"),
+        (libc::SYS_move_mount, "-1 0 -1 0 0"),
+        (libc::SYS_iopl, "3"),
+    ];
+    stopped(&also.map(|(number, arguments)| super::Attack { without: "", ..call(number, arguments, "EPERM") }));
+}
+
+#[test]
+fn programs_of_another_abi_do_not_run() {
+    // The 32-bit and x32 calls have numbers of their own, which an allow-list of names does not see.
+    let lab = Lab::new();
+    let work = attacker(&lab);
+    let run = |weak: &str| {
+        let task = if weak.is_empty() { task(&lab) } else { task(&lab).weakened(weak) };
+        // x32: the number of getpid with bit 30.
+        task.args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "call", "0x40000027"])
+    };
+    let stopped = run("");
+    assert!(stopped.outcome() == "signaled" || answer(&stopped) != "done", "{stopped:#?}");
+}
+
+#[test]
+fn proc_files_that_reach_into_the_machine_cannot_be_written() {
+    let own = if is_root() { "" } else { "read-only,landlock" };
+    stopped(&[
+        attack("write /proc/sys/kernel/core_pattern |/workspace/x", "EACCES|EROFS", ""),
+        attack("write /proc/sysrq-trigger b", "EACCES|EROFS|EPERM|ENOENT", ""),
+        attack("write /proc/sys/vm/drop_caches 1", "EACCES|EROFS|EPERM", ""),
+        attack("write /proc/sys/kernel/hostname x", "EACCES|EROFS|EPERM", ""),
+        attack("open /proc/kcore", "EACCES|EPERM|ENOENT|ENXIO", ""),
+        attack("open /proc/kmsg", "EACCES|EPERM|ENOENT", ""),
+        attack("read /proc/1/environ", "ENOENT", ""),
+        attack("write /proc/self/oom_score_adj 500", "EACCES", "landlock"),
+        attack("write /proc/self/coredump_filter 0x7f", "EACCES", "landlock"),
+    ]);
+    // A setting that belongs to the sandbox's own namespaces: writable for their owner, if the mount and Landlock were not.
+    if !own.is_empty() {
+        stopped(&[attack("write /proc/sys/user/max_user_namespaces 0", "EACCES|EROFS", "")]);
+    }
+}
+
+#[test]
+fn proc_sys_is_read_only_whoever_asks() {
+    let lab = Lab::new();
+    let run = task(&lab).weakened("landlock").sh("for path in /proc/sys /proc/bus /proc/fs /proc/irq; do grep -q \" $path ro,\" /proc/self/mountinfo && echo ro; done");
+    assert_eq!(run.stderr.matches("ro\n").count(), 4, "{run:#?}");
+    let run = task(&lab).weakened("read-only").sh("grep -c ' /proc/sys ' /proc/self/mountinfo");
+    assert_eq!(answer(&run), "0");
+}
+
+#[test]
+fn masked_paths_read_as_empty() {
+    let lab = Lab::new();
+    let script = "for path in /proc/keys /proc/interrupts /proc/timer_list; do [ ! -e $path ] || cat $path; done 2>/dev/null | wc -c; ls -A /proc/acpi /proc/scsi 2>/dev/null | grep -v : | wc -w";
+    let run = task(&lab).sh(script);
+    assert_eq!(run.stderr.lines().take(2).collect::<Vec<_>>(), ["0", "0"], "{run:#?}");
+    let run = task(&lab).weakened("masks").sh(script);
+    assert_ne!(answer(&run), "0", "{run:#?}");
+    assert!(task(&lab).sh("ls -d /sys /sys/firmware 2>/dev/null | wc -l").stderr.starts_with('0'));
+}
+
+#[test]
+fn there_are_only_harmless_devices_and_none_can_be_made() {
+    let lab = Lab::new();
+    let run = task(&lab).sh("find /dev -type b -o -type c | sort | tr '\\n' ' '");
+    let expected = "/dev/full /dev/null /dev/pts/ptmx /dev/random /dev/tty /dev/urandom /dev/zero";
+    assert_eq!(run.stderr.lines().next().map(str::trim), Some(expected), "{run:#?}");
+    stopped(&[
+        attack("mknod /workspace/memory 1 1", "EPERM", ""),
+        attack("mknod /workspace/kvm 10 232", "EPERM", ""),
+        // Overlayfs takes this one for a deleted file, and the kernel lets everybody make it.
+        attack("mknod /tmp/whiteout 0 0", "EPERM", "seccomp"),
+        attack("open /dev/kmsg", "ENOENT", ""),
+        attack("open /dev/mem", "ENOENT", ""),
+        attack("open /dev/loop-control", "ENOENT", ""),
+        attack("open /dev/kvm", "ENOENT", ""),
+        attack("open /dev/fuse", "ENOENT", ""),
+        attack("make /dev/new", "EACCES|EROFS", ""),
+        attack("chmod /dev/null 0600", "EPERM|EROFS", ""),
+    ]);
+}
+
+#[test]
+fn terminal_injection_is_refused() {
+    // Without the filter the request reaches the standard input, which is no terminal.
+    let lab = Lab::new();
+    let work = attacker(&lab);
+    let go = |weak: &str| {
+        let task = if weak.is_empty() { task(&lab) } else { task(&lab).weakened(weak) };
+        answer(&task.args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "tiocsti"]))
+    };
+    assert_eq!(go(""), "EPERM");
+    assert_eq!(go("seccomp"), "ENOTTY");
+}
+
+#[test]
+fn a_crash_is_never_handed_to_the_hosts_crash_handler() {
+    // Of a piped core_pattern only a limit of exactly 1 keeps the kernel away (core(5)); it may not be lowered to 0 either.
+    let lab = Lab::new();
+    let work = attacker(&lab);
+    let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "core-limit"]);
+    assert_eq!(answer(&run), "1 1");
+    let run =
+        task(&lab).weakened("seccomp").args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "core-limit"]);
+    assert_eq!(answer(&run), "0 0");
+}
