@@ -6,10 +6,10 @@
 //! conditions allow.
 
 use super::action;
-use super::rules::{Outcome, Plan, Test};
+use super::rules::{FOREIGN, Outcome, Plan, Test};
 use super::split::{End, Remaining, Split, by_high_word, end, split};
 use crate::spec::seccomp::{Condition, Operator};
-use crate::sys::seccomp::Instruction;
+use crate::sys::seccomp::{Instruction, MAX_INSTRUCTIONS};
 
 // linux/bpf_common.h
 pub(super) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
@@ -34,6 +34,7 @@ const REACH: usize = 255;
 struct Label(usize);
 
 struct Writer<'a> {
+    style: Style,
     /// Last instruction first.
     reversed: Vec<Instruction>,
     /// The nearest `return` of each value.
@@ -42,15 +43,30 @@ struct Writer<'a> {
     written: Vec<Option<Label>>,
 }
 
-/// The program of a plan.
+/// The program of a plan, as short as we can make it.
 pub(super) fn emit(plan: &Plan) -> Vec<Instruction> {
+    let program = write(plan, Style::Decisions);
+    if program.len() > MAX_INSTRUCTIONS { write(plan, Style::Chains) } else { program }
+}
+
+/// How tests on arguments are written.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Style {
+    /// As decisions over ranges of values: quick, and short for what profiles say, but not for whatever they could say.
+    Decisions,
+    /// Case by case: as long as what the profile says.
+    Chains,
+}
+
+pub(super) fn write(plan: &Plan, style: Style) -> Vec<Instruction> {
     let mut writer = Writer {
+        style,
         reversed: Vec::with_capacity(1024),
         returns: Vec::new(),
         tests: &plan.tests,
         written: vec![None; plan.tests.len()],
     };
-    let mut next = writer.give_back(action::KILL_THREAD);
+    let mut next = writer.give_back(FOREIGN);
     for section in plan.sections.iter().rev() {
         let elsewhere = next;
         let numbers = writer.tree(&section.ranges, &mut |writer, outcome| writer.outcome(outcome));
@@ -145,7 +161,9 @@ impl Writer<'_> {
             End::Return(value) => return self.give_back(*value),
             End::Test(cases) => cases,
         };
-        match split(cases, test.otherwise, test.wide) {
+        // What is too long already will be thrown away.
+        let decide = self.style == Style::Decisions && self.reversed.len() <= MAX_INSTRUCTIONS;
+        match if decide { split(cases, test.otherwise, test.wide) } else { None } {
             Some(split) => self.split(test, &split),
             None => self.chain(test, cases),
         }

@@ -3,6 +3,7 @@
 use super::Program;
 use crate::error::{Error, Kind, Result};
 use crate::sys::seccomp::{self as kernel, Instruction};
+use crate::sys::weaken;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
@@ -11,7 +12,7 @@ use std::os::fd::OwnedFd;
 /// Needs no_new_privs or CAP_SYS_ADMIN. From here on the filter holds for everything that the process does, so this comes
 /// last. Fit for a process that was just cloned: allocates nothing unless it fails.
 pub(crate) fn install(program: &Program) -> Result<Option<OwnedFd>> {
-    if program.is_empty() || crate::sys::weaken::is_off("seccomp") {
+    if program.is_empty() || weaken::is_off("seccomp") {
         return Ok(None);
     }
     let result = match add(program, program.flags | program.wishes) {

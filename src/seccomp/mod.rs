@@ -1,7 +1,7 @@
 //! System-call filters: from a profile (`spec::Seccomp`) to a program for the kernel, and into it.
 //!
 //! In: `linux.seccomp` of a container, or our own profile for agents. Out: a [`Program`], which a process that is about to
-//! become someone else's installs with [`install`], and, where a profile asks for it, the listener of its notifications.
+//! become someone else's installs with [`install()`], and, where a profile asks for it, the listener of its notifications.
 //! Order: `rules` resolves names and merges rules into ranges of numbers, `emit` writes the program, `install` hands it over.
 //! [`compile`] is pure: tests are tables, and a program that runs filters the way the kernel does (`tests::emulator`).
 //! Not here: which process gets a filter and when (`process`), who listens (`notify` only delivers).
@@ -14,6 +14,7 @@ mod abi;
 mod action;
 mod emit;
 mod install;
+pub(crate) mod notify;
 mod precedence;
 pub(crate) mod profile;
 mod rules;
@@ -47,7 +48,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Whether [`install`] will return a listener, which then goes to the profile's `listenerPath`.
+    /// Whether [`install()`] will return a listener, which then goes to the profile's `listenerPath`.
     pub(crate) fn listens(&self) -> bool {
         self.listens
     }

@@ -69,11 +69,13 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
             Some(section) => overlay(&mut section.ranges, abi.base, ranges),
             None => plan.sections.push(Section { audit: abi.audit, ranges }),
         }
-        if *arch == Arch::X86_64 && !profile.architectures.contains(&Arch::X32) {
-            if let (Some(section), Some(x32)) = (plan.sections.last_mut(), self::abi(Arch::X32)) {
-                overlay(&mut section.ranges, x32.base, foreign(x32.base));
-            }
-        }
+    }
+    // x32 is x86-64's architecture too, so that not listing it takes a range of its own.
+    if native == Arch::X86_64
+        && !profile.architectures.contains(&Arch::X32)
+        && let (Some(section), Some(x32)) = (plan.sections.first_mut(), abi(Arch::X32))
+    {
+        overlay(&mut section.ranges, x32.base, vec![(x32.base, Outcome::Return(FOREIGN))]);
     }
     if plan.sections.is_empty() {
         return Err(Error::new(Kind::Seccomp, format!("system calls of `{}` are not known", native.word())));
@@ -82,10 +84,9 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
 }
 
 /// What an ABI that is not listed gets: libseccomp's default for it, and so every runtime's.
-fn foreign(from: u32) -> Vec<(u32, Outcome)> {
-    vec![(from, Outcome::Return(action::KILL_THREAD))]
-}
+pub(super) const FOREIGN: u32 = action::KILL_THREAD;
 
+/// Replaces all that starts at `from` or above.
 fn overlay(ranges: &mut Vec<(u32, Outcome)>, from: u32, above: Vec<(u32, Outcome)>) {
     ranges.retain(|(start, _)| *start < from);
     ranges.extend(above);

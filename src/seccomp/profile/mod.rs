@@ -7,6 +7,7 @@
 
 #[cfg(test)]
 mod document;
+mod prebuilt;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -47,10 +48,13 @@ struct Case {
     when: &'static [Condition],
 }
 
-/// The agent's filter for this machine, made once.
+/// The agent's filter for this machine.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
-    PROGRAM.get_or_init(make).as_ref().map_err(Clone::clone)
+    match prebuilt::PROGRAM {
+        Some(program) => Ok(program),
+        None => PROGRAM.get_or_init(make).as_ref().map_err(Clone::clone),
+    }
 }
 
 fn make() -> Result<Program> {

@@ -3,8 +3,9 @@
 use super::emulator::{Data, is_valid, run};
 use super::random::{action, condition, value};
 use crate::seccomp::abi::{abi, offered};
+use crate::seccomp::emit::{Style, write};
 use crate::seccomp::table::{Call, Multiplexer};
-use crate::seccomp::{action as returns, compile_for};
+use crate::seccomp::{action as returns, compile_for, rules};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 use proptest::prelude::*;
 
@@ -149,7 +150,46 @@ fn natives() -> impl Strategy<Value = Arch> {
     proptest::sample::select(Arch::ALL.iter().copied().filter(|arch| !offered(*arch).is_empty()).collect::<Vec<_>>())
 }
 
+/// Many rules for one call, so that programs get long enough for jumps that no conditional jump can make.
+fn long() -> impl Strategy<Value = Seccomp> {
+    let near = (0u32..4, 0u64..40, 0u64..40, proptest::sample::select(Operator::ALL))
+        .prop_map(|(index, value, value_two, op)| Condition { index, value, value_two, op });
+    let args = proptest::collection::vec(near, 1..4);
+    let rule = (action(), args).prop_map(|((action, errno_ret), args)| Rule {
+        names: vec!["mmap".to_string(), "read".to_string()],
+        action,
+        errno_ret,
+        args,
+    });
+    proptest::collection::vec(rule, 40..120).prop_map(|syscalls| Seccomp {
+        default_action: Action::Errno,
+        default_errno_ret: Some(3000),
+        architectures: vec![Arch::X86, Arch::X32],
+        flags: None,
+        listener_path: String::new(),
+        listener_metadata: String::new(),
+        syscalls,
+    })
+}
+
 proptest! {
+    #[test]
+    fn decisions_and_chains_say_the_same(
+        profile in long(),
+        arguments in proptest::collection::vec(proptest::array::uniform6(0u64..42), 64),
+    ) {
+        let plan = rules::plan(&profile, Arch::X86_64).unwrap();
+        let [decisions, chains] = [Style::Decisions, Style::Chains].map(|style| write(&plan, style));
+        prop_assert!(is_valid(&chains));
+        prop_assume!(is_valid(&decisions));
+        for arguments in arguments {
+            for (arch, number) in [(0xc000_003e, 9), (0xc000_003e, 0x4000_0009), (0x4000_0003, 3)] {
+                let data = Data { big_endian: false, number, arch, pointer: 0, arguments };
+                prop_assert_eq!(run(&decisions, &data), run(&chains, &data));
+            }
+        }
+    }
+
     #[test]
     fn a_random_profile_means_what_it_says(
         profile in profile(),

@@ -3,7 +3,10 @@
 mod attacks;
 pub(super) mod docker;
 pub(super) mod emulator;
+mod kernel;
 mod meaning;
+#[cfg(feature = "oracle")]
+mod measure;
 #[cfg(feature = "oracle")]
 mod oracle;
 mod random;

@@ -62,7 +62,7 @@ fn scmp_arch(arch: Arch) -> Option<ScmpArch> {
 
 /// What runc makes of a profile with libseccomp, without its ENOSYS stub. Nothing if the library refuses it: two actions for
 /// the same selector of socketcall are too much for it.
-fn libseccomp(profile: &Seccomp, archs: &[ScmpArch], big_endian: bool) -> Option<Vec<Instruction>> {
+pub(super) fn libseccomp(profile: &Seccomp, archs: &[ScmpArch], big_endian: bool) -> Option<Vec<Instruction>> {
     let default = scmp_action(profile.default_action, profile.default_errno_ret);
     let mut filter = ScmpFilterContext::new(default).unwrap();
     if !archs.contains(&ScmpArch::X8664) {
