@@ -35,37 +35,29 @@ pub(super) struct Group {
 
 impl Purpose {
     /// The controllers that a group must have besides those with limits.
-    pub(super) fn controllers(self, hierarchy: &Hierarchy) -> Controllers {
-        use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Pids};
-        let mut wanted = match self {
+    pub(super) fn required(self, hierarchy: &Hierarchy) -> Controllers {
+        use Controller::{Cpuacct, Freezer, Memory, Pids};
+        let mut required = match self {
             Purpose::Task => Controllers::of(&[Memory, Pids]),
-            Purpose::Container => Controllers::NONE,
-            Purpose::Observed => {
-                let counting = Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]);
-                return counting.iter().filter(|&each| hierarchy.offers(each)).collect();
-            }
+            Purpose::Container | Purpose::Observed => Controllers::NONE,
         };
         // A v2 group counts processor time and can be frozen and killed whether or not it has controllers.
         if hierarchy.layout() == Layout::Legacy {
-            wanted.insert(Freezer);
+            required.insert(Freezer);
             if self == Purpose::Task {
-                wanted.insert(Cpuacct);
+                required.insert(Cpuacct);
             }
         }
-        wanted
+        required
     }
-}
 
-impl Hierarchy {
-    fn offers(&self, controller: Controller) -> bool {
-        if self.is_v1(controller) {
-            return true;
+    /// The controllers that a group has if they can be had.
+    pub(super) fn optional(self) -> Controllers {
+        use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Pids};
+        match self {
+            Purpose::Task | Purpose::Container => Controllers::NONE,
+            Purpose::Observed => Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]),
         }
-        let (Some(tree), Some(name)) = (&self.v2, controller.name_v2()) else { return false };
-        // On a hybrid host what v2 is left with is not worth a change of its root.
-        self.layout() == Layout::Unified
-            && std::fs::read_to_string(tree.mount.join("cgroup.controllers"))
-                .is_ok_and(|text| text.split_whitespace().any(|each| each == name))
     }
 }
 
@@ -116,29 +108,31 @@ fn assemble(
     made: &mut Made,
 ) -> Result<Cgroup> {
     let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-    let mut wanted = plan::controllers(&writes).or(purpose.controllers(hierarchy));
+    let mut required = plan::controllers(&writes).or(purpose.required(hierarchy));
     if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
-        wanted.insert(Controller::Devices);
+        required.insert(Controller::Devices);
     }
     let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
     if let Some(tree) = &hierarchy.v2 {
-        let of_v2: Controllers = wanted.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
-        match make_v2(tree, path, of_v2, existing, made) {
+        let of_v2: Controllers = required.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
+        // On a hybrid host what v2 is left with is not worth a change of its root.
+        let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
+        match make_v2(tree, path, of_v2, optional, existing, made) {
             Ok(group) => groups.push(group),
             // The tree beside the v1 controllers may be root's alone: then the freezer does its part.
             Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
-                wanted.insert(Controller::Freezer);
+                required.insert(Controller::Freezer);
             }
             Err(error) => return Err(error),
         }
     }
     for tree in &hierarchy.v1 {
-        if !tree.controllers.and(wanted).is_empty() {
+        if !tree.controllers.and(required.or(purpose.optional())).is_empty() {
             groups.push(make_v1(tree, path, existing, made)?);
         }
     }
     let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
-    if let Some(controller) = wanted.iter().find(|&each| cgroup.group(each).is_none()) {
+    if let Some(controller) = required.iter().find(|&each| cgroup.group(each).is_none()) {
         let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
         return Err(Error::new(Kind::LimitUnenforceable, reason)
             .doing("create the container's cgroup")

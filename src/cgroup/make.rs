@@ -91,7 +91,8 @@ pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, existing: Existing, made: 
 pub(super) fn make_v2(
     tree: &Tree,
     path: &CgroupPath,
-    controllers: Controllers,
+    required: Controllers,
+    optional: Controllers,
     existing: Existing,
     made: &mut Made,
 ) -> Result<Group> {
@@ -107,6 +108,11 @@ pub(super) fn make_v2(
                 .hint(super::refusal::fix_permission())
         })?,
     };
+    let mut controllers = required;
+    if !optional.is_empty() {
+        // Below the root somebody else decides what there is.
+        controllers = required.or(optional.and(Controllers::parse_v2(&open(&base)?.get("cgroup.controllers")?)));
+    }
     let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, controllers })?)?;
     Ok(Group { directory, controllers, is_v2: true })
 }

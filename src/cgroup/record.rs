@@ -69,7 +69,7 @@ impl Cgroup {
 }
 
 /// A task's group that was found in the hierarchies.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Leftover {
     /// The task's id.
     pub id: String,
@@ -93,7 +93,8 @@ pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
             }
         }
     }
-    found.sort();
+    // Of each task v2's group first, which `parents` begins with: it can end all processes at once.
+    found.sort_by(|one: &Leftover, other| one.id.cmp(&other.id));
     found
 }
 
@@ -105,19 +106,17 @@ pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
         Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("open the group `{}`", found.path.display())),
     };
     let is_v2 = directory.read("cgroup.controllers").is_ok();
-    let cgroup = Cgroup {
-        groups: vec![Group { directory, controllers: Controllers::NONE, is_v2 }],
-        devices: DeviceControl::NotAsked,
-    };
+    let groups = vec![Group { directory, controllers: Controllers::NONE, is_v2 }];
+    let cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
     cgroup.kill()?;
     cgroup.remove().map_err(Error::from)
 }
 
-/// The directories that hold tasks' groups, one for each hierarchy.
+/// The directories that hold tasks' groups, one for each hierarchy, v2's first.
 pub(super) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
-    let v1 = hierarchy.v1.iter().map(|tree| tree.own_directory());
     let v2 = hierarchy.v2.iter().filter_map(|tree| tree.delegated());
-    v1.chain(v2).map(|base| base.join(PARENT)).collect()
+    let v1 = hierarchy.v1.iter().map(|tree| tree.own_directory());
+    v2.chain(v1).map(|base| base.join(PARENT)).collect()
 }
 
 /// Removes the empty directories that hold tasks' groups. They are kept from task to task otherwise, since making and

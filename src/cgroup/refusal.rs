@@ -32,7 +32,7 @@ impl Hierarchy {
                 refusals.push(refusal);
             }
         };
-        for controller in purpose.controllers(self).iter() {
+        for controller in purpose.required(self).iter() {
             add(self.refuse_controller(controller, name_of(controller, "")));
         }
         if !limits.devices.is_empty() {

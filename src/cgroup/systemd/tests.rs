@@ -2,9 +2,11 @@
 
 use super::bus::{Address, Bus, Peer};
 use super::*;
+use crate::cgroup::controller::Controller;
 use crate::cgroup::tests::support::skip;
+use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Layout, Purpose};
 use serde_json::{Value as Json, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 struct FakeBus {
@@ -18,6 +20,13 @@ impl FakeBus {
     fn start() -> Option<FakeBus> {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("unix:path={}", directory.path().join("bus").display());
+        // Debian's own interpreter: another one does not have the packages.
+        let python = "/usr/bin/python3";
+        let check = Command::new(python).args(["-c", "import dbus, gi"]).stderr(Stdio::null()).status();
+        if !check.is_ok_and(|status| status.success()) {
+            skip("systemd's driver on a bus: needs the packages python3-dbus and python3-gi");
+            return None;
+        }
         let daemon = Command::new("dbus-daemon")
             .args(["--session", "--nofork", "--nopidfile", "--print-address=1", "--address", &address])
             .stdout(Stdio::piped())
@@ -30,20 +39,15 @@ impl FakeBus {
         let mut line = String::new();
         BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let script = directory.path().join("fake.py");
-        std::fs::File::create(&script).unwrap().write_all(include_bytes!("fake.py")).unwrap();
-        // Debian's own interpreter: another one does not have the packages python3-dbus and python3-gi.
-        let mut service = Command::new("/usr/bin/python3");
-        service.arg(script).arg(address).stdout(Stdio::piped()).stderr(Stdio::null());
+        std::fs::write(&script, include_bytes!("fake.py")).unwrap();
+        let mut service = Command::new(python);
+        service.arg(script).arg(address).stdout(Stdio::piped());
         let mut service = service.spawn().unwrap();
         let mut said = BufReader::new(service.stdout.take().unwrap());
         let mut first = String::new();
         said.read_line(&mut first).unwrap();
-        let bus = FakeBus { daemon, service, said, directory };
-        if first.trim() != r#"["Ready"]"# {
-            skip("systemd's driver on a bus: needs the packages python3-dbus and python3-gi");
-            return None;
-        }
-        Some(bus)
+        assert_eq!(first.trim(), r#"["Ready"]"#);
+        Some(FakeBus { daemon, service, said, directory })
     }
 
     fn connect(&self) -> Systemd {
@@ -156,4 +160,52 @@ fn a_bus_that_is_not_there_or_dies_is_an_error_and_not_a_hang() {
     bus.daemon.wait().unwrap();
     let error = systemd.stop(&scope("x")).unwrap_err().to_string();
     assert!(error.starts_with("stop the unit `x.scope`: "), "{error}");
+}
+
+#[test]
+fn the_real_systemd_makes_the_group_and_we_write_the_rest() {
+    let is_root = rustix::process::geteuid().is_root();
+    let manager = if is_root { Manager::System } else { Manager::User };
+    let Ok(mut systemd) = Systemd::connect(manager) else {
+        return skip("the real systemd: it does not run here");
+    };
+    let hierarchy = Hierarchy::probe().unwrap();
+    let is_v2 = hierarchy.layout() == Layout::Unified;
+    let name = format!("test-{}", std::process::id());
+    let unit = Unit::parse(&format!(":brig:{name}"), "x", manager).unwrap();
+    let above = if is_root { String::new() } else { systemd.group().unwrap() };
+    let path = CgroupPath::parse(&format!("/{above}/{}", unit.path().unwrap())).unwrap();
+    let limits: crate::spec::resources::Resources = serde_json::from_str(
+        r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 0}, "cpu": {"quota": 33333, "period": 100000}}"#,
+    )
+    .unwrap();
+    let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+    let extra = [property("CollectMode", "'inactive-or-failed'").unwrap()];
+    systemd.start(&unit, Some(child.id() as i32), &limits, &extra, is_v2).unwrap();
+    let group = Cgroup::adopt(&hierarchy, &path, child.id() as i32, Purpose::Container, &limits).unwrap();
+    assert_eq!(group.processes().unwrap(), vec![child.id() as i32]);
+    let read = |controller, file: &str| group.group(controller).unwrap().directory.get(file).unwrap().trim().to_owned();
+    // What systemd rounds or does not take is exact in the files: 33.333 %, and no task at all.
+    assert_eq!(read(Controller::Pids, "pids.max"), "0");
+    if is_v2 {
+        assert_eq!(read(Controller::Memory, "memory.max"), "67108864");
+        assert_eq!(read(Controller::Memory, "memory.swap.max"), "0");
+        assert_eq!(read(Controller::Cpu, "cpu.max"), "33333 100000");
+    }
+    let limits = serde_json::from_str(r#"{"memory": {"limit": 33554432}, "pids": {"limit": 7}}"#).unwrap();
+    systemd.set(&unit, &limits, is_v2).unwrap();
+    group.update(&limits).unwrap();
+    assert_eq!(read(Controller::Pids, "pids.max"), "7");
+
+    let mut second = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+    systemd.attach(&unit, "", &[second.id()]).unwrap();
+    assert_eq!(group.processes().unwrap().len(), 2);
+    group.kill().unwrap();
+    for child in [&mut child, &mut second] {
+        assert!(!child.wait().unwrap().success());
+    }
+    systemd.stop(&unit).unwrap();
+    group.remove().map_err(crate::error::Error::from).unwrap();
+    assert!(Cgroup::open(&group.record()).unwrap().is_gone());
+    systemd.stop(&unit).unwrap();
 }
