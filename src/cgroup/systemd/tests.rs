@@ -179,6 +179,9 @@ fn the_real_systemd_makes_the_group_and_we_write_the_rest() {
         r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 0}, "cpu": {"quota": 33333, "period": 100000}}"#,
     )
     .unwrap();
+    if !hierarchy.refusals(Purpose::Container, &limits).unwrap().is_empty() {
+        return skip("the real systemd: its controllers are not here");
+    }
     let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
     let extra = [property("CollectMode", "'inactive-or-failed'").unwrap()];
     systemd.start(&unit, Some(child.id() as i32), &limits, &extra, is_v2).unwrap();

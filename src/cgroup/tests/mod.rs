@@ -213,15 +213,17 @@ fn what_can_be_enforced_here_is_not_refused() {
     let hierarchy = place.hierarchy();
     let limits = memory(megabytes(64));
     assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
-    let limits: Resources =
-        serde_json::from_str(r#"{"network": {"classID": 1}, "rdma": {"x": {"hcaHandles": 1}}}"#).unwrap();
-    match hierarchy.refusals(Purpose::Task, &limits) {
-        Ok(refusals) => {
-            let names: Vec<_> = refusals.iter().map(|each| each.limit).collect();
-            assert!(names.contains(&"rdma"), "{refusals:?}");
-        }
-        Err(error) => assert_eq!(error.to_string(), "mark packets: cgroup v2 has no network controller"),
-    }
+    // As if nothing but the rest were mounted.
+    let mut place = place;
+    place.without_v1(Controller::Memory);
+    place.without_v2();
+    let refusals = place.hierarchy().refusals(Purpose::Task, &limits).unwrap();
+    let refusal = refusals.iter().find(|each| each.limit == "memory").unwrap();
+    assert_eq!(refusal.reason, "no controller `memory` is mounted");
+    assert_eq!(refusal.fix, "boot with the kernel parameters cgroup_enable=memory swapaccount=1");
+    let error = place.try_create(Purpose::Task, &limits).unwrap_err();
+    assert_eq!(error.kind(), crate::error::Kind::LimitUnenforceable, "{error}");
+    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
@@ -278,10 +280,11 @@ fn the_statistics_of_a_container_that_is_observed_are_complete() {
     assert!(stats.memory.usage.usage > 0 && !stats.memory.raw.is_empty(), "{stats:?}");
     assert_eq!((stats.pids.current, stats.pids.limit), (1, 0));
     assert!(stats.cpu.usage.total >= 10_000_000, "{stats:?}");
-    let v1 = group.groups.iter().any(|group| !group.is_v2);
-    assert_eq!(stats.cpuset.cpus.is_empty(), !v1, "{stats:?}");
+    let has_v1 = |controller| group.group(controller).is_some_and(|group| !group.is_v2);
+    assert_eq!(!stats.cpuset.cpus.is_empty(), has_v1(Controller::Cpuset), "{stats:?}");
     let percpu: u64 = stats.cpu.usage.percpu.iter().sum();
-    assert!(!v1 || percpu > 0 && !stats.cpu.usage.percpu_user.is_empty(), "{stats:?}");
+    let is_counted = percpu > 0 && !stats.cpu.usage.percpu_user.is_empty();
+    assert_eq!(is_counted, has_v1(Controller::Cpuacct), "{stats:?}");
     group.kill().unwrap();
     child.wait();
 }

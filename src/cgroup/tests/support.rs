@@ -92,6 +92,11 @@ impl Place {
         self.hierarchy.v1.retain(|tree| !tree.controllers.has(controller));
     }
 
+    /// As if there were no v2 tree.
+    pub(super) fn without_v2(&mut self) {
+        self.hierarchy.v2 = None;
+    }
+
     pub(super) fn has_devices(&self, as_v1: bool) -> bool {
         if as_v1 { self.hierarchy.is_v1(Controller::Devices) } else { self.hierarchy.v2.is_some() }
     }
@@ -170,9 +175,9 @@ pub(super) fn is_readable(file: &OwnedFd, limit: Duration) -> bool {
     poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&freeze::timespec(limit))).unwrap() == 1
 }
 
-/// Waits for something that has no notification, at most ten seconds.
+/// Waits for something that has no notification, at most a minute: an emulated machine takes its time.
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(60);
     while !happened() {
         assert!(Instant::now() < end, "it never came that {what}");
         std::thread::sleep(Duration::from_millis(1));
