@@ -1,0 +1,120 @@
+// Times commands in turn (A B C A B C …), so that what disturbs the machine disturbs all of them alike.
+//
+//   interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT…] ::: NAME COMMAND …
+//
+// NAME@PATH starts it in the mount namespace that PATH names; entering it is not timed. Prints a line for each: name, median, 99th percentile
+// and least of start + run + end in microseconds. A command that ends with anything but 0 ends the benchmark with its last words.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { MOST = 32, WARM_UP = 5 };
+
+struct subject {
+    const char *name;
+    int mounts; // its mount namespace, or -1 for ours
+    char **arguments;
+    double *times;
+};
+
+static double now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec * 1e6 + at.tv_nsec / 1e3;
+}
+
+static void enter(int mounts) {
+    if (mounts >= 0 && setns(mounts, CLONE_NEWNS) != 0) {
+        perror("setns");
+        exit(1);
+    }
+}
+
+static double once(const struct subject *subject, posix_spawn_file_actions_t *actions, int words) {
+    pid_t pid;
+    int status;
+    double began = now();
+    int error = posix_spawnp(&pid, subject->arguments[0], actions, NULL, subject->arguments, environ); // vfork inside
+    if (error != 0) {
+        fprintf(stderr, "%s: %s\n", subject->arguments[0], strerror(error));
+        exit(1);
+    }
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    double took = now() - began;
+    if (status != 0) {
+        char last[4096] = "";
+        pread(words, last, sizeof last - 1, 0);
+        fprintf(stderr, "%s: `%s` ended with status %#x: %s\n", subject->name, subject->arguments[0], status, last);
+        exit(1);
+    }
+    return took;
+}
+
+static int ascending(const void *left, const void *right) {
+    double difference = *(const double *)left - *(const double *)right;
+    return (difference > 0) - (difference < 0);
+}
+
+int main(int count, char **words) {
+    if (count < 5) {
+        fprintf(stderr, "usage: interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT...] ::: NAME COMMAND ...\n");
+        return 2;
+    }
+    int rounds = atoi(words[1]);
+    long pause_ms = atol(words[2]);
+    struct subject subjects[MOST];
+    int number = 0;
+    for (int at = 3; at < count && number < MOST; number++) {
+        char *place = strchr(words[at], '@');
+        subjects[number].mounts = -1;
+        if (place != NULL) {
+            *place = 0;
+            subjects[number].mounts = open(place + 1, O_RDONLY | O_CLOEXEC);
+            if (subjects[number].mounts < 0) {
+                perror(place + 1);
+                return 1;
+            }
+        }
+        subjects[number].name = words[at++];
+        subjects[number].arguments = &words[at];
+        subjects[number].times = calloc(rounds, sizeof(double));
+        while (at < count && strcmp(words[at], ":::") != 0) at++;
+        if (at < count) words[at++] = NULL;
+    }
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    int errors = memfd_create("errors", 0), own = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    posix_spawn_file_actions_adddup2(&actions, errors, 2);
+    struct timespec pause = {pause_ms / 1000, pause_ms % 1000 * 1000000};
+    for (int round = -WARM_UP; round < rounds; round++) {
+        for (int each = 0; each < number; each++) {
+            if (pause_ms > 0) nanosleep(&pause, NULL);
+            ftruncate(errors, 0);
+            lseek(errors, 0, SEEK_SET);
+            enter(subjects[each].mounts);
+            double took = once(&subjects[each], &actions, errors);
+            if (subjects[each].mounts >= 0) enter(own);
+            if (round >= 0) subjects[each].times[round] = took;
+        }
+    }
+    for (int each = 0; each < number; each++) {
+        double *times = subjects[each].times;
+        qsort(times, rounds, sizeof(double), ascending);
+        int last = rounds * 99 / 100;
+        printf("%s\t%.0f\t%.0f\t%.0f\n", subjects[each].name, times[rounds / 2], times[last < rounds ? last : rounds - 1], times[0]);
+    }
+    return 0;
+}
