@@ -4,7 +4,7 @@ use super::controller::{Controller, Controllers};
 use super::create::Group;
 use super::directory::{self, Directory};
 use super::hierarchy::{Tree, join};
-use super::path::{CgroupPath, PARENT};
+use super::path::{CgroupPath, PREFIX};
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
@@ -134,17 +134,20 @@ fn make_path(
     steps: &impl Steps,
 ) -> Result<PathBuf> {
     let (parents, leaf) = match path {
-        CgroupPath::Task(id) => (PARENT, id.as_str()),
-        CgroupPath::Absolute(path) | CgroupPath::Relative(path) => path.rsplit_once('/').unwrap_or(("", path)),
+        CgroupPath::Task(id) => ("", format!("{PREFIX}{id}")),
+        CgroupPath::Absolute(path) | CgroupPath::Relative(path) => {
+            let (parents, leaf) = path.rsplit_once('/').unwrap_or(("", path));
+            (parents, leaf.to_owned())
+        }
     };
     for attempt in 1.. {
-        match make_once(base, parents, leaf, existing, made, steps) {
+        match make_once(base, parents, &leaf, existing, made, steps) {
             // Somebody has just removed a parent that was empty: it is made again.
             Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) && attempt < MAKE_TRIES => {}
             other => return other,
         }
     }
-    Ok(join(base, leaf))
+    Ok(join(base, &leaf))
 }
 
 fn make_once(

@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Result};
 /// A group's place in every hierarchy that it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupPath {
-    /// A task's: `brig/ID` below the group that this user may make children in.
+    /// A task's: `brig-ID` below the group that this user may make children in.
     Task(String),
     /// `linux.cgroupsPath` that begins with a slash: below the mount point.
     Absolute(String),
@@ -14,8 +14,9 @@ pub(crate) enum CgroupPath {
     Relative(String),
 }
 
-/// The directory that holds the groups of all tasks.
-pub(super) const PARENT: &str = "brig";
+/// What the names of all tasks' groups begin with. They have no directory of their own: an empty one would have to be left behind, or made and
+/// removed with each task.
+pub(super) const PREFIX: &str = "brig-";
 
 /// The kernel's limit for one name (NAME_MAX).
 const NAME_MAX: usize = 255;

@@ -6,7 +6,7 @@ use super::create::Group;
 use super::devices::DeviceControl;
 use super::directory::Directory;
 use super::hierarchy::Hierarchy;
-use super::path::PARENT;
+use super::path::PREFIX;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -81,11 +81,12 @@ pub(crate) struct Leftover {
 /// Every task's group that this user could have made, running tasks' included: who is running knows the caller.
 pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
     let mut found = Vec::new();
-    for parent in parents(hierarchy) {
-        let Ok(parent) = Directory::open(&parent) else { continue };
-        for id in parent.children().unwrap_or_default() {
+    for base in bases(hierarchy) {
+        let Ok(base) = Directory::open(&base) else { continue };
+        for name in base.children().unwrap_or_default() {
+            let Some(id) = name.strip_prefix(PREFIX).map(str::to_owned) else { continue };
             let mut processes = Vec::new();
-            if let Ok(group) = parent.child(&id) {
+            if let Ok(group) = base.child(&name) {
                 // A group that vanishes while it is read is none.
                 if group.processes(&mut processes).is_ok() {
                     found.push(Leftover { path: group.path().to_path_buf(), id, processes: processes.len() });
@@ -93,7 +94,7 @@ pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
             }
         }
     }
-    // Of each task v2's group first, which `parents` begins with: it can end all processes at once.
+    // Of each task v2's group first, which `bases` begins with: it can end all processes at once.
     found.sort_by(|one: &Leftover, other| one.id.cmp(&other.id));
     found
 }
@@ -112,18 +113,9 @@ pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
     cgroup.remove().map_err(Error::from)
 }
 
-/// The directories that hold tasks' groups, one for each hierarchy, v2's first.
-pub(super) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
+/// The groups in which tasks' groups are, one for each hierarchy, v2's first.
+fn bases(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let v2 = hierarchy.v2.iter().filter_map(|tree| tree.delegated());
     let v1 = hierarchy.v1.iter().map(|tree| tree.own_directory());
-    v2.chain(v1).map(|base| base.join(PARENT)).collect()
-}
-
-/// Removes the empty directories that hold tasks' groups. They are kept from task to task otherwise, since making and
-/// removing them costs as much as the task's own.
-pub(crate) fn remove_parents(hierarchy: &Hierarchy) {
-    for path in parents(hierarchy) {
-        // Busy while a task runs, and then it has to stay.
-        let _ = std::fs::remove_dir(path);
-    }
+    v2.chain(v1).collect()
 }

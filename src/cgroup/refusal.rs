@@ -3,7 +3,6 @@
 use super::controller::Controller;
 use super::create::Purpose;
 use super::hierarchy::{Hierarchy, Layout, Tree, is_ours};
-use super::path::PARENT;
 use super::plan::{self, Missing, Write};
 use crate::error::Result;
 use crate::spec::resources::Resources;
@@ -133,10 +132,6 @@ fn sample_group(tree: &Tree) -> Option<PathBuf> {
     let own = tree.own_directory();
     if own != tree.mount && tree.controllers.is_empty() {
         return None;
-    }
-    let parent = own.join(PARENT);
-    if parent.is_dir() {
-        return Some(parent);
     }
     if own != tree.mount { Some(own) } else { first_child(&own) }
 }

@@ -111,11 +111,8 @@ impl Place {
 
     /// The groups of this test that are there.
     pub(super) fn left(&self) -> Vec<PathBuf> {
-        record::parents(&self.hierarchy)
-            .into_iter()
-            .map(|parent| parent.join(&self.id))
-            .filter(|path| path.exists())
-            .collect()
+        let found = record::leftovers(&self.hierarchy);
+        found.into_iter().filter(|group| group.id == self.id).map(|group| group.path).collect()
     }
 }
 
@@ -132,7 +129,6 @@ impl Drop for Place {
         for path in &left {
             let _ = directory::remove(path);
         }
-        record::remove_parents(&self.hierarchy);
     }
 }
 
