@@ -131,6 +131,34 @@ impl Escaper {
     }
 }
 
+/// A terminal behind an [`Escaper`].
+pub(super) struct Safe<Out: Write> {
+    out: Out,
+    escaper: Escaper,
+}
+
+impl<Out: Write> Safe<Out> {
+    pub(super) fn new(out: Out) -> Safe<Out> {
+        Safe { out, escaper: Escaper::default() }
+    }
+
+    /// Writes what is left when the stream has ended within a character.
+    pub(super) fn finish(mut self) {
+        // A terminal that has gone wants no more.
+        let _ = self.out.write_all(&self.escaper.finish());
+    }
+}
+
+impl<Out: Write> Write for Safe<Out> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.out.write_all(&self.escaper.escape(bytes)).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
 /// Bytes that are UTF-8.
 fn push_text(safe: &mut Vec<u8>, text: &[u8]) {
     for character in String::from_utf8_lossy(text).chars() {

@@ -5,8 +5,9 @@
 //! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
 //! Never: a git command on the host over a tree that an agent could write.
 
-pub(crate) mod changes;
+mod changes;
 mod definition;
+mod handback;
 mod log;
 mod options;
 mod pipeline;
@@ -18,6 +19,10 @@ mod store;
 mod tree;
 
 pub use definition::{Definition, WorkspaceSource};
+pub use handback::{
+    AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
+    patch,
+};
 pub use options::{degradable, read_profile, variable};
 pub use pipeline::{Watcher, explain, run};
 pub use receipt::Receipt;

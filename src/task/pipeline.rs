@@ -1,8 +1,9 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
 use super::definition::{Definition, WorkspaceSource};
+use super::handback;
 use super::log::Log;
-use super::receipt::{Receipt, Timing};
+use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
 use super::repository;
 use super::store::{Store, new_id};
@@ -10,7 +11,7 @@ use crate::error::{Error, Result, Step};
 use crate::files;
 use crate::sandbox::{self, Cleanup, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// Somebody who watches a task while it runs.
 pub trait Watcher {
@@ -35,9 +36,9 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let record = Record::new(&id, definition);
     record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
     watcher.began(&id);
-    let mut attempt = Attempt { store, definition, id: &id, steps: Vec::new(), commit_in: None };
+    let mut attempt = Attempt { store, definition, id: &id, course: Course::default() };
     let report = attempt.carry_out(watcher);
-    let receipt = Receipt::new(&record, report, attempt.commit_in, attempt.steps);
+    let receipt = Receipt::new(&record, report, attempt.course);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
     drop(alive);
     Ok(receipt)
@@ -82,8 +83,7 @@ struct Attempt<'run> {
     store: &'run Store,
     definition: &'run Definition,
     id: &'run str,
-    steps: Vec<Timing>,
-    commit_in: Option<String>,
+    course: Course,
 }
 
 impl Attempt<'_> {
@@ -106,7 +106,7 @@ impl Attempt<'_> {
             WorkspaceSource::Repository { url, reference } => {
                 let base =
                     repository::base(self.store, self.id, url, reference.as_deref(), &self.definition.may_degrade)?;
-                self.commit_in = Some(base.commit);
+                self.course.commit_in = Some(base.commit);
                 Ok(Workspace::Directory(base.path))
             }
         }
@@ -116,14 +116,26 @@ impl Attempt<'_> {
         let directory = self.store.task(self.id);
         let forward_input = watcher.forward_input();
         let mut log = Log::create(&directory, watcher)?;
-        let site = Site { place: place(self.store, self.id), sink: &mut log, forward_input, collect: &mut |_| Ok(()) };
+        let base = match &options.workspace {
+            Workspace::Directory(path) => Some(path.as_path()),
+            Workspace::Empty => None,
+        };
+        let started = SystemTime::now();
+        let course = &mut self.course;
+        let mut collect = |scratch: BorrowedFd<'_>| {
+            let began = Instant::now();
+            course.changes = Some(handback::collect(scratch, base, &directory.join("changes"), started)?);
+            course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
+            Ok(())
+        };
+        let site = Site { place: place(self.store, self.id), sink: &mut log, forward_input, collect: &mut collect };
         sandbox::run(options, site)
     }
 
     fn timed<T>(&mut self, step: &str, work: impl FnOnce(&mut Self) -> T) -> T {
         let began = Instant::now();
         let done = work(self);
-        self.steps.push(Timing { step: step.to_owned(), seconds: began.elapsed().as_secs_f64() });
+        self.course.steps.push(Timing { step: step.to_owned(), seconds: began.elapsed().as_secs_f64() });
         done
     }
 }

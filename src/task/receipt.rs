@@ -1,5 +1,6 @@
 //! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
 
+use super::handback::Handback;
 use super::record::{Record, now};
 use crate::error::Error;
 use crate::sandbox::{LimitHit, Limits, Outcome, Report, Usage};
@@ -43,6 +44,9 @@ pub struct Receipt {
     pub usage: Usage,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
+    /// What changed in the workspace; missing if the task never came so far.
+    #[serde(default)]
+    pub changes: Option<Handback>,
     /// Seconds that each step took, in order.
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
@@ -69,6 +73,17 @@ pub struct Timing {
     pub seconds: f64,
 }
 
+/// What an attempt came to know on its way.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    /// The commit that the workspace began with.
+    pub commit_in: Option<String>,
+    /// What changed in it.
+    pub changes: Option<Handback>,
+    /// How long each step took, in order.
+    pub steps: Vec<Timing>,
+}
+
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Failure {
         Failure {
@@ -80,7 +95,7 @@ impl From<&Error> for Failure {
 }
 
 impl Receipt {
-    pub(super) fn new(record: &Record, report: Report, commit_in: Option<String>, steps: Vec<Timing>) -> Receipt {
+    pub(super) fn new(record: &Record, report: Report, course: Course) -> Receipt {
         Receipt {
             schema: super::record::SCHEMA,
             id: record.id.clone(),
@@ -98,8 +113,9 @@ impl Receipt {
             limits: record.limits.clone(),
             limits_hit: report.limits_hit,
             usage: report.usage,
-            commit_in,
-            steps,
+            commit_in: course.commit_in,
+            changes: course.changes,
+            steps: course.steps,
             cleanup: report.cleanup,
         }
     }

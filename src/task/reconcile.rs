@@ -3,7 +3,7 @@
 //! The kernel has ended the sandbox's processes, mounts and namespaces already, and frees the loop device with them. Left are the cgroup,
 //! the lock's name, and a record without a receipt.
 
-use super::receipt::Receipt;
+use super::receipt::{Course, Receipt};
 use super::record;
 use super::store::Store;
 use crate::error::Result;
@@ -77,7 +77,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
         degraded: Vec::new(),
         cleanup,
     };
-    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, None, Vec::new()))
+    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default()))
 }
 
 /// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.

@@ -5,6 +5,7 @@ mod crash;
 mod crowd;
 mod escape;
 mod exits;
+mod handback;
 mod limits;
 mod manage;
 mod refusals;

@@ -1,5 +1,7 @@
 //! `brig task …`: run an agent on a workspace and look at what came of it.
 
+mod apply;
+mod diff;
 mod list;
 mod logs;
 mod remove;
@@ -29,6 +31,8 @@ enum Verb {
     Ls(list::Arguments),
     Show(show::Arguments),
     Logs(logs::Arguments),
+    Diff(diff::Arguments),
+    Apply(apply::Arguments),
     Rm(remove::Arguments),
 }
 
@@ -59,6 +63,8 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Ls(arguments) => list::main(&store, &arguments),
         Verb::Show(arguments) => show::main(&store, &arguments),
         Verb::Logs(arguments) => logs::main(&store, &arguments),
+        Verb::Diff(arguments) => diff::main(&store, &arguments),
+        Verb::Apply(arguments) => apply::main(&store, &arguments),
         Verb::Rm(arguments) => remove::main(&store, &arguments),
     }
 }

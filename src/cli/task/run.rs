@@ -159,7 +159,7 @@ fn definition(arguments: Arguments) -> Result<Definition> {
     }
     definition.workspace = match (arguments.dir, arguments.repo) {
         (Some(path), _) => WorkspaceSource::Directory(absolute(&path)?),
-        (_, Some(url)) => WorkspaceSource::Repository { url, reference: arguments.reference },
+        (_, Some(url)) => WorkspaceSource::Repository { url: found_from_anywhere(url), reference: arguments.reference },
         _ => WorkspaceSource::Empty,
     };
     for variable in &arguments.environment {
@@ -180,6 +180,12 @@ fn definition(arguments: Arguments) -> Result<Definition> {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
     Ok(definition)
+}
+
+/// A relative path is meant from here; `brig task apply` may come from elsewhere.
+fn found_from_anywhere(url: String) -> String {
+    let absolute = if url.contains("://") { None } else { std::path::absolute(&url).ok() };
+    absolute.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(url)
 }
 
 /// Passes output on to our own streams.

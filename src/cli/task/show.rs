@@ -49,6 +49,16 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     if let Some(commit) = &receipt.commit_in {
         row("commit in", commit.clone());
     }
+    if let Some(changes) = &receipt.changes {
+        let mut words = format!("{} added, {} modified, {} deleted", changes.added, changes.modified, changes.deleted);
+        let more = [(changes.in_git as u64, "in .git"), (changes.skipped, "not taken")];
+        more.iter().filter(|(count, _)| *count > 0).for_each(|(count, what)| words += &format!(", {count} {what}"));
+        if !changes.complete {
+            words += ", and more that was not looked at";
+        }
+        row("changes", words);
+        changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
+    }
     for hit in &receipt.limits_hit {
         row(&format!("hit: {}", hit.limit.word()), hit.evidence.clone());
     }

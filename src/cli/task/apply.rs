@@ -1,0 +1,58 @@
+//! `brig task apply`
+
+use crate::cli::output;
+use brig::error::{Error, Kind, Result};
+use brig::task::{ApplyOptions, Store};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Make a task's changes in the folder or repository that it worked on; all of them or none
+#[derive(Args)]
+#[command(after_help = "\
+What is in `.git` is never applied. A path that is not as the task found it is a conflict, and nothing is written.
+Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// Make them in this folder instead
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// Check only, and tell what would be done; exit 1 if something is in the way
+    #[arg(long)]
+    dry_run: bool,
+    /// Overwrite what was changed meanwhile
+    #[arg(long)]
+    force: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let into =
+        arguments.into.as_ref().map(std::path::absolute).transpose().map_err(|cause| Error::os(Kind::Usage, cause))?;
+    let options = ApplyOptions { dry_run: arguments.dry_run, force: arguments.force };
+    let applied = brig::task::apply(store, &id, into.as_deref(), options)?;
+    if arguments.json {
+        output::json(&applied);
+    } else {
+        let changed = applied.changed.iter().map(|path| ("change", path.clone(), ""));
+        let out = applied.left_out.iter().map(|(path, why)| ("left out", path.clone(), *why));
+        let conflicts = applied.conflicts.iter().map(|(path, how)| ("conflict", path.clone(), *how));
+        output::lines(changed.chain(out).chain(conflicts).map(|(word, path, why)| {
+            format!("{word:8}  {}{}{why}", output::escaped(&path), if why.is_empty() { "" } else { ": " })
+        }));
+        let words = if arguments.dry_run { "would be changed" } else { "changed" };
+        eprintln!(
+            "brig: {} {words} in {}, {} as they should be already",
+            applied.changed.len(),
+            applied.tree.display(),
+            applied.already
+        );
+    }
+    let stopped = arguments.dry_run && !arguments.force && !applied.conflicts.is_empty();
+    Ok(if stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,64 @@
+//! `brig task diff`
+
+use crate::cli::output;
+use brig::error::Result;
+use brig::task::{PatchOptions, Store};
+use clap::Args;
+use rustix::termios::isatty;
+use std::process::ExitCode;
+
+/// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// List the paths instead, with those that could run later on a host
+    #[arg(long)]
+    stat: bool,
+    /// Print the paths of --stat as JSON
+    #[arg(long, requires = "stat")]
+    json: bool,
+    /// Put binary files in whole
+    #[arg(long, conflicts_with = "stat")]
+    binary: bool,
+    /// Show what is in `.git` too; `git apply` takes none of that
+    #[arg(long)]
+    include_git: bool,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    if arguments.stat {
+        let rows = brig::task::changed_paths(store, &id, arguments.include_git)?;
+        if arguments.json {
+            output::json(&rows);
+        } else {
+            let cells = rows
+                .iter()
+                .map(|row| [row.change.to_owned(), row.path.clone(), row.runnable.unwrap_or_default().to_owned()]);
+            output::table(["CHANGE", "PATH", "COULD RUN LATER"], cells);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let options = PatchOptions { include_git: arguments.include_git, binary: arguments.binary };
+    let out = std::io::stdout().lock();
+    let notes = if isatty(rustix::stdio::stdout()) {
+        let mut safe = output::Safe::new(out);
+        let notes = brig::task::patch(store, &id, options, &mut safe);
+        safe.finish();
+        notes?
+    } else {
+        let mut out = out;
+        brig::task::patch(store, &id, options, &mut out)?
+    };
+    let noted = notes.noted.iter().map(|path| format!("`{path}` is binary or too large: only a note is in the patch"));
+    let changed = notes
+        .base_changed
+        .iter()
+        .map(|path| format!("`{path}` is not in the patch: what it was made from has changed"));
+    let git =
+        (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
+    noted.chain(changed).chain(git).for_each(|line| eprintln!("brig: {}", output::escaped(&line)));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,315 @@
+//! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt,
+//! shown as a patch, applied to the user's tree only when asked.
+//!
+//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt; later [`patch`] and [`apply`].
+//! Not here: how a hostile tree is read (`changes`).
+
+use super::changes::{self, Binary, Change, Changes, DiffOptions, Form};
+use super::definition::WorkspaceSource;
+use super::store::Store;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::sandbox;
+use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The changes of a workspace, as the receipt has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handback {
+    /// Where the record and the copies are; `None` if nothing changed.
+    pub path: Option<PathBuf>,
+    /// The tree that the workspace was shown from; `None` for an empty workspace.
+    pub base: Option<PathBuf>,
+    /// Files, links and folders that are new, without those in `.git`.
+    pub added: usize,
+    /// Those that are not as they were.
+    pub modified: usize,
+    /// Those that are gone.
+    pub deleted: usize,
+    /// All that changed in `.git`.
+    pub in_git: usize,
+    /// What was not taken: devices, sockets, files over the limits.
+    pub skipped: u64,
+    /// Whether the whole workspace was looked at.
+    pub complete: bool,
+    /// New or changed files that could run later on a host without anybody starting them by name.
+    pub runnable: Vec<RunnableFile>,
+}
+
+/// A file to look at before it is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunnableFile {
+    /// Its path in the workspace, with unusual bytes escaped.
+    pub path: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The list in a receipt is for reading; the record has the rest.
+const LISTED: usize = 200;
+
+/// Takes the changes out of the scratch file system of a sandbox whose processes are gone.
+pub(super) fn collect(
+    scratch: BorrowedFd<'_>,
+    base: Option<&Path>,
+    into: &Path,
+    started: SystemTime,
+) -> Result<Handback> {
+    let lower = base.map(open_tree).transpose()?;
+    let name = if base.is_some() { PathBuf::from(sandbox::CHANGES).join("upper") } else { sandbox::FILES.into() };
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let upper = match openat2(scratch, &name, DIRECTORY, Mode::empty(), beneath) {
+        // A sandbox that ended before its workspace was made has changed nothing.
+        Err(Errno::NOENT) => return Ok(Handback { complete: true, ..Handback::default() }),
+        other => other.failing(Kind::Workspace, || "open the workspace's changes")?,
+    };
+    let base = base.map(Path::to_owned);
+    if is_empty(&upper).failing(Kind::Workspace, || "list the workspace's changes")? {
+        return Ok(Handback { base, complete: true, ..Handback::default() });
+    }
+    let form = match lower {
+        None => Form::Plain,
+        Some(_) if sandbox::guarantee() == sandbox::Guarantee::Full => Form::Trusted,
+        Some(_) => Form::User,
+    };
+    let workspace = changes::Workspace {
+        upper: upper.as_fd(),
+        lower: lower.as_ref().map(AsFd::as_fd),
+        form,
+        started: Some(started),
+    };
+    let changes = changes::collect(workspace, into, &changes::Limits::default())?;
+    Ok(summary(&changes, into, base))
+}
+
+fn summary(changes: &Changes, into: &Path, base: Option<PathBuf>) -> Handback {
+    let count =
+        |change| changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == change).count();
+    Handback {
+        path: (!changes.entries.is_empty()).then(|| into.to_owned()),
+        base,
+        added: count(Change::Added),
+        modified: count(Change::Modified),
+        deleted: count(Change::Deleted),
+        in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
+        skipped: changes.skipped.len() as u64 + changes.skipped_more,
+        complete: changes.complete,
+        runnable: changes::runnable(changes)
+            .into_iter()
+            .filter(|each| !is_history(each.path.names()))
+            .take(LISTED)
+            .map(|each| RunnableFile { path: each.path.to_string(), why: each.why.to_owned() })
+            .collect(),
+    }
+}
+
+/// Whether it is what every commit writes into `.git`, of which git runs nothing. The list for a person would drown in it.
+fn is_history<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut inside = names.skip_while(|name| *name != b".git").skip(1);
+    match (inside.next(), inside.next()) {
+        (Some(b"objects" | b"refs" | b"logs"), Some(_)) => true,
+        (Some(name), None) => {
+            matches!(name, b"HEAD" | b"ORIG_HEAD" | b"FETCH_HEAD" | b"COMMIT_EDITMSG" | b"index" | b"packed-refs")
+        }
+        _ => false,
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn open_tree(path: &Path) -> Result<OwnedFd> {
+    openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
+}
+
+fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
+    for entry in Dir::read_from(directory)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// What a patch holds and what it leaves out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PatchNotes {
+    /// How many files and links are in it.
+    pub files: usize,
+    /// Those that have only a note, because they are binary or too large to be compared.
+    pub noted: Vec<String>,
+    /// Those that are not in it, because their base is not as it was.
+    pub base_changed: Vec<String>,
+    /// How many are not in it because they are in `.git`.
+    pub in_git: usize,
+}
+
+/// How a patch is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatchOptions {
+    /// Also what is in `.git`: for reading, no `git apply` takes it.
+    pub include_git: bool,
+    /// Binary files whole, in git's own form, so that `git apply` makes them.
+    pub binary: bool,
+}
+
+/// One path that changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedPath {
+    /// `added`, `modified` or `deleted`.
+    pub change: &'static str,
+    /// The path in the workspace, with unusual bytes escaped.
+    pub path: String,
+    /// Why it could run later on a host, if it could.
+    pub runnable: Option<&'static str>,
+}
+
+/// Writes the changes of an ended task as a patch.
+pub fn patch(store: &Store, id: &str, options: PatchOptions, out: &mut dyn Write) -> Result<PatchNotes> {
+    let Some((changes, directory, handback)) = load(store, id)? else { return Ok(PatchNotes::default()) };
+    let lower = handback.base.as_deref().map(open_tree).transpose()?;
+    let binary = if options.binary { Binary::Literal } else { Binary::Note };
+    let options = DiffOptions { include_git: options.include_git, binary };
+    let mut out = std::io::BufWriter::new(out);
+    let diffed = changes::diff(&changes, &directory, lower.as_ref().map(AsFd::as_fd), options, &mut out)?;
+    out.flush().failing(Kind::Store, || "write the patch")?;
+    Ok(PatchNotes {
+        files: diffed.files,
+        noted: diffed.noted.iter().map(ToString::to_string).collect(),
+        base_changed: diffed.base_changed.iter().map(ToString::to_string).collect(),
+        in_git: diffed.in_git,
+    })
+}
+
+/// The paths that an ended task changed.
+pub fn changed_paths(store: &Store, id: &str, include_git: bool) -> Result<Vec<ChangedPath>> {
+    let Some((changes, ..)) = load(store, id)? else { return Ok(Vec::new()) };
+    let runnable = changes::runnable(&changes);
+    let row = |entry: &changes::Entry| ChangedPath {
+        change: match entry.change() {
+            Change::Added => "added",
+            Change::Modified => "modified",
+            Change::Deleted => "deleted",
+        },
+        path: entry.path.to_string(),
+        runnable: runnable.iter().find(|each| each.path == entry.path).map(|each| each.why),
+    };
+    Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
+}
+
+/// How changes are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Check and tell; write nothing.
+    pub dry_run: bool,
+    /// Overwrite what was changed meanwhile.
+    pub force: bool,
+}
+
+/// What was applied, or with `dry_run` would be; paths with unusual bytes escaped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AppliedPaths {
+    /// The tree.
+    pub tree: PathBuf,
+    /// Written or deleted.
+    pub changed: Vec<String>,
+    /// How many were that way already.
+    pub already: usize,
+    /// Left out, each with the reason.
+    pub left_out: Vec<(String, &'static str)>,
+    /// In the way, or overwritten with `force`, each with how it differs.
+    pub conflicts: Vec<(String, &'static str)>,
+}
+
+/// Makes an ended task's changes in `into`, or in the folder or repository that the workspace came from. All of them or none.
+pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: ApplyOptions) -> Result<AppliedPaths> {
+    let tree = match into {
+        Some(path) => path.to_owned(),
+        None => origin(store, id)?,
+    };
+    let target = open_tree(&tree).hint(|| "name a folder that exists: --into DIR")?;
+    let Some((changes, directory, _)) = load(store, id)? else {
+        return Ok(AppliedPaths { tree, ..AppliedPaths::default() });
+    };
+    let options = changes::Options { include_git: false, force: options.force, dry_run: options.dry_run };
+    let applied = changes::apply(&changes, &directory, target.as_fd(), options)?;
+    Ok(AppliedPaths {
+        tree,
+        changed: applied.changed.iter().map(ToString::to_string).collect(),
+        already: applied.already,
+        left_out: applied.left_out.iter().map(|each| (each.path.to_string(), left_out(each.why))).collect(),
+        conflicts: applied.conflicts.iter().map(|each| (each.path.to_string(), each.difference.words())).collect(),
+    })
+}
+
+fn left_out(why: changes::Why) -> &'static str {
+    match why {
+        changes::Why::Git => "it is in `.git`",
+        changes::Why::LinkOut => "the link may lead out of the tree",
+        changes::Why::OurName => "its name is the one that applying uses itself",
+        changes::Why::NotEmpty => "the folder still holds something else",
+    }
+}
+
+/// The user's tree that the workspace was made from.
+fn origin(store: &Store, id: &str) -> Result<PathBuf> {
+    let nowhere = |why: &str| {
+        Error::new(Kind::State, why.to_owned())
+            .doing(format!("apply the changes of `{id}`"))
+            .hint("name a folder: --into DIR")
+    };
+    match store.record(id)?.workspace {
+        WorkspaceSource::Directory(path) => Ok(path),
+        WorkspaceSource::Repository { url, .. } => {
+            let path = super::repository::local_path(&url)?;
+            if path.join(".git").exists() { Ok(path) } else { Err(nowhere("the repository has no working tree")) }
+        }
+        WorkspaceSource::Empty => Err(nowhere("the workspace came from nowhere")),
+    }
+}
+
+/// The record of an ended task's changes; `None` if nothing changed.
+fn load(store: &Store, id: &str) -> Result<Option<(Changes, PathBuf, Handback)>> {
+    let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
+    let receipt = store
+        .receipt(id)?
+        .ok_or_else(|| state(&format!("the task `{id}` is still running"), "wait for its end: `brig task ls`"))?;
+    let handback = receipt.changes.ok_or_else(|| {
+        state(&format!("the task `{id}` ended without handing anything back"), "see why: `brig task show ID`")
+    })?;
+    let Some(directory) = handback.path.clone() else { return Ok(None) };
+    let changes = Changes::load(&directory.join("changes.json"))?;
+    Ok(Some((changes, directory, handback)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_commit_writes_is_history_and_what_git_runs_is_not() {
+        let check = |path: &str, expected| {
+            assert_eq!(is_history(path.split('/').map(str::as_bytes)), expected, "{path}");
+        };
+        for path in [".git/objects/18/4f", ".git/refs/heads/main", "sub/.git/logs/HEAD", ".git/index", ".git/HEAD"] {
+            check(path, true);
+        }
+        for path in [
+            ".git/hooks/pre-commit",
+            ".git/config",
+            ".git/info/attributes",
+            ".git/index/x",
+            ".git/modules/m/config",
+            ".git",
+            "objects/x",
+            "HEAD",
+            ".GIT/index",
+            ".git/objects",
+        ] {
+            check(path, false);
+        }
+    }
+}

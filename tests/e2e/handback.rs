@@ -1,0 +1,168 @@
+//! What comes out of a task: the receipt's counts, the patch, and the user's tree only when asked.
+
+use crate::support::{Lab, Run};
+use std::path::Path;
+use std::process::Command;
+
+/// A script that changes something of every kind, and plants what could run later.
+const WORK: &str = "echo two >>file && mkdir new && printf 'bin\\0ary' >new/blob && rm gone && printf '#!/bin/sh\\n' >tool && \
+                    chmod +x tool && ln -s file link && mkdir -p .git/hooks && echo evil >.git/hooks/pre-commit && mkfifo fifo";
+
+fn folder(lab: &Lab) -> std::path::PathBuf {
+    lab.file("work/file", "one\n");
+    lab.file("work/gone", "gone\n");
+    lab.path().join("work")
+}
+
+fn work(lab: &Lab, folder: &Path) -> Run {
+    let run = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).sh(WORK);
+    run.ended_as("succeeded", 0);
+    run
+}
+
+fn id(lab: &Lab) -> String {
+    lab.ids().pop().unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_receipt_counts_what_changed_and_names_what_could_run_later() {
+    let lab = Lab::new();
+    let run = work(&lab, &folder(&lab));
+    let receipt = run.receipt();
+    let changes = &receipt["changes"];
+    // new, new/blob, tool, link; file; gone; .git, hooks, pre-commit; the fifo.
+    let counts = ["added", "modified", "deleted", "in_git", "skipped"].map(|name| changes[name].as_u64().unwrap());
+    assert_eq!(counts, [4, 1, 1, 3, 1], "{changes:#}");
+    assert_eq!(changes["complete"], true);
+    let runnable: Vec<_> =
+        changes["runnable"].as_array().unwrap().iter().map(|each| each["path"].as_str().unwrap()).collect();
+    assert_eq!(runnable, [".git/hooks/pre-commit", "tool"]);
+    assert!(Path::new(changes["path"].as_str().unwrap()).join("changes.json").exists());
+    assert!(receipt["steps"].as_array().unwrap().iter().any(|step| step["step"] == "collect"));
+}
+
+#[test]
+fn the_patch_makes_a_copy_of_the_folder_as_the_agent_left_it() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    work(&lab, &folder);
+    let diff = lab.brig(["task", "diff", &id(&lab), "--binary"]);
+    diff.succeeded();
+    assert!(diff.stderr.contains("3 changes in .git are not in the patch"), "{diff:#?}");
+    let patch = lab.file("patch", &diff.stdout);
+    let applied = Command::new("git").arg("apply").arg(&patch).current_dir(&folder).output().unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    assert_eq!(names(&folder), ["file", "link", "new", "tool"]);
+    assert_eq!(read(folder.join("file")), "one\ntwo\n");
+    assert_eq!(std::fs::read(folder.join("new/blob")).unwrap(), b"bin\0ary");
+}
+
+#[test]
+fn the_paths_are_listed_with_the_reason_to_look_at_them() {
+    let lab = Lab::new();
+    work(&lab, &folder(&lab));
+    let stat = lab.brig(["task", "diff", &id(&lab), "--stat"]);
+    stat.succeeded();
+    for line in ["modified  file", "deleted   gone", "added     new/blob", "added     tool"] {
+        assert!(stat.stdout.contains(line), "{line}: {}", stat.stdout);
+    }
+    assert!(!stat.stdout.contains(".git"), "{}", stat.stdout);
+    assert!(stat.stdout.lines().any(|line| line.contains("tool") && line.contains("executable")), "{}", stat.stdout);
+}
+
+#[test]
+fn applying_changes_the_folder_and_never_its_git_directory() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    work(&lab, &folder);
+    assert_eq!(names(&folder), ["file", "gone"], "the folder is not written before it is asked for");
+    let dry = lab.brig(["task", "apply", &id(&lab), "--dry-run"]);
+    dry.succeeded();
+    assert_eq!(names(&folder), ["file", "gone"], "nor by --dry-run");
+    lab.brig(["task", "apply", &id(&lab)]).succeeded();
+    assert_eq!(names(&folder), ["file", "link", "new", "tool"]);
+    assert_eq!(read(folder.join("file")), "one\ntwo\n");
+    let again = lab.brig(["task", "apply", &id(&lab)]);
+    again.succeeded();
+    assert!(again.stderr.contains(" 0 changed "), "{again:#?}");
+}
+
+#[test]
+fn what_the_user_changed_meanwhile_is_overwritten_only_by_force() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    work(&lab, &folder);
+    lab.file("work/file", "the user's\n");
+    let refused = lab.brig(["task", "apply", &id(&lab)]);
+    assert_eq!(refused.status, Some(125), "{refused:#?}");
+    assert!(refused.stderr.contains("`file` was changed") && refused.stderr.contains("--force"), "{refused:#?}");
+    assert_eq!(names(&folder), ["file", "gone"], "all or nothing");
+    let dry = lab.brig(["task", "apply", &id(&lab), "--dry-run"]);
+    assert_eq!(dry.status, Some(1), "{dry:#?}");
+    assert!(dry.stdout.contains("conflict  file: was changed"), "{dry:#?}");
+    lab.brig(["task", "apply", &id(&lab), "--force"]).succeeded();
+    assert_eq!(read(folder.join("file")), "one\ntwo\n");
+}
+
+#[test]
+fn an_empty_workspace_comes_out_whole_and_only_where_it_is_told() {
+    let lab = Lab::new();
+    lab.task().sh("mkdir -p a/b && echo x >a/b/c").ended_as("succeeded", 0);
+    let nowhere = lab.brig(["task", "apply", &id(&lab)]);
+    assert_eq!(nowhere.status, Some(125));
+    assert!(nowhere.stderr.contains("--into DIR"), "{nowhere:#?}");
+    let into = lab.directory("into");
+    lab.brig(["task".as_ref(), "apply".as_ref(), id(&lab).as_ref(), "--into".as_ref(), into.as_os_str()]).succeeded();
+    assert_eq!(read(into.join("a/b/c")), "x\n");
+}
+
+#[test]
+fn a_task_that_changes_nothing_hands_back_nothing() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--dir".as_ref(), folder(&lab).as_os_str()]).sh("cat file");
+    run.ended_as("succeeded", 0);
+    assert!(run.receipt()["changes"]["path"].is_null());
+    let diff = lab.brig(["task", "diff", &id(&lab)]);
+    diff.succeeded();
+    assert_eq!(diff.stdout, "");
+    lab.brig(["task", "apply", &id(&lab)]).succeeded();
+}
+
+#[test]
+fn a_task_that_was_ended_by_a_limit_still_hands_back_its_work() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--wall", "1s"]).sh("echo half >work && sleep 60");
+    run.ended_as("timeout", 124);
+    assert_eq!(run.receipt()["changes"]["added"], 1);
+    assert!(lab.brig(["task", "diff", &id(&lab)]).stdout.contains("+half"));
+}
+
+#[test]
+fn a_repository_gets_the_work_and_not_the_history() {
+    let lab = Lab::new();
+    let repository = lab.directory("repository");
+    lab.file("repository/file", "one\n");
+    let script = "git init -q -b main && git add -A && git -c user.name=t -c user.email=t@localhost commit -qm one";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    // By a relative path, and applied from elsewhere.
+    let script = "echo two >>file && git -c user.name=a -c user.email=a@localhost commit -qam two";
+    let mut run = lab.task().args(["--repo", "repository"]).command_for(["sh", "-c", script]);
+    assert!(run.current_dir(lab.path()).output().unwrap().status.success());
+    let stat = lab.brig(["task", "diff", &id(&lab), "--stat"]);
+    assert_eq!(stat.stdout.lines().skip(1).collect::<Vec<_>>(), ["modified  file"]);
+    lab.brig(["task", "apply", &id(&lab)]).succeeded();
+    assert_eq!(read(repository.join("file")), "one\ntwo\n");
+    let log = Command::new("git").args(["log", "--oneline"]).current_dir(&repository).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&log.stdout).lines().count(), 1);
+}
