@@ -57,11 +57,14 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
         });
     }
     let mut hierarchy = None;
-    if let Some(resources) = &spec.resources {
+    if let Some(resources) = &mut spec.resources {
         let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
         let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
-        let refused = |refusal: Refusal| Missing { name: refusal.limit, reason: refusal.reason, fix: refusal.fix };
-        missing.extend(refusals.into_iter().map(refused));
+        for refusal in refusals {
+            for name in names_of(&refusal, resources) {
+                missing.push(Missing { name, reason: refusal.reason.clone(), fix: refusal.fix.clone() });
+            }
+        }
         if let Some(cause) = no_group {
             // Without these no group is made at all, and whatever else a group would have counted is not counted either.
             for name in counted(resources) {
@@ -74,6 +77,8 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
                 }
             }
             spec.resources = None;
+        } else {
+            missing.iter().for_each(|each| leave_out(each.name, resources));
         }
     }
     let refused: Vec<_> =
@@ -95,6 +100,32 @@ struct Missing {
     name: &'static str,
     reason: String,
     fix: String,
+}
+
+/// The limits that a refusal is about, by the names of the command line: one controller counts both kinds of input and output.
+fn names_of(refusal: &Refusal, resources: &Resources) -> Vec<&'static str> {
+    match refusal.limit {
+        "io" => counted(resources).filter(|name| name.starts_with("io_")).collect(),
+        name => vec![name],
+    }
+}
+
+/// Removes one limit that is not to be enforced.
+fn leave_out(name: &str, resources: &mut Resources) {
+    match name {
+        "swap" => resources.memory.swap = None,
+        "cpus" => (resources.cpu.quota, resources.cpu.period) = (None, None),
+        "io_bps" => {
+            resources.block_io.throttle_read_bps_device.clear();
+            resources.block_io.throttle_write_bps_device.clear();
+        }
+        "io_iops" => {
+            resources.block_io.throttle_read_iops_device.clear();
+            resources.block_io.throttle_write_iops_device.clear();
+        }
+        // `cpu_time` is only read; without `memory` or `pids` there are no resources at all.
+        _ => {}
+    }
 }
 
 /// What the groups of these limits count: the limits that are set, and processor time, which the supervisor reads from them.

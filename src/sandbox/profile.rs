@@ -246,42 +246,29 @@ fn landlock(options: &Options) -> Landlock {
     Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
 }
 
-/// The limits that the kernel counts for us.
+/// The limits that the kernel counts for us; all of them: what this machine cannot enforce and the caller accepted, `container` leaves out.
 pub(crate) fn resources(options: &Options, device: Option<(u32, u32)>) -> Resources {
     use crate::spec::resources::ThrottleDevice;
     let limits = &options.limits;
-    let degraded = |name: LimitName| options.may_degrade.iter().any(|each| each == name.word());
     let mut resources = Resources { oom_group: true, ..Resources::default() };
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    if !degraded(LimitName::Memory) {
-        resources.memory.limit = Some(signed(limits.memory));
-        if !degraded(LimitName::Swap) {
-            // The specification's `swap` is memory and swap together.
-            resources.memory.swap = Some(signed(limits.memory.saturating_add(limits.swap)));
-        }
-    }
-    if !degraded(LimitName::Pids) {
-        resources.pids.limit = Some(signed(limits.pids));
-    }
-    if !degraded(LimitName::Cpus) {
-        const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
-        resources.cpu.period = Some(PERIOD);
-        resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
-    }
+    resources.memory.limit = Some(signed(limits.memory));
+    // The specification's `swap` is memory and swap together.
+    resources.memory.swap = Some(signed(limits.memory.saturating_add(limits.swap)));
+    resources.pids.limit = Some(signed(limits.pids));
+    const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
+    resources.cpu.period = Some(PERIOD);
+    resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
     if let Some((major, minor)) = device {
         let throttle = |rate: Option<u64>| {
             rate.map(|rate| ThrottleDevice { major: major.into(), minor: minor.into(), rate })
                 .into_iter()
                 .collect::<Vec<_>>()
         };
-        if !degraded(LimitName::IoBps) {
-            resources.block_io.throttle_read_bps_device = throttle(limits.io_bps);
-            resources.block_io.throttle_write_bps_device = throttle(limits.io_bps);
-        }
-        if !degraded(LimitName::IoIops) {
-            resources.block_io.throttle_read_iops_device = throttle(limits.io_iops);
-            resources.block_io.throttle_write_iops_device = throttle(limits.io_iops);
-        }
+        resources.block_io.throttle_read_bps_device = throttle(limits.io_bps);
+        resources.block_io.throttle_write_bps_device = throttle(limits.io_bps);
+        resources.block_io.throttle_read_iops_device = throttle(limits.io_iops);
+        resources.block_io.throttle_write_iops_device = throttle(limits.io_iops);
     }
     resources
 }
