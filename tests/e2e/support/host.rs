@@ -92,6 +92,7 @@ pub fn cgroups_of(id: &str) -> Vec<PathBuf> {
     for root in cgroup_mounts() {
         walk(&root, &mut |directory| {
             let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = name.strip_prefix("brig-").unwrap_or(&name);
             if name == id || name.strip_prefix(id).is_some_and(|rest| rest.starts_with('-')) {
                 found.push(directory.to_path_buf());
             }
