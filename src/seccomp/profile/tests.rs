@@ -158,7 +158,7 @@ fn all_but_a_value_is_every_other_value() {
     }
 }
 
-/// Compares a file of the repository with what is made from the table.
+/// Compares a file of the repository with what is made from the table, or writes it.
 fn is_up_to_date(path: &str, expected: &str) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("BRIG_WRITE_FILES").is_some() {
@@ -182,6 +182,8 @@ fn the_prebuilt_programs_are_the_tables() {
     ]
     .map(|(arch, program, path)| (compile_for(&agent_spec(), arch).unwrap(), program, path));
     all.iter().for_each(|(made, _, path)| is_up_to_date(path, &prebuilt::text(made)));
-    all.iter().for_each(|(made, program, _)| assert_eq!(made, *program));
+    if std::env::var_os("BRIG_WRITE_FILES").is_none() {
+        all.iter().for_each(|(made, program, _)| assert_eq!(made, *program));
+    }
     assert_eq!(prebuilt::PROGRAM.is_some(), matches!(NATIVE, Some(Arch::X86_64 | Arch::Aarch64)));
 }
