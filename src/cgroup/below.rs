@@ -5,6 +5,7 @@ use super::create::Group;
 use super::devices::DeviceControl;
 use super::directory::Directory;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::weaken;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -38,7 +39,7 @@ fn inside(path: &str) -> Result<Vec<String>> {
     for name in path.split('/') {
         match name {
             "" | "." => {}
-            ".." => {
+            ".." if !weaken::is_off("cgroup-below") => {
                 names.pop().ok_or_else(|| Error::new(Kind::Usage, format!("bad sub cgroup path: {path}")))?;
             }
             name => names.push(name.to_owned()),

@@ -6,6 +6,7 @@ use super::directory::{self, Directory};
 use super::hierarchy::{Tree, join};
 use super::path::{CgroupPath, PREFIX};
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -179,6 +180,7 @@ fn make_once(
         Existing::Refuse => Err(Error::new(Kind::Exists, "there is a group of that name already")
             .doing(format!("make the group `{}`", leaf.display()))
             .hint("run `brig doctor --leaks`")),
+        Existing::Unused if weaken::is_off("cgroup-unused") => Ok(leaf),
         Existing::Unused => check_unused(&leaf).map(|()| leaf),
         Existing::Adopt => Ok(leaf),
     }

@@ -1,5 +1,6 @@
 //! Real groups on this machine: each test makes its own below the groups that this process is in, and leaves none.
 
+mod attacks;
 pub(crate) mod support;
 
 use super::*;
@@ -144,6 +145,7 @@ fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
     let path = CgroupPath::parse(&format!("/brig-test/{}", place.id())).unwrap();
     let create = || Cgroup::create(hierarchy, &path, Purpose::Container, &memory(megabytes(64)));
     let first = create().unwrap();
+    let _removing = support::Removing(first.record());
     let second = create().unwrap();
     let mut child = Child::spawn(&second, "exec sleep 60");
     let error = create().unwrap_err().to_string();
@@ -153,9 +155,6 @@ fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
     second.freeze().unwrap();
     let error = create().unwrap_err().to_string();
     assert!(error.ends_with("container's cgroup unexpectedly frozen"), "{error}");
-    drop(first);
-    second.remove().map_err(crate::error::Error::from).unwrap();
-    support::remove_parents_named("brig-test", &second);
 }
 
 #[test]

@@ -184,11 +184,16 @@ pub(super) fn memory_file(group: &Cgroup) -> &'static str {
     if group.group(Controller::Memory).unwrap().is_v2 { "memory.max" } else { "memory.limit_in_bytes" }
 }
 
-/// Removes the parents that a container's group was made in.
-pub(super) fn remove_parents_named(name: &str, group: &Cgroup) {
-    for (_, path) in group.record().paths() {
-        let parent = path.parent().unwrap();
-        assert!(parent.ends_with(name));
-        let _ = std::fs::remove_dir(parent);
+/// Groups below a parent that the test made; ended and removed with it when dropped.
+pub(super) struct Removing(pub(super) Record);
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        let group = Cgroup::open(&self.0).unwrap();
+        let _ = group.kill();
+        let _ = group.remove();
+        for (_, path) in self.0.paths() {
+            let _ = std::fs::remove_dir(path.parent().unwrap());
+        }
     }
 }

@@ -1,0 +1,71 @@
+//! What a hostile path or container tries with groups, each shown to succeed without its guard.
+
+use super::super::*;
+use super::support::{Child, Place, needs_root};
+use crate::spec::resources::Resources;
+
+#[test]
+fn a_path_with_dots_makes_no_group_elsewhere() {
+    if !needs_root("a container's group is below the mount point") {
+        return;
+    }
+    let Some(place) = Place::new("dots") else { return };
+    let _group = place.create(Purpose::Container, &Resources::default());
+    let outside = format!("{}-outside", place.id());
+    let path = format!("/{PREFIX}{}/../{PREFIX}{outside}", place.id(), PREFIX = path::PREFIX);
+    let made = CgroupPath::parse(&path)
+        .and_then(|path| Cgroup::create(place.hierarchy(), &path, Purpose::Container, &Resources::default()));
+    if let Ok(made) = &made {
+        made.remove().map_err(crate::error::Error::from).unwrap();
+    }
+    assert!(made.is_err(), "a group was made beside the one that the path begins with");
+}
+
+#[test]
+fn exec_joins_no_group_beside_the_container() {
+    let Some(place) = Place::new("beside") else { return };
+    let group = place.create(Purpose::Container, &Resources::default());
+    let name = group.any().unwrap().directory.path().file_name().unwrap().to_str().unwrap().to_owned();
+    // A sibling whose name begins with the container's: a comparison of text would take it for the container's own.
+    let sibling = group.any().unwrap().directory.path().with_file_name(format!("{name}-2"));
+    std::fs::create_dir(&sibling).unwrap();
+    let below = group.below(&[&format!("/../{name}-2")]);
+    let joined = below.as_ref().ok().map(|below| {
+        let mut child = Child::spawn(below, "exec sleep 60");
+        let joined = std::fs::read_to_string(sibling.join("cgroup.procs")).unwrap();
+        below.kill().unwrap();
+        child.wait();
+        joined
+    });
+    directory::remove(&sibling).unwrap();
+    assert_eq!(joined, None, "a process joined the group of another container");
+}
+
+/// Guard, and the test of the attack that it stops.
+#[cfg(feature = "weakened")]
+const ATTACKS: &[(&str, &str)] = &[
+    ("cgroup-path", "attacks::a_path_with_dots_makes_no_group_elsewhere"),
+    ("cgroup-below", "attacks::exec_joins_no_group_beside_the_container"),
+    ("cgroup-devices", "devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2"),
+    ("cgroup-unused", "a_task_never_takes_over_a_group_and_a_container_only_an_empty_one"),
+];
+
+#[cfg(feature = "weakened")]
+#[test]
+fn every_attack_succeeds_without_its_guard() {
+    if !super::support::is_first_run() || !needs_root("the attacks on groups") {
+        return;
+    }
+    let passes = |test: &str, guard: Option<&str>| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &format!("cgroup::tests::{test}")]).env_remove("BRIG_WEAKEN");
+        command.envs(guard.map(|guard| ("BRIG_WEAKEN", guard)));
+        let output = command.output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "{test} is not there");
+        output.status.success()
+    };
+    for (guard, test) in ATTACKS {
+        assert!(passes(test, None), "{test} fails with all guards");
+        assert!(!passes(test, Some(guard)), "{test} passes without {guard}");
+    }
+}
