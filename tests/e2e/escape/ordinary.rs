@@ -39,6 +39,15 @@ fn what_is_missing_is_in_the_receipt() {
 }
 
 #[test]
+fn a_limit_that_may_be_missing_holds_where_it_can() {
+    let Some(lab) = Lab::root() else { return };
+    let hog = "perl -e '$x = q(x) x (1 << 20); push @kept, $x . rand while 1'";
+    let run = lab.task().args(["--memory", "64M", "--allow-degraded", WITHOUT_GROUP]).sh(hog);
+    run.ended_as("memory", 137);
+    assert_eq!(run.receipt()["degraded"], serde_json::json!([]), "{run:#?}");
+}
+
+#[test]
 fn an_ordinary_user_is_one_id_and_no_group_inside() {
     let Some(lab) = Lab::user() else { return };
     let run = task(&lab).sh("tr -s ' ' < /proc/self/uid_map; cat /proc/self/setgroups; id -u; id -G");
