@@ -229,7 +229,13 @@ fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attribute
 /// Copies one mount (not those below it) as a detached tree.
 fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
+    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
+        match error.errno() {
+            // In a user namespace what a mount covers must stay covered (mount_namespaces(7)).
+            Some(libc::EINVAL) => error.hint("something is mounted below it, and without root it cannot be shown apart: name a folder without mounts below"),
+            _ => error,
+        }
+    })
 }
 
 /// Attaches a detached tree over the place that `target` names.

@@ -7,6 +7,7 @@
 
 mod changes;
 mod definition;
+mod exposure;
 mod handback;
 mod log;
 mod options;

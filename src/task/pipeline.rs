@@ -29,6 +29,9 @@ pub trait Watcher {
 /// made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
     options(definition, checked_workspace(definition)?).check()?;
+    if let WorkspaceSource::Directory(folder) = &definition.workspace {
+        super::exposure::check(folder, store)?;
+    }
     super::reconcile::reap(store)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;

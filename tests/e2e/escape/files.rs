@@ -234,3 +234,26 @@ fn a_workspace_that_is_a_link_is_the_folder_that_it_names_and_nothing_else() {
     let run = task(&lab).args(["--dir".as_ref(), link.as_os_str()]).sh("ls; ls etc/shadow 2>&1");
     assert!(run.stderr.contains("attacker") && run.stderr.contains("No such file"), "{run:#?}");
 }
+
+#[test]
+fn a_folder_of_the_system_or_around_the_store_is_refused() {
+    let lab = Lab::new();
+    task(&lab).sh("true").ended_as("succeeded", 0); // makes the store
+    symlink("/etc", lab.path().join("link")).unwrap();
+    let refused = |folder: &Path, words: &str| {
+        let run = task(&lab).plain().args(["--dir".as_ref(), folder.as_os_str()]).sh("cat shadow etc/shadow");
+        run.refused(125, &[words]);
+    };
+    for folder in ["/", "/etc", "/usr", "/proc/self/root", "/dev", "/sys/fs/cgroup"] {
+        refused(Path::new(folder), "folder of the system");
+    }
+    refused(&lab.path().join("link"), "folder of the system");
+    refused(lab.path(), "store of brig");
+    refused(&lab.store().join("tasks"), "store of brig");
+    // Why: files of the folder's owner are the agent's own, also those that only the owner may read.
+    let secret = lab.file("work/secret", "private");
+    executable(&secret, 0o600);
+    let work = attacker(&lab);
+    let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "read", "secret"]);
+    assert_eq!(answer(&run), "done");
+}

@@ -105,7 +105,8 @@ fn the_callers_keys_are_out_of_reach() {
 #[test]
 fn what_the_caller_may_is_not_what_the_sandbox_may() {
     let lab = Lab::new();
-    let run = task(&lab).sh("tr -s ' ' < /proc/self/limits; echo umask $(umask); echo oom $(cat /proc/self/oom_score_adj)");
+    let run =
+        task(&lab).sh("tr -s ' ' < /proc/self/limits; echo umask $(umask); echo oom $(cat /proc/self/oom_score_adj)");
     for line in ["Max realtime priority 0 0", "Max nice priority 0 0", "Max core file size 1 1", "umask 0022"] {
         assert!(run.stderr.lines().any(|each| each.starts_with(line)), "{line}: {run:#?}");
     }
