@@ -158,3 +158,41 @@ pub fn variable(text: &OsStr) -> Result<(OsString, OsString)> {
     })?;
     Ok((name.to_owned(), value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/profile.md");
+
+    fn parse(text: &str) -> Result<Definition> {
+        let mut definition = Definition::new(vec!["true".into()]);
+        take_profile(text, Path::new("/etc/brig/p.toml"), &mut definition).map(|()| definition)
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_a_profile_and_says_what_it_seems_to() {
+        let example = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let definition = parse(example).unwrap();
+        assert_eq!(definition.rootfs.as_deref(), Some(Path::new("/etc/brig/roots/debian")));
+        assert_eq!(definition.limits.memory, 2 << 30);
+        assert_eq!(definition.may_degrade, ["swap"]);
+        assert_eq!(definition.environment, [("API_MODE".into(), "test".into())]);
+    }
+
+    #[test]
+    fn the_page_has_a_row_for_every_key_and_every_limit_with_its_default() {
+        let unknown = parse("bogus = 1").unwrap_err().to_string();
+        let keys: Vec<_> = unknown.split("expected one of").nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(keys.contains(&"limits") && keys.len() >= 6, "{unknown}");
+        for key in keys {
+            assert!(PAGE.contains(&format!("\n| `{key}` | ")), "docs/profile.md has no row for `{key}`");
+        }
+        for (name, default) in Limits::default().rows() {
+            let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` | ", name.word())));
+            let row = row.unwrap_or_else(|| panic!("docs/profile.md has no row for `{}`", name.word()));
+            let default = if name == LimitName::Disk { "10G" } else { &default };
+            assert!(row.contains(default), "{row} must say {default}");
+        }
+    }
+}
