@@ -21,6 +21,12 @@ fn guarantee() -> Check {
         Guarantee::Full => {
             Check::good(NAME, "full: run by root, so each sandbox has host ids of its own and a disk cap on a device")
         }
+        Guarantee::Nested => Check::bad(
+            NAME,
+            State::Weaker,
+            "nested: run by the root of another user namespace, who has no more than an ordinary user",
+            "run as the machine's root for the full guarantee",
+        ),
         _ => Check::bad(
             NAME,
             State::Weaker,
