@@ -5,10 +5,11 @@
 #![deny(unsafe_code)]
 
 mod cgroup;
-mod container;
+pub mod container;
 pub mod doctor;
 pub mod error;
 mod files;
+mod hooks;
 mod host;
 mod landlock;
 mod mounts;

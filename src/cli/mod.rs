@@ -7,6 +7,7 @@
 mod doctor;
 #[cfg(test)]
 mod manual;
+mod oci;
 mod output;
 mod task;
 mod terminal;
@@ -32,6 +33,9 @@ enum Verb {
 
 /// Runs the verb that the command line names and returns its exit status.
 pub fn main() -> ExitCode {
+    if let Some(status) = oci::main() {
+        return status;
+    }
     let words: Vec<_> = std::env::args_os().collect();
     if let [_, task, run, rest @ ..] = words.as_slice()
         && task == "task"

@@ -4,11 +4,24 @@
 //! Each thing that is made registers its undoing before the next is made: [`Running`] and what it holds undo on drop.
 
 mod check;
+mod create;
+mod delete;
+mod exec;
+mod features;
+mod freeze;
 mod groups;
+mod id;
 mod launch;
+mod look;
 mod place;
 mod possible;
+mod prepare;
+mod record;
 mod running;
+mod signal;
+mod socket;
+mod start;
+mod template;
 
 pub(crate) use check::{Checked, check, nested, privileged};
 pub(crate) use groups::{groups, remove_groups};
@@ -16,3 +29,39 @@ pub(crate) use launch::launch;
 pub(crate) use place::Place;
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::{Removal, Running};
+
+pub use create::{Created, Creation};
+pub use exec::{Executed, Execution};
+pub use features::features;
+pub use id::ContainerId;
+pub use look::Snapshot;
+pub use signal::signal_process;
+pub use template::template;
+
+pub use crate::spec::resources::Resources;
+pub use crate::spec::state::Status;
+
+use std::path::PathBuf;
+
+/// The containers whose records are below one directory.
+#[derive(Clone, Debug)]
+pub struct Containers {
+    root: PathBuf,
+    is_default: bool,
+}
+
+impl Containers {
+    /// Those of `root`; of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`) if the caller names none.
+    pub fn new(root: Option<PathBuf>) -> Containers {
+        let is_default = root.is_none();
+        Containers { root: root.unwrap_or_else(default_root), is_default }
+    }
+}
+
+fn default_root() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    match runtime {
+        Some(path) if !rustix::process::geteuid().is_root() => PathBuf::from(path).join("brig"),
+        _ => PathBuf::from("/run/brig"),
+    }
+}

@@ -177,7 +177,7 @@ impl Builder<'_> {
 }
 
 /// A detached tmpfs of at most `bytes` and `inodes`.
-fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
+pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
     let options = [
         ("size", bytes.to_string()),
         ("nr_inodes", inodes.to_string()),
@@ -214,7 +214,7 @@ fn pts() -> Result<OwnedFd> {
 }
 
 /// Makes a file system with the new mount API (kernel 5.2) and returns it as a detached mount.
-fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd> {
+pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd> {
     let step = || format!("make a `{name}` file system");
     let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
     for (key, value) in options {
@@ -227,7 +227,7 @@ fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attribute
 }
 
 /// Copies one mount (not those below it) as a detached tree.
-fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
         match error.errno() {
@@ -250,12 +250,12 @@ fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
 }
 
 /// Adds attributes to one mount.
-fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
+pub(super) fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
     restrict_mapped(tree, attributes, None)
 }
 
 /// Adds attributes and, if asked, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
-fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
+pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
     use std::os::fd::AsRawFd;
     let mut wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     if let Some(userns) = idmap {
@@ -279,7 +279,7 @@ fn kept(attributes: u64) -> u64 {
 }
 
 /// A path that must be a true directory of the root, never reached through a symlink (CVE-2019-19921, CVE-2023-28642).
-fn real_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
+pub(super) fn real_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
     let (parent, name) = resolve::parent(root, at)?;
     match rustix::fs::mkdirat(&parent, name.as_path(), Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -290,14 +290,14 @@ fn real_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
         .failing(Kind::Mount, || format!("open `{}`, which must be a true directory of the root", at.display()))
 }
 
-fn own(directory: BorrowedFd<'_>, name: &str, owner: Ids) -> Result<()> {
+pub(super) fn own(directory: BorrowedFd<'_>, name: &str, owner: Ids) -> Result<()> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags)
         .failing(Kind::Mount, || format!("give a file of the root to user {}", owner.uid))
 }
 
-fn symlink(root: BorrowedFd<'_>, at: &Path, target: &Path) -> Result<()> {
+pub(super) fn symlink(root: BorrowedFd<'_>, at: &Path, target: &Path) -> Result<()> {
     let (directory, name) = resolve::parent(root, at)?;
     match rustix::fs::symlinkat(target, &directory, name.as_path()) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -347,7 +347,7 @@ fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
 }
 
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
-fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
+pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
     }
@@ -361,7 +361,7 @@ fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
 }
 
 /// A detached mount of the container's /dev/null, checked to be that device (CVE-2025-31133).
-fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(super) fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
     let null = resolve::open(root, Path::new("/dev/null"))?;
     let status = rustix::fs::fstat(&null).failing(Kind::Mount, || "read the type of `/dev/null`")?;
     if FileType::from_raw_mode(status.st_mode) != FileType::CharacterDevice
@@ -374,7 +374,7 @@ fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
     Ok(tree)
 }
 
-fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+pub(super) fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     if weaken::is_off("read-only") {
         return Ok(());
     }
@@ -384,7 +384,7 @@ fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     attach(&tree, target.as_fd()).doing(|| format!("make `{}` read-only", path.display()))
 }
 
-fn existing(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>> {
+pub(super) fn existing(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>> {
     match resolve::open(root, path) {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),

@@ -2,12 +2,18 @@
 //!
 //! In: a [`Plan`], made without a system call. Out: a root that init has entered, with nothing of the host above it.
 //! Order: [`stage`](apply::stage) (own propagation, a place to build), [`build`](apply::build), [`enter`](pivot::enter), then masks.
+//! A config.json's root is a [`Bundle`](bundle::Bundle), built by the same functions in its own order.
 //! Not here: what a sandbox should see (that is `sandbox::profile` or a config.json).
 //! Never: a mount in the host's namespace; a path below the new root that is opened other than through [`resolve`].
 
 pub(crate) mod apply;
+pub(crate) mod bundle;
+mod copy_up;
+pub(crate) mod device;
 pub(crate) mod disk;
+mod file_system;
 mod format;
+pub(crate) mod options;
 mod pivot;
 mod plan;
 pub(crate) mod resolve;

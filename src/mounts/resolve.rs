@@ -86,6 +86,12 @@ pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Resul
     open(root, path)
 }
 
+/// Opens a directory of the host as a place.
+pub(crate) fn host_directory(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Mount, || format!("open `{}`", path.display()))
+}
+
 /// The type of what a descriptor names.
 pub(crate) fn file_type(descriptor: impl AsFd) -> Result<FileType> {
     let status = rustix::fs::fstat(descriptor).failing(Kind::Mount, || "read a file's type")?;

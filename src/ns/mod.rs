@@ -1,17 +1,19 @@
 //! Namespaces: which are made, and the id maps of user namespaces.
 //!
 //! In: what a container asks for. Out: clone flags, mapped user namespaces as descriptors.
-//! Not here: joining by path (the OCI runtime's `process::join`).
+//! Not here: entering a running container (`process::join`).
 
 use crate::sys::weaken;
 
 mod idmap;
+mod plan;
 mod range;
 mod user;
 
 pub(crate) use idmap::{IdMap, Maps, swapped};
+pub(crate) use plan::{Namespaces, flag, visit};
 pub(crate) use range::Range;
-pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_own_map};
+pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_maps, write_own_map};
 
 /// Every new namespace of a sandbox but the user and cgroup ones, as clone3(2) takes them. The cgroup namespace must be unshared later, when
 /// the process is in its cgroup, or its root would be the caller's cgroup.

@@ -7,24 +7,78 @@ use crate::sys::{keyring, weaken};
 use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, Gid, Uid, configure_capability_in_ambient_set, remove_capability_from_bounding_set,
+    set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 
-/// Becomes a user of the container without groups of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
-/// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
-pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
-    match set_thread_groups(&[]) {
-        Ok(()) | Err(rustix::io::Errno::PERM) => {}
-        Err(errno) => return Err(errno).failing(Kind::Identity, || "drop the supplementary groups"),
+/// Who a command is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// User id inside the container.
+    pub uid: u32,
+    /// Group id inside the container.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// umask(2); `None` keeps it.
+    pub umask: Option<u32>,
+    /// What it may do besides.
+    pub capabilities: Capabilities,
+    /// prctl(2), PR_SET_NO_NEW_PRIVS.
+    pub no_new_privileges: bool,
+}
+
+impl Identity {
+    /// A task's command: no groups, no capability, nothing to be gained.
+    pub(crate) fn powerless(uid: u32, gid: u32) -> Identity {
+        Identity { uid, gid, no_new_privileges: true, ..Identity::default() }
     }
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+}
+
+/// The five sets of capabilities(7), as bits. The default is none at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// What can ever be had.
+    pub bounding: u64,
+    /// What counts.
+    pub effective: u64,
+    /// What can be made effective.
+    pub permitted: u64,
+    /// What programs with file capabilities take over.
+    pub inheritable: u64,
+    /// What other programs keep.
+    pub ambient: u64,
+}
+
+/// Becomes a user of the container, with these groups and none of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
+/// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
+pub(super) fn become_user(identity: &Identity) -> Result<()> {
+    let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
+    match set_thread_groups(&groups) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::PERM) if groups.is_empty() => {}
+        Err(errno) => return Err(errno).failing(Kind::Identity, || "set the supplementary groups"),
+    }
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     set_thread_res_gid(gid, gid, gid).failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
     set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
-/// Gives up every capability, in every set, for good.
-pub(super) fn drop_capabilities() -> Result<()> {
+/// Takes out of the bounding set all that is not in `capabilities`, and keeps the rest over the change of user that follows.
+pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
+    if weaken::is_off("capabilities") {
+        return Ok(());
+    }
+    limit_bounding_set(capabilities.bounding)?;
+    if capabilities.permitted == 0 {
+        return Ok(());
+    }
+    set_keep_capabilities(true).failing(Kind::Identity, || "keep capabilities over the change of user")
+}
+
+/// Takes these capabilities and gives up all others, for good. What we have not ourselves cannot be given, and is left out.
+pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     if weaken::is_off("capabilities") {
         // A user who is not 0 keeps them across execve only in the ambient set.
         let held = caps::read(None, CapSet::Permitted).map_err(refused)?;
@@ -32,8 +86,32 @@ pub(super) fn drop_capabilities() -> Result<()> {
         return caps::set(None, CapSet::Ambient, &held).map_err(refused);
     }
     caps::clear(None, CapSet::Ambient).map_err(refused)?;
-    empty_bounding_set()?;
-    keep_capabilities(&[])
+    if *capabilities == Capabilities::default() {
+        return keep_capabilities(&[]);
+    }
+    let own = rustix::thread::capabilities(None).failing(Kind::Identity, || "read our own capabilities")?.permitted;
+    let set = |bits: u64| CapabilitySet::from_bits_retain(bits) & own;
+    let sets = CapabilitySets {
+        effective: set(capabilities.effective & capabilities.permitted),
+        permitted: set(capabilities.permitted),
+        inheritable: set(capabilities.inheritable),
+    };
+    set_capabilities(None, sets).failing(Kind::Identity, || "set the capabilities")?;
+    set_keep_capabilities(false).failing(Kind::Identity, || "no longer keep capabilities")?;
+    // What is not in both other sets cannot be ambient; runc only warns of that.
+    for capability in (sets.permitted & sets.inheritable & CapabilitySet::from_bits_retain(capabilities.ambient)).iter()
+    {
+        configure_capability_in_ambient_set(capability, true)
+            .failing(Kind::Identity, || "raise an ambient capability")?;
+    }
+    Ok(())
+}
+
+/// Files that the program makes get their mode through this mask.
+pub(super) fn set_umask(identity: &Identity) {
+    if let Some(mask) = identity.umask {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+    }
 }
 
 /// Gives up every capability but `kept`. A process that never executes anything needs no more: the bounding set acts on execve alone.
@@ -59,12 +137,12 @@ fn refused(cause: caps::errors::CapsError) -> Error {
 }
 
 /// One call a capability, where the caps crate makes two; ends at the first that the kernel does not know (capabilities(7)).
-fn empty_bounding_set() -> Result<()> {
-    for number in 0..u64::BITS {
+fn limit_bounding_set(kept: u64) -> Result<()> {
+    for number in (0..u64::BITS).filter(|number| kept & 1 << number == 0) {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
             Ok(()) => {}
             Err(rustix::io::Errno::INVAL) if number > 0 => break,
-            Err(errno) => return Err(errno).failing(Kind::Identity, || "empty the capability bounding set"),
+            Err(errno) => return Err(errno).failing(Kind::Identity, || "limit the capability bounding set"),
         }
     }
     Ok(())
@@ -87,6 +165,11 @@ pub(super) fn be_undumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
 }
 
+/// No longer dies when the parent does: the OCI runtime's create ends, and the container stays.
+pub(super) fn outlive_parent() -> Result<()> {
+    set_parent_process_death_signal(None).failing(Kind::Identity, || "unbind our life from the parent's")
+}
+
 /// Dies when the parent does. A change of user sets this back, so it is called after each (prctl(2), PR_SET_PDEATHSIG).
 pub(super) fn die_with_parent() -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Identity, || "bind our life to the parent's")
@@ -99,15 +182,37 @@ pub(super) fn die_with_supervisor(parent: &Channel) -> Result<()> {
     if parent.is_open() { Ok(()) } else { exit(1) }
 }
 
-/// Leaves behind what would make us dearer to the kernel than any other program: a protection from the out-of-memory killer that our caller has
-/// (a service manager gives it) is not the sandbox's. proc_pid_oom_score_adj(5).
-pub(super) fn be_killable() -> Result<()> {
+/// How ready the kernel is to end us when memory runs out. proc_pid_oom_score_adj(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OomScore {
+    /// As the caller's.
+    Inherited,
+    /// As the caller's, unless that protects: a protection that our caller has (a service manager gives it) is not the sandbox's.
+    Unprotected,
+    /// This adjustment.
+    Adjusted(i32),
+}
+
+/// Sets how dear we are to the out-of-memory killer.
+pub(super) fn score(score: OomScore) -> Result<()> {
     const PATH: &str = "/proc/self/oom_score_adj";
     let step = || "give up the protection from the out-of-memory killer";
-    if std::fs::read_to_string(PATH).failing(Kind::Identity, step)?.starts_with('-') && !weaken::is_off("oom-score") {
-        std::fs::write(PATH, "0").failing(Kind::Identity, step)?;
+    match score {
+        OomScore::Inherited => Ok(()),
+        OomScore::Unprotected => {
+            if std::fs::read_to_string(PATH).failing(Kind::Identity, step)?.starts_with('-')
+                && !weaken::is_off("oom-score")
+            {
+                std::fs::write(PATH, "0").failing(Kind::Identity, step)?;
+            }
+            Ok(())
+        }
+        OomScore::Adjusted(value) => match std::fs::write(PATH, value.to_string()) {
+            // Only a privileged caller may lower it; the score of the caller, which is then higher, holds.
+            Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+            other => other.failing(Kind::Identity, || format!("set oom_score_adj to {value}")),
+        },
     }
-    Ok(())
 }
 
 /// Leaves the caller's session keyring. Kernels without keyrings have nothing to leave.

@@ -1,18 +1,23 @@
 //! The recipe of the container's first process, from the clone to the moment when the command is on its way.
 
+use super::identity::Identity;
 use super::message::{Channel, Tag};
-use super::plan::{Plan, Stdio, UserNamespace};
+use super::plan::{BuildHooks, First, Plan, Root, Stdio, UserNamespace};
+use super::procfs::Procfs;
 use super::{identity, launch, reaper};
 use crate::error::{Context, Kind, Result};
+use crate::mounts::bundle::Bundle;
+use crate::spec::config::linux::NamespaceKind;
+use crate::spec::state::State;
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::weaken;
-use crate::{mounts, ns, sys};
+use crate::{hooks, mounts, ns, sys};
 use nix::sched::CloneFlags;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Runs in the new process; whatever goes wrong is reported whole, and then there is no container.
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
@@ -31,37 +36,93 @@ pub(super) fn run(plan: Plan, parent: Channel) -> ! {
 fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     identity::die_with_supervisor(parent)?;
     umask(Mode::WGRP | Mode::WOTH); // what is built does not depend on the caller's
-    identity::be_killable()?;
+    identity::score(plan.oom_score)?; // before undumpable: its file belongs to root afterwards
     let mut inner = None;
     match plan.user_namespace {
+        UserNamespace::Callers => {}
         UserNamespace::Born(maps) => ns::write_own_map(&maps)?,
         UserNamespace::Entered(userns) => inner = Some(userns),
+        UserNamespace::Mapped(_) | UserNamespace::Joined(_) => be_root_inside(parent)?,
     }
     identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
     join_cgroups(&plan.cgroup_tasks)?;
-    unshare_cgroup()?; // after joining: its root is the cgroup we are in
-    identity::leave_keyring()?;
-    name_machine(&plan.hostname)?;
-    bring_loopback_up()?;
-    let user = plan.mounts.user;
-    let built = mounts::apply::build(plan.mounts)?;
-    parent.hand(Tag::Scratch, built.scratch.as_fd())?;
-    drop(built.scratch);
-    let stdio = match plan.stdio {
-        Stdio::Terminal(size) => launch::open_console(built.root.as_fd(), size, parent)?,
-        Stdio::Descriptors { .. } => plan.stdio,
-    };
-    launch::hand_over(&stdio, user)?;
-    mounts::enter(built.root.as_fd())?; // from here on no host path can be named
-    drop(built.root);
+    if plan.namespaces.cgroup {
+        unshare_cgroup()?; // after joining: its root is the cgroup we are in
+    }
+    if plan.new_keyring {
+        identity::leave_keyring()?;
+    }
+    if let Some(name) = &plan.hostname {
+        name_machine(name)?;
+    }
+    if let Some(name) = &plan.domainname {
+        rustix::system::setdomainname(name.as_bytes()).failing(Kind::Namespace, || "set the domain name")?;
+    }
+    if plan.namespaces.makes(NamespaceKind::Network) {
+        bring_loopback_up()?;
+    }
+    if !plan.sysctls.is_empty() {
+        Procfs::open()?.set(&plan.sysctls)?;
+    }
+    let stdio = match plan.root {
+        Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
+        Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
+    }; // from here on no host path can be named
     let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
     if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
     }
+    if plan.first == First::Command {
+        launch::run(plan.command, &stdio, parent)
+    }
     match clone_process(0, None).failing(Kind::Namespace, || "start the command's process")? {
-        Side::Child => launch::run(&plan.command, &stdio, parent),
+        Side::Child => launch::run(plan.command, &stdio, parent),
         Side::Parent(command, _) => reaper::run(command, reaper, parent),
     }
+}
+
+/// A task's root: built over its own scratch file system, which the supervisor gets to see.
+fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+    let user = mounts.user;
+    let built = mounts::apply::build(mounts)?;
+    parent.hand(Tag::Scratch, built.scratch.as_fd())?;
+    drop(built.scratch);
+    let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
+    launch::hand_over(&stdio, user)?;
+    mounts::enter(built.root.as_fd())?;
+    Ok(stdio)
+}
+
+/// A bundle's root, with the hooks around it in the specification's order.
+fn enter_bundle(bundle: &Bundle, hooks: &BuildHooks, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+    let built = mounts::bundle::build(bundle)?;
+    if hooks.of_parent {
+        parent.say(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
+        parent.wait_for_go()?;
+    }
+    let state = State { pid: std::process::id() as i32, ..hooks.state.clone() };
+    hooks::run("createContainer", &hooks.of_container, &state)?;
+    let is_terminal = matches!(stdio, Stdio::Terminal(_));
+    let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
+    if let (true, Stdio::Descriptors { input, .. }) = (is_terminal && bundle.own_mounts, &stdio) {
+        mounts::bundle::show_console(built.root.as_fd(), input.as_fd())?;
+    }
+    mounts::bundle::seal(bundle, &built)?;
+    bundle.enter(&built)?;
+    Ok(stdio)
+}
+
+fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+    match stdio {
+        Stdio::Terminal(size) => launch::open_console(root, size, parent),
+        Stdio::Descriptors { .. } | Stdio::Inherited => Ok(stdio),
+    }
+}
+
+/// In a user namespace that others mapped: once that is done we are its root, without any group of the caller's.
+fn be_root_inside(parent: &Channel) -> Result<()> {
+    parent.wait_for_go()?;
+    identity::become_user(&Identity::default())
 }
 
 /// Moves ourselves into the v1 cgroups. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where

@@ -1,49 +1,162 @@
 //! The recipe of the command's own process: the last privileges go, then another program takes over.
 
-use super::identity;
 use super::message::{Channel, Tag};
-use super::plan::{Command, Stdio, Terminal, Vectors};
+use super::plan::{Command, Managed, Stdio, Terminal, Vectors};
+use super::procfs::Procfs;
+use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::clone::{cloexec_from, exit};
+use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::{execve, restore_sigpipe};
-use crate::sys::weaken;
-use crate::{landlock, mounts, seccomp};
+use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
 /// Becomes the command, or says why not.
-pub(super) fn run(command: &Command, stdio: &Stdio, parent: &Channel) -> ! {
-    let Err(error) = recipe(command, stdio) else { exit(1) };
+pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
+    let Err(error) = recipe(&mut command, stdio, parent) else { exit(1) };
     parent.fail(&error);
+    if let Some(gate) = command.managed.and_then(|managed| managed.gate) {
+        gate.report(&error); // whoever opened the gate reads it there
+    }
     exit(1)
 }
 
-fn recipe(command: &Command, stdio: &Stdio) -> Result<std::convert::Infallible> {
-    identity::die_with_parent()?; // pid 1's end is ours anyway; this one comes sooner
-    setsid().failing(Kind::Identity, || "make a session of our own")?;
-    connect(stdio)?;
-    limit(command)?;
-    identity::become_user(command.uid, command.gid)?;
-    identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
-    identity::drop_capabilities()?;
-    identity::gain_nothing()?;
-    rustix::process::chdir(&command.directory)
-        .failing(Kind::Spec, || format!("enter the working directory `{}`", command.directory.display()))?;
-    let _ = landlock::restrict(&command.landlock)?;
-    reset_signals()?;
-    // Mark, don't close: the channel must still carry a failure of execve. A directory left open here would be a way out of
-    // the container (CVE-2024-21626).
-    if !weaken::is_off("descriptors") {
-        cloexec_from(3).failing(Kind::Identity, || "close the descriptors of the parent")?;
+fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std::convert::Infallible> {
+    let managed = command.managed.as_ref();
+    let preserved = managed.map_or(0, |managed| managed.preserved);
+    if managed.is_none() {
+        identity::die_with_parent()?; // pid 1's end is ours anyway; this one comes sooner
     }
-    let _ = seccomp::install(command.seccomp)?; // our profile asks for no listener
+    new_session()?;
+    connect(stdio, managed)?;
+    limit(command)?;
+    if let Some(managed) = managed {
+        managed.limit(parent)?;
+    }
+    command.attributes.apply()?;
+    let identity = &command.identity;
+    identity::set_umask(identity);
+    command.attributes.label(Procfs::open)?;
+    let mut listening = false;
+    if !identity.no_new_privileges && !command.seccomp.is_empty() {
+        listening = filter(&command.seccomp, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
+    }
+    close(preserved, managed, parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    let entered = rustix::process::chdir(&command.directory);
+    identity::bound_capabilities(&identity.capabilities)?;
+    give_streams(stdio, managed, identity.uid);
+    identity::become_user(identity)?;
+    identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
+    identity::take_capabilities(&identity.capabilities)?;
+    if identity.no_new_privileges {
+        identity::gain_nothing()?;
+    }
+    directory::settle(&command.directory, entered)?;
+    if let Some(rules) = &command.landlock {
+        let _ = landlock::restrict(rules)?;
+    }
+    reset_signals()?;
+    if let Some(managed) = &mut command.managed {
+        lookup::find(&mut command.vectors)?;
+        if managed.home_is_missing {
+            lookup::add_home(&mut command.vectors, identity.uid);
+        }
+        identity::outlive_parent()?;
+    }
+    if identity.no_new_privileges && !command.seccomp.is_empty() {
+        listening |= filter(&command.seccomp, parent)?;
+    }
+    let _ = listening;
+    if let Some(managed) = &command.managed {
+        if managed.gate.is_some() {
+            parent.say(Tag::Ready)?;
+        }
+        managed.pass_gate()?;
+        hooks::run("startContainer", &managed.hooks, &managed.state)?;
+    }
     Err(execute(&command.vectors))
+}
+
+/// Puts the filter in force. A listener is left for the parent to fetch: we can say its number with one write, but may no longer send it.
+fn filter(program: &seccomp::Program, parent: &Channel) -> Result<bool> {
+    match seccomp::install(program)? {
+        None => Ok(false),
+        Some(listener) => {
+            parent.listening(listener.as_raw_fd())?;
+            std::mem::forget(listener); // closed by execve; closing it now would race with the parent's fetching
+            Ok(true)
+        }
+    }
+}
+
+/// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
+fn close(preserved: u32, managed: Option<&Managed>, parent: &Channel) -> Result<()> {
+    if sys::weaken::is_off("descriptors") {
+        return Ok(());
+    }
+    let gate = managed.and_then(|managed| managed.gate.as_ref());
+    let kept: Vec<_> =
+        gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]).chain([parent.as_fd()]).collect();
+    close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
+}
+
+impl Managed {
+    /// Sets the limits that we may set; if one is above what we may, the parent sets them all.
+    fn limit(&self, parent: &Channel) -> Result<()> {
+        for (resource, limit) in &self.rlimits {
+            match setrlimit(*resource, limit.clone()) {
+                Ok(()) => {}
+                Err(Errno::PERM) => {
+                    parent.say(Tag::Limits)?;
+                    return parent.wait_for_go();
+                }
+                Err(errno) => return Err(errno).failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `start` opens the gate.
+    fn pass_gate(&self) -> Result<()> {
+        let Some(gate) = &self.gate else { return Ok(()) };
+        loop {
+            match rustix::io::read(&gate.fifo, &mut [0_u8; 1]) {
+                Err(Errno::INTR) => {}
+                other => return other.failing(Kind::State, || "wait to be started").map(|_| ()),
+            }
+        }
+    }
+}
+
+/// A session of our own, so that no terminal of the caller's can be written to (CVE-2017-5226). Who leads one already stays.
+fn new_session() -> Result<()> {
+    match setsid() {
+        Ok(_) => Ok(()),
+        Err(Errno::PERM) if rustix::process::getsid(None) == Ok(rustix::process::getpid()) => Ok(()),
+        Err(errno) => Err(errno).failing(Kind::Identity, || "make a session of our own"),
+    }
+}
+
+/// Pipes and terminals of the command become its user's, so that it can open them by name again. Only those: what else stands there may be the
+/// caller's file (CVE-2026-88265). A refusal is of no weight, the descriptors work all the same.
+fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
+    if managed.is_none() {
+        return;
+    }
+    let _ = stdio;
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        let Ok(status) = rustix::fs::fstat(stream) else { continue };
+        let kind = rustix::fs::FileType::from_raw_mode(status.st_mode);
+        if status.st_uid != uid && (kind == rustix::fs::FileType::Fifo || rustix::termios::isatty(stream)) {
+            let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
+        }
+    }
 }
 
 /// Tries each place of PATH like execvp(3): the first that exists decides, and one without the right to execute is remembered.
@@ -68,15 +181,17 @@ fn execute(vectors: &Vectors) -> Error {
     Error::os(kind, refusal).doing(format!("execute `{}`", vectors.name)).hint(hint)
 }
 
-fn connect(stdio: &Stdio) -> Result<()> {
+fn connect(stdio: &Stdio, managed: Option<&Managed>) -> Result<()> {
     let step = || "connect the standard streams";
-    let Stdio::Descriptors { input, output, error } = stdio else {
-        return Err(Error::new(Kind::Internal, "a terminal was never opened"));
+    let (input, output, error) = match stdio {
+        Stdio::Descriptors { input, output, error } => (input, output, error),
+        Stdio::Inherited => return Ok(()),
+        Stdio::Terminal(_) => return Err(Error::new(Kind::Internal, "a terminal was never opened")),
     };
     rustix::stdio::dup2_stdin(input).failing(Kind::Identity, step)?;
     rustix::stdio::dup2_stdout(output).failing(Kind::Identity, step)?;
     rustix::stdio::dup2_stderr(error).failing(Kind::Identity, step)?;
-    if rustix::termios::isatty(input) {
+    if managed.is_none_or(|managed| managed.controlling_terminal) && rustix::termios::isatty(input) {
         rustix::process::ioctl_tiocsctty(input).failing(Kind::Identity, || "take the terminal as our own")?;
     }
     Ok(())

@@ -15,13 +15,26 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is: `Scratch`, then `Console` if there is a terminal, then `Ended`; `Failed` may come at any point.
+/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ended`; for the OCI runtime: `Born`,
+/// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// The root of the scratch file system.
     Scratch(OwnedFd),
     /// The master of the container's terminal.
     Console(OwnedFd),
+    /// The root is built and not yet entered: the parent runs its hooks and answers.
+    Hooks,
+    /// The parent sets the limits of setrlimit(2), which we may not, and answers.
+    Limits,
+    /// A filter with a listener is in force; its number among the sender's descriptors.
+    Listener(i32),
+    /// Everything is prepared, and the command waits to be started.
+    Ready,
+    /// Init was born of the process in between; its pidfd.
+    Born(OwnedFd),
+    /// The answer of the parent: go on.
+    Go,
     /// The command could not be started; why.
     Failed(Error),
     /// The command has ended; what is left of the container ends now.
@@ -65,6 +78,29 @@ impl Channel {
         let _ = self.send(Tag::Ended, &bytes, None);
     }
 
+    /// Says something that is one word. By write(2): a filter that is in force already leaves us that one at least.
+    pub(crate) fn say(&self, tag: Tag) -> Result<()> {
+        self.write(&[tag as u8])
+    }
+
+    /// Tells the number of a listener that the parent is to fetch (pidfd_getfd(2)).
+    pub(crate) fn listening(&self, number: i32) -> Result<()> {
+        let [a, b, c, d] = number.to_le_bytes();
+        self.write(&[Tag::Listener as u8, a, b, c, d])
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        rustix::io::write(&self.0, bytes).failing(Kind::Lost, || "report to the parent").map(|_| ())
+    }
+
+    /// Waits for the parent's word to go on. A parent that is gone or says something else is an error.
+    pub(crate) fn wait_for_go(&self) -> Result<()> {
+        match self.receive()? {
+            Some(Message::Go) => Ok(()),
+            _ => Err(Error::new(Kind::Lost, "the parent is gone")),
+        }
+    }
+
     fn send(&self, tag: Tag, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
         self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }
@@ -97,6 +133,18 @@ pub(crate) enum Tag {
     Scratch = b'S',
     /// [`Message::Console`].
     Console = b'C',
+    /// [`Message::Hooks`].
+    Hooks = b'H',
+    /// [`Message::Limits`].
+    Limits = b'U',
+    /// [`Message::Listener`].
+    Listener = b'L',
+    /// [`Message::Ready`].
+    Ready = b'R',
+    /// [`Message::Born`].
+    Born = b'B',
+    /// [`Message::Go`].
+    Go = b'G',
     /// [`Message::Failed`].
     Failed = b'F',
     /// [`Message::Ended`].
@@ -109,6 +157,14 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
     match (*tag, descriptor) {
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
+        (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
+        (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),
+        (tag, None) if tag == Tag::Ready as u8 => Ok(Message::Ready),
+        (tag, None) if tag == Tag::Go as u8 => Ok(Message::Go),
+        (tag, None) if tag == Tag::Listener as u8 => {
+            rest.try_into().map(|bytes| Message::Listener(i32::from_le_bytes(bytes))).map_err(|_| torn())
+        }
         (tag, None) if tag == Tag::Failed as u8 => Ok(Message::Failed(wire::from_bytes(rest))),
         (tag, None) if tag == Tag::Ended as u8 => {
             let (kind, value) = rest.split_first().ok_or_else(torn)?;

@@ -6,14 +6,21 @@
 //! `reaper::run` what stays as pid 1.
 //! Never: a thread; a path of the host after the root was entered; a silent failure.
 
+pub(crate) mod attributes;
+mod directory;
 mod identity;
 mod init;
+mod join;
 mod launch;
+mod lookup;
 mod message;
 mod parent;
 mod plan;
+mod procfs;
 mod reaper;
 
+pub(crate) use identity::{Capabilities, Identity, OomScore};
+pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use parent::{Spawned, spawn};
-pub(crate) use plan::{Command, Plan, Stdio, Terminal, UserNamespace, Vectors};
+pub(crate) use plan::{BuildHooks, Command, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors};

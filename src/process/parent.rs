@@ -1,7 +1,7 @@
 //! The parent's side: one clone, and what it gets back.
 
 use super::init;
-use super::message::{Channel, Message};
+use super::message::{Channel, Message, Tag};
 use super::plan::{Plan, UserNamespace};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
@@ -23,11 +23,16 @@ pub(crate) struct Spawned {
 /// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
 pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
-    let mut flags = ns::sandbox();
-    if matches!(plan.user_namespace, UserNamespace::Born(_)) {
+    let mut flags = plan.namespaces.made;
+    if matches!(plan.user_namespace, UserNamespace::Born(_) | UserNamespace::Mapped(_)) {
         flags |= libc::CLONE_NEWUSER as u64;
     }
     let cgroup = plan.cgroup.take();
+    let maps = match &plan.user_namespace {
+        UserNamespace::Mapped(maps) => Some(maps.clone()),
+        _ => None,
+    };
+    let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
         .hint(user_namespace_advice)?;
@@ -36,11 +41,33 @@ pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
             drop(ours); // so that our end is the last one, and its closing is seen
             init::run(plan, theirs)
         }
-        Side::Parent(pid, pidfd) => Ok(Spawned { pid, pidfd, channel: ours }),
+        Side::Parent(pid, pidfd) => {
+            let spawned = Spawned { pid, pidfd, channel: ours };
+            left.back()?;
+            if let Some(maps) = maps {
+                ns::write_maps(pid, &maps)?;
+                spawned.go()?;
+            }
+            Ok(spawned)
+        }
     }
 }
 
 impl Spawned {
+    pub(super) fn new(pid: i32, pidfd: OwnedFd, channel: Channel) -> Spawned {
+        Spawned { pid, pidfd, channel }
+    }
+
+    /// Answers init, which waits for that: go on.
+    pub(crate) fn go(&self) -> Result<()> {
+        self.channel.say(Tag::Go)
+    }
+
+    /// The process, for those who send it signals or take descriptors from it.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
     /// The container's mount namespace, if we may open it: an ordinary user may not, since init cannot be looked into.
     pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/ns/mnt", self.pid);

@@ -1,11 +1,17 @@
 //! Everything that init needs, decided before it exists.
 
+use super::attributes::Attributes;
+use super::identity::{Identity, OomScore};
 use crate::error::{Error, Kind, Result};
-use crate::ns::Maps;
+use crate::ns::{Maps, Namespaces};
+use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
+use crate::spec::state::State;
 use crate::sys::exec::Vector;
 use crate::{mounts, seccomp};
+use rustix::process::Resource;
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,43 +19,120 @@ use std::path::PathBuf;
 
 /// The whole plan of one container's first processes.
 pub(crate) struct Plan {
+    /// The namespaces, but for the user namespace.
+    pub namespaces: Namespaces,
     /// How the container gets its user namespace.
     pub user_namespace: UserNamespace,
     /// The v2 cgroup to be born in.
     pub cgroup: Option<OwnedFd>,
     /// The `tasks` files of v1 cgroups, into which init writes itself.
     pub cgroup_tasks: Vec<OwnedFd>,
-    /// Name of the machine inside.
-    pub hostname: String,
+    /// Name of the machine inside; `None` keeps it.
+    pub hostname: Option<String>,
+    /// NIS domain name inside; `None` keeps it.
+    pub domainname: Option<String>,
+    /// Whether the session keyring is left for a new one.
+    pub new_keyring: bool,
+    /// How ready the kernel is to end it when memory runs out.
+    pub oom_score: OomScore,
+    /// Kernel parameters of the namespaces: paths below /proc/sys, and values.
+    pub sysctls: Vec<(String, String)>,
     /// What is mounted.
-    pub mounts: mounts::Plan,
+    pub root: Root,
+    /// Programs of the caller that run while the root is built.
+    pub hooks: BuildHooks,
     /// What the last process becomes.
     pub command: Command,
     /// Where its input and output go.
     pub stdio: Stdio,
+    /// What pid 1 does.
+    pub first: First,
+}
+
+/// How the root comes about.
+pub(crate) enum Root {
+    /// A sandbox's, made for it.
+    Sandbox(mounts::Plan),
+    /// A bundle's, as its config.json says.
+    Bundle(mounts::bundle::Bundle),
+}
+
+/// What the container's first process becomes when all is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// It stays as pid 1, reaps, and reports how the command, its child, ended.
+    Reaper,
+    /// The command itself.
+    Command,
+}
+
+/// The caller's programs around the built root.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BuildHooks {
+    /// Whether the parent has some to run in its own namespaces.
+    pub of_parent: bool,
+    /// Those of init's, in the container's namespaces.
+    pub of_container: Vec<Hook>,
+    /// What they read on stdin.
+    pub state: State,
 }
 
 /// What the command's own process needs.
 pub(crate) struct Command {
-    /// User id inside the container.
-    pub uid: u32,
-    /// Group id inside the container.
-    pub gid: u32,
+    /// Who it is.
+    pub identity: Identity,
+    /// Scheduling, memory policy, labels.
+    pub attributes: Attributes,
     /// setrlimit(2), soft and hard.
     pub rlimits: Vec<(Rlimit, u64)>,
-    /// File rules.
-    pub landlock: Landlock,
+    /// File rules; `None` restricts nothing.
+    pub landlock: Option<Landlock>,
     /// The compiled filter.
-    pub seccomp: &'static seccomp::Program,
+    pub seccomp: Cow<'static, seccomp::Program>,
     /// Working directory.
     pub directory: PathBuf,
     /// What is executed.
     pub vectors: Vectors,
+    /// What is special about a command of the OCI runtime; `None` for a task's.
+    pub managed: Option<Managed>,
+}
+
+/// What a command has that somebody else manages (Docker, containerd, Podman).
+pub(crate) struct Managed {
+    /// How many descriptors from 3 on are handed through.
+    pub preserved: u32,
+    /// Whether the environment has no HOME, so that the container's passwd decides.
+    pub home_is_missing: bool,
+    /// Where it waits for `start`; `None` goes at once.
+    pub gate: Option<Gate>,
+    /// setrlimit(2). Where we may not raise a hard limit the parent does it, whom we ask.
+    pub rlimits: Vec<(Resource, rustix::process::Rlimit)>,
+    /// Programs that run in the container just before the command.
+    pub hooks: Vec<Hook>,
+    /// What they read on stdin.
+    pub state: State,
+    /// Whether its standard input is a terminal of its own, to take as the controlling one.
+    pub controlling_terminal: bool,
+}
+
+/// Where a created container waits to be started.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// A FIFO, open for both directions: one byte opens the gate. Holding it open tells `start` that somebody waits.
+    pub fifo: OwnedFd,
+    /// A file for the reason why it could not go on after that.
+    pub report: OwnedFd,
 }
 
 /// When and how the container's user namespace comes about.
 #[derive(Debug)]
 pub(crate) enum UserNamespace {
+    /// The caller's.
+    Callers,
+    /// Born with the process; the parent, which may map any range, writes the maps. Everything is built inside it.
+    Mapped(Maps),
+    /// One that exists, named by a path. A process in between joins it, and init is born of that.
+    Joined(PathBuf),
     /// Born with the process, mapping its one id; everything is built inside it. All that an ordinary user can have.
     Born(Maps),
     /// Made beforehand and entered when everything is built: mounts, network and cgroup namespaces then belong to the machine's root, and
@@ -71,6 +154,8 @@ pub(crate) enum Stdio {
     },
     /// A pseudo-terminal of the container; its master goes to the parent.
     Terminal(Terminal),
+    /// The parent's own three.
+    Inherited,
 }
 
 /// The size of a new terminal, in characters.

@@ -4,7 +4,7 @@
 //! It is a copy of the parent that never executes anything, so it gives up all that it does not need: descriptors, capabilities but CAP_KILL, and
 //! the right to be looked into.
 
-use super::identity;
+use super::identity::{self, Identity};
 use super::message::{Channel, Ended};
 use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{close_all_but, exit};
@@ -32,7 +32,7 @@ fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
         .failing(Kind::Identity, || "block the signals of pid 1")?;
     close_all_but(&[parent.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
     if let Some(user) = user {
-        identity::become_user(user, user)?;
+        identity::become_user(&Identity::powerless(user, user))?;
     }
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;

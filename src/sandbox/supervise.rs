@@ -172,6 +172,8 @@ impl Watch<'_> {
             Some(Message::Console(master)) => self.streams.adopt(master)?,
             Some(Message::Failed(error)) => seen.failure = Some(error),
             Some(Message::Ended(ended)) => seen.ended = Some(ended),
+            // Words of the OCI runtime, which a task never hears.
+            Some(_) => {}
             None => {
                 state.over = Some(Instant::now());
                 self.running.reap()?;

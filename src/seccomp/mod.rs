@@ -48,6 +48,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// No filter at all.
+    pub(crate) fn nothing() -> Program {
+        Program { instructions: Vec::new().into(), flags: 0, wishes: 0, listens: false, unknown: Vec::new() }
+    }
+
     /// Whether [`install()`] will return a listener, which then goes to the profile's `listenerPath`.
     pub(crate) fn listens(&self) -> bool {
         self.listens

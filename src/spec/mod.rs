@@ -2,11 +2,13 @@
 //!
 //! Not here: how it is done. Planning from it is pure; only `container` and below carry it out.
 
+pub(crate) mod config;
 pub(crate) mod landlock;
 pub(crate) mod process;
 pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod seccomp;
+pub(crate) mod state;
 
 /// A sandbox's container: every namespace its own, one command under a reaper.
 #[derive(Clone, Debug)]

@@ -39,11 +39,15 @@ pub(crate) enum Side {
 ///
 /// The caller must have one thread: the child gets a copy of the memory with whatever locks other threads held.
 pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
+    start(flags, libc::SIGCHLD as u64, cgroup)
+}
+
+fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
     let mut args = CloneArgs {
         flags: flags | libc::CLONE_PIDFD as u64,
         pidfd: &raw mut pidfd as u64,
-        exit_signal: libc::SIGCHLD as u64,
+        exit_signal,
         ..CloneArgs::default()
     };
     if let Some(cgroup) = cgroup {
@@ -75,6 +79,27 @@ pub(crate) fn cloexec_from(first: i32) -> Result<(), Errno> {
     check(unsafe {
         libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     })
+}
+
+/// Closes every descriptor from `first` up but those of `kept`. close_range(2), kernel 5.9.
+pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut kept: Vec<u32> = kept.iter().map(|each| each.as_raw_fd() as u32).filter(|each| *each >= first).collect();
+    kept.sort_unstable();
+    let mut start = first;
+    for number in kept.into_iter().map(Some).chain([None]) {
+        let last = number.map_or(Some(libc::c_uint::MAX), |number| number.checked_sub(1));
+        if let Some(last) = last.filter(|last| *last >= start) {
+            close_range(start, last)?;
+        }
+        start = number.map_or(libc::c_uint::MAX, |number| number + 1);
+    }
+    Ok(())
+}
+
+/// Makes a process whose parent is ours too, and so a sibling of the caller. clone3(2) with `CLONE_PARENT`; the kernel then wants no exit signal
+/// and uses the caller's.
+pub(crate) fn clone_sibling(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
+    start(flags | libc::CLONE_PARENT as u64, 0, cgroup)
 }
 
 /// Closes every descriptor but `kept`, which must be in rising order. close_range(2), kernel 5.9.

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 
 /// Arguments or environment in the form that execve takes; made before the clone, so that nothing is allocated after it.
 pub(crate) struct Vector {
-    _strings: Vec<CString>,
+    strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
@@ -15,7 +15,14 @@ impl Vector {
     pub(crate) fn new(strings: Vec<CString>) -> Vector {
         // A CString's bytes are on the heap and stay where they are when the CString moves.
         let pointers = strings.iter().map(|each| each.as_ptr()).chain([std::ptr::null()]).collect();
-        Vector { _strings: strings, pointers }
+        Vector { strings, pointers }
+    }
+
+    /// Adds one string at the end.
+    pub(crate) fn push(&mut self, string: CString) {
+        self.pointers.pop();
+        self.pointers.extend([string.as_ptr(), std::ptr::null()]);
+        self.strings.push(string);
     }
 }
 

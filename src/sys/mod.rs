@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
 
+pub(crate) mod attributes;
 pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod exec;
@@ -13,4 +14,5 @@ pub(crate) mod mount;
 pub(crate) mod net;
 pub(crate) mod probe;
 pub(crate) mod seccomp;
+pub(crate) mod signal;
 pub(crate) mod weaken;

@@ -24,6 +24,11 @@ pub(crate) const NOSUID: u64 = 0x2;
 pub(crate) const NODEV: u64 = 0x4;
 pub(crate) const NOEXEC: u64 = 0x8;
 pub(crate) const NOATIME: u64 = 0x10;
+/// The field of which `RELATIME` (0), `NOATIME` and `STRICTATIME` are the values.
+pub(crate) const ATIME: u64 = 0x70;
+pub(crate) const RELATIME: u64 = 0;
+pub(crate) const STRICTATIME: u64 = 0x20;
+pub(crate) const NODIRATIME: u64 = 0x80;
 pub(crate) const IDMAP: u64 = 0x0010_0000;
 pub(crate) const NOSYMFOLLOW: u64 = 0x0020_0000;
 

@@ -1,0 +1,58 @@
+//! `create` and `start`.
+
+use super::arguments::{Arguments, End, Flag, switch, value};
+use super::{Context, Verb};
+use brig::container::Creation;
+use brig::error::{Error, Kind, Result};
+use std::process::ExitCode;
+
+/// The options of `create`, and of `run` with some more.
+pub(super) const FLAGS: [Flag; 9] = [
+    value("bundle", Some('b'), "directory with config.json; the current one if absent"),
+    value("config", Some('f'), "accepted: config.json of the bundle is read"),
+    value("console-socket", None, "unix socket that gets the terminal's master"),
+    value("pidfd-socket", None, "unix socket that gets the first process's pidfd"),
+    value("pid-file", None, "file for the first process's pid"),
+    switch("no-pivot", None, "do not use pivot_root: for hosts on a ramdisk"),
+    switch("no-new-keyring", None, "keep the caller's session keyring"),
+    value("preserve-fds", None, "how many descriptors from 3 on are handed through"),
+    switch("detach", Some('d'), "leave the container running"),
+];
+
+pub(super) const CREATE: Verb =
+    Verb { name: "create", about: "create a container", flags: &FLAGS, end: End::Never, run: create, failure: 1 };
+pub(super) const START: Verb =
+    Verb { name: "start", about: "start a created container", flags: &[], end: End::Never, run: start, failure: 1 };
+
+/// What the options ask for.
+pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creation> {
+    let here =
+        || std::env::current_dir().map_err(|cause| Error::os(Kind::Usage, cause).doing("find the current directory"));
+    Ok(Creation {
+        bundle: arguments.path("bundle")?.map_or_else(here, Ok)?,
+        console_socket: arguments.path("console-socket")?,
+        pidfd_socket: arguments.path("pidfd-socket")?,
+        pid_file: arguments.path("pid-file")?,
+        preserve_fds: arguments.number("preserve-fds")?.unwrap_or(0),
+        no_pivot: arguments.is_on("no-pivot"),
+        no_new_keyring: arguments.is_on("no-new-keyring"),
+        systemd_cgroup: context.systemd_cgroup,
+        no_cgroup: context.no_cgroup,
+        detached: true,
+    })
+}
+
+fn create(context: &Context, arguments: Arguments) -> Result<ExitCode> {
+    let id = context.id(&arguments)?;
+    let created = context
+        .containers
+        .create(&id, &creation(context, &arguments)?)
+        .map_err(|error| error.doing(format!("{} create failed", context.name)))?;
+    created.warnings.iter().for_each(|warning| context.log.warn(warning));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn start(context: &Context, arguments: Arguments) -> Result<ExitCode> {
+    context.containers.start(&context.id(&arguments)?)?;
+    Ok(ExitCode::SUCCESS)
+}

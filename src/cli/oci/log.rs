@@ -1,0 +1,81 @@
+//! Where runc's callers look for what went wrong: a log file of JSON lines or of text, and stderr.
+
+use brig::error::{Error, Kind, Result};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// The log of one command.
+pub(super) struct Log {
+    file: Option<File>,
+    is_json: bool,
+    is_debug: bool,
+}
+
+impl Log {
+    /// Opens the file that the caller named, if it did.
+    pub(super) fn open(path: Option<PathBuf>, format: Option<&str>, is_debug: bool) -> Result<Log> {
+        let is_json = match format {
+            None | Some("" | "text") => false,
+            Some("json") => true,
+            Some(other) => return Err(Error::new(Kind::Usage, format!("invalid log-format: {other}"))),
+        };
+        let open = |path: PathBuf| {
+            let opened = OpenOptions::new().append(true).create(true).mode(0o644).open(&path);
+            opened.map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("open the log `{}`", path.display())))
+        };
+        Ok(Log { file: path.map(open).transpose()?, is_json, is_debug })
+    }
+
+    /// A log on stderr.
+    pub(super) fn plain() -> Log {
+        Log { file: None, is_json: false, is_debug: false }
+    }
+
+    /// What went wrong, on the one line that callers take as the reason.
+    pub(super) fn error(&self, message: &str) {
+        self.line("error", message);
+        if self.file.is_some() {
+            let _ = writeln!(std::io::stderr(), "{message}");
+        }
+    }
+
+    /// What was passed over. A caller may take everything in its file as an error, so it is only written for people: to stderr, or on request.
+    pub(super) fn warn(&self, message: &str) {
+        if self.is_debug || self.file.is_none() {
+            self.line("warning", message);
+        }
+    }
+
+    fn line(&self, level: &str, message: &str) {
+        let time = humantime::format_rfc3339_seconds(SystemTime::now());
+        let line = if self.is_json {
+            serde_json::json!({"level": level, "msg": message, "time": time.to_string()}).to_string()
+        } else {
+            format!("time=\"{time}\" level={level} msg={}", quoted(message))
+        };
+        // There is nowhere else to say that this cannot be said.
+        let _ = match &self.file {
+            Some(file) => (&*file).write_all(format!("{line}\n").as_bytes()),
+            None => writeln!(std::io::stderr(), "{line}"),
+        };
+    }
+}
+
+/// In double quotes, with nothing that a terminal would obey.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for each in text.chars() {
+        match each {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            each if each.is_control() => quoted.extend(each.escape_default()),
+            each => quoted.push(each),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

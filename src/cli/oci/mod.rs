@@ -1,0 +1,217 @@
+//! runc's command line at our top level, for Docker, containerd, Podman and CRI-O: what they pass is taken, and what they parse is printed, as
+//! runc does it.
+//!
+//! Global options come before the verb. A verb is one file with its table of options. This path has no clap: it would cost as much as the rest.
+
+mod arguments;
+mod create;
+mod exec;
+mod features;
+mod freeze;
+mod log;
+mod look;
+mod run;
+mod signal;
+mod spec;
+mod update;
+mod version;
+
+use arguments::{Arguments, End, Flag, parse, switch, usage, value};
+use brig::container::{ContainerId, Containers};
+use brig::error::{Error, Result};
+use log::Log;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Options before the verb.
+const GLOBAL: [Flag; 11] = [
+    value("root", None, "directory of the containers' records"),
+    value("log", None, "file for errors, instead of stderr"),
+    value("log-format", None, "text or json"),
+    value("log-level", None, "accepted and ignored"),
+    value("rootless", None, "accepted: whether we are is found out"),
+    value("criu", None, "accepted and ignored"),
+    value("cgroup-manager", None, "cgroupfs, systemd or disabled"),
+    switch("debug", None, "also write warnings to the log file"),
+    switch("systemd-cgroup", None, "let systemd make the cgroup"),
+    switch("version", Some('v'), "print the version"),
+    switch("help", Some('h'), "print this text"),
+];
+
+/// What every verb gets.
+struct Context {
+    containers: Containers,
+    log: Log,
+    systemd_cgroup: bool,
+    no_cgroup: bool,
+    /// The name by which we were called, for messages.
+    name: String,
+}
+
+impl Context {
+    /// The container that the one positional word names.
+    fn id(&self, arguments: &Arguments) -> Result<ContainerId> {
+        id(arguments.id()?)
+    }
+}
+
+fn id(word: &OsStr) -> Result<ContainerId> {
+    ContainerId::new(&word.to_string_lossy())
+}
+
+/// A verb: its name, its options, where these end, and what it does.
+struct Verb {
+    name: &'static str,
+    about: &'static str,
+    flags: &'static [Flag],
+    end: End,
+    run: fn(&Context, Arguments) -> Result<ExitCode>,
+    /// The exit status of an error before the container's process runs.
+    failure: u8,
+}
+
+const VERBS: [Verb; 17] = [
+    create::CREATE,
+    create::START,
+    run::RUN,
+    exec::EXEC,
+    look::STATE,
+    look::LIST,
+    look::PS,
+    signal::KILL,
+    signal::DELETE,
+    freeze::PAUSE,
+    freeze::RESUME,
+    update::UPDATE,
+    update::EVENTS,
+    spec::SPEC,
+    features::FEATURES,
+    features::CHECKPOINT,
+    features::RESTORE,
+];
+
+/// Runs an OCI verb if the command line names one, or if we were called by another runtime's name; `None` leaves it to the others.
+pub(super) fn main() -> Option<ExitCode> {
+    let mut words = std::env::args_os();
+    let name = words.next().and_then(|word| Path::new(&word).file_name().map(OsStr::to_os_string)).unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
+    let words: Vec<OsString> = words.collect();
+    let stands_in = matches!(name.as_str(), "runc" | "crun");
+    let globals = parse(words.iter().cloned(), &GLOBAL, End::After(1));
+    let verb = match &globals {
+        Ok(globals) => globals.positional.first().and_then(|word| VERBS.iter().find(|verb| word == verb.name)),
+        Err(_) => None,
+    };
+    match (verb, globals) {
+        (Some(verb), Ok(globals)) => Some(run(verb, globals, name)),
+        (None, Ok(globals)) if globals.is_on("version") && globals.positional.is_empty() => Some(version::print(&name)),
+        (None, _) if !stands_in => None,
+        (_, Ok(globals)) => Some(help(&name, globals.positional.first())),
+        (None, Err(error)) | (Some(_), Err(error)) => Some(mistaken(&name, &error)),
+    }
+}
+
+fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
+    let log = match open_log(&globals) {
+        Ok(log) => log,
+        Err(error) => {
+            Log::plain().error(&error.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    let rest = globals.rest.iter().cloned();
+    let arguments = match parse(rest, verb.flags, verb.end) {
+        Ok(arguments) => arguments,
+        Err(error) if globals.rest.iter().any(|word| word == "--help" || word == "-h") => {
+            let _ = error;
+            return verb_help(&name, verb);
+        }
+        Err(error) => {
+            log.error(&error.to_string());
+            return ExitCode::from(verb.failure);
+        }
+    };
+    let done = context(&globals, log, name).and_then(|context| {
+        (verb.run)(&context, arguments).map_err(|error| {
+            context.log.error(&error.to_string());
+            error
+        })
+    });
+    done.unwrap_or(ExitCode::from(verb.failure))
+}
+
+fn open_log(globals: &Arguments) -> Result<Log> {
+    let format = globals.text("log-format")?;
+    let path = match globals.text("log")? {
+        // crun's spelling.
+        Some(path) if path.starts_with("file:") => Some(std::path::PathBuf::from(&path["file:".len()..])),
+        Some(path) if path.starts_with("journald:") || path.starts_with("syslog:") || path.is_empty() => None,
+        _ => globals.path("log")?,
+    };
+    Log::open(path, format.as_deref(), globals.is_on("debug"))
+}
+
+fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
+    let root = globals.path("root")?;
+    if root.as_deref() == Some(Path::new("/")) {
+        let error = usage("option --root: the root directory itself cannot hold the records");
+        log.error(&error.to_string());
+        return Err(error);
+    }
+    let manager = globals.text("cgroup-manager")?;
+    if let Some(other) = manager.as_deref().filter(|word| !["cgroupfs", "systemd", "disabled"].contains(word)) {
+        let error = usage(format!("option --cgroup-manager: `{other}` is none of cgroupfs, systemd, disabled"));
+        log.error(&error.to_string());
+        return Err(error);
+    }
+    Ok(Context {
+        containers: Containers::new(root),
+        log,
+        systemd_cgroup: globals.is_on("systemd-cgroup") || manager.as_deref() == Some("systemd"),
+        no_cgroup: manager.as_deref() == Some("disabled"),
+        name,
+    })
+}
+
+fn mistaken(name: &str, error: &Error) -> ExitCode {
+    println!("Incorrect Usage.\n");
+    print_help(name);
+    Log::plain().error(&error.to_string());
+    ExitCode::FAILURE
+}
+
+fn help(name: &str, verb: Option<&OsString>) -> ExitCode {
+    print_help(name);
+    match verb {
+        Some(verb) if verb != "help" => {
+            Log::plain().error(&format!("No help topic for '{}'", verb.to_string_lossy().escape_debug()));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn print_help(name: &str) {
+    println!("USAGE:\n   {name} [global options] command [command options] [arguments...]\n\nCOMMANDS:");
+    for verb in &VERBS {
+        println!("   {:<12} {}", verb.name, verb.about);
+    }
+    println!("\nGLOBAL OPTIONS:");
+    print_flags(&GLOBAL);
+}
+
+fn verb_help(name: &str, verb: &Verb) -> ExitCode {
+    println!("NAME:\n   {name} {} - {}\n\nOPTIONS:", verb.name, verb.about);
+    print_flags(verb.flags);
+    // Podman asks `checkpoint --help` whether there is such a thing.
+    if verb.name == "checkpoint" || verb.name == "restore" { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn print_flags(flags: &[Flag]) {
+    for flag in flags {
+        let short = flag.short.map(|short| format!(", -{short}")).unwrap_or_default();
+        let value = if flag.takes == arguments::Takes::Value { " value" } else { "" };
+        println!("   {:<32} {}", format!("--{}{short}{value}", flag.name), flag.help);
+    }
+}

@@ -1,0 +1,150 @@
+//! `run`: create, start, and in the foreground wait, pass signals on and serve the terminal.
+
+use super::arguments::{Arguments, End, Flag, switch};
+use super::{Context, Verb, create};
+use crate::cli::terminal::Raw;
+use brig::error::{Context as _, Kind, Result};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use rustix::termios::{tcgetwinsize, tcsetwinsize};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+const FLAGS: [Flag; 11] = {
+    let mut flags = [switch("keep", None, "do not remove the container when it has ended"); 11];
+    let mut index = 0;
+    while index < create::FLAGS.len() {
+        flags[index] = create::FLAGS[index];
+        index += 1;
+    }
+    flags[10] = switch("no-subreaper", None, "accepted and ignored");
+    flags
+};
+
+pub(super) const RUN: Verb =
+    Verb { name: "run", about: "create and start a container", flags: &FLAGS, end: End::Never, run, failure: 1 };
+
+fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
+    let id = context.id(&arguments)?;
+    let mut wish = create::creation(context, &arguments)?;
+    wish.detached = arguments.is_on("detach");
+    let signals = if wish.detached { None } else { Some(Signals::block()?) };
+    let failed = |error: brig::error::Error| error.doing(format!("{} run failed", context.name));
+    let mut created = context.containers.create(&id, &wish).map_err(failed)?;
+    created.warnings.iter().for_each(|warning| context.log.warn(warning));
+    if let Err(error) = created.start() {
+        created.discard();
+        return Err(failed(error));
+    }
+    let Some(signals) = signals else { return Ok(ExitCode::SUCCESS) };
+    let (pid, console) = (created.pid(), created.take_console());
+    drop(created); // and its lock: others may look while it runs
+    let status = serve(&signals, pid, console)?;
+    if !arguments.is_on("keep") {
+        context.containers.delete(&id, true)?.iter().for_each(|words| context.log.warn(words));
+    }
+    Ok(ExitCode::from(status))
+}
+
+/// The signals that are for the process inside, read one by one.
+pub(super) struct Signals(SignalFd);
+
+impl Signals {
+    /// Takes them over; what is started afterwards unblocks them for itself.
+    pub(super) fn block() -> Result<Signals> {
+        let mut set = SigSet::all();
+        // Faults of our own, and what a missing reader causes, are ours.
+        for own in [Signal::SIGURG, Signal::SIGPIPE, Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE] {
+            set.remove(own);
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None).failing(Kind::Internal, || "take over the signals")?;
+        SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .failing(Kind::Internal, || "take over the signals")
+            .map(Signals)
+    }
+}
+
+/// Waits for a child, passing signals on and copying between our terminal and its own; its exit status.
+pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Result<u8> {
+    let step = || "wait for the process";
+    let child = Pid::from_raw(pid).ok_or_else(|| brig::error::Error::new(Kind::Internal, "a process without a pid"))?;
+    let process = pidfd_open(child, PidfdFlags::empty()).failing(Kind::Lost, step)?;
+    let stdin = rustix::stdio::stdin();
+    let raw = if console.is_some() && rustix::termios::isatty(stdin) { Some(Raw::enter()?) } else { None };
+    resize(console.as_ref());
+    let (mut reads_input, mut ended) = (console.is_some(), false);
+    let mut open = console.is_some();
+    while !ended || open {
+        let mut watched = vec![PollFd::new(&process, PollFlags::IN), PollFd::new(&signals.0, PollFlags::IN)];
+        if ended {
+            watched.clear(); // only what is left of its output
+        }
+        let first = watched.len();
+        if let (Some(console), true) = (&console, open) {
+            watched.push(PollFd::new(console, PollFlags::IN));
+            if reads_input && !ended {
+                watched.push(PollFd::new(&stdin, PollFlags::IN));
+            }
+        }
+        match poll(&mut watched, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other.failing(Kind::Lost, step)?,
+        };
+        let ready = |index: usize| watched.get(index).is_some_and(|each| !each.revents().is_empty());
+        let (process_ready, signal_ready) = (first > 0 && ready(0), first > 0 && ready(1));
+        let (output_ready, input_ready) = (ready(first), ready(first + 1));
+        drop(watched);
+        if signal_ready {
+            pass(signals, &process, console.as_ref())?;
+        }
+        if let (Some(console), true) = (&console, input_ready) {
+            reads_input = copy(stdin, console.as_fd());
+        }
+        if let (Some(console), true) = (&console, output_ready) {
+            // EIO says that nobody has the terminal open any more.
+            open = copy(console.as_fd(), rustix::stdio::stdout());
+        }
+        ended |= process_ready;
+    }
+    drop(raw);
+    let status = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED).failing(Kind::Lost, step)?;
+    let code = status
+        .and_then(|status| status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)));
+    Ok(code.unwrap_or(255) as u8)
+}
+
+fn pass(signals: &Signals, process: &OwnedFd, console: Option<&OwnedFd>) -> Result<()> {
+    while let Ok(Some(info)) = signals.0.read_signal() {
+        match Signal::try_from(info.ssi_signo as i32) {
+            Ok(Signal::SIGCHLD) => {}
+            Ok(Signal::SIGWINCH) if console.is_some() => resize(console),
+            _ => brig::container::signal_process(process.as_fd(), info.ssi_signo as i32)?,
+        }
+    }
+    Ok(())
+}
+
+/// Gives the container's terminal our own one's size.
+fn resize(console: Option<&OwnedFd>) {
+    if let (Some(console), Ok(size)) = (console, tcgetwinsize(rustix::stdio::stdin())) {
+        // Without a size it is a terminal all the same.
+        let _ = tcsetwinsize(console, size);
+    }
+}
+
+/// Copies what there is; `false` at the end.
+fn copy(from: impl AsFd, to: impl AsFd) -> bool {
+    let mut bytes = [0_u8; 16384];
+    let Ok(length @ 1..) = rustix::io::read(&from, &mut bytes) else { return false };
+    let mut rest = &bytes[..length];
+    while !rest.is_empty() {
+        match rustix::io::write(&to, rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}

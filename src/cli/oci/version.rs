@@ -1,0 +1,19 @@
+//! `--version`: the lines that callers read. go-runc wants the first to begin with `runc version` when we are called so; Docker looks for
+//! `version` and `commit:`.
+
+use crate::cli::output;
+use std::process::ExitCode;
+
+/// The newest version of the specification that is carried out.
+const SPECIFICATION: &str = "1.3.0";
+
+pub(super) fn print(name: &str) -> ExitCode {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
+    output::lines([
+        format!("{name} version {version}"),
+        format!("commit: brig-{version}"),
+        format!("spec: {SPECIFICATION}"),
+    ]);
+    ExitCode::SUCCESS
+}

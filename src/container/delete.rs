@@ -1,0 +1,83 @@
+//! `delete`: all that is left of a container goes.
+
+use super::Containers;
+use super::id::ContainerId;
+use super::record::{Place, Record};
+use super::signal::{hold, send};
+use crate::cgroup::Cgroup;
+use crate::error::{Context, Error, Kind, Result};
+use crate::hooks;
+use crate::spec::state::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// How long a killed process may take to be gone: one in an uninterruptible sleep is not ours to wait for.
+const KILL_WAIT: Duration = Duration::from_secs(10);
+
+impl Containers {
+    /// Removes a container, and returns what its `poststop` hooks said against it. With `force` one that runs is killed, one that is not there is
+    /// removed already, and one of which nothing can be read is swept away.
+    pub fn delete(&self, id: &ContainerId, force: bool) -> Result<Vec<String>> {
+        let place = match Place::find(&self.root, id) {
+            Err(error) if force && error.kind() == Kind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let record = match place.read() {
+            Err(_) if force => {
+                place.remove()?;
+                return Ok(Vec::new());
+            }
+            other => other?,
+        };
+        match record.status(&place.path) {
+            Status::Stopped => {}
+            // Nobody can start it any more: that it waits is no reason to keep it. runc has it so.
+            Status::Created | Status::Creating => kill(&record)?,
+            _ if force => kill(&record)?,
+            other => {
+                let words = format!("cannot delete container {id} that is not stopped: {}", other.word());
+                return Err(Error::new(Kind::State, words).hint("kill it first, or pass --force"));
+            }
+        }
+        destroy(&place, &record)
+    }
+}
+
+fn kill(record: &Record) -> Result<()> {
+    if let Some(process) = hold(record)? {
+        send(record, Signal::KILL).or_else(|error| if error.kind() == Kind::State { Ok(()) } else { Err(error) })?;
+        if let Some(group) = &record.cgroup {
+            // A frozen process does not die on v1. Where nothing can be frozen there is nothing to thaw.
+            let _ = Cgroup::open(group)?.thaw();
+        }
+        let wait = Timespec { tv_sec: KILL_WAIT.as_secs() as i64, tv_nsec: 0 };
+        let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
+            .failing(Kind::State, || "wait for the container's end")?;
+        if gone == 0 {
+            return Err(Error::new(Kind::State, "container init still running"));
+        }
+    }
+    Ok(())
+}
+
+/// Removes what a container without a first process has left: other processes, cgroup, directory; then the last hooks run, whose failure stops
+/// nothing.
+pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
+    if let Some(group) = &record.cgroup {
+        let group = Cgroup::open(group)?;
+        if !group.is_gone() {
+            if !record.own_pids || !group.processes()?.is_empty() {
+                group.kill()?;
+                group.wait_until_empty(KILL_WAIT)?;
+            }
+            group.remove().map_err(Error::from)?;
+        }
+    }
+    // Without a readable copy no hook is known.
+    let hooks = place.config().map(|config| config.hooks.poststop).unwrap_or_default();
+    place.remove()?;
+    let state = record.state(Status::Stopped);
+    let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), &state).err());
+    Ok(failed.map(|error| error.to_string()).collect())
+}

@@ -1,0 +1,275 @@
+//! `exec`: another process in a running container.
+
+use super::create::{check_preserved, limit, unable};
+use super::id::ContainerId;
+use super::record::{Place, Record};
+use super::{Containers, prepare, signal, socket};
+use crate::cgroup::Cgroup;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Durability};
+use crate::process::{self, Command, Join, Managed, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
+use crate::seccomp;
+use crate::spec::config::Config;
+use crate::spec::config::check::check_process;
+use crate::spec::config::process::{Capabilities, Process};
+use crate::spec::state::Status;
+use crate::sys::attributes::take_descriptor;
+use rustix::process::Signal;
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// What is to run, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    /// A file with a whole `process`; everything below but what concerns our own side is then of no weight.
+    pub process: Option<PathBuf>,
+    /// The program and its arguments.
+    pub args: Vec<String>,
+    /// The working directory, if another than the container's.
+    pub cwd: Option<String>,
+    /// Variables, `NAME=VALUE`, added to the container's.
+    pub env: Vec<String>,
+    /// Whether it gets a terminal.
+    pub tty: bool,
+    /// User and group, if others than the container's.
+    pub user: Option<(u32, Option<u32>)>,
+    /// More groups.
+    pub additional_gids: Vec<u32>,
+    /// SELinux's label.
+    pub label: Option<String>,
+    /// AppArmor's profile.
+    pub apparmor: Option<String>,
+    /// no_new_privs, if another value than the container's.
+    pub no_new_privileges: Option<bool>,
+    /// Capabilities added to the container's.
+    pub capabilities: Vec<String>,
+    /// Groups below the container's, `[CONTROLLERS:]PATH`.
+    pub cgroups: Vec<String>,
+    /// Also in a paused container.
+    pub ignore_paused: bool,
+    /// A unix socket that gets the terminal's master.
+    pub console_socket: Option<PathBuf>,
+    /// A unix socket that gets the pidfd.
+    pub pidfd_socket: Option<PathBuf>,
+    /// A file for the pid.
+    pub pid_file: Option<PathBuf>,
+    /// Whether the caller goes away.
+    pub detached: bool,
+    /// How many descriptors from 3 on are handed through.
+    pub preserve_fds: u32,
+}
+
+/// A process that runs in the container.
+#[derive(Debug)]
+pub struct Executed {
+    spawned: Spawned,
+    console: Option<OwnedFd>,
+}
+
+impl Containers {
+    /// Starts a process in a running container, and returns when its program has taken over.
+    pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
+        let place = Place::find(&self.root, id)?;
+        let record = place.read()?;
+        match record.status(&place.path) {
+            Status::Running | Status::Created => {}
+            Status::Paused if wish.ignore_paused => {}
+            Status::Paused => {
+                return Err(refuse("cannot exec in a paused container (use --ignore-paused to override)"));
+            }
+            Status::Stopped | Status::Creating => return Err(refuse("cannot exec in a stopped container")),
+        }
+        let config = place.config()?;
+        let process = process(&config, wish)?;
+        check_process(&process)?;
+        check_preserved(wish.preserve_fds)?;
+        if process.terminal && wish.detached && wish.console_socket.is_none() {
+            return Err(Error::new(
+                Kind::Usage,
+                "cannot allocate tty if runc will detach without setting console socket",
+            ));
+        }
+        if wish.console_socket.is_some() && !(process.terminal && wish.detached) {
+            return Err(Error::new(Kind::Usage, "cannot use console socket if runc will not detach or allocate tty"));
+        }
+        let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;
+        let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
+        let group = match group {
+            Some(group) if !wish.cgroups.is_empty() => {
+                Some(group.below(&wish.cgroups.iter().map(String::as_str).collect::<Vec<_>>())?)
+            }
+            other => other,
+        };
+        let plan = plan(&config, &process, wish, init, record.pid, group.as_ref())?;
+        let spawned = match process::join(plan) {
+            Ok(spawned) => spawned,
+            // The container's init may have moved itself into a group below (systemd does), where the rest of it is now.
+            Err((Refused::Group(_), mut plan)) if wish.cgroups.is_empty() => {
+                let group = group.as_ref().map(|group| group.of_process(record.pid)).transpose()?;
+                let directory =
+                    group.as_ref().and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
+                plan.cgroup = directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?;
+                process::join(*plan).map_err(|(refused, _)| reason(refused)).map_err(unable)?
+            }
+            Err((refused, _)) => return Err(unable(reason(refused))),
+        };
+        let mut running = Executed { spawned, console: None };
+        match running.settle(wish, &config, &process, &record) {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                // Nothing of it may stay. If it has ended already, so much the better.
+                let _ = running.spawned.signal(Signal::KILL);
+                running.spawned.reap()?;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn reason(refused: Refused) -> Error {
+    match refused {
+        Refused::Group(error) | Refused::Other(error) => error,
+    }
+}
+
+fn refuse(words: &str) -> Error {
+    Error::new(Kind::State, words)
+}
+
+impl Executed {
+    /// Follows it until its program has taken over.
+    fn settle(&mut self, wish: &Execution, config: &Config, process: &Process, record: &Record) -> Result<()> {
+        if let Some(path) = &wish.pid_file {
+            files::replace(path, self.spawned.pid.to_string().as_bytes(), 0o644, Durability::Cached)?;
+        }
+        if let Some(path) = &wish.pidfd_socket {
+            socket::send(path, "setns", self.spawned.pidfd())?;
+        }
+        loop {
+            match self.spawned.receive()? {
+                None => return Ok(()),
+                Some(Message::Limits) => {
+                    limit(self.spawned.pid, &prepare::rlimits(process)?).map_err(unable)?;
+                    self.spawned.go()?;
+                }
+                Some(Message::Failed(error)) => return Err(unable(error)),
+                Some(Message::Console(master)) => match &wish.console_socket {
+                    Some(path) => socket::send_console(path, &master)?,
+                    None => self.console = Some(master),
+                },
+                Some(Message::Listener(number)) => {
+                    let listener = take_descriptor(self.spawned.pidfd(), number)
+                        .failing(Kind::Seccomp, || "fetch the filter's listener")?;
+                    if let Some(profile) = &config.linux.seccomp {
+                        let state =
+                            crate::spec::state::State { pid: self.spawned.pid, ..record.state(Status::Running) };
+                        socket::send_listener(profile, &listener, &state)?;
+                    }
+                }
+                Some(other) => return Err(Error::new(Kind::Lost, format!("it said something out of turn: {other:?}"))),
+            }
+        }
+    }
+
+    /// The process, in our PID namespace.
+    pub fn pid(&self) -> i32 {
+        self.spawned.pid
+    }
+
+    /// Takes the terminal's master, if this process is to serve it.
+    pub fn take_console(&mut self) -> Option<OwnedFd> {
+        self.console.take()
+    }
+}
+
+/// The process of the container's configuration, changed by what the command line says.
+fn process(config: &Config, wish: &Execution) -> Result<Process> {
+    if let Some(path) = &wish.process {
+        let bytes = files::read_bounded(path, 4 << 20)?;
+        return serde_json::from_slice(&bytes)
+            .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())));
+    }
+    let mut process = config.process.clone().unwrap_or_default();
+    process.args.clone_from(&wish.args);
+    process.terminal = wish.tty;
+    process.env.extend(wish.env.iter().cloned());
+    if let Some(cwd) = &wish.cwd {
+        process.cwd.clone_from(cwd);
+    }
+    if let Some((uid, gid)) = wish.user {
+        process.user.uid = uid;
+        process.user.gid = gid.unwrap_or(process.user.gid);
+    }
+    process.user.additional_gids.extend(&wish.additional_gids);
+    if let Some(label) = &wish.label {
+        process.selinux_label.clone_from(label);
+    }
+    if let Some(profile) = &wish.apparmor {
+        process.apparmor_profile.clone_from(profile);
+    }
+    process.no_new_privileges = wish.no_new_privileges.unwrap_or(process.no_new_privileges);
+    if !wish.capabilities.is_empty() {
+        let sets = process.capabilities.get_or_insert_with(Capabilities::default);
+        for set in [&mut sets.bounding, &mut sets.effective, &mut sets.permitted] {
+            set.extend(wish.capabilities.iter().cloned());
+        }
+        // Never inheritable by itself (CVE-2022-29162); ambient only where the container has such a set.
+        if sets.inheritable.is_some() {
+            sets.ambient.extend(wish.capabilities.iter().cloned());
+        }
+    }
+    Ok(process)
+}
+
+fn plan(
+    config: &Config,
+    process: &Process,
+    wish: &Execution,
+    init: OwnedFd,
+    pid: i32,
+    group: Option<&Cgroup>,
+) -> Result<Join> {
+    let (identity, _) = prepare::identity(process);
+    let (environment, home_is_missing) = prepare::environment(process);
+    let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
+    let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
+    let mut attributes = attributes::plan(process, None)?;
+    let affinity = process.exec_cpu_affinity.as_ref();
+    let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
+    attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten();
+    let seccomp = config.linux.seccomp.as_ref().map(seccomp::compile).transpose()?;
+    let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
+    Ok(Join {
+        init,
+        pid,
+        cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
+        cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
+        first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),
+        oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
+        command: Command {
+            identity,
+            attributes,
+            rlimits: Vec::new(),
+            landlock: None,
+            seccomp: seccomp.map_or_else(|| Cow::Owned(seccomp::Program::nothing()), Cow::Owned),
+            directory: PathBuf::from(&process.cwd),
+            vectors,
+            managed: Some(Managed {
+                preserved: wish.preserve_fds,
+                home_is_missing,
+                gate: None,
+                rlimits: prepare::rlimits(process)?,
+                hooks: Vec::new(),
+                state: Default::default(),
+                controlling_terminal: process.terminal,
+            }),
+        },
+        stdio: if process.terminal {
+            Stdio::Terminal(prepare::terminal(process.console_size))
+        } else {
+            Stdio::Inherited
+        },
+    })
+}

@@ -1,0 +1,117 @@
+//! `pause`, `resume`, `update`, `events`: what a container's cgroup can do.
+
+use super::Containers;
+use super::id::ContainerId;
+use super::record::{Place, Record};
+use crate::cgroup::{Cgroup, CgroupPath, Hierarchy};
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::resources::Resources;
+use crate::spec::state::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+impl Containers {
+    /// Stops every process of a container.
+    pub fn pause(&self, id: &ContainerId) -> Result<()> {
+        let (place, record, group) = self.with_group(id)?;
+        match record.status(&place.path) {
+            Status::Running | Status::Created => group.freeze(),
+            other => Err(Error::new(Kind::State, format!("container not running or created: {}", other.word()))),
+        }
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self, id: &ContainerId) -> Result<()> {
+        let (place, record, group) = self.with_group(id)?;
+        match record.status(&place.path) {
+            Status::Paused => group.thaw(),
+            _ => Err(Error::new(Kind::State, "container not paused")),
+        }
+    }
+
+    /// Changes the limits that `limits` names; the others stay.
+    pub fn update(&self, id: &ContainerId, limits: &Resources) -> Result<()> {
+        let (place, mut record, mut group) = self.with_group(id)?;
+        if record.status(&place.path) == Status::Stopped {
+            return Err(Error::new(Kind::State, "container not running"));
+        }
+        // Which devices may be used is not for update to say.
+        let limits = Resources { devices: Vec::new(), ..limits.clone() };
+        group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
+        group.update(&limits)?;
+        record.cgroup = Some(group.record());
+        place.write(&record)
+    }
+
+    /// What a container uses, as one line of JSON.
+    pub fn stats(&self, id: &ContainerId) -> Result<String> {
+        let (place, record, group) = self.with_group(id)?;
+        if record.status(&place.path) == Status::Stopped {
+            return Err(Error::new(Kind::State, "container is not running"));
+        }
+        event("stats", id, Some(&group.stats()))
+    }
+
+    /// Hands `print` a line of JSON every `interval`, and one each time that the kernel killed for want of memory, until the container has ended.
+    pub fn events(&self, id: &ContainerId, interval: Duration, mut print: impl FnMut(String)) -> Result<()> {
+        let (place, record, group) = self.with_group(id)?;
+        let init = super::signal::hold(&record)?.ok_or_else(|| Error::new(Kind::State, "container is not running"))?;
+        drop(place); // others may change the container while we look
+        let notifier = group.oom_notifier()?;
+        let mut kills = group.evidence()?.oom_kills;
+        let mut next = Instant::now() + interval;
+        loop {
+            let left = next.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut watched = vec![PollFd::new(&init, PollFlags::IN)];
+            watched.extend(notifier.as_ref().map(|notifier| PollFd::new(notifier, PollFlags::IN)));
+            match poll(&mut watched, Some(&wait)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.failing(Kind::State, || "watch the container")?,
+            };
+            let ended = !watched[0].revents().is_empty();
+            if let Some(notifier) =
+                notifier.as_ref().filter(|_| watched.get(1).is_some_and(|each| !each.revents().is_empty()))
+            {
+                // What it says is counted elsewhere; read, it is quiet until the next time.
+                let _ = rustix::io::read(notifier, &mut [0_u8; 4096]);
+            }
+            // The group may be gone together with the container.
+            let now = group.evidence().map_or(kills, |evidence| evidence.oom_kills);
+            for _ in kills..now {
+                print(event::<()>("oom", id, None)?);
+            }
+            kills = now;
+            if ended {
+                return Ok(());
+            }
+            if Instant::now() >= next {
+                print(event("stats", id, Some(&group.stats()))?);
+                next += interval;
+            }
+        }
+    }
+
+    fn with_group(&self, id: &ContainerId) -> Result<(Place, Record, Cgroup)> {
+        let place = Place::find(&self.root, id)?;
+        let record = place.read()?;
+        let group = record.cgroup.as_ref().ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
+        let group = Cgroup::open(group)?;
+        Ok((place, record, group))
+    }
+}
+
+#[derive(Serialize)]
+struct Event<'a, T> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a T>,
+}
+
+fn event<T: Serialize>(kind: &str, id: &ContainerId, data: Option<&T>) -> Result<String> {
+    serde_json::to_string(&Event { kind, id: id.as_str(), data })
+        .map_err(|cause| Error::new(Kind::Internal, cause.to_string()))
+}

@@ -1,0 +1,91 @@
+//! `state`, `list`, `ps`: what is there.
+
+use super::Containers;
+use super::id::ContainerId;
+use super::record::{self, Place, Record};
+use crate::cgroup::Cgroup;
+use crate::error::{Error, Kind, Result};
+use crate::spec::state::Status;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What callers are shown of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    /// The version of the specification that its configuration was written for.
+    pub oci_version: String,
+    /// Its name.
+    pub id: String,
+    /// Its first process; 0 when that has ended.
+    pub pid: i32,
+    /// Where in its life it is.
+    pub status: Status,
+    /// Where its bundle was.
+    pub bundle: String,
+    /// Its root directory on the host.
+    pub rootfs: String,
+    /// When it was created, RFC 3339 with nanoseconds.
+    pub created: String,
+    /// The caller's notes.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Who made it.
+    pub owner: String,
+}
+
+impl Containers {
+    /// What is known of one container.
+    pub fn state(&self, id: &ContainerId) -> Result<Snapshot> {
+        let path = self.root.join(id.as_str());
+        let record = record::read(&path)?;
+        Ok(snapshot(record, &path))
+    }
+
+    /// All containers, by name. What cannot be read is returned as a sentence instead.
+    pub fn list(&self) -> Result<(Vec<Snapshot>, Vec<String>)> {
+        let entries = match std::fs::read_dir(&self.root) {
+            // Nobody has made a container yet; a directory that the caller named himself must be there.
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound && self.is_default => {
+                return Ok(Default::default());
+            }
+            other => other.map_err(|cause| crate::files::failed(cause, format!("read `{}`", self.root.display())))?,
+        };
+        let (mut found, mut broken) = (Vec::new(), Vec::new());
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            match record::read(&entry.path()) {
+                Ok(record) => found.push(snapshot(record, &entry.path())),
+                // It is being made or removed at this moment.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) => broken.push(format!("load container {}: {error}", entry.file_name().to_string_lossy())),
+            }
+        }
+        found.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok((found, broken))
+    }
+
+    /// The processes of a container, by their pids on the host.
+    pub fn processes(&self, id: &ContainerId) -> Result<Vec<i32>> {
+        let record = Place::find(&self.root, id)?.read()?;
+        let group = record.cgroup.ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
+        let mut pids = Cgroup::open(&group)?.processes()?;
+        pids.sort_unstable();
+        Ok(pids)
+    }
+}
+
+fn snapshot(record: Record, path: &std::path::Path) -> Snapshot {
+    let status = record.status(path);
+    let owner = nix::unistd::User::from_uid(record.owner.into()).ok().flatten();
+    Snapshot {
+        pid: if status == Status::Stopped { 0 } else { record.pid },
+        status,
+        oci_version: record.oci_version,
+        id: record.id,
+        bundle: record.bundle,
+        rootfs: record.rootfs,
+        created: record.created,
+        annotations: record.annotations,
+        owner: owner.map_or_else(|| format!("#{}", record.owner), |user| user.name),
+    }
+}

@@ -1,0 +1,257 @@
+//! From a checked config.json to a plan for init. Pure but for what must be opened beforehand: every refusal is made here, before anything is.
+
+use crate::error::{Error, Kind, Result};
+use crate::mounts::bundle::{Bundle, Entry, Mount};
+use crate::mounts::options::{self, Reach};
+use crate::mounts::{Ids, device};
+use crate::ns::{self, IdMap, Maps, Namespaces};
+use crate::process::{Capabilities, Identity, UserNamespace};
+use crate::spec::config::check::{clean, has, sysctl_path};
+use crate::spec::config::linux::{Device, IdMapping, NamespaceKind};
+use crate::spec::config::process::{self as wish, Process};
+use crate::spec::config::{self, Config};
+use crate::spec::resources::{DeviceRule, Resources};
+use caps::Capability;
+use rustix::fs::FileType;
+use rustix::mount::MountPropagationFlags;
+use rustix::process::{Resource, Rlimit};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The namespaces of the container, and its user namespace.
+pub(super) fn namespaces(config: &Config) -> (Namespaces, UserNamespace) {
+    let mut plan = Namespaces::default();
+    let mut user = UserNamespace::Callers;
+    for namespace in &config.linux.namespaces {
+        match (namespace.kind, namespace.path.is_empty()) {
+            (NamespaceKind::User, true) => {
+                user = UserNamespace::Mapped(Maps {
+                    uid: lines(&config.linux.uid_mappings),
+                    gid: lines(&config.linux.gid_mappings),
+                });
+            }
+            (NamespaceKind::User, false) => user = UserNamespace::Joined(namespace.path.clone().into()),
+            (NamespaceKind::Cgroup, true) => plan.cgroup = true,
+            // Offsets must be written before somebody is in the namespace, so that one is made by the parent.
+            (NamespaceKind::Time, true) if !config.linux.time_offsets.is_empty() => {
+                for (clock, offset) in &config.linux.time_offsets {
+                    plan.time_offsets.push_str(&format!("{clock} {} {}\n", offset.secs, offset.nanosecs));
+                }
+            }
+            (kind, true) => plan.made |= ns::flag(kind),
+            (kind, false) => plan.joined.push((kind, namespace.path.clone().into())),
+        }
+    }
+    (plan, user)
+}
+
+fn lines(maps: &[IdMapping]) -> Vec<IdMap> {
+    maps.iter().map(|line| IdMap { inside: line.container_id, outside: line.host_id, size: line.size }).collect()
+}
+
+/// Who the process is. What the names of capabilities are that nobody knows is returned as well: they are ignored, with a warning.
+pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
+    let mut unknown = Vec::new();
+    let mut set = |names: &[String]| {
+        names.iter().fold(0, |bits, name| match Capability::from_str(name) {
+            Ok(capability) => bits | capability.bitmask(),
+            Err(_) => {
+                unknown.push(name.clone());
+                bits
+            }
+        })
+    };
+    let capabilities = process.capabilities.as_ref().map_or_else(Capabilities::default, |wish| Capabilities {
+        bounding: set(&wish.bounding),
+        effective: set(&wish.effective),
+        permitted: set(&wish.permitted),
+        inheritable: set(wish.inheritable.as_deref().unwrap_or_default()),
+        ambient: set(&wish.ambient),
+    });
+    let user = &process.user;
+    let identity = Identity {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.additional_gids.clone(),
+        // As runc has it, where the specification leaves it open.
+        umask: Some(user.umask.unwrap_or(0o022)),
+        capabilities,
+        no_new_privileges: process.no_new_privileges,
+    };
+    (identity, unknown)
+}
+
+/// The environment: of two variables with one name the last holds. The boolean says whether HOME is missing.
+pub(super) fn environment(process: &Process) -> (Vec<(OsString, OsString)>, bool) {
+    let mut variables: Vec<(OsString, OsString)> = Vec::with_capacity(process.env.len());
+    for (name, value) in process.env.iter().filter_map(|each| each.split_once('=')) {
+        match variables.iter_mut().find(|(known, _)| known == name) {
+            Some((_, old)) => *old = value.into(),
+            None => variables.push((name.into(), value.into())),
+        }
+    }
+    let missing = !variables.iter().any(|(name, value)| name == "HOME" && !value.is_empty());
+    if missing {
+        variables.retain(|(name, _)| name != "HOME");
+    }
+    (variables, missing)
+}
+
+/// setrlimit(2)'s names and values.
+pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
+    const NAMES: [(&str, Resource); 16] = [
+        ("RLIMIT_AS", Resource::As),
+        ("RLIMIT_CORE", Resource::Core),
+        ("RLIMIT_CPU", Resource::Cpu),
+        ("RLIMIT_DATA", Resource::Data),
+        ("RLIMIT_FSIZE", Resource::Fsize),
+        ("RLIMIT_LOCKS", Resource::Locks),
+        ("RLIMIT_MEMLOCK", Resource::Memlock),
+        ("RLIMIT_MSGQUEUE", Resource::Msgqueue),
+        ("RLIMIT_NICE", Resource::Nice),
+        ("RLIMIT_NOFILE", Resource::Nofile),
+        ("RLIMIT_NPROC", Resource::Nproc),
+        ("RLIMIT_RSS", Resource::Rss),
+        ("RLIMIT_RTPRIO", Resource::Rtprio),
+        ("RLIMIT_RTTIME", Resource::Rttime),
+        ("RLIMIT_SIGPENDING", Resource::Sigpending),
+        ("RLIMIT_STACK", Resource::Stack),
+    ];
+    let value = |number: u64| (number != u64::MAX).then_some(number);
+    process
+        .rlimits
+        .iter()
+        .map(|limit| {
+            let found = NAMES.iter().find(|(name, _)| *name == limit.kind);
+            let (_, resource) =
+                found.ok_or_else(|| Error::new(Kind::Spec, format!("invalid rlimit type: `{}`", limit.kind)))?;
+            Ok((*resource, Rlimit { current: value(limit.soft), maximum: value(limit.hard) }))
+        })
+        .collect()
+}
+
+/// The limits, with the device rules that every container gets after its own: nodes of any device can be made, the default ones used.
+pub(super) fn resources(config: &Config) -> Resources {
+    let mut resources = config.linux.resources.clone().unwrap_or_default();
+    if resources.devices.is_empty() {
+        return resources;
+    }
+    let mut allow = |kind: &str, major: Option<i64>, minor: Option<i64>, access: &str| {
+        resources.devices.push(DeviceRule {
+            allow: true,
+            kind: Some(kind.into()),
+            major,
+            minor,
+            access: Some(access.into()),
+        });
+    };
+    allow("c", None, None, "m");
+    allow("b", None, None, "m");
+    for (major, minor) in [(1, 3), (1, 8), (1, 7), (5, 0), (1, 5), (1, 9)] {
+        allow("c", Some(major), Some(minor), "rwm");
+    }
+    allow("c", Some(136), None, "rwm"); // the pseudo-terminals of devpts
+    allow("c", Some(5), Some(2), "rwm"); // their multiplexer
+    resources
+}
+
+/// The root as init will build it; `groups` are the container's own cgroups.
+pub(super) fn bundle(
+    config: &Config,
+    directory: &Path,
+    entry: Entry,
+    groups: Vec<(String, PathBuf)>,
+) -> Result<Bundle> {
+    let linux = &config.linux;
+    let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
+    let root = absolute(directory, &wish.path);
+    let root = root.canonicalize().map_err(|cause| {
+        let hint = "make the directory that `root.path` names";
+        Error::os(Kind::Spec, cause).doing(format!("find the root `{}`", root.display())).hint(hint)
+    })?;
+    let mounts = config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
+    let paths = |list: &[String]| list.iter().map(|path| PathBuf::from(clean(path))).collect();
+    Ok(Bundle {
+        root,
+        read_only: wish.readonly,
+        own_mounts: has(config, NamespaceKind::Mount),
+        entry,
+        propagation: propagation(&linux.rootfs_propagation),
+        mounts,
+        devices: linux.devices.iter().map(node).collect(),
+        owner: Ids::default(),
+        masked: paths(&linux.masked_paths),
+        read_only_paths: paths(&linux.readonly_paths),
+        groups,
+    })
+}
+
+fn absolute(directory: &Path, path: &str) -> PathBuf {
+    directory.join(path)
+}
+
+fn propagation(word: &str) -> Option<MountPropagationFlags> {
+    use MountPropagationFlags as P;
+    let (recursive, word) = word.strip_prefix('r').map_or((false, word), |rest| (true, rest));
+    let flags = match word {
+        "shared" => P::SHARED,
+        "slave" => P::DOWNSTREAM,
+        "private" => P::PRIVATE,
+        "unbindable" => P::UNBINDABLE,
+        _ => return None,
+    };
+    Some(if recursive { flags | P::REC } else { flags })
+}
+
+fn mount(config: &Config, directory: &Path, wish: &config::Mount) -> Result<Mount> {
+    let mut options = options::parse(&wish.destination, &wish.options)?;
+    let maps = if !wish.uid_mappings.is_empty() {
+        Some(Maps { uid: lines(&wish.uid_mappings), gid: lines(&wish.gid_mappings) })
+    } else if options.idmap.is_some() && !config.linux.uid_mappings.is_empty() {
+        Some(Maps { uid: lines(&config.linux.uid_mappings), gid: lines(&config.linux.gid_mappings) })
+    } else if options.idmap.is_some() {
+        let words =
+            format!("mount `{}`: `idmap` needs mappings, or a user namespace of the container", wish.destination);
+        return Err(Error::new(Kind::Spec, words));
+    } else {
+        None
+    };
+    if maps.is_some() {
+        options.idmap = options.idmap.or(Some(Reach::One));
+        if options.bind.is_none() {
+            let words = format!("mount `{}`: only bind mounts can be id-mapped", wish.destination);
+            return Err(Error::new(Kind::Spec, words));
+        }
+    }
+    let userns = maps.as_ref().map(|maps| ns::mapped(maps).map(|made| made.userns)).transpose()?;
+    let source = if options.bind.is_some() { absolute(directory, &wish.source) } else { PathBuf::from(&wish.source) };
+    let label = config.linux.mount_label.clone();
+    Ok(Mount { at: clean(&wish.destination).into(), kind: wish.kind.clone(), source, options, userns, label })
+}
+
+fn node(wish: &Device) -> device::Node {
+    let kind = match wish.kind.as_str() {
+        "b" => FileType::BlockDevice,
+        "p" => FileType::Fifo,
+        _ => FileType::CharacterDevice,
+    };
+    device::Node {
+        at: clean(&wish.path).into(),
+        kind,
+        major: u32::try_from(wish.major).unwrap_or_default(),
+        minor: u32::try_from(wish.minor).unwrap_or_default(),
+        mode: wish.file_mode.unwrap_or(0o666) & 0o7777,
+        owner: Ids { uid: wish.uid.unwrap_or_default(), gid: wish.gid.unwrap_or_default() },
+    }
+}
+
+/// Kernel parameters, as paths below /proc/sys.
+pub(super) fn sysctls(config: &Config) -> Vec<(String, String)> {
+    config.linux.sysctl.iter().map(|(key, value)| (sysctl_path(key), value.clone())).collect()
+}
+
+/// The terminal's size.
+pub(super) fn terminal(size: wish::ConsoleSize) -> crate::process::Terminal {
+    crate::process::Terminal { rows: size.height, columns: size.width }
+}

@@ -1,0 +1,230 @@
+//! What is written down about a container, so that the next command of ours knows it: one directory each, with `state.json` (replaced as a
+//! whole), `config.json` (a copy of the bundle's, which may change or vanish), and `exec.fifo` as long as it waits to be started.
+
+use super::id::ContainerId;
+use crate::cgroup;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::{self, Durability};
+use crate::spec::config::{self, Config};
+use crate::spec::state::{State, Status};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// The version of the form of [`Record`]. Another version's is refused: half-understood, it would leave things behind.
+const VERSION: u32 = 1;
+/// More than any record of ours.
+const LARGEST: u64 = 4 << 20;
+const RECORD: &str = "state.json";
+const CONFIG: &str = "config.json";
+pub(super) const FIFO: &str = "exec.fifo";
+pub(super) const REPORT: &str = "exec.error";
+
+/// What is known of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    pub version: u32,
+    pub oci_version: String,
+    pub id: String,
+    /// The first process; 0 while there is none yet.
+    pub pid: i32,
+    /// When that began, in ticks since boot: a pid alone may be somebody else's by now.
+    pub pid_started: u64,
+    pub bundle: String,
+    pub rootfs: String,
+    pub created: String,
+    pub annotations: BTreeMap<String, String>,
+    /// Who made it.
+    pub owner: u32,
+    pub cgroup: Option<cgroup::Record>,
+    /// `linux.cgroupsPath`, or what stood for it.
+    pub cgroup_path: String,
+    /// Whether systemd made its cgroup.
+    #[serde(default)]
+    pub systemd: bool,
+    /// Whether it has a PID namespace of its own, so that the end of its first process ends all others.
+    pub own_pids: bool,
+    /// The resctrl group that we made for it.
+    #[serde(default)]
+    pub resctrl: Option<String>,
+}
+
+/// A container's directory, and the lock on it while this is held.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// Makes the directory of a new container, ours alone.
+    pub(crate) fn make(root: &Path, id: &ContainerId) -> Result<Place> {
+        files::create_directories(root, 0o700)?;
+        let path = root.join(id.as_str());
+        match rustix::fs::mkdir(&path, Mode::from_raw_mode(0o711)) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                return Err(Error::new(Kind::Exists, "container with given ID already exists"));
+            }
+            Err(errno) => {
+                return Err(files::failed(errno.into(), format!("make the directory `{}`", path.display())));
+            }
+        }
+        Place::open(path)
+    }
+
+    /// The directory of a container that exists; waits until no other command changes it.
+    pub(crate) fn find(root: &Path, id: &ContainerId) -> Result<Place> {
+        Place::open(root.join(id.as_str()))
+    }
+
+    fn open(path: PathBuf) -> Result<Place> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let directory = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Err(does_not_exist()),
+            Err(errno) => return Err(files::failed(errno.into(), format!("open `{}`", path.display()))),
+        };
+        loop {
+            match flock(&directory, FlockOperation::LockExclusive) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        }
+        .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
+        Ok(Place { path, _lock: directory })
+    }
+
+    pub(crate) fn read(&self) -> Result<Record> {
+        read(&self.path)
+    }
+
+    pub(crate) fn write(&self, record: &Record) -> Result<()> {
+        let bytes = serde_json::to_vec(record).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+        files::replace(&self.path.join(RECORD), &bytes, 0o600, Durability::Cached)
+    }
+
+    pub(crate) fn keep_config(&self, bytes: &[u8]) -> Result<()> {
+        let path = self.path.join(CONFIG);
+        std::fs::write(&path, bytes).map_err(|cause| files::failed(cause, format!("write `{}`", path.display())))
+    }
+
+    pub(crate) fn config(&self) -> Result<Config> {
+        let bytes = files::read_bounded(&self.path.join(CONFIG), 32 << 20)?;
+        config::load::parse(&bytes)
+    }
+
+    pub(crate) fn fifo(&self) -> PathBuf {
+        self.path.join(FIFO)
+    }
+
+    /// Removes the directory with all that is in it.
+    pub(crate) fn remove(&self) -> Result<()> {
+        match std::fs::remove_dir_all(&self.path) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                Err(files::failed(cause, format!("remove `{}`", self.path.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The words that callers look for.
+pub(super) fn does_not_exist() -> Error {
+    Error::new(Kind::NotFound, "container does not exist")
+}
+
+/// The record in a container's directory.
+pub(super) fn read(path: &Path) -> Result<Record> {
+    let file = path.join(RECORD);
+    let bytes = match files::read_bounded(&file, LARGEST) {
+        Err(error) if error.kind() == Kind::NotFound => return Err(does_not_exist()),
+        other => other?,
+    };
+    let torn = |words: String| Error::new(Kind::Record, words).hint("remove the container: brig delete --force ID");
+    let record: Record = serde_json::from_slice(&bytes)
+        .map_err(|cause| torn(cause.to_string()))
+        .doing(|| format!("read `{}`", file.display()))?;
+    if record.version != VERSION {
+        return Err(torn(format!("it is of version {}, this program knows {VERSION}", record.version)));
+    }
+    Ok(record)
+}
+
+impl Record {
+    pub(crate) fn new() -> Record {
+        Record { version: VERSION, ..Record::default() }
+    }
+
+    /// Where in its life the container is: what the kernel says, not what was written.
+    pub(crate) fn status(&self, directory: &Path) -> Status {
+        if self.pid == 0 {
+            return if self.pid_started == 0 { Status::Creating } else { Status::Stopped };
+        }
+        if !is_alive(self.pid, self.pid_started) {
+            return Status::Stopped;
+        }
+        let frozen = self.cgroup.as_ref().and_then(|record| cgroup::Cgroup::open(record).ok()).is_some_and(|group| {
+            // Without a group that can be frozen nothing is.
+            group.is_frozen().unwrap_or(false)
+        });
+        if frozen {
+            return Status::Paused;
+        }
+        if directory.join(FIFO).exists() { Status::Created } else { Status::Running }
+    }
+
+    /// The state for hooks and agents.
+    pub(crate) fn state(&self, status: Status) -> State {
+        State {
+            oci_version: self.oci_version.clone(),
+            id: self.id.clone(),
+            status,
+            pid: if status == Status::Stopped { 0 } else { self.pid },
+            bundle: self.bundle.clone(),
+            annotations: self.annotations.clone(),
+        }
+    }
+}
+
+/// Whether the process that had `pid` and began at `started` still runs. A zombie does not.
+fn is_alive(pid: i32, started: u64) -> bool {
+    matches!(stat(pid), Some((state, began)) if began == started && !matches!(state, b'Z' | b'X'))
+}
+
+/// The state and the start time of a process (fields 3 and 22 of /proc/PID/stat; the name before them may hold anything).
+pub(super) fn stat(pid: i32) -> Option<(u8, u64)> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after = text.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(text.get(after + 2..)?).ok()?;
+    let mut fields = rest.split(' ');
+    Some((*fields.next()?.as_bytes().first()?, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_process_is_alive_only_with_its_start_time() {
+        let pid = std::process::id() as i32;
+        let (_, started) = stat(pid).unwrap();
+        assert!(is_alive(pid, started) && !is_alive(pid, started + 1) && !is_alive(0, 0));
+    }
+
+    #[test]
+    fn a_torn_record_or_one_of_another_version_is_an_error_that_says_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        for text in ["{", "", r#"{"version":2}"#, "null"] {
+            std::fs::write(directory.path().join(RECORD), text).unwrap();
+            let error = read(directory.path()).unwrap_err();
+            assert_eq!((error.kind(), error.advice().is_some()), (Kind::Record, true), "{text}");
+        }
+        std::fs::remove_file(directory.path().join(RECORD)).unwrap();
+        assert_eq!(read(directory.path()).unwrap_err().to_string(), "container does not exist");
+    }
+}

@@ -1,0 +1,91 @@
+//! `kill`: a signal to a container's first process, or to all of its processes.
+
+use super::Containers;
+use super::id::ContainerId;
+use super::record::{Place, Record, stat};
+use crate::cgroup::Cgroup;
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::state::Status;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::os::fd::OwnedFd;
+
+impl Containers {
+    /// Sends a signal, by its number. With `all`, to every process, and a container that has ended already is no error.
+    pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
+        let place = Place::find(&self.root, id)?;
+        let record = place.read()?;
+        let status = record.status(&place.path);
+        let number = signal(number)?;
+        if all || (status == Status::Stopped && !record.own_pids) {
+            let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?.filter(|group| !group.is_gone());
+            if let Some(group) = group {
+                for pid in group.processes()? {
+                    send_to(pid, number)?;
+                }
+                thaw_for(&record, status, number)?;
+            }
+            return Ok(());
+        }
+        if status == Status::Stopped || status == Status::Creating {
+            return Err(Error::new(Kind::State, "container not running"));
+        }
+        send(&record, number)?;
+        thaw_for(&record, status, number)
+    }
+}
+
+/// A frozen process of a v1 group does not even die of SIGKILL before it is thawed.
+fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
+    if status == Status::Paused && signal == Signal::KILL {
+        if let Some(group) = &record.cgroup {
+            Cgroup::open(group)?.thaw()?;
+        }
+    }
+    Ok(())
+}
+
+/// Passes a signal, by its number, to a process that the caller holds. One that has ended is no error.
+pub fn signal_process(process: std::os::fd::BorrowedFd<'_>, number: i32) -> Result<()> {
+    match pidfd_send_signal(process, signal(number)?) {
+        Err(Errno::SRCH) => Ok(()),
+        other => other.failing(Kind::State, || "pass a signal on"),
+    }
+}
+
+/// The signal with this number.
+pub(super) fn signal(number: i32) -> Result<Signal> {
+    // Real-time signals have numbers alone.
+    Signal::from_named_raw(number)
+        .or_else(|| (34..=64).contains(&number).then(|| crate::sys::signal::real_time(number)))
+        .ok_or_else(|| Error::new(Kind::Usage, format!("unknown signal \"{number}\"")))
+}
+
+/// The container's first process, held so that its pid cannot become somebody else's; `None` if it is gone.
+pub(super) fn hold(record: &Record) -> Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(record.pid) else { return Ok(None) };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(None),
+        other => other.failing(Kind::State, || "look at the container's first process")?,
+    };
+    let same = stat(record.pid).is_some_and(|(_, started)| started == record.pid_started);
+    Ok(same.then_some(pidfd))
+}
+
+/// Signals the first process.
+pub(super) fn send(record: &Record, signal: Signal) -> Result<()> {
+    let process = hold(record)?.ok_or_else(|| Error::new(Kind::State, "container not running"))?;
+    match pidfd_send_signal(&process, signal) {
+        Err(Errno::SRCH) => Err(Error::new(Kind::State, "container not running")),
+        other => other.failing(Kind::State, || "signal the container"),
+    }
+}
+
+fn send_to(pid: i32, signal: Signal) -> Result<()> {
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
+    match rustix::process::kill_process(pid, signal) {
+        // It has ended since it was listed.
+        Err(Errno::SRCH) => Ok(()),
+        other => other.failing(Kind::State, || "signal a process of the container"),
+    }
+}

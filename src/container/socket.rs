@@ -1,0 +1,78 @@
+//! Descriptors for the caller, over its unix sockets: a terminal's master, a pidfd, a filter's listener. One connection, one message, one
+//! descriptor, as conmon, containerd and the agents expect.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::seccomp::Seccomp;
+use crate::spec::state::State;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, sendmsg, socket_with,
+};
+use serde::Serialize;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The longest path that an address holds (unix(7)); longer ones are reached through the directory's descriptor.
+const LONGEST_ADDRESS: usize = 107;
+
+/// Sends one descriptor with some bytes.
+pub(super) fn send(path: &Path, words: &str, descriptor: BorrowedFd<'_>) -> Result<()> {
+    let step = || format!("send a descriptor to the socket `{}`", path.display());
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).failing(Kind::State, step)?;
+    let (address, _directory) = address(path).failing(Kind::State, step)?;
+    connect(&socket, &address).failing(Kind::State, step)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(&socket, &[IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)
+        .failing(Kind::State, step)
+        .map(|_| ())
+}
+
+fn address(path: &Path) -> rustix::io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
+    use rustix::fs::{Mode, OFlags};
+    if path.as_os_str().len() <= LONGEST_ADDRESS {
+        return Ok((SocketAddrUnix::new(path)?, None));
+    }
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(rustix::io::Errno::NAMETOOLONG);
+    };
+    let directory = rustix::fs::open(above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    Ok((SocketAddrUnix::new(&short)?, Some(directory)))
+}
+
+/// Sends a terminal's master, with the slave's name.
+pub(super) fn send_console(path: &Path, master: &OwnedFd) -> Result<()> {
+    let name = rustix::pty::ptsname(master, Vec::new()).failing(Kind::State, || "find the terminal's name")?;
+    send(path, &name.to_string_lossy(), master.as_fd())
+}
+
+/// What a seccomp agent gets (runtime-spec, "The Container Process State").
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerProcessState<'a> {
+    oci_version: &'a str,
+    fds: [&'static str; 1],
+    pid: i32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    metadata: &'a str,
+    state: &'a State,
+}
+
+/// Sends the listener of a filter to the agent that the profile names.
+pub(super) fn send_listener(profile: &Seccomp, listener: &OwnedFd, state: &State) -> Result<()> {
+    let message = ContainerProcessState {
+        oci_version: &state.oci_version,
+        fds: ["seccompFd"],
+        pid: state.pid,
+        metadata: &profile.listener_metadata,
+        state,
+    };
+    let text = serde_json::to_string(&message).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+    send(Path::new(&profile.listener_path), &text, listener.as_fd())
+}

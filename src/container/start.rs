@@ -1,0 +1,88 @@
+//! `start`: opens the gate of a created container and waits until its program runs.
+
+use super::create::{Created, unable};
+use super::id::ContainerId;
+use super::record::{Place, REPORT, Record};
+use super::{Containers, delete, signal};
+use crate::error::{Context, Error, Kind, Result, wire};
+use crate::hooks;
+use crate::spec::config::Config;
+use crate::spec::state::Status;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+impl Containers {
+    /// Starts a created container.
+    pub fn start(&self, id: &ContainerId) -> Result<()> {
+        let place = Place::find(&self.root, id)?;
+        let record = place.read()?;
+        match record.status(&place.path) {
+            Status::Created => {}
+            Status::Stopped => return Err(refuse("cannot start a container that has stopped")),
+            Status::Running => return Err(refuse("cannot start an already running container")),
+            other => return Err(refuse(&format!("cannot start a container in the {} state", other.word()))),
+        }
+        open_gate(&place)?;
+        poststart(&place, &record, None)
+    }
+}
+
+impl Created {
+    /// Starts it.
+    pub fn start(&self) -> Result<()> {
+        open_gate(&self.place)?;
+        poststart(&self.place, &self.record, Some(&self.config))
+    }
+
+    /// Removes what was created, if its command could not be started after all.
+    pub fn discard(self) {
+        // The error that led here is the one that is reported.
+        let _ = delete::destroy(&self.place, &self.record);
+    }
+}
+
+fn refuse(words: &str) -> Error {
+    Error::new(Kind::State, words)
+}
+
+/// Lets init go on, and waits until its program has taken over or it has said why not.
+fn open_gate(place: &Place) -> Result<()> {
+    let fifo = place.fifo();
+    let step = || "open the container's gate";
+    let gate = match rustix::fs::open(&fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+        // Nobody holds the other end: init is gone.
+        Err(Errno::NXIO) => return Err(refuse("container process is already dead")),
+        other => other.failing(Kind::State, step)?,
+    };
+    rustix::io::write(&gate, b"s").failing(Kind::State, step)?;
+    rustix::fs::unlink(&fifo).failing(Kind::State, step)?;
+    // When init's end is closed, by execve or because init has ended, the pipe has no reader any more.
+    loop {
+        match poll(&mut [PollFd::new(&gate, PollFlags::empty())], None) {
+            Err(Errno::INTR) => {}
+            other => break drop(other.failing(Kind::State, step)?),
+        };
+    }
+    let report = place.path.join(REPORT);
+    let words = std::fs::read(&report).failing(Kind::State, || format!("read `{}`", report.display()))?;
+    std::fs::remove_file(&report).failing(Kind::State, || format!("remove `{}`", report.display()))?;
+    if words.is_empty() { Ok(()) } else { Err(unable(wire::from_bytes(&words))) }
+}
+
+/// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
+fn poststart(place: &Place, record: &Record, config: Option<&Config>) -> Result<()> {
+    let read;
+    let config = match config {
+        Some(config) => config,
+        None => {
+            read = place.config()?;
+            &read
+        }
+    };
+    hooks::run("poststart", &config.hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
+        // The hook's failure is what is reported; what still runs is removed by `delete`.
+        let _ = signal::send(record, Signal::KILL);
+    })
+}

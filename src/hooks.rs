@@ -1,0 +1,89 @@
+//! Programs of the caller that run at certain moments of a container's life (runtime-spec, "POSIX-platform Hooks").
+//!
+//! In: a hook and the state that it reads on stdin. Out: nothing, or why it failed.
+//! Its environment is what the configuration says and nothing else: neither ours nor the container's (CVE-2025-23266).
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::config::Hook;
+use crate::spec::state::State;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How much of what a failed hook said is kept.
+const LONGEST_OUTPUT: usize = 4096;
+
+/// Runs all of them in order; the first that fails ends it. `moment` is the name of the list, for errors.
+pub(crate) fn run(moment: &str, hooks: &[Hook], state: &State) -> Result<()> {
+    for (index, hook) in hooks.iter().enumerate() {
+        one(hook, state)
+            .map_err(|error| error.doing(format!("error running {moment} hook #{index} `{}`", hook.path)))?;
+    }
+    Ok(())
+}
+
+fn one(hook: &Hook, state: &State) -> Result<()> {
+    let mut command = Command::new(&hook.path);
+    if let Some((name, arguments)) = hook.args.split_first() {
+        command.arg0(name).args(arguments);
+    }
+    command.env_clear().envs(hook.env.iter().filter_map(|each| each.split_once('=')));
+    // Our standard streams are the container's already. What a hook says is kept for the error, if there is one.
+    let said: File =
+        memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();
+    let copy = || said.try_clone().failing(Kind::Hook, || "make a place for its words");
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(copy()?).stderr(copy()?).spawn().failing(Kind::Hook, || "start it")?;
+    if let Some(mut input) = child.stdin.take() {
+        let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+        match input.write_all(&text) {
+            // A hook need not read it.
+            Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => {}
+            other => other.failing(Kind::Hook, || "tell it the state")?,
+        }
+    }
+    if let Some(seconds) = hook.timeout {
+        limit(&child, Duration::from_secs(seconds.unsigned_abs()))?;
+    }
+    let status = child.wait().failing(Kind::Hook, || "wait for it")?;
+    if status.success() {
+        return Ok(());
+    }
+    let words = status.to_string().replace("exit status:", "exit status");
+    let mut output = [0_u8; LONGEST_OUTPUT];
+    let length = said.read_at(&mut output, 0).unwrap_or(0);
+    let output = String::from_utf8_lossy(&output[..length]);
+    Err(Error::new(
+        Kind::Hook,
+        if length == 0 { words } else { format!("{words}, output: {}", output.trim_end().escape_debug()) },
+    ))
+}
+
+/// Kills the hook when its time is up.
+fn limit(child: &std::process::Child, time: Duration) -> Result<()> {
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| Error::new(Kind::Internal, "a hook without a pid"))?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).failing(Kind::Hook, || "watch it")?;
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its time was up")?;
+            return Err(Error::new(Kind::Hook, format!("it took longer than {} s and was killed", time.as_secs())));
+        }
+        let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(errno) => return Err(errno).failing(Kind::Hook, || "watch it"),
+        }
+    }
+}

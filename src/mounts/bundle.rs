@@ -1,0 +1,266 @@
+//! The root file system that a config.json asks for: the bundle's directory, the mounts in their order, devices, masks.
+//!
+//! Order: [`build`]; then hooks may look at the root and add to it; then [`seal`], after which nothing of it that should be read-only can be
+//! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
+
+use super::apply::{attach, clone_tree, mask, read_only, real_directory, restrict};
+use super::options::{Options, Reach};
+use super::{device, file_system, resolve};
+use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::root::Attributes;
+use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use rustix::fs::{CWD, FileType};
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Everything that init needs to build the root.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    /// The root directory on the host, absolute.
+    pub root: PathBuf,
+    /// Whether it is read-only in the end.
+    pub read_only: bool,
+    /// Whether there is a mount namespace of the container's own. Without one nothing is mounted: the host's namespace is not ours to change.
+    pub own_mounts: bool,
+    /// How the old root is left.
+    pub entry: Entry,
+    /// `linux.rootfsPropagation`.
+    pub propagation: Option<MountPropagationFlags>,
+    /// What is mounted, in this order.
+    pub mounts: Vec<Mount>,
+    /// Device nodes besides the default ones.
+    pub devices: Vec<device::Node>,
+    /// The container's user 0 and group 0, as we see them.
+    pub owner: super::Ids,
+    /// Paths that read as empty.
+    pub masked: Vec<PathBuf>,
+    /// Paths that cannot be written.
+    pub read_only_paths: Vec<PathBuf>,
+    /// The container's own groups: the name of each v1 hierarchy's directory (empty for v2) and where the group is.
+    pub groups: Vec<(String, PathBuf)>,
+}
+
+/// How the new root becomes the root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// pivot_root(2): the old root is gone afterwards.
+    Pivot,
+    /// The new root is moved over the old one, for hosts that run from a ramdisk.
+    Move,
+}
+
+/// One mount.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// Where, absolute as the container sees it.
+    pub at: PathBuf,
+    /// The file system's name.
+    pub kind: String,
+    /// What is mounted.
+    pub source: PathBuf,
+    /// How.
+    pub options: Options,
+    /// The user namespace whose map shows the owners.
+    pub userns: Option<OwnedFd>,
+    /// The SELinux context of the files in it.
+    pub label: String,
+}
+
+/// What [`build`] made.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The new root.
+    pub root: OwnedFd,
+    /// Mounts that become read-only at the end.
+    late: Vec<OwnedFd>,
+}
+
+/// Builds the root.
+pub(crate) fn build(plan: &Bundle) -> Result<Built> {
+    if !plan.own_mounts {
+        return Ok(Built { root: resolve::host_directory(&plan.root)?, late: Vec::new() });
+    }
+    let root = stand_alone(plan)?;
+    let mut late = Vec::new();
+    for mount in &plan.mounts {
+        if let Some(mounted) = place(root.as_fd(), plan, mount).doing(|| format!("mount `{}`", mount.at.display()))? {
+            late.push(mounted);
+        }
+    }
+    // A /dev of the caller's is the caller's: it may be the host's own.
+    let borrowed = plan.mounts.iter().any(|mount| mount.at == Path::new("/dev") && mount.options.bind.is_some());
+    if !borrowed {
+        device::populate(root.as_fd(), &plan.devices, plan.owner)?;
+    }
+    Ok(Built { root, late })
+}
+
+/// What must come after the hooks: masks, read-only paths, and mounts that had to be writable until now.
+pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
+    if !plan.own_mounts {
+        return Ok(());
+    }
+    let only = Attributes(bits::RDONLY);
+    for mounted in &built.late {
+        restrict(mounted, only)?;
+    }
+    for path in &plan.read_only_paths {
+        read_only(built.root.as_fd(), path)?;
+    }
+    for path in &plan.masked {
+        mask(built.root.as_fd(), path, plan.owner)?;
+    }
+    if plan.read_only && !crate::sys::weaken::is_off("read-only-root") {
+        restrict(&built.root, only).doing(|| "make the root read-only")?;
+    }
+    Ok(())
+}
+
+impl Bundle {
+    /// Makes the built root the root of this process.
+    pub(crate) fn enter(&self, built: &Built) -> Result<()> {
+        if !self.own_mounts {
+            return super::pivot::chroot(built.root.as_fd());
+        }
+        match self.entry {
+            Entry::Pivot => super::enter(built.root.as_fd())?,
+            Entry::Move => super::pivot::move_over(built.root.as_fd())?,
+        }
+        // The kernel lets no shared or unbindable mount be pivoted to, so this comes last.
+        match self.propagation {
+            Some(flags) => mount_change("/", flags).failing(Kind::Mount, || "set the propagation of the root"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Shows the container's terminal at /dev/console. The place is made anew or is a file that is there: a link of the image's is not followed
+/// (CVE-2025-52565, CVE-2026-88264).
+pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
+    use rustix::fs::{Mode, OFlags, openat};
+    let step = || "show the terminal at `/dev/console`";
+    let dev = true_directory(root, Path::new("/dev"))?;
+    let flags =
+        OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let place = openat(&dev, "console", flags, Mode::from_raw_mode(0o620)).failing(Kind::Mount, step)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(terminal, "", flags).failing(Kind::Mount, step)?;
+    attach(&tree, place.as_fd()).doing(step)
+}
+
+/// Mounts the bundle's directory over itself, so that it is a mount that can become the root, and keeps what happens in it from the host.
+fn stand_alone(plan: &Bundle) -> Result<OwnedFd> {
+    let rec = MountPropagationFlags::REC;
+    let asked = plan.propagation.unwrap_or(MountPropagationFlags::DOWNSTREAM | rec);
+    let shared = asked.contains(MountPropagationFlags::SHARED);
+    // Mounts that the caller wants shared must stay in the host's peer groups; in all other cases nothing may go back to the host.
+    let first = if shared || asked.contains(MountPropagationFlags::UNBINDABLE) {
+        MountPropagationFlags::DOWNSTREAM | rec
+    } else {
+        asked | rec
+    };
+    if shared {
+        private_parent(&plan.root)?;
+    } else {
+        mount_change("/", first).failing(Kind::Mount, || "keep the container's mounts from the host")?;
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, &plan.root, flags)
+        .failing(Kind::Mount, || format!("take the root `{}`", plan.root.display()))?;
+    move_mount(&tree, "", CWD, &plan.root, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .failing(Kind::Mount, || format!("mount the root `{}` on itself", plan.root.display()))?;
+    Ok(tree)
+}
+
+/// Makes the mount that holds `path` private: the nearest directory above it that is a mount point.
+fn private_parent(path: &Path) -> Result<()> {
+    for above in path.ancestors() {
+        match mount_change(above, MountPropagationFlags::PRIVATE) {
+            Err(rustix::io::Errno::INVAL) => {}
+            other => return other.failing(Kind::Mount, || format!("make the mount `{}` private", above.display())),
+        }
+    }
+    Ok(())
+}
+
+/// Mounts one entry; a mount that must become read-only only at the end is handed back.
+fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<OwnedFd>> {
+    let options = &mount.options;
+    if options.remount {
+        let target = resolve::open(root, &mount.at)?;
+        change(target.as_fd(), options, false)?;
+        return propagate(target.as_fd(), options).map(|()| None);
+    }
+    let late = options.set & bits::RDONLY != 0
+        && options.bind.is_none()
+        && (mount.kind == "tmpfs" || mount.at == Path::new("/dev"));
+    let made = if let Some(reach) = options.bind {
+        bind(root, mount, reach)?
+    } else if matches!(mount.kind.as_str(), "cgroup" | "cgroup2") {
+        file_system::cgroup(root, plan, mount)?
+    } else {
+        file_system::mount(root, plan, mount, late)?
+    };
+    if options.set_below | options.clear_below != 0 {
+        let wanted = MountAttr { set: options.set_below, clear: options.clear_below, ..MountAttr::default() };
+        set_attributes(made.as_fd(), c"", true, &wanted)
+            .failing(Kind::Mount, || "set the attributes of all mounts below")?;
+    }
+    propagate(made.as_fd(), options)?;
+    Ok(late.then_some(made))
+}
+
+fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if reach == Reach::Below {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let tree = open_tree(CWD, &mount.source, flags)
+        .failing(Kind::Mount, || format!("take the tree `{}`", mount.source.display()))?;
+    let kind = resolve::file_type(&tree)?;
+    if let Some(userns) = &mount.userns {
+        let wanted = MountAttr { set: bits::IDMAP, userns: userns.as_raw_fd() as u64, ..MountAttr::default() };
+        set_attributes(tree.as_fd(), c"", mount.options.idmap == Some(Reach::Below), &wanted)
+            .failing(Kind::Mount, || "show the owners by an id map")
+            .hint(|| "the file system of the source must know idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3), and it cannot be mapped twice")?;
+    }
+    change(tree.as_fd(), &mount.options, false)?;
+    let target =
+        resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;
+    attach(&tree, target.as_fd())?;
+    Ok(tree)
+}
+
+/// Sets and clears the attributes of one mount.
+pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options, late: bool) -> Result<()> {
+    let set = if late { options.set & !bits::RDONLY } else { options.set };
+    if set | options.clear == 0 {
+        return Ok(());
+    }
+    let wanted = MountAttr { set, clear: options.clear, ..MountAttr::default() };
+    set_attributes(mounted, c"", false, &wanted).failing(Kind::Mount, || "set the attributes of the mount")
+}
+
+fn propagate(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
+    for flags in &options.propagation {
+        let wanted =
+            MountAttr { propagation: u64::from((*flags - MountPropagationFlags::REC).bits()), ..MountAttr::default() };
+        set_attributes(mounted, c"", flags.contains(MountPropagationFlags::REC), &wanted)
+            .failing(Kind::Mount, || "set the propagation of the mount")?;
+    }
+    Ok(())
+}
+
+/// A detached copy of one host tree, for what is bound into a mount that was just made.
+pub(super) fn host_tree(path: &Path) -> Result<OwnedFd> {
+    clone_tree(CWD, path)
+}
+
+/// A place that must be a true directory of the root.
+pub(super) fn true_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
+    if at.parent().is_none() {
+        return Err(Error::new(Kind::Mount, "the root itself cannot be mounted over"));
+    }
+    real_directory(root, at)
+}

@@ -1,0 +1,120 @@
+//! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
+//! (CVE-2026-41579, CVE-2026-88264).
+
+use super::apply::{attach, clone_tree, own, real_directory, symlink};
+use super::{Ids, resolve};
+use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::root::DEVICES;
+use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Where, absolute as the container sees it.
+    pub at: PathBuf,
+    /// Character or block device, or FIFO.
+    pub kind: FileType,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+    /// Permissions.
+    pub mode: u32,
+    /// Owner as we see it; the container's user 0 if absent.
+    pub owner: Ids,
+}
+
+/// The links that programs expect (runtime-spec, "Dev symbolic links").
+const LINKS: [(&str, &str); 4] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+];
+
+/// Makes the default devices (unless the caller has one of the same path), the caller's, and the links.
+pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Result<()> {
+    let dev = real_directory(root, Path::new("/dev"))?;
+    for default in DEVICES {
+        let at = Path::new("/dev").join(default.name);
+        if !devices.iter().any(|each| each.at == at) {
+            let node = Node {
+                at,
+                kind: FileType::CharacterDevice,
+                major: default.major,
+                minor: default.minor,
+                mode: 0o666,
+                owner,
+            };
+            make(dev.as_fd(), Path::new(default.name), &node)?;
+        }
+    }
+    for node in devices {
+        let (directory, name) = resolve::parent(root, &node.at)?;
+        make(directory.as_fd(), &name, node)?;
+    }
+    for (at, target) in LINKS {
+        symlink(root, Path::new(at), Path::new(target))?;
+    }
+    if Path::new("/proc/kcore").exists() {
+        symlink(root, Path::new("/dev/core"), Path::new("/proc/kcore"))?;
+    }
+    // Not the host's multiplexer: that one would make terminals in the host's devpts.
+    match rustix::fs::unlinkat(&dev, "ptmx", AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno).failing(Kind::Mount, || "replace `/dev/ptmx`"),
+    }
+    symlink(root, Path::new("/dev/ptmx"), Path::new("pts/ptmx"))
+}
+
+/// Makes one node in `directory`; where the kernel lets us make none (in a user namespace), the host's own is bound there.
+fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
+    let step = || format!("make the device `{}`", node.at.display());
+    let number = rustix::fs::makedev(node.major, node.minor);
+    let mode = Mode::from_raw_mode(node.mode);
+    match rustix::fs::mknodat(directory, name, node.kind, mode, number) {
+        Ok(()) => {
+            rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).failing(Kind::Mount, step)?;
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let (uid, gid) = (rustix::fs::Uid::from_raw(node.owner.uid), rustix::fs::Gid::from_raw(node.owner.gid));
+            rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags).failing(Kind::Mount, step)
+        }
+        Err(Errno::EXIST) => same(directory, name, node).doing(step),
+        Err(Errno::PERM) if node.kind != FileType::Fifo => bind(directory, name, node).doing(step),
+        Err(errno) => Err(errno).failing(Kind::Mount, step),
+    }
+}
+
+/// What is there already must be the device itself.
+fn same(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
+    let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .failing(Kind::Mount, || "look at what is there")?;
+    let number = rustix::fs::makedev(node.major, node.minor);
+    let is_device = node.kind != FileType::Fifo;
+    if FileType::from_raw_mode(found.st_mode) != node.kind || is_device && found.st_rdev != number {
+        return Err(Error::new(Kind::Mount, "the root has something else of that name").hint("mount a tmpfs at `/dev`"));
+    }
+    Ok(())
+}
+
+fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
+    // Of the host's devices the one with the same path is meant; it must have the numbers that were asked for.
+    let found =
+        rustix::fs::stat(&node.at).failing(Kind::Mount, || format!("find the host's `{}`", node.at.display()))?;
+    let number = rustix::fs::makedev(node.major, node.minor);
+    if FileType::from_raw_mode(found.st_mode) != node.kind || found.st_rdev != number {
+        return Err(Error::new(Kind::Mount, format!("the host's `{}` is another device", node.at.display())));
+    }
+    let tree = clone_tree(CWD, &node.at)?;
+    let flags = rustix::fs::OFlags::CREATE
+        | rustix::fs::OFlags::EXCL
+        | rustix::fs::OFlags::NOFOLLOW
+        | rustix::fs::OFlags::CLOEXEC;
+    let place = rustix::fs::openat(directory, name, flags | rustix::fs::OFlags::WRONLY, Mode::from_raw_mode(0o644))
+        .failing(Kind::Mount, || "make a place for the host's device")?;
+    let _ = own;
+    attach(&tree, place.as_fd())
+}

@@ -1,0 +1,165 @@
+//! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
+
+use super::apply::{attach, restrict, symlink};
+use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
+use super::{copy_up, resolve};
+use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::root::Attributes;
+use crate::sys::mount as bits;
+use rustix::fs::{CWD, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, open_tree,
+};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The kernel's own file systems, which the new mount API makes the same way as mount(2) does.
+const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
+
+/// The longest value that fsconfig(2) takes.
+const LONGEST_VALUE: usize = 255;
+
+/// Mounts a new file system at its place. With `late` it stays writable for now.
+pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
+    let (target, mode) = match mount.kind.as_str() {
+        // A symlink here would let the image choose what our own writes to /proc reach (CVE-2019-19921, CVE-2023-28642).
+        "proc" | "sysfs" if !crate::sys::weaken::is_off("true-proc") => (true_directory(root, &mount.at)?, None),
+        _ => {
+            let (target, new) = resolve::directory(root, &mount.at, 0o755)?;
+            let mode =
+                rustix::fs::fstat(&target).failing(Kind::Mount, || "read the mode of a mount point")?.st_mode & 0o7777;
+            (target, (!new).then_some(mode))
+        }
+    };
+    let simple =
+        OWN.contains(&mount.kind.as_str()) && mount.options.data.iter().all(|each| each.len() <= LONGEST_VALUE);
+    let made = if simple { by_fsopen(mount, mode, late) } else { return by_mount(root, mount) };
+    let made = match made {
+        // Without a network namespace of its own the kernel gives no new sysfs: the host's own, read-only, is what is left.
+        Err(error) if mount.kind == "sysfs" && error.errno() == Some(Errno::PERM.raw_os_error()) => {
+            return host_sysfs(mount, &target);
+        }
+        other => other?,
+    };
+    if mount.options.copy_up {
+        copy_up::copy(&target, &made).doing(|| "copy what the tmpfs covers")?;
+        if mount.options.set & bits::RDONLY != 0 && !late {
+            restrict(&made, Attributes(bits::RDONLY))?;
+        }
+    }
+    attach(&made, target.as_fd())?;
+    let _ = plan;
+    Ok(made)
+}
+
+fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
+    let name = mount.kind.as_str();
+    let step = || format!("make a `{name}` file system");
+    let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
+    if !mount.source.as_os_str().is_empty() {
+        // Only what /proc/mounts shows.
+        fsconfig_set_string(&context, "source", mount.source.as_path()).failing(Kind::Mount, step)?;
+    }
+    for word in &mount.options.whole {
+        if !matches!(*word, "silent" | "iversion") {
+            fsconfig_set_flag(&context, *word).failing(Kind::Mount, || format!("set `{word}`"))?;
+        }
+    }
+    // On a directory that is there already a tmpfs has the directory's mode, unless the caller says one.
+    if let (Some(mode), true) =
+        (mode, name == "tmpfs" && !mount.options.data.iter().any(|each| each.starts_with("mode=")))
+    {
+        fsconfig_set_string(&context, "mode", format!("{mode:o}")).failing(Kind::Mount, step)?;
+    }
+    for option in mount.options.data.iter().flat_map(|each| each.split(',')).filter(|each| !each.is_empty()) {
+        match option.split_once('=') {
+            Some((key, value)) => fsconfig_set_string(&context, key, value),
+            None => fsconfig_set_flag(&context, option),
+        }
+        .failing(Kind::Mount, || format!("set `{option}` of a `{name}` file system"))?;
+    }
+    if !mount.label.is_empty() && matches!(name, "tmpfs" | "mqueue" | "devpts") {
+        fsconfig_set_string(&context, "context", mount.label.as_str())
+            .failing(Kind::Mount, || "set the SELinux context")?;
+    }
+    fsconfig_create(&context).failing(Kind::Mount, step)?;
+    let mut flags = mount.options.set;
+    if late || mount.options.copy_up {
+        flags &= !bits::RDONLY;
+    }
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
+        .failing(Kind::Mount, step)
+}
+
+/// Any other file system. mount(2) wants a path: our own descriptor's, in the host's procfs, which is still the one in sight.
+fn by_mount(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
+    let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
+    let path = format!("/proc/self/fd/{}", target.as_raw_fd());
+    let data =
+        CString::new(mount.options.data.join(",")).map_err(|_| Error::new(Kind::Spec, "an option holds a NUL"))?;
+    let source = if mount.source.as_os_str().is_empty() { Path::new(&mount.kind) } else { &mount.source };
+    rustix::mount::mount(source, path.as_str(), mount.kind.as_str(), mount.options.flags(), data.as_c_str())
+        .failing(Kind::Mount, || format!("mount a `{}` file system", mount.kind))?;
+    resolve::open(root, &mount.at)
+}
+
+/// The host's sysfs with all below it, read-only throughout.
+fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, "/sys", flags).failing(Kind::Mount, || "take the host's `/sys`")?;
+    let wanted = bits::MountAttr { set: mount.options.set | bits::RDONLY, ..bits::MountAttr::default() };
+    bits::set_attributes(tree.as_fd(), c"", true, &wanted)
+        .failing(Kind::Mount, || "make the host's `/sys` read-only")?;
+    attach(&tree, target.as_fd())?;
+    Ok(tree)
+}
+
+/// The container's own groups: v2 as one tree, v1 as a directory for each hierarchy.
+pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
+    let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
+    let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
+    let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
+    if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
+        let tree = host_tree(path)?;
+        change(tree.as_fd(), &mount.options, false)?;
+        attach(&tree, target.as_fd())?;
+        return Ok(tree);
+    }
+    let top = super::apply::tmpfs(1 << 20, 256, 0o755, plan.owner, Attributes(mount.options.set & !bits::RDONLY))?;
+    attach(&top, target.as_fd())?;
+    let mut shown: Vec<(&Path, String)> = Vec::new();
+    for (controller, path) in v1 {
+        // Controllers that share a hierarchy have one directory named after its mount, and links.
+        match shown.iter().find(|(other, _)| *other == path.as_path()) {
+            Some((_, name)) => symlink(top.as_fd(), &Path::new("/").join(controller), Path::new(name))?,
+            None => {
+                let name = hierarchy_name(path).unwrap_or_else(|| controller.clone());
+                let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
+                let tree = host_tree(path)?;
+                change(tree.as_fd(), &mount.options, false)?;
+                attach(&tree, place.as_fd())?;
+                if name != *controller {
+                    symlink(top.as_fd(), &Path::new("/").join(controller), Path::new(&name))?;
+                }
+                shown.push((path, name));
+            }
+        }
+    }
+    if mount.options.set & bits::RDONLY != 0 {
+        restrict(&top, Attributes(bits::RDONLY))?;
+    }
+    Ok(top)
+}
+
+/// The name of the directory that a v1 hierarchy is mounted at: the component below /sys/fs/cgroup.
+fn hierarchy_name(path: &Path) -> Option<String> {
+    let below = path.strip_prefix("/sys/fs/cgroup").ok()?;
+    below.components().next().map(|name| name.as_os_str().to_string_lossy().into_owned())
+}
+
+/// Flags of a directory that is read, for those who copy.
+pub(super) const READ_DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);

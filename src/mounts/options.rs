@@ -1,0 +1,269 @@
+//! The words of a mount's options, as one table: what mount(8) knows, the recursive ones of the runtime specification, and everything else, which is
+//! for the file system. Pure.
+
+use crate::error::{Error, Kind, Result};
+use crate::sys::mount as bits;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+
+/// What the options of one mount ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `MOUNT_ATTR_*` to set on this mount,
+    pub set: u64,
+    /// to clear,
+    pub clear: u64,
+    /// to set on it and all below,
+    pub set_below: u64,
+    /// and to clear there.
+    pub clear_below: u64,
+    /// A bind mount, and whether with the mounts below the source.
+    pub bind: Option<Reach>,
+    /// Changes the mount that is there.
+    pub remount: bool,
+    /// Changes of propagation, in order.
+    pub propagation: Vec<MountPropagationFlags>,
+    /// Owners are shown by an id map; on the one mount or all below.
+    pub idmap: Option<Reach>,
+    /// A tmpfs begins with a copy of what it covers.
+    pub copy_up: bool,
+    /// Flags of the file system as a whole.
+    pub whole: Vec<&'static str>,
+    /// For the file system itself.
+    pub data: Vec<String>,
+}
+
+/// How far something goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// One mount.
+    One,
+    /// And all below it.
+    Below,
+}
+
+/// What a word does.
+#[derive(Clone, Copy)]
+enum Effect {
+    Nothing,
+    Set(u64),
+    Clear(u64),
+    SetBelow(u64),
+    ClearBelow(u64),
+    /// Sets one of the values of the atime field, of which it takes the others' place.
+    Time(u64),
+    TimeBelow(u64),
+    Bind(Reach),
+    Remount,
+    Propagate(MountPropagationFlags),
+    IdMap(Reach),
+    CopyUp,
+    Whole,
+}
+
+/// Every word, in alphabetical order; `features` prints it.
+const WORDS: [(&str, Effect); 79] = {
+    use Effect::{
+        Bind, Clear, ClearBelow, CopyUp, IdMap, Nothing, Propagate, Remount, Set, SetBelow, Time, TimeBelow, Whole,
+    };
+    use MountPropagationFlags as P;
+    [
+        ("async", Nothing),
+        ("atime", Time(bits::RELATIME)),
+        ("bind", Bind(Reach::One)),
+        ("defaults", Nothing),
+        ("dev", Clear(bits::NODEV)),
+        ("diratime", Clear(bits::NODIRATIME)),
+        ("dirsync", Whole),
+        ("exec", Clear(bits::NOEXEC)),
+        ("idmap", IdMap(Reach::One)),
+        ("iversion", Whole),
+        ("lazytime", Whole),
+        ("loud", Nothing),
+        ("mand", Whole),
+        ("noatime", Time(bits::NOATIME)),
+        ("nodev", Set(bits::NODEV)),
+        ("nodiratime", Set(bits::NODIRATIME)),
+        ("noexec", Set(bits::NOEXEC)),
+        ("noiversion", Nothing),
+        ("nolazytime", Nothing),
+        ("nomand", Nothing),
+        ("norelatime", Time(bits::STRICTATIME)),
+        ("nostrictatime", Time(bits::RELATIME)),
+        ("nosuid", Set(bits::NOSUID)),
+        ("nosymfollow", Set(bits::NOSYMFOLLOW)),
+        ("private", Propagate(P::PRIVATE)),
+        ("ratime", TimeBelow(bits::RELATIME)),
+        ("rbind", Bind(Reach::Below)),
+        ("rdev", ClearBelow(bits::NODEV)),
+        ("rdiratime", ClearBelow(bits::NODIRATIME)),
+        ("relatime", Time(bits::RELATIME)),
+        ("remount", Remount),
+        ("rexec", ClearBelow(bits::NOEXEC)),
+        ("ridmap", IdMap(Reach::Below)),
+        ("rnoatime", TimeBelow(bits::NOATIME)),
+        ("rnodev", SetBelow(bits::NODEV)),
+        ("rnodiratime", SetBelow(bits::NODIRATIME)),
+        ("rnoexec", SetBelow(bits::NOEXEC)),
+        ("rnorelatime", TimeBelow(bits::STRICTATIME)),
+        ("rnostrictatime", TimeBelow(bits::RELATIME)),
+        ("rnosuid", SetBelow(bits::NOSUID)),
+        ("rnosymfollow", SetBelow(bits::NOSYMFOLLOW)),
+        ("ro", Set(bits::RDONLY)),
+        ("rprivate", Propagate(P::PRIVATE.union(P::REC))),
+        ("rrelatime", TimeBelow(bits::RELATIME)),
+        ("rro", SetBelow(bits::RDONLY)),
+        ("rrw", ClearBelow(bits::RDONLY)),
+        ("rshared", Propagate(P::SHARED.union(P::REC))),
+        ("rslave", Propagate(P::DOWNSTREAM.union(P::REC))),
+        ("rstrictatime", TimeBelow(bits::STRICTATIME)),
+        ("rsuid", ClearBelow(bits::NOSUID)),
+        ("rsymfollow", ClearBelow(bits::NOSYMFOLLOW)),
+        ("runbindable", Propagate(P::UNBINDABLE.union(P::REC))),
+        ("rw", Clear(bits::RDONLY)),
+        ("shared", Propagate(P::SHARED)),
+        ("silent", Whole),
+        ("slave", Propagate(P::DOWNSTREAM)),
+        ("strictatime", Time(bits::STRICTATIME)),
+        ("suid", Clear(bits::NOSUID)),
+        ("symfollow", Clear(bits::NOSYMFOLLOW)),
+        ("sync", Whole),
+        ("tmpcopyup", CopyUp),
+        ("unbindable", Propagate(P::UNBINDABLE)),
+        // Words of mount(8) that say something about /etc/fstab and nothing about the mount.
+        ("_netdev", Nothing),
+        ("auto", Nothing),
+        ("noauto", Nothing),
+        ("nofail", Nothing),
+        ("nouser", Nothing),
+        ("nousers", Nothing),
+        ("user", Nothing),
+        ("users", Nothing),
+        ("owner", Nothing),
+        ("noowner", Nothing),
+        ("group", Nothing),
+        ("nogroup", Nothing),
+        ("x-mount.mkdir", Nothing),
+        ("x-gvfs-hide", Nothing),
+        ("x-gvfs-show", Nothing),
+        ("comment", Nothing),
+        ("x-initrd.mount", Nothing),
+    ]
+};
+
+/// How many of [`WORDS`] are of the specification, from the first.
+const SPECIFIED: usize = 62;
+
+/// The words that the runtime specification names, for `features`.
+pub(crate) fn known() -> impl Iterator<Item = &'static str> {
+    WORDS.iter().take(SPECIFIED).map(|(word, _)| *word)
+}
+
+/// What the options of the mount at `place` ask for. A later word overrides an earlier one.
+pub(crate) fn parse(place: &str, options: &[String]) -> Result<Options> {
+    let mut found = Options::default();
+    for option in options {
+        match WORDS.iter().find(|(word, _)| word == option) {
+            Some((word, effect)) => apply(&mut found, word, *effect),
+            None if option.contains('\0') => return Err(refused(place, "an option holds a NUL")),
+            None if option.is_empty() => {}
+            None => found.data.push(option.clone()),
+        }
+    }
+    if found.bind.is_some() && !found.data.is_empty() {
+        return Err(refused(
+            place,
+            &format!("bind mounts cannot have any filesystem-specific options applied: `{}`", found.data.join(",")),
+        ));
+    }
+    Ok(found)
+}
+
+fn refused(place: &str, words: &str) -> Error {
+    Error::new(Kind::Spec, words).doing(format!("read the options of the mount `{place}`"))
+}
+
+fn apply(found: &mut Options, word: &'static str, effect: Effect) {
+    let put = |set: &mut u64, clear: &mut u64, on: u64, off: u64| {
+        *set = *set & !off | on;
+        *clear = *clear & !on | off;
+    };
+    match effect {
+        Effect::Nothing => {}
+        Effect::Set(bit) => put(&mut found.set, &mut found.clear, bit, 0),
+        Effect::Clear(bit) => put(&mut found.set, &mut found.clear, 0, bit),
+        Effect::SetBelow(bit) => put(&mut found.set_below, &mut found.clear_below, bit, 0),
+        Effect::ClearBelow(bit) => put(&mut found.set_below, &mut found.clear_below, 0, bit),
+        Effect::Time(value) => {
+            found.set = found.set & !bits::ATIME | value;
+            found.clear |= bits::ATIME;
+        }
+        Effect::TimeBelow(value) => {
+            found.set_below = found.set_below & !bits::ATIME | value;
+            found.clear_below |= bits::ATIME;
+        }
+        Effect::Bind(reach) => found.bind = Some(reach),
+        Effect::Remount => found.remount = true,
+        Effect::Propagate(flags) => found.propagation.push(flags),
+        Effect::IdMap(reach) => found.idmap = Some(reach),
+        Effect::CopyUp => found.copy_up = true,
+        Effect::Whole => found.whole.push(word),
+    }
+}
+
+impl Options {
+    /// The same as flags of mount(2), for file systems that are mounted by it.
+    pub(super) fn flags(&self) -> MountFlags {
+        const TABLE: [(u64, MountFlags); 8] = [
+            (bits::RDONLY, MountFlags::RDONLY),
+            (bits::NOSUID, MountFlags::NOSUID),
+            (bits::NODEV, MountFlags::NODEV),
+            (bits::NOEXEC, MountFlags::NOEXEC),
+            (bits::NOATIME, MountFlags::NOATIME),
+            (bits::STRICTATIME, MountFlags::STRICTATIME),
+            (bits::NODIRATIME, MountFlags::NODIRATIME),
+            (bits::NOSYMFOLLOW, MountFlags::from_bits_retain(256)), // MS_NOSYMFOLLOW
+        ];
+        let flags = TABLE.iter().filter(|(bit, _)| self.set & bit != 0).map(|(_, flag)| *flag);
+        let whole = self.whole.iter().map(|word| match *word {
+            "sync" => MountFlags::SYNCHRONOUS,
+            "dirsync" => MountFlags::DIRSYNC,
+            "mand" => MountFlags::PERMIT_MANDATORY_FILE_LOCKING,
+            "lazytime" => MountFlags::LAZYTIME,
+            "silent" => MountFlags::SILENT,
+            _ => MountFlags::from_bits_retain(1 << 23), // MS_I_VERSION
+        });
+        flags.chain(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &[&str]) -> Options {
+        parse("/x", &words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn every_word_is_there_once() {
+        let mut words: Vec<_> = WORDS.iter().map(|(word, _)| *word).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), WORDS.len());
+        assert!(known().eq(WORDS.iter().map(|(word, _)| *word).take_while(|word| *word != "_netdev")));
+    }
+
+    #[test]
+    fn a_later_word_overrides_an_earlier_one() {
+        assert_eq!(options(&["ro", "rw"]), Options { clear: bits::RDONLY, ..Options::default() });
+        assert_eq!(options(&["rw", "ro"]), Options { set: bits::RDONLY, ..Options::default() });
+        let times = options(&["noatime", "strictatime"]);
+        assert_eq!((times.set, times.clear), (bits::STRICTATIME, bits::ATIME));
+    }
+
+    #[test]
+    fn what_is_no_word_is_the_file_systems() {
+        assert_eq!(options(&["mode=755", "acl", "nosuid"]).data, ["mode=755", "acl"]);
+        assert!(parse("/x", &["bind".into(), "mode=755".into()]).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! Attributes of the command's process besides who it is: scheduling, I/O priority, memory policy, personality, labels. The words of config.json
+//! are turned into numbers by [`plan`], which is pure, before anything is made.
+
+use super::procfs::Procfs;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::spec::config::linux::{Linux, MemoryPolicy, Personality};
+use crate::spec::config::process::{IoPriority, Process, Scheduler};
+use crate::sys::attributes::{self as sys, SchedAttr};
+
+/// All of them; the default changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    scheduling: Option<SchedAttr>,
+    io_priority: Option<u32>,
+    memory_policy: Option<(u32, Vec<u64>)>,
+    personality: Option<u32>,
+    /// CPUs to be pinned to when in the cgroup.
+    pub affinity: Option<Vec<u64>>,
+    apparmor: String,
+    selinux: String,
+}
+
+/// What a process of the configuration asks for. `linux` is what the container has for all of its processes; `exec` has none of it.
+pub(crate) fn plan(process: &Process, linux: Option<&Linux>) -> Result<Attributes> {
+    let memory_policy = linux.and_then(|linux| linux.memory_policy.as_ref()).map(memory_policy).transpose()?;
+    let personality = linux.and_then(|linux| linux.personality.as_ref()).map(personality).transpose()?;
+    Ok(Attributes {
+        scheduling: process.scheduler.as_ref().map(scheduling).transpose()?,
+        io_priority: process.io_priority.as_ref().map(io_priority).transpose()?,
+        memory_policy,
+        personality,
+        affinity: None,
+        apparmor: process.apparmor_profile.clone(),
+        selinux: process.selinux_label.clone(),
+    })
+}
+
+impl Attributes {
+    /// Applies all but the labels to this process.
+    pub(super) fn apply(&self) -> Result<()> {
+        if let Some(cpus) = &self.affinity {
+            sys::set_affinity(cpus).failing(Kind::Identity, || "set the CPU affinity")?;
+        }
+        if let Some(scheduling) = &self.scheduling {
+            sys::set_scheduling(scheduling).failing(Kind::Identity, || "set the scheduler")?;
+        }
+        if let Some(value) = self.io_priority {
+            sys::set_io_priority(value).failing(Kind::Identity, || "set the I/O priority")?;
+        }
+        if let Some(value) = self.personality {
+            sys::set_personality(value).failing(Kind::Identity, || "set the personality")?;
+        }
+        if let Some((mode, nodes)) = &self.memory_policy {
+            sys::set_memory_policy(*mode, nodes).failing(Kind::Identity, || "set the memory policy")?;
+        }
+        Ok(())
+    }
+
+    /// Says under which labels the program is to run; it takes them with execve(2).
+    pub(super) fn label(&self, procfs: impl FnOnce() -> Result<Procfs>) -> Result<()> {
+        if self.apparmor.is_empty() && self.selinux.is_empty() {
+            return Ok(());
+        }
+        let procfs = procfs()?;
+        if !self.apparmor.is_empty() {
+            let value = format!("exec {}", self.apparmor);
+            let written = procfs
+                .write("thread-self/attr/apparmor/exec", &value)
+                .or_else(|_| procfs.write("thread-self/attr/exec", &value));
+            written.doing(|| format!("apply the AppArmor profile `{}`", self.apparmor))?;
+        }
+        if !self.selinux.is_empty() {
+            procfs
+                .write("thread-self/attr/exec", &self.selinux)
+                .doing(|| format!("apply the SELinux label `{}`", self.selinux))?;
+        }
+        Ok(())
+    }
+}
+
+fn word(table: &[(&str, u64)], word: &str, what: &str) -> Result<u64> {
+    let found = table.iter().find(|(name, _)| *name == word).map(|(_, value)| *value);
+    found.ok_or_else(|| Error::new(Kind::Spec, format!("`{word}` is no {what}")))
+}
+
+/// linux/sched.h.
+const POLICIES: [(&str, u64); 7] = [
+    ("SCHED_OTHER", 0),
+    ("SCHED_FIFO", 1),
+    ("SCHED_RR", 2),
+    ("SCHED_BATCH", 3),
+    ("SCHED_ISO", 4),
+    ("SCHED_IDLE", 5),
+    ("SCHED_DEADLINE", 6),
+];
+
+const POLICY_FLAGS: [(&str, u64); 7] = [
+    ("SCHED_FLAG_RESET_ON_FORK", 0x01),
+    ("SCHED_FLAG_RECLAIM", 0x02),
+    ("SCHED_FLAG_DL_OVERRUN", 0x04),
+    ("SCHED_FLAG_KEEP_POLICY", 0x08),
+    ("SCHED_FLAG_KEEP_PARAMS", 0x10),
+    ("SCHED_FLAG_UTIL_CLAMP_MIN", 0x20),
+    ("SCHED_FLAG_UTIL_CLAMP_MAX", 0x40),
+];
+
+fn scheduling(asked: &Scheduler) -> Result<SchedAttr> {
+    let policy = word(&POLICIES, &asked.policy, "scheduling policy")?;
+    if !matches!(policy, 1 | 2) && asked.priority != 0 {
+        return Err(Error::new(Kind::Spec, "scheduler.priority can only be specified for SchedFIFO or SchedRR policy"));
+    }
+    if policy != 6 && (asked.runtime, asked.deadline, asked.period) != (0, 0, 0) {
+        return Err(Error::new(
+            Kind::Spec,
+            "scheduler runtime/deadline/period can only be specified for SchedDeadline policy",
+        ));
+    }
+    if !(-20..=19).contains(&asked.nice) {
+        return Err(Error::new(Kind::Spec, format!("invalid scheduler.nice: {}", asked.nice)));
+    }
+    let flags = asked
+        .flags
+        .iter()
+        .try_fold(0, |bits, flag| word(&POLICY_FLAGS, flag, "scheduling flag").map(|bit| bits | bit))?;
+    Ok(SchedAttr {
+        policy: policy as u32,
+        flags,
+        nice: asked.nice,
+        priority: asked.priority.unsigned_abs(),
+        runtime: asked.runtime,
+        deadline: asked.deadline,
+        period: asked.period,
+        ..SchedAttr::default()
+    })
+}
+
+/// linux/ioprio.h: the class is above 13 bits of data.
+fn io_priority(asked: &IoPriority) -> Result<u32> {
+    const CLASSES: [(&str, u64); 3] = [("IOPRIO_CLASS_RT", 1), ("IOPRIO_CLASS_BE", 2), ("IOPRIO_CLASS_IDLE", 3)];
+    let class = word(&CLASSES, &asked.class, "I/O class")? as u32;
+    match u32::try_from(asked.priority) {
+        Ok(priority @ 0..=7) => Ok(class << 13 | priority),
+        _ => Err(Error::new(Kind::Spec, format!("invalid ioPriority.Priority: {}", asked.priority))),
+    }
+}
+
+/// linux/mempolicy.h.
+fn memory_policy(asked: &MemoryPolicy) -> Result<(u32, Vec<u64>)> {
+    let mode = word(&MEMORY_MODES, &asked.mode, "memory policy")?;
+    let flags = asked
+        .flags
+        .iter()
+        .try_fold(0, |bits, flag| word(&MEMORY_FLAGS, flag, "flag of a memory policy").map(|bit| bits | bit))?;
+    let nodes = cpu_list(&asked.nodes)?;
+    let wants_none = matches!(asked.mode.as_str(), "MPOL_DEFAULT" | "MPOL_LOCAL");
+    if wants_none != nodes.is_empty() && asked.mode != "MPOL_PREFERRED" {
+        return Err(Error::new(
+            Kind::Spec,
+            format!("the memory policy `{}` with nodes `{}` contradicts itself", asked.mode, asked.nodes),
+        ));
+    }
+    Ok(((mode | flags) as u32, nodes))
+}
+
+/// The modes of `memoryPolicy`.
+pub(crate) const MEMORY_MODES: [(&str, u64); 7] = [
+    ("MPOL_DEFAULT", 0),
+    ("MPOL_PREFERRED", 1),
+    ("MPOL_BIND", 2),
+    ("MPOL_INTERLEAVE", 3),
+    ("MPOL_LOCAL", 4),
+    ("MPOL_PREFERRED_MANY", 5),
+    ("MPOL_WEIGHTED_INTERLEAVE", 6),
+];
+
+/// The flags of `memoryPolicy`.
+pub(crate) const MEMORY_FLAGS: [(&str, u64); 3] =
+    [("MPOL_F_STATIC_NODES", 1 << 15), ("MPOL_F_RELATIVE_NODES", 1 << 14), ("MPOL_F_NUMA_BALANCING", 1 << 13)];
+
+fn personality(asked: &Personality) -> Result<u32> {
+    if let Some(flag) = asked.flags.first() {
+        return Err(Error::new(Kind::Spec, format!("`{flag}` is no flag of a personality")));
+    }
+    // linux/personality.h: PER_LINUX, PER_LINUX32.
+    word(&[("LINUX", 0), ("LINUX32", 8)], &asked.domain, "personality").map(|value| value as u32)
+}
+
+/// The bits of a list such as `0-3,7`.
+pub(crate) fn cpu_list(list: &str) -> Result<Vec<u64>> {
+    /// More than any kernel can be built for.
+    const MOST: usize = 65_536;
+    let wrong = || Error::new(Kind::Spec, format!("`{}` is no list of numbers such as `0-3,7`", list.escape_debug()));
+    let mut bits = Vec::new();
+    for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+        if first > last || last >= MOST {
+            return Err(wrong());
+        }
+        for number in first..=last {
+            if bits.len() <= number / 64 {
+                bits.resize(number / 64 + 1, 0);
+            }
+            bits[number / 64] |= 1 << (number % 64);
+        }
+    }
+    Ok(bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_strictly() {
+        assert_eq!(cpu_list("0-3,7").unwrap(), [0x8f]);
+        assert_eq!(cpu_list("64").unwrap(), [0, 1]);
+        assert!(cpu_list("").unwrap().is_empty());
+        for wrong in ["a", "3-1", "1-", "99999999", "-1", "1;2"] {
+            assert!(cpu_list(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn words_become_the_kernels_numbers_or_errors() {
+        let class = |class: &str, priority| io_priority(&IoPriority { class: class.into(), priority });
+        assert_eq!(class("IOPRIO_CLASS_BE", 4).unwrap(), 2 << 13 | 4);
+        assert!(class("IOPRIO_CLASS_BE", 8).is_err() && class("BE", 1).is_err());
+        let policy =
+            |policy: &str, priority| scheduling(&Scheduler { policy: policy.into(), priority, ..Scheduler::default() });
+        assert_eq!(policy("SCHED_RR", 5).unwrap().priority, 5);
+        assert!(policy("SCHED_OTHER", 5).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! The command's working directory: made if it is missing, and never one outside the root.
+
+use crate::error::{Context, Error, Kind, Result, Step};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Makes sure that we are in `path`, inside the root. `entered` is how the first attempt went, with the privileges of before: the user of the
+/// command may be the only one who can enter it, or may be the one who cannot.
+pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
+    let step = || format!("enter the working directory `{}`", path.display());
+    match entered {
+        Ok(()) => {}
+        Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(path).failing(Kind::Spec, step)?,
+        Err(errno) => return Err(errno).failing(Kind::Spec, step),
+    }
+    if crate::sys::weaken::is_off("working-directory") {
+        return Ok(());
+    }
+    // A directory outside our root has no path for us: the kernel says so (getcwd(2), "(unreachable)"), or that it is gone.
+    match rustix::process::getcwd(Vec::new()) {
+        Ok(name) if name.as_bytes().starts_with(b"/") => Ok(()),
+        _ => Err(Error::new(Kind::Spec, "current working directory is outside of container mount namespace root -- possible container breakout detected"))
+            .doing(step),
+    }
+}
+
+/// Makes `path` with all that is missing on the way to it, inside the root that this process has entered.
+pub(super) fn make(path: &Path) -> Result<()> {
+    match std::fs::DirBuilder::new().recursive(true).create(path) {
+        Ok(()) => Ok(()),
+        // A read-only root, or no right to make it: entering it says what is the matter.
+        Err(_) => Ok(()),
+    }
+}

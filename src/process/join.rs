@@ -1,0 +1,156 @@
+//! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
+
+use super::identity::{self, Identity, OomScore};
+use super::launch;
+use super::message::Channel;
+use super::parent::Spawned;
+use super::plan::{Command, Stdio};
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::attributes::set_affinity;
+use crate::sys::clone::{Side, clone_process, exit};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Everything that a process needs to enter a container.
+pub(crate) struct Join {
+    /// The container's first process: its namespaces are entered.
+    pub init: OwnedFd,
+    /// Its id.
+    pub pid: i32,
+    /// The v2 cgroup to be born in.
+    pub cgroup: Option<OwnedFd>,
+    /// The `tasks` files of v1 cgroups.
+    pub cgroup_tasks: Vec<OwnedFd>,
+    /// CPUs until it is in the cgroup.
+    pub first_affinity: Option<Vec<u64>>,
+    /// How ready the kernel is to end it when memory runs out.
+    pub oom_score: OomScore,
+    /// What it becomes.
+    pub command: Command,
+    /// Where its input and output go.
+    pub stdio: Stdio,
+}
+
+/// The namespaces of /proc/PID/ns in the words of setns(2).
+const KINDS: [(&str, ThreadNameSpaceType); 7] = [
+    ("user", ThreadNameSpaceType::USER),
+    ("mnt", ThreadNameSpaceType::MOUNT),
+    ("net", ThreadNameSpaceType::NETWORK),
+    ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
+    ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
+    ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
+    ("time", ThreadNameSpaceType::TIME),
+];
+
+/// Why a process could not be started in the container.
+pub(crate) enum Refused {
+    /// Its v2 group takes no processes, having groups below it or being of another kind; another group may.
+    Group(Error),
+    /// Anything else.
+    Other(Error),
+}
+
+/// Starts the process. The caller has one thread. An error of its recipe arrives later; when its program has taken over, the channel ends.
+pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
+    let cgroup = plan.cgroup.take();
+    match start(plan, cgroup.as_ref().map(AsFd::as_fd)) {
+        Ok(spawned) => Ok(spawned),
+        Err((errno, plan)) => {
+            let error = Error::os(Kind::Namespace, errno).doing("start a process for the container");
+            let group = cgroup.is_some() && matches!(errno, Errno::BUSY | Errno::OPNOTSUPP);
+            Err((if group { Refused::Group(error) } else { Refused::Other(error) }, plan))
+        }
+    }
+}
+
+fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, Box<Join>)> {
+    let begin = || -> Result<_, Errno> {
+        let (ours, theirs) = Channel::pair().map_err(|_| Errno::MFILE)?;
+        let joined = different(plan.pid)?;
+        // A PID namespace is for children: we visit it, have one there, and come back (setns(2)).
+        let own = rustix::fs::open("/proc/self/ns/pid_for_children", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let visits = is_different(plan.pid, "pid")?;
+        if visits {
+            move_into_thread_name_spaces(plan.init.as_fd(), ThreadNameSpaceType::PROCESS_ID)?;
+        }
+        let side = clone_process(0, cgroup);
+        if visits && !matches!(side, Ok(Side::Child)) {
+            move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
+        }
+        Ok((ours, theirs, joined, side?))
+    };
+    match begin() {
+        Err(errno) => Err((errno, Box::new(plan))),
+        Ok((ours, theirs, joined, Side::Child)) => {
+            drop(ours);
+            run(plan, joined, &theirs)
+        }
+        Ok((ours, _, _, Side::Parent(pid, pidfd))) => Ok(Spawned::new(pid, pidfd, ours)),
+    }
+}
+
+/// The namespaces that the process has and we have not; to enter one's own user namespace is an error for the kernel.
+fn different(pid: i32) -> Result<ThreadNameSpaceType, Errno> {
+    KINDS.iter().try_fold(ThreadNameSpaceType::empty(), |all, (name, kind)| {
+        Ok(if is_different(pid, name)? { all | *kind } else { all })
+    })
+}
+
+fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
+    let inode = |path: String| rustix::fs::stat(path).map(|status| status.st_ino);
+    match (inode(format!("/proc/{pid}/ns/{name}")), inode(format!("/proc/self/ns/{name}"))) {
+        (Ok(theirs), Ok(ours)) => Ok(theirs != ours),
+        // A kernel without namespaces of this kind.
+        (_, Err(Errno::NOENT)) => Ok(false),
+        (Err(errno), _) | (_, Err(errno)) => Err(errno),
+    }
+}
+
+fn run(plan: Join, joined: ThreadNameSpaceType, parent: &Channel) -> ! {
+    std::panic::set_hook(Box::new(|_| exit(1)));
+    let Join { init, cgroup_tasks, first_affinity, oom_score, command, stdio, .. } = plan;
+    let entered = enter(&init, joined, &cgroup_tasks, first_affinity.as_deref(), oom_score, parent);
+    match entered.and_then(|()| terminal(stdio, parent)) {
+        Ok(stdio) => launch::run(command, &stdio, parent),
+        Err(error) => {
+            parent.fail(&error);
+            exit(1)
+        }
+    }
+}
+
+/// One line a step.
+fn enter(
+    init: &OwnedFd,
+    joined: ThreadNameSpaceType,
+    tasks: &[OwnedFd],
+    affinity: Option<&[u64]>,
+    score: OomScore,
+    parent: &Channel,
+) -> Result<()> {
+    identity::die_with_supervisor(parent)?;
+    identity::score(score)?;
+    identity::be_undumpable()?; // before anybody inside can see us (CVE-2016-9962)
+    if let Some(cpus) = affinity {
+        set_affinity(cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
+    }
+    crate::cgroup::enter(tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
+    move_into_thread_name_spaces(init.as_fd(), joined)
+        .failing(Kind::Namespace, || "enter the container's namespaces")?;
+    if joined.contains(ThreadNameSpaceType::USER) {
+        identity::become_user(&Identity::default())?; // its root, who may become anybody
+        identity::be_undumpable()?;
+    }
+    identity::leave_keyring()
+}
+
+fn terminal(stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+    let Stdio::Terminal(size) = stdio else { return Ok(stdio) };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root =
+        rustix::fs::open(Path::new("/"), flags, Mode::empty()).failing(Kind::Mount, || "open the container's root")?;
+    launch::open_console(root.as_fd(), size, parent)
+}

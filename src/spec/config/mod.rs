@@ -1,0 +1,125 @@
+//! config.json as runtime-spec 1.3 has it: every field that concerns Linux, under its own name, as plain data.
+//!
+//! Order: [`load`](load::load) reads a bundle, [`check`](check::check) finds all that is invalid in it. Unknown properties are ignored and
+//! `null` is the same as absent, since callers written in Go print their empty pointers so; a value of the wrong type is an error.
+//! Not here: what is done with it.
+
+pub(crate) mod check;
+pub(crate) mod linux;
+pub(crate) mod load;
+pub(crate) mod process;
+
+use super::resources::{is_default, nullable};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The whole file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Config {
+    /// The version of the specification that it was written for.
+    #[serde(deserialize_with = "nullable")]
+    pub oci_version: String,
+    /// The container's root file system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<Root>,
+    /// What is mounted, in this order.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub mounts: Vec<Mount>,
+    /// What runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<process::Process>,
+    /// Name of the machine inside; empty keeps the caller's.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub hostname: String,
+    /// NIS domain name inside; empty keeps the caller's.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub domainname: String,
+    /// Programs of the caller that run at certain moments.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub hooks: Hooks,
+    /// The caller's own notes, handed on in the state.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// Everything of Linux alone.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub linux: linux::Linux,
+}
+
+/// `root`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Root {
+    /// A directory, relative to the bundle or absolute.
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    /// Whether the container may not write to it.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub readonly: bool,
+}
+
+/// One entry of `mounts`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Mount {
+    /// Where, as the container sees it. A relative path (deprecated) is relative to `/`.
+    #[serde(deserialize_with = "nullable")]
+    pub destination: String,
+    /// The file system's name; of no meaning for a bind mount.
+    #[serde(rename = "type", deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub kind: String,
+    /// A device, a path (relative to the bundle for bind mounts), or just a name.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub source: String,
+    /// As mount(8) has them, and what the file system itself understands.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub options: Vec<String>,
+    /// How user ids of the files are shown.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub uid_mappings: Vec<linux::IdMapping>,
+    /// How group ids of the files are shown.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub gid_mappings: Vec<linux::IdMapping>,
+}
+
+/// `hooks`, in the order in which they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Hooks {
+    /// Deprecated name of `createRuntime`, run before it.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub prestart: Vec<Hook>,
+    /// In the runtime's namespaces, when the container's are there and its root is not yet entered.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub create_runtime: Vec<Hook>,
+    /// In the container's namespaces, at the same moment.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub create_container: Vec<Hook>,
+    /// In the container, just before its program.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub start_container: Vec<Hook>,
+    /// In the runtime's namespaces, when the program runs.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub poststart: Vec<Hook>,
+    /// In the runtime's namespaces, when the container is removed.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub poststop: Vec<Hook>,
+}
+
+/// One hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hook {
+    /// The program, absolute.
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    /// Its arguments, the first being its own name.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub args: Vec<String>,
+    /// Its whole environment: nothing is inherited (CVE-2025-23266).
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
+    pub env: Vec<String>,
+    /// Seconds after which it is killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<i64>,
+}

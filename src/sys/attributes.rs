@@ -1,0 +1,72 @@
+//! sched_setattr(2), ioprio_set(2), personality(2), set_mempolicy(2), pidfd_getfd(2): attributes of this process that rustix lacks.
+
+use super::clone::{check, last_errno};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// struct sched_attr of linux/sched/types.h, version 0 with its 48 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SchedAttr {
+    /// Bytes of this struct.
+    pub size: u32,
+    /// `SCHED_*`.
+    pub policy: u32,
+    /// `SCHED_FLAG_*`.
+    pub flags: u64,
+    /// Of SCHED_OTHER and SCHED_BATCH.
+    pub nice: i32,
+    /// Of SCHED_FIFO and SCHED_RR.
+    pub priority: u32,
+    /// Of SCHED_DEADLINE, nanoseconds.
+    pub runtime: u64,
+    /// Of SCHED_DEADLINE, nanoseconds.
+    pub deadline: u64,
+    /// Of SCHED_DEADLINE, nanoseconds.
+    pub period: u64,
+}
+
+/// Sets this thread's scheduling. sched_setattr(2).
+pub(crate) fn set_scheduling(attributes: &SchedAttr) -> Result<(), Errno> {
+    let attributes = SchedAttr { size: size_of::<SchedAttr>() as u32, ..*attributes };
+    // SAFETY: attributes is a whole sched_attr that outlives the call, with its own size in it; 0 is this thread, no flags.
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
+}
+
+/// Sets the I/O priority of this process group. ioprio_set(2), `IOPRIO_WHO_PGRP`.
+pub(crate) fn set_io_priority(value: u32) -> Result<(), Errno> {
+    const WHO_PROCESS_GROUP: libc::c_int = 2;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS_GROUP, 0, value) })
+}
+
+/// Sets the execution domain of this process. personality(2).
+pub(crate) fn set_personality(value: u32) -> Result<(), Errno> {
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::personality(libc::c_ulong::from(value)) }.into())
+}
+
+/// Sets where this thread's memory comes from. set_mempolicy(2); `nodes` is a bit mask.
+pub(crate) fn set_memory_policy(mode: u32, nodes: &[u64]) -> Result<(), Errno> {
+    // The kernel counts one bit less than it is told (the "maxnode" quirk of set_mempolicy(2)).
+    let (mask, bits) = if nodes.is_empty() { (std::ptr::null(), 0) } else { (nodes.as_ptr(), nodes.len() * 64 + 1) };
+    // SAFETY: mask is null with no bits, or points to as many bits as are said, less one.
+    check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) })
+}
+
+/// Pins this thread to the CPUs of a bit mask. sched_setaffinity(2).
+pub(crate) fn set_affinity(cpus: &[u64]) -> Result<(), Errno> {
+    // SAFETY: the mask has as many bytes as are said.
+    check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) })
+}
+
+/// A copy of the descriptor `number` of the process that `pidfd` names. pidfd_getfd(2), kernel 5.6.
+pub(crate) fn take_descriptor(pidfd: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: no memory is passed.
+    let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
+    if taken == -1 {
+        return Err(last_errno());
+    }
+    // SAFETY: the kernel has just made this descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(taken as i32) })
+}
