@@ -274,6 +274,7 @@ fn converse(
     spawned: &Spawned,
     config: &Config,
     wish: &Creation,
+    rlimits: &[(Resource, Rlimit)],
     state: &State,
 ) -> Result<Option<std::os::fd::OwnedFd>> {
     let mut console = None;
