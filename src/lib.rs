@@ -11,6 +11,7 @@ pub mod error;
 mod files;
 mod hooks;
 mod host;
+pub mod image;
 mod landlock;
 mod mounts;
 mod ns;

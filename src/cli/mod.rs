@@ -5,6 +5,7 @@
 //! Never here: work. If a verb needs more than a few lines, the library lacks a function.
 
 mod doctor;
+mod image;
 #[cfg(test)]
 mod manual;
 mod oci;
@@ -29,6 +30,7 @@ enum Verb {
     /// Run agents in sandboxes, and see what came of it
     Task(task::Arguments),
     Doctor(doctor::Arguments),
+    Image(image::Arguments),
 }
 
 /// Runs the verb that the command line names and returns its exit status.
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
     let done = match arguments.verb {
         Verb::Task(arguments) => task::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
+        Verb::Image(arguments) => image::run(&arguments),
     };
     ended(done)
 }

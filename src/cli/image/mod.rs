@@ -1,0 +1,109 @@
+//! `brig image …`: one file a verb.
+
+mod inspect;
+mod load;
+mod ls;
+mod prune;
+mod rm;
+mod show;
+mod tag;
+mod unpack;
+
+use brig::error::Result;
+use brig::image::{LoadOptions, Platform, Store, default_path};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Get, keep and unpack images
+#[derive(Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Where images are kept [default: /var/lib/brig as root, ~/.local/share/brig otherwise]
+    #[arg(long, env = "BRIG_STORE", value_name = "DIR", global = true)]
+    store: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// Print nothing but errors and data
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+/// How images are unpacked.
+#[derive(Args)]
+struct Unpacking {
+    /// Which image of several, as OS/ARCHITECTURE[/VARIANT] [default: this machine's]
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Option<Platform>,
+    /// Raise a limit against bombs: bytes=N, entries=N, depth=N or ratio=N, for one layer
+    #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
+    limit: Vec<(String, u64)>,
+    /// Wait until everything is on disk
+    #[arg(long)]
+    sync: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Load(load::Arguments),
+    Ls(ls::Arguments),
+    Inspect(inspect::Arguments),
+    Tag(tag::Arguments),
+    Rm(rm::Arguments),
+    Prune(prune::Arguments),
+    Unpack(unpack::Arguments),
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let common = &arguments.common;
+    match &arguments.verb {
+        Verb::Load(arguments) => load::run(arguments, common),
+        Verb::Ls(arguments) => ls::run(arguments, common),
+        Verb::Inspect(arguments) => inspect::run(arguments, common),
+        Verb::Tag(arguments) => tag::run(arguments, common),
+        Verb::Rm(arguments) => rm::run(arguments, common),
+        Verb::Prune(arguments) => prune::run(arguments, common),
+        Verb::Unpack(arguments) => unpack::run(arguments, common),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Common {
+    fn store(&self) -> Result<Store> {
+        match &self.store {
+            Some(path) => Store::open(path),
+            None => Store::open(&default_path()?),
+        }
+    }
+}
+
+impl Unpacking {
+    fn options(&self) -> LoadOptions {
+        let mut options = LoadOptions { platform: self.platform.clone(), sync: self.sync, ..LoadOptions::default() };
+        for (name, number) in &self.limit {
+            match name.as_str() {
+                "bytes" => options.limits.bytes = *number,
+                "entries" => options.limits.entries = *number,
+                "depth" => options.limits.depth = usize::try_from(*number).unwrap_or(usize::MAX),
+                _ => options.limits.ratio = *number,
+            }
+        }
+        options
+    }
+}
+
+fn limit(text: &str) -> Result<(String, u64), String> {
+    let (name, number) = text.split_once('=').ok_or("write it as NAME=NUMBER")?;
+    if !matches!(name, "bytes" | "entries" | "depth" | "ratio") {
+        return Err("the limits are bytes, entries, depth and ratio".into());
+    }
+    number.parse().map(|number| (name.to_owned(), number)).map_err(|_| "not a number".into())
+}

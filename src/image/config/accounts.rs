@@ -1,0 +1,224 @@
+//! Who the process runs as: Docker's `user[:group]` looked up in the image's own /etc/passwd and /etc/group. The lookup is pure.
+//!
+//! A number is always a number and never a name: an out-of-range one is refused, since `4294967296` once wrapped to root and
+//! once was looked up as the name of a user that a crafted passwd made root (CVE-2024-40635, CVE-2026-46680).
+
+use crate::error::{Error, Kind, Result};
+use crate::image::union::Stack;
+use crate::sys::weaken;
+
+/// An account file of an image is never longer; a longer one is an attack on whoever reads it (CVE-2026-47262).
+const LARGEST_FILE: u64 = 10 << 20;
+
+/// The largest id that every program understands: above it, some see a negative number.
+const LARGEST_ID: u64 = i32::MAX as u64;
+/// Longer lines are no accounts.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// The account files of an image; empty where it has none.
+#[derive(Clone, Debug, Default)]
+pub struct Accounts {
+    /// /etc/passwd.
+    pub passwd: Vec<u8>,
+    /// /etc/group.
+    pub group: Vec<u8>,
+}
+
+/// Ids of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups; the primary one comes first, so that no ACL that denies it is passed by (CVE-2022-36109).
+    pub additional_gids: Vec<u32>,
+    /// The home directory, if the image names one.
+    pub home: Option<String>,
+}
+
+struct PasswdLine<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+struct GroupLine<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+/// What stands before or after the colon.
+enum Part<'a> {
+    Number(u32),
+    Name(&'a str),
+}
+
+impl Accounts {
+    /// Reads them from layers without mounting those.
+    pub(crate) fn of(stack: &Stack) -> Result<Accounts> {
+        let passwd = stack.read("/etc/passwd", LARGEST_FILE)?.unwrap_or_default();
+        Ok(Accounts { passwd, group: stack.read("/etc/group", LARGEST_FILE)?.unwrap_or_default() })
+    }
+
+    /// Looks `user[:group]` up. Empty is root.
+    pub fn user(&self, text: &str) -> Result<User> {
+        self.look_up(text).map_err(|error| {
+            error
+                .doing(format!("find the user `{}`", text.escape_debug()))
+                .hint("name a user of the image, or give numbers as UID:GID")
+        })
+    }
+
+    fn look_up(&self, text: &str) -> Result<User> {
+        let (user, group) = match text.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (text, None),
+        };
+        let user = if user.is_empty() { "0" } else { user };
+        let found = match part(user)? {
+            Part::Number(uid) => self.passwd_lines().find(|line| line.uid == uid).ok_or(uid),
+            Part::Name(name) => Ok(self.passwd_lines().find(|line| line.name == name).ok_or_else(|| {
+                Error::new(Kind::Identity, format!("unable to find user {name}: no matching entries in passwd file"))
+            })?),
+        };
+        let (uid, gid, name, home) = match found {
+            Ok(line) => (line.uid, line.gid, Some(line.name), Some(line.home)),
+            Err(uid) => (uid, 0, None, None),
+        };
+        let home = home.filter(|home| home.starts_with('/')).map(str::to_owned);
+        if let Some(group) = group.filter(|group| !group.is_empty()) {
+            let gid = match part(group)? {
+                Part::Number(gid) => gid,
+                Part::Name(name) => {
+                    self.group_lines().find(|line| line.name == name).map(|line| line.gid).ok_or_else(|| {
+                        Error::new(
+                            Kind::Identity,
+                            format!("unable to find group {name}: no matching entries in group file"),
+                        )
+                    })?
+                }
+            };
+            return Ok(User { uid, gid, additional_gids: vec![gid], home });
+        }
+        let mut additional_gids = vec![gid];
+        if let Some(name) = name {
+            for line in self.group_lines().filter(|line| line.members.split(',').any(|member| member == name)) {
+                if !additional_gids.contains(&line.gid) {
+                    additional_gids.push(line.gid);
+                }
+            }
+        }
+        if weaken::is_off("image-primary-group") {
+            additional_gids.retain(|other| *other != gid);
+        }
+        Ok(User { uid, gid, additional_gids, home })
+    }
+
+    fn passwd_lines(&self) -> impl Iterator<Item = PasswdLine<'_>> {
+        lines(&self.passwd).filter_map(|fields| {
+            let [name, _, uid, gid, rest @ ..] = fields.as_slice() else { return None };
+            let home = rest.get(1).copied().unwrap_or_default();
+            Some(PasswdLine { name, uid: uid.parse().ok()?, gid: gid.parse().ok()?, home })
+        })
+    }
+
+    fn group_lines(&self) -> impl Iterator<Item = GroupLine<'_>> {
+        lines(&self.group).filter_map(|fields| {
+            let [name, _, gid, rest @ ..] = fields.as_slice() else { return None };
+            Some(GroupLine { name, gid: gid.parse().ok()?, members: rest.first().copied().unwrap_or_default() })
+        })
+    }
+}
+
+/// The fields of each line that is text, not too long and not a comment. What does not parse is passed over.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = Vec<&str>> {
+    bytes
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.len() <= LONGEST_LINE)
+        .filter_map(|line| std::str::from_utf8(line).ok())
+        .map(|line| line.trim_end_matches('\r'))
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.split(':').collect())
+}
+
+/// A number if it looks like one, signs included: then it must be in range.
+fn part(text: &str) -> Result<Part<'_>> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(Part::Name(text));
+    }
+    if weaken::is_off("image-user-range") {
+        return Ok(Part::Number(text.parse::<i64>().unwrap_or(0) as u32));
+    }
+    match text.parse::<u64>() {
+        Ok(number) if number <= LARGEST_ID && digits == text => {
+            Ok(Part::Number(u32::try_from(number).unwrap_or(u32::MAX)))
+        }
+        _ => Err(Error::new(Kind::Identity, format!("`{}` is not between 0 and {LARGEST_ID}", text.escape_debug()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn accounts() -> Accounts {
+        Accounts {
+            passwd: b"# c\nroot:x:0:0:root:/root:/bin/sh\nbroken\nme:x:1000:100:Me:/home/me:/bin/sh\n\
+                4294967296:x:0:0::/:/bin/sh\n2147483648:x:0:0::/:/bin/sh\nme:x:7:7::/:\n"
+                .to_vec(),
+            group: b"root:x:0:\nusers:x:100:me\nsudo:x:27:you,me\nwheel:x:10:meagain\nbad:x:y:me\n".to_vec(),
+        }
+    }
+
+    fn check(text: &str, uid: u32, gid: u32, additional: &[u32]) {
+        let user = accounts().user(text).unwrap();
+        assert_eq!((user.uid, user.gid, user.additional_gids.as_slice()), (uid, gid, additional), "{text}");
+    }
+
+    /// T-37: the primary group is always the first of the others.
+    #[test]
+    fn users_and_groups_are_found_as_docker_finds_them() {
+        check("", 0, 0, &[0]);
+        check("me", 1000, 100, &[100, 27]);
+        check("1000", 1000, 100, &[100, 27]);
+        check("4000", 4000, 0, &[0]);
+        check("me:sudo", 1000, 27, &[27]);
+        check("1000:4000", 1000, 4000, &[4000]);
+        check("me:", 1000, 100, &[100, 27]);
+        assert_eq!(accounts().user("me").unwrap().home.as_deref(), Some("/home/me"));
+    }
+
+    /// T-38, CVE-2024-40635 and CVE-2026-46680.
+    #[test]
+    fn a_number_out_of_range_is_refused_and_never_a_name() {
+        for text in ["2147483648", "4294967295", "4294967296", "-1", "+1", "0:4294967296", "99999999999999999999999"] {
+            let error = accounts().user(text).unwrap_err();
+            assert!(error.to_string().contains("is not between"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_name_says_what_docker_says() {
+        let error = accounts().user("nobody").unwrap_err();
+        assert!(
+            error.to_string().ends_with("unable to find user nobody: no matching entries in passwd file"),
+            "{error}"
+        );
+        assert!(accounts().user("me:none").unwrap_err().to_string().contains("group file"));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_account_files_are_read_or_skipped(passwd in proptest::collection::vec(any::<u8>(), 0..300), text in "\\PC{0,20}") {
+            let accounts = Accounts { group: passwd.clone(), passwd };
+            if let Ok(user) = accounts.user(&text) {
+                prop_assert_eq!(user.additional_gids[0], user.gid);
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A config.json for a bundle: what `unpack` writes next to the root, so that any OCI runtime can run it. Pure.
+//!
+//! The same isolation that runc's `spec` gives (namespaces, masked paths, a small set of capabilities), with the image's own
+//! process. It is made from JSON directly: it is output, and has one reader each.
+
+use super::Process;
+use serde_json::{Value, json};
+
+/// Docker's default set: what ordinary images expect.
+const CAPABILITIES: &[&str] = &[
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+];
+
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Who will run the bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// Root.
+    Root,
+    /// A user with these ids, in a user namespace of one id.
+    User { uid: u32, gid: u32 },
+}
+
+/// The bundle's config.
+pub(crate) fn config(process: &Process, hostname: &str, runner: Runner) -> Value {
+    let rootless = matches!(runner, Runner::User { .. });
+    // Without root only one id is mapped: everybody is root inside.
+    let (uid, gid, groups) = match runner {
+        Runner::Root => (process.user.uid, process.user.gid, process.user.additional_gids.clone()),
+        Runner::User { .. } => (0, 0, Vec::new()),
+    };
+    let effective = if uid == 0 { CAPABILITIES } else { &[] };
+    let mut namespaces = vec!["pid", "network", "ipc", "uts", "mount", "cgroup"];
+    let mut linux = json!({
+        "maskedPaths": MASKED,
+        "readonlyPaths": READ_ONLY,
+        "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
+    });
+    if let Runner::User { uid, gid } = runner {
+        namespaces.push("user");
+        linux["uidMappings"] = json!([{ "containerID": 0, "hostID": uid, "size": 1 }]);
+        linux["gidMappings"] = json!([{ "containerID": 0, "hostID": gid, "size": 1 }]);
+        linux["resources"] = json!({});
+    }
+    linux["namespaces"] = namespaces.iter().map(|kind| json!({ "type": kind })).collect();
+    json!({
+        "ociVersion": "1.2.0",
+        "process": {
+            "terminal": false,
+            "user": { "uid": uid, "gid": gid, "additionalGids": groups },
+            "args": process.args,
+            "env": environment(process),
+            "cwd": process.cwd,
+            "capabilities": {
+                "bounding": CAPABILITIES, "permitted": effective, "effective": effective, "inheritable": [], "ambient": [],
+            },
+            "rlimits": [{ "type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024 }],
+            "noNewPrivileges": true,
+        },
+        "root": { "path": "rootfs", "readonly": false },
+        "hostname": hostname,
+        "mounts": mounts(rootless, &process.volumes),
+        "annotations": process.annotations,
+        "linux": linux,
+    })
+}
+
+fn environment(process: &Process) -> Vec<String> {
+    let mut all = process.env.clone();
+    if !all.iter().any(|line| line.starts_with("HOME=")) {
+        all.push(format!("HOME={}", process.user.home.as_deref().unwrap_or("/")));
+    }
+    all
+}
+
+fn mounts(rootless: bool, volumes: &[String]) -> Value {
+    let pts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
+    let mut pts: Vec<&str> = pts.to_vec();
+    if !rootless {
+        pts.push("gid=5");
+    }
+    let mut all = vec![
+        json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"] }),
+        json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"] }),
+        json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": pts }),
+        json!({ "destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"] }),
+        json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"] }),
+    ];
+    if rootless {
+        // sysfs cannot be mounted without its own network namespace's privileges; the host's is bound read-only.
+        all.push(json!({ "destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind", "nosuid", "noexec", "nodev", "ro"] }));
+    } else {
+        all.push(json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"] }));
+        all.push(json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "noexec", "nodev", "relatime", "ro"] }));
+    }
+    for path in volumes {
+        // Seeded from the image's own content at that path, gone with the container.
+        all.push(json!({ "destination": path, "type": "tmpfs", "source": "volume", "options": ["nosuid", "nodev", "tmpcopyup"] }));
+    }
+    Value::Array(all)
+}

@@ -1,0 +1,155 @@
+//! From an image's config and the caller's wishes to a process. Pure (image-spec, conversion.md; where that and Docker differ,
+//! as with the supplementary groups of a numeric user, Docker).
+
+use super::{Accounts, ImageConfig, User};
+use crate::error::{Error, Kind, Result};
+use crate::sys::weaken;
+use std::collections::BTreeMap;
+
+/// What an image without PATH gets, as from Docker.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What the caller wants otherwise than the image says.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Replaces the entrypoint, and takes the image's Cmd away with it.
+    pub entrypoint: Option<Vec<String>>,
+    /// Replaces Cmd.
+    pub args: Option<Vec<String>>,
+    /// `NAME=value`, the last of a name wins over the image and over the ones before.
+    pub env: Vec<String>,
+    /// `user[:group]`.
+    pub user: Option<String>,
+    /// Where the command starts.
+    pub working_dir: Option<String>,
+}
+
+/// A process as a runtime wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The command and its arguments; never empty.
+    pub args: Vec<String>,
+    /// `NAME=value`, each name once.
+    pub env: Vec<String>,
+    /// Absolute. Made if it is missing, inside the root only.
+    pub cwd: String,
+    /// Ids.
+    pub user: User,
+    /// Paths that want a volume, absolute, without `..`.
+    pub volumes: Vec<String>,
+    /// How to ask it to stop; a runtime's default if the image does not say.
+    pub stop_signal: Option<String>,
+    /// Where it comes from.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Converts. `accounts` are the image's own.
+pub fn to_process(config: &ImageConfig, accounts: &Accounts, overrides: &Overrides) -> Result<Process> {
+    let entrypoint = overrides.entrypoint.as_ref().unwrap_or(&config.entrypoint);
+    let cmd = match (&overrides.args, &overrides.entrypoint) {
+        (Some(args), _) => args.as_slice(),
+        (None, Some(_)) => &[],
+        (None, None) => config.cmd.as_slice(),
+    };
+    let args: Vec<String> = entrypoint.iter().chain(cmd).cloned().collect();
+    if args.is_empty() {
+        return Err(Error::new(Kind::Spec, "the image has neither Entrypoint nor Cmd").hint("say which command to run"));
+    }
+    let user = accounts.user(overrides.user.as_deref().unwrap_or(&config.user))?;
+    let cwd = absolute(overrides.working_dir.as_deref().unwrap_or(&config.working_dir), "the working directory")?;
+    let volumes = config.volumes.iter().map(|path| absolute(path, "a volume")).collect::<Result<Vec<_>>>()?;
+    if let Some(volume) = volumes.iter().find(|path| *path == "/") {
+        return Err(Error::new(Kind::Image, format!("the volume `{volume}` is the root")));
+    }
+    Ok(Process {
+        args,
+        env: environment(&config.env, &overrides.env),
+        cwd,
+        user,
+        volumes,
+        stop_signal: config.stop_signal.clone(),
+        annotations: config.annotations(),
+    })
+}
+
+/// Each name once, in the order of its first mention, with the value of its last.
+fn environment(image: &[String], caller: &[String]) -> Vec<String> {
+    let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
+    let mut all: Vec<String> = Vec::new();
+    for line in image.iter().chain(caller).filter(|line| !line.is_empty() && !line.starts_with('=')) {
+        let wanted = name(line);
+        match all.iter_mut().find(|other| name(other) == wanted) {
+            Some(other) => other.clone_from(line),
+            None => all.push(line.clone()),
+        }
+    }
+    if !all.iter().any(|line| name(line) == "PATH") {
+        all.insert(0, format!("PATH={DEFAULT_PATH}"));
+    }
+    all
+}
+
+/// A path inside the root. An image that climbs with `..` wants out of it (CVE-2022-23648): refused, not tidied.
+fn absolute(path: &str, what: &str) -> Result<String> {
+    let refused = |why: &str| Err(Error::new(Kind::Image, format!("{what} `{}` {why}", path.escape_debug())));
+    if path.split('/').any(|part| part == "..") && !weaken::is_off("image-volume-path") {
+        return refused("leads upwards");
+    }
+    if path.contains('\0') {
+        return refused("has a NUL in it");
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    Ok(format!("/{}", parts.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn args(entrypoint: &str, cmd: &str, other_entrypoint: Option<&str>, other_args: Option<&str>) -> String {
+        let config = ImageConfig { entrypoint: words(entrypoint), cmd: words(cmd), ..ImageConfig::default() };
+        let overrides =
+            Overrides { entrypoint: other_entrypoint.map(words), args: other_args.map(words), ..Overrides::default() };
+        to_process(&config, &Accounts::default(), &overrides)
+            .map_or_else(|error| error.to_string(), |process| process.args.join(" "))
+    }
+
+    #[test]
+    fn entrypoint_and_cmd_are_joined_and_overridden_as_docker_does() {
+        assert_eq!(args("e", "a b", None, None), "e a b");
+        assert_eq!(args("e", "a b", None, Some("x")), "e x");
+        assert_eq!(args("e", "a b", Some("f"), None), "f");
+        assert_eq!(args("e", "a b", Some("f"), Some("x")), "f x");
+        assert_eq!(args("", "sh", None, None), "sh");
+        assert_eq!(args("", "", None, None), "the image has neither Entrypoint nor Cmd");
+    }
+
+    #[test]
+    fn the_environment_has_each_name_once_and_a_path() {
+        let image = words("A=1 B=2 A=3");
+        assert_eq!(environment(&image, &words("B=4 C")), [&format!("PATH={DEFAULT_PATH}"), "A=3", "B=4", "C"]);
+        assert_eq!(environment(&words("PATH=/x"), &[]), ["PATH=/x"]);
+    }
+
+    /// T-36, CVE-2022-23648.
+    #[test]
+    fn a_volume_or_working_directory_that_climbs_is_refused() {
+        for path in ["/../../../etc", "a/../../etc", "/a/.."] {
+            let config = ImageConfig { cmd: words("sh"), volumes: vec![path.to_owned()], ..ImageConfig::default() };
+            let error = to_process(&config, &Accounts::default(), &Overrides::default()).unwrap_err();
+            assert!(error.to_string().contains("leads upwards"), "{path}: {error}");
+            let config = ImageConfig { cmd: words("sh"), working_dir: path.to_owned(), ..ImageConfig::default() };
+            assert!(to_process(&config, &Accounts::default(), &Overrides::default()).is_err());
+        }
+    }
+
+    #[test]
+    fn an_empty_working_directory_is_the_root() {
+        let config = ImageConfig { cmd: words("sh"), ..ImageConfig::default() };
+        assert_eq!(to_process(&config, &Accounts::default(), &Overrides::default()).unwrap().cwd, "/");
+    }
+}

@@ -1,0 +1,176 @@
+//! Copies of files and directories with everything that they have: data with its holes, owner, attributes, mode, times.
+
+use super::layer::{Form, Marks, Owners};
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown,
+    copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat,
+    readlinkat, setxattr, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// The longest list of attribute names, and the longest value, that the kernel gives (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+const LONGEST: usize = 64 << 10;
+
+/// Copies one file that is no directory to a free name.
+pub(crate) fn node(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    stat: &Stat,
+    to: BorrowedFd<'_>,
+    new_name: &[u8],
+    form: Form,
+) -> Result<()> {
+    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+        return regular(from, name, stat, to, new_name, form);
+    }
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => {
+            let target = readlinkat(from, name, Vec::new()).failing(Kind::Store, || copying(name))?;
+            symlinkat(target.as_c_str(), to, new_name).map_err(|errno| failed(errno, name))?;
+        }
+        kind => {
+            mknodat(to, new_name, kind, Mode::RUSR | Mode::WUSR, stat.st_rdev).map_err(|errno| failed(errno, name))?;
+        }
+    }
+    let hold = |directory: BorrowedFd<'_>, name: &[u8]| -> Result<OwnedFd> {
+        openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+            .failing(Kind::Store, || copying(name))
+    };
+    let (source, target) = (magic(hold(from, name)?), magic(hold(to, new_name)?));
+    if form.owners == Owners::Image {
+        let ids = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        chown(&target.1, Some(ids.0), Some(ids.1)).map_err(|errno| failed(errno, name))?;
+    }
+    let list = read(|buffer| listxattr(&source.1, buffer)).map_err(|errno| failed(errno, name))?;
+    for attribute in kept(&list, form) {
+        let value = read(|buffer| getxattr(&source.1, attribute, buffer)).map_err(|errno| failed(errno, name))?;
+        setxattr(&target.1, attribute, &value, XattrFlags::empty()).map_err(|errno| failed(errno, name))?;
+    }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+        chmod(&target.1, Mode::from_raw_mode(stat.st_mode & 0o7777)).map_err(|errno| failed(errno, name))?;
+    }
+    utimensat(to, new_name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(|errno| failed(errno, name))
+}
+
+fn regular(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    stat: &Stat,
+    to: BorrowedFd<'_>,
+    new_name: &[u8],
+    form: Form,
+) -> Result<()> {
+    let source =
+        openat(from, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let source = source.failing(Kind::Store, || copying(name))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let target = openat(to, new_name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno, name))?;
+    data(source.as_fd(), target.as_fd(), u64::try_from(stat.st_size).unwrap_or(0))
+        .map_err(|errno| failed(errno, name))?;
+    if form.owners == Owners::Image {
+        let ids = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        fchown(&target, Some(ids.0), Some(ids.1)).map_err(|errno| failed(errno, name))?;
+    }
+    attributes(source.as_fd(), target.as_fd(), form)?;
+    fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o7777)).map_err(|errno| failed(errno, name))?;
+    capabilities(source.as_fd(), target.as_fd()).map_err(|errno| failed(errno, name))?;
+    futimens(&target, &times(stat)).map_err(|errno| failed(errno, name))
+}
+
+/// Copies what is there and skips the holes. Inside the kernel; shared extents where the file system has them.
+fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    if rustix::fs::ioctl_ficlone(target, source).is_ok() {
+        return Ok(());
+    }
+    let mut offset = 0;
+    while offset < size {
+        let start = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => offset,
+            Err(errno) => return Err(errno),
+        };
+        let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+        let (mut from, mut to) = (start, start);
+        while from < end {
+            let wanted = usize::try_from(end - from).unwrap_or(usize::MAX);
+            if copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted)? == 0 {
+                break;
+            }
+        }
+        if end <= offset {
+            break;
+        }
+        offset = end;
+    }
+    rustix::fs::ftruncate(target, size)
+}
+
+/// Copies the attributes that an image may have; overlayfs's own marks stay behind.
+pub(crate) fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form) -> Result<()> {
+    let copied = (|| {
+        let list = read(|buffer| flistxattr(source, buffer))?;
+        for attribute in kept(&list, form) {
+            let value = read(|buffer| fgetxattr(source, attribute, buffer))?;
+            fsetxattr(target, attribute, &value, XattrFlags::empty())?;
+        }
+        Ok::<(), Errno>(())
+    })();
+    copied.map_err(|errno| crate::files::failed(errno.into(), "copy extended attributes".into()))
+}
+
+/// Capabilities are lost when the owner changes, so they come last.
+fn capabilities(source: BorrowedFd<'_>, target: BorrowedFd<'_>) -> Result<(), Errno> {
+    match read(|buffer| fgetxattr(source, c"security.capability", buffer)) {
+        Ok(value) => fsetxattr(target, c"security.capability", &value, XattrFlags::empty()),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn kept(list: &[u8], form: Form) -> impl Iterator<Item = &[u8]> {
+    let own: &[u8] = match form.marks {
+        Marks::Trusted => b"trusted.overlay.",
+        Marks::User => b"user.overlay.",
+    };
+    list.split(|byte| *byte == 0).filter(move |name| {
+        let image = name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_");
+        image && !name.starts_with(own)
+    })
+}
+
+fn read(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 512];
+    loop {
+        match get(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < LONGEST => buffer.resize(LONGEST, 0),
+            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+fn times(stat: &Stat) -> Timestamps {
+    let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+/// A path to the very file that the descriptor holds; the descriptor must live as long.
+fn magic(held: OwnedFd) -> (OwnedFd, String) {
+    let path = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
+    (held, path)
+}
+
+fn failed(errno: Errno, name: &[u8]) -> crate::error::Error {
+    crate::files::failed(errno.into(), copying(name))
+}
+
+fn copying(name: &[u8]) -> String {
+    format!("copy `{}`", String::from_utf8_lossy(name).escape_debug())
+}

@@ -1,0 +1,150 @@
+//! How a layer lies on disk: in overlayfs's own form, so that a directory of the store is a lower layer as it stands.
+//!
+//! Whose store it is decides: with privileges, `trusted.overlay.*`, real owners and devices; without, `user.overlay.*`
+//! (which a mount with `userxattr` reads) and everything the caller's. A removed name is a character device 0:0, which may
+//! be made without privileges since Linux 5.8, or, where not, an empty file with `overlay.whiteout` in a directory marked
+//! `opaque=x` (6.7; Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories").
+
+use super::place::made;
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, mknodat, openat, statat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Which attributes mark what overlayfs must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Marks {
+    /// `trusted.overlay.*`: an ordinary overlay mount.
+    Trusted,
+    /// `user.overlay.*`: a mount with `userxattr`.
+    User,
+}
+
+/// Whose files a layer's files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Owners {
+    /// As the image says.
+    Image,
+    /// All the caller's: nobody else can be given files.
+    Caller,
+}
+
+/// How a removed name is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whiteouts {
+    /// A character device 0:0.
+    Device,
+    /// An empty file with an attribute.
+    Attribute,
+}
+
+/// The on-disk form of all layers of a store; recorded in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Form {
+    /// The attributes of marks.
+    pub marks: Marks,
+    /// Whose the files are.
+    pub owners: Owners,
+    /// How removed names are marked.
+    pub whiteouts: Whiteouts,
+}
+
+impl Form {
+    /// Tries what this process may do in `directory`, which it owns.
+    pub(crate) fn probe(directory: BorrowedFd<'_>) -> Result<Form> {
+        let name = format!(".probe-{}", std::process::id());
+        let file =
+            openat(directory, name.as_str(), OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let file = file.failing(Kind::Store, || "try what the store's file system can do")?;
+        let trusted = fsetxattr(&file, c"trusted.overlay.probe", b"y", XattrFlags::empty()).is_ok();
+        let owner = |id: u32| {
+            let ids = (rustix::fs::Uid::from_raw(id), rustix::fs::Gid::from_raw(id));
+            rustix::fs::fchown(&file, Some(ids.0), Some(ids.1)).is_ok()
+        };
+        let owners = if owner(1) && owner(65_533) { Owners::Image } else { Owners::Caller };
+        // What cannot be removed was not made, or the next line says so.
+        let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
+        let whiteout = mknodat(directory, name.as_str(), FileType::CharacterDevice, Mode::empty(), 0);
+        let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
+        Ok(Form {
+            marks: if trusted { Marks::Trusted } else { Marks::User },
+            owners,
+            whiteouts: if whiteout.is_ok() { Whiteouts::Device } else { Whiteouts::Attribute },
+        })
+    }
+
+    fn opaque_name(self) -> &'static str {
+        match self.marks {
+            Marks::Trusted => "trusted.overlay.opaque",
+            Marks::User => "user.overlay.opaque",
+        }
+    }
+
+    fn whiteout_name(self) -> &'static str {
+        match self.marks {
+            Marks::Trusted => "trusted.overlay.whiteout",
+            Marks::User => "user.overlay.whiteout",
+        }
+    }
+
+    /// Hides what the layers below have in `directory`.
+    pub(crate) fn set_opaque(self, directory: BorrowedFd<'_>) -> Result<()> {
+        fsetxattr(directory, self.opaque_name(), b"y", XattrFlags::empty()).map_err(made)
+    }
+
+    pub(crate) fn is_opaque(self, directory: BorrowedFd<'_>) -> Result<bool> {
+        Ok(self.opaque_value(directory)? == Some(b'y'))
+    }
+
+    fn opaque_value(self, directory: BorrowedFd<'_>) -> Result<Option<u8>> {
+        let mut value = [0u8; 1];
+        match fgetxattr(directory, self.opaque_name(), &mut value) {
+            Ok(_) => Ok(Some(value[0])),
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(None),
+            Err(errno) => Err(errno).failing(Kind::Store, || "read a layer's opaque mark"),
+        }
+    }
+
+    /// Marks `name` in `directory` as removed. The name must be free.
+    pub(crate) fn make_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        match self.whiteouts {
+            Whiteouts::Device => mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(made),
+            Whiteouts::Attribute => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(made)?;
+                fsetxattr(&file, self.whiteout_name(), b"y", XattrFlags::empty()).map_err(made)?;
+                match self.opaque_value(directory)? {
+                    Some(_) => Ok(()),
+                    None => fsetxattr(directory, self.opaque_name(), b"x", XattrFlags::empty()).map_err(made),
+                }
+            }
+        }
+    }
+
+    /// Whether `name` in `directory` marks that something below was removed.
+    pub(crate) fn is_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool> {
+        let found = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(errno).failing(Kind::Store, || "look at a layer's file"),
+        };
+        match (self.whiteouts, FileType::from_raw_mode(found.st_mode)) {
+            (_, FileType::CharacterDevice) => Ok(found.st_rdev == 0),
+            (Whiteouts::Attribute, FileType::RegularFile) if found.st_size == 0 => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = match openat(directory, name, flags, Mode::empty()) {
+                    Ok(file) => file,
+                    // A file of the image that its owner may not read is no mark of ours: those are 0600.
+                    Err(Errno::ACCESS) => return Ok(false),
+                    Err(errno) => return Err(errno).failing(Kind::Store, || "open a layer's file"),
+                };
+                Ok(fgetxattr(file.as_fd(), self.whiteout_name(), &mut [0u8; 8]).is_ok())
+            }
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! One layer: a compressed tar in, one directory in overlayfs's form out.
+//!
+//! Order: `stream` decodes and hashes, `extract` fills a directory that nobody else can see, and, once the layers below are
+//! there, `settle` finishes it. Layers are unpacked independently of each other and in parallel; only `settle` needs what is
+//! below. Not here: where the directory is kept and under which name (`store`).
+//! Never: a path of the archive given to the host to resolve, a process, a mount.
+
+mod attributes;
+mod extract;
+mod form;
+mod limits;
+mod place;
+mod settle;
+mod stream;
+
+pub use attributes::Skipped;
+pub(crate) use extract::Extractor;
+pub use form::Form;
+pub use form::{Marks, Owners, Whiteouts};
+pub use limits::Limits;
+pub(crate) use place::{open_below, open_child, split};
+pub(crate) use settle::{Settled, settle};
+pub(crate) use stream::{Compression, Measured, decode};
+
+#[cfg(test)]
+mod tests;

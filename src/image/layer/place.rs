@@ -1,0 +1,242 @@
+//! Finding the directory that an entry goes into, inside a tree that the archive itself has made and may have filled with
+//! symlinks: on descriptors, below one root, never by a host path (CVE-2014-9356, CVE-2021-38511, CVE-2025-47290).
+//!
+//! A symlink on the way is followed inside the tree, as Docker and containerd do, so that `lib/x` after `lib -> usr/lib`
+//! lands in `usr/lib`. The last component is never followed. Directories that the archive does not mention are made and
+//! remembered as implicit: `settle` gives them what the layers below say.
+
+use super::limits::Limits;
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::weaken;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// As many symlinks as the kernel follows in one path (path_resolution(7)).
+const MOST_HOPS: usize = 40;
+/// Descriptors of directories kept open. Archives go depth first, so a few are enough.
+const CACHED: usize = 64;
+
+/// A directory of the tree and its real path below the root, without symlinks.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) directory: Arc<OwnedFd>,
+    pub(super) path: Arc<[u8]>,
+}
+
+impl Place {
+    /// The real path of `name` in this directory.
+    pub(super) fn child(&self, name: &[u8]) -> Vec<u8> {
+        join(&self.path, name)
+    }
+}
+
+impl AsFd for Place {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+/// How a directory that no entry mentions came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Implicit {
+    /// Only on the way to something: its metadata are those of the layers below.
+    Inherits,
+    /// In place of something that this layer removed: nothing is inherited.
+    Fresh,
+}
+
+/// The tree that is being filled.
+pub(super) struct Tree {
+    root: Arc<OwnedFd>,
+    cache: HashMap<Vec<u8>, Place>,
+    pub(super) implicit: BTreeMap<Vec<u8>, Implicit>,
+    limits: Limits,
+}
+
+impl Tree {
+    pub(super) fn new(root: OwnedFd, limits: Limits) -> Tree {
+        Tree { root: Arc::new(root), cache: HashMap::new(), implicit: BTreeMap::new(), limits }
+    }
+
+    pub(super) fn root(&self) -> Place {
+        Place { directory: Arc::clone(&self.root), path: Arc::from(&b""[..]) }
+    }
+
+    /// Forgets open directories: something was removed or replaced, and a path may mean another one now.
+    pub(super) fn forget(&mut self) {
+        self.cache.clear();
+    }
+
+    /// The directory at the normalised `path`, made if it is missing.
+    /// `is_whiteout` tells whether a name in a directory is a mark that something below was removed.
+    pub(super) fn directory(
+        &mut self,
+        path: &[u8],
+        marks: &dyn Fn(BorrowedFd<'_>, &[u8]) -> Result<bool>,
+    ) -> Result<Place> {
+        if path.is_empty() {
+            return Ok(self.root());
+        }
+        if let Some(place) = self.cache.get(path) {
+            return Ok(place.clone());
+        }
+        let place = match open_below(self.root.as_fd(), path) {
+            Ok(directory) => Place { directory: Arc::new(directory), path: Arc::from(path) },
+            // Missing, or with a symlink or something else on the way: step by step.
+            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => self.walk(path, marks)?,
+            Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
+        };
+        if self.cache.len() >= CACHED {
+            self.cache.clear();
+        }
+        self.cache.insert(path.to_vec(), place.clone());
+        Ok(place)
+    }
+
+    fn walk(&mut self, path: &[u8], marks: &dyn Fn(BorrowedFd<'_>, &[u8]) -> Result<bool>) -> Result<Place> {
+        let mut pending: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
+        let mut stack = vec![self.root()];
+        let mut hops = 0;
+        while let Some(component) = pending.pop() {
+            if component == b".." {
+                // `..` of the root is the root, inside a container as everywhere.
+                if stack.len() > 1 {
+                    stack.pop();
+                }
+                continue;
+            }
+            let Some(here) = stack.last().cloned() else { return Err(Error::new(Kind::Internal, "no root")) };
+            let next = here.child(&component);
+            self.limits.check_path(&next)?;
+            match open_child(here.as_fd(), &component) {
+                Ok(directory) => stack.push(Place { directory: Arc::new(directory), path: Arc::from(next) }),
+                Err(Errno::NOENT) => stack.push(self.make(&here, &component, next, Implicit::Inherits)?),
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    let found = statat(here.as_fd(), component.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+                    let found = found.failing(Kind::Store, || "look at a layer's file")?;
+                    if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+                        hops += 1;
+                        if hops > MOST_HOPS {
+                            return Err(Error::new(Kind::Image, "its path goes through too many symlinks"));
+                        }
+                        let target = readlinkat(here.as_fd(), component.as_slice(), Vec::new());
+                        let target = target.failing(Kind::Store, || "read a layer's symlink")?.into_bytes();
+                        if target.first() == Some(&b'/') {
+                            stack.truncate(1);
+                        }
+                        pending.extend(components(&target).map(<[u8]>::to_vec).rev());
+                        continue;
+                    }
+                    if !marks(here.as_fd(), &component)? {
+                        let shown = String::from_utf8_lossy(&next).escape_debug().to_string();
+                        return Err(Error::new(Kind::Image, format!("its parent `{shown}` is not a directory")));
+                    }
+                    let removed = rustix::fs::unlinkat(here.as_fd(), component.as_slice(), AtFlags::empty());
+                    removed.failing(Kind::Store, || "remove a whiteout")?;
+                    stack.push(self.make(&here, &component, next, Implicit::Fresh)?);
+                }
+                Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
+            }
+        }
+        stack.pop().ok_or_else(|| Error::new(Kind::Internal, "no root"))
+    }
+
+    /// Makes a directory that no entry has mentioned so far. Open for us alone until `settle` gives it its mode.
+    fn make(&mut self, parent: &Place, name: &[u8], path: Vec<u8>, how: Implicit) -> Result<Place> {
+        mkdirat(parent, name, Mode::RWXU).map_err(made)?;
+        let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
+        self.implicit.insert(path.clone(), how);
+        Ok(Place { directory: Arc::new(directory), path: Arc::from(path) })
+    }
+}
+
+/// Opens a directory below `root` by a path that has no symlink in it.
+pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    if weaken::is_off("image-symlinks") {
+        // What a naive unpacker does: the host resolves the path, and its symlinks lead anywhere.
+        return openat(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    }
+    let path = if path.is_empty() { b"." } else { path };
+    let flags = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), flags)
+}
+
+/// Opens a directory by its name alone; a symlink is not followed.
+pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// An error of making something inside the layer: a full disk is the user's to mend.
+pub(super) fn made(errno: Errno) -> Error {
+    crate::files::failed(errno.into(), "write into the layer".into())
+}
+
+/// The parts of a path; empty ones and `.` say nothing.
+pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
+}
+
+pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
+    if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
+}
+
+/// An entry's name as a path below the root: `""` is the root itself. An absolute one is below the root too; one that
+/// climbs out of it is refused.
+pub(super) fn normalise(path: &[u8], limits: &Limits) -> Result<Vec<u8>> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in components(path) {
+        if part != b".." {
+            parts.push(part);
+        } else if parts.pop().is_none() {
+            return Err(Error::new(Kind::Image, "its path leads out of the root"));
+        }
+    }
+    let normalised = parts.join(&b'/');
+    limits.check_path(&normalised)?;
+    Ok(normalised)
+}
+
+/// Directory and name of a normalised path that is not the root.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_become_paths_below_the_root_or_are_refused() {
+        let rows: &[(&[u8], Option<&[u8]>)] = &[
+            (b"./", Some(b"")),
+            (b"/", Some(b"")),
+            (b"a//b/./c/", Some(b"a/b/c")),
+            (b"/etc/passwd", Some(b"etc/passwd")),
+            (b"a/../b", Some(b"b")),
+            (b"a/..", Some(b"")),
+            (b"../a", None),
+            (b"a/../../b", None),
+            (b"/..", None),
+        ];
+        for (path, normalised) in rows {
+            assert_eq!(normalise(path, &Limits::default()).ok().as_deref(), *normalised);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_normalised_path_never_climbs(path in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'.'), any::<u8>()], 0..64)) {
+            if let Ok(normalised) = normalise(&path, &Limits::default()) {
+                prop_assert!(components(&normalised).all(|part| part != b".."));
+                prop_assert!(!normalised.starts_with(b"/"));
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Bringing an image into the store: what is missing is fetched, unpacked in parallel, finished from the bottom up, and
+//! committed layer by layer, so that what a crash interrupts goes on where it was.
+
+use super::digest::chain;
+use super::layer::{Extractor, Limits, Measured, decode, settle};
+use super::manifest::{Descriptor, mismatch};
+use super::progress::{Event, Report, Watched};
+use super::source::{Blob, Chosen, Source, choose};
+use super::store::{ImageRecord, LayerRecord, Store, Temporary};
+use super::tar::Reader;
+use super::union::Stack;
+use super::{Digest, Platform, Reference};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::{self, Durability, Lock};
+use crate::sys::weaken;
+use rustix::fs::RenameFlags;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// What a caller may choose.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Which image of an index; this machine's if nothing is said.
+    pub platform: Option<Platform>,
+    /// What a layer may ask for.
+    pub limits: Limits,
+    /// Wait until everything is on disk. Else a power cut in the next seconds means that layers are unpacked again.
+    pub sync: bool,
+}
+
+/// Layers that are unpacked at once: more than a few only fight for the disk.
+const MOST_WORKERS: usize = 4;
+
+/// Brings one image into the store and gives it `names`.
+pub(crate) fn add(
+    store: &Store,
+    source: &dyn Source,
+    descriptor: &Descriptor,
+    names: &[Reference],
+    options: &LoadOptions,
+    report: Report<'_>,
+) -> Result<ImageRecord> {
+    let chosen = choose(source, descriptor, options.platform.as_ref())?;
+    let _writing = store.writing()?;
+    store.sweep()?;
+    let lock = store.path().join("temporary").join(format!("image-{}", chosen.descriptor.digest.hex()));
+    let _one_at_a_time = Lock::wait(&lock)?;
+    let there = store.image(&chosen.descriptor.digest)?;
+    let record = match there.filter(|record| is_complete(store, record)) {
+        Some(record) => record,
+        None => bring(store, source, &chosen, options, report)?,
+    };
+    for name in names {
+        store.put_name(name, &record.digest)?;
+    }
+    Ok(record)
+}
+
+fn is_complete(store: &Store, record: &ImageRecord) -> bool {
+    record.is_trusted()
+        && record.chain.iter().all(|chain| store.layer_path(chain).is_dir())
+        && record.blobs().all(|blob| store.has_blob(blob))
+}
+
+/// Makes the layers of an image again from its blobs: after a power cut, or when they were damaged.
+pub(crate) fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
+    let source = FromStore(store);
+    let options = LoadOptions { sync: true, ..LoadOptions::default() };
+    let descriptor = &record.manifest;
+    add(store, &source, descriptor, &[], &options, &|_| {})
+        .doing(|| format!("unpack `{}` again", record.digest.short()))
+        .hint(|| "pull or load the image again")
+}
+
+/// The store's own blobs as a source.
+pub(crate) struct FromStore<'a>(pub(crate) &'a Store);
+
+impl Source for FromStore<'_> {
+    fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>> {
+        use std::io::{Seek, SeekFrom};
+        let mut file = self.0.open_blob(&descriptor.digest)?;
+        file.seek(SeekFrom::Start(from)).map_err(|cause| files::failed(cause, "read a blob".into()))?;
+        Ok(Box::new(file))
+    }
+
+    fn name(&self) -> String {
+        "the store".into()
+    }
+}
+
+/// A layer whose files are written and whose digests are right, waiting for the ones below it.
+struct Unpacked {
+    work: Temporary,
+    extractor: Extractor,
+    measured: Measured,
+}
+
+/// One image on its way into the store.
+struct Work<'a> {
+    store: &'a Store,
+    source: &'a dyn Source,
+    layers: &'a [Descriptor],
+    diff_ids: &'a [Digest],
+    chain: Vec<Digest>,
+    options: &'a LoadOptions,
+    report: Report<'a>,
+    /// Layers that still have to be unpacked, the largest first.
+    queue: Vec<usize>,
+    next: AtomicUsize,
+    failed: AtomicBool,
+    slots: Vec<Mutex<Option<Unpacked>>>,
+    /// How many layers, from the bottom, are committed.
+    committed: Mutex<usize>,
+}
+
+fn bring(
+    store: &Store,
+    source: &dyn Source,
+    chosen: &Chosen,
+    options: &LoadOptions,
+    report: Report<'_>,
+) -> Result<ImageRecord> {
+    let layers = &chosen.manifest.layers;
+    let chain = chain(&chosen.config.diff_ids);
+    let mut queue = Vec::new();
+    for (index, layer) in layers.iter().enumerate() {
+        if layer.is_foreign() {
+            return Err(Error::new(
+                Kind::Image,
+                format!("the layer `{}` must not be passed on and is fetched from nowhere else", layer.digest),
+            ));
+        }
+        if store.layer(&chain[index])?.is_some() && store.has_blob(layer) {
+            report(Event::There { digest: &layer.digest, size: layer.size });
+        } else {
+            queue.push(index);
+        }
+    }
+    queue.sort_by_key(|index| std::cmp::Reverse(layers[*index].size));
+    let workers =
+        std::thread::available_parallelism().map_or(1, usize::from).clamp(1, MOST_WORKERS).min(queue.len().max(1));
+    let work = Work {
+        store,
+        source,
+        layers,
+        diff_ids: &chosen.config.diff_ids,
+        chain,
+        options,
+        report,
+        queue,
+        next: AtomicUsize::new(0),
+        failed: AtomicBool::new(false),
+        slots: layers.iter().map(|_| Mutex::new(None)).collect(),
+        committed: Mutex::new(0),
+    };
+    let results: Vec<Result<()>> = std::thread::scope(|threads| {
+        let handles: Vec<_> = (0..workers).map(|_| threads.spawn(|| work.run())).collect();
+        let lost = |_| Err(Error::new(Kind::Internal, "a thread of the unpacker panicked"));
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+    });
+    results.into_iter().collect::<Result<()>>()?;
+    work.commit_ready()?;
+    finish(&work, chosen)
+}
+
+impl Work<'_> {
+    fn run(&self) -> Result<()> {
+        loop {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(&index) = self.queue.get(turn) else { return Ok(()) };
+            if self.failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let done = self.unpack(index).and_then(|()| self.commit_ready());
+            if let Err(error) = done {
+                self.failed.store(true, Ordering::Relaxed);
+                let digest = &self.layers[index].digest;
+                return Err(error.doing(format!("unpack the layer `{digest}`")));
+            }
+        }
+    }
+
+    /// One layer from its blob into a directory of its own; the blob is kept on the way.
+    fn unpack(&self, index: usize) -> Result<()> {
+        let descriptor = &self.layers[index];
+        let work = Temporary::new(self.store)?;
+        std::fs::create_dir(work.path().join("layer"))
+            .map_err(|cause| files::failed(cause, "make a directory".into()))?;
+        let root = work.make("layer/fs")?;
+        (self.report)(Event::Begin { digest: &descriptor.digest, size: descriptor.size });
+        let kept = self.store.has_blob(descriptor);
+        let blob_path = work.path().join("blob");
+        let mut file = match kept {
+            true => None,
+            false => Some(File::create(&blob_path).map_err(|cause| files::failed(cause, "write a blob".into()))?),
+        };
+        let opened =
+            if kept { FromStore(self.store).open_owned(descriptor)? } else { self.source.open(descriptor, 0)? };
+        let watched = Box::new(Watched { inner: opened, digest: &descriptor.digest, report: self.report });
+        let mut extractor = Extractor::new(root, self.store.form(), self.options.limits);
+        let keep = file.as_mut().map(|file| file as &mut (dyn Write + Send));
+        let algorithm = descriptor.digest.algorithm();
+        let (outcome, measured) =
+            decode(watched, keep, algorithm, Some(descriptor.size), &self.options.limits, |stream| {
+                extractor.apply(&mut Reader::new(stream))
+            })?;
+        check(descriptor, &self.diff_ids[index], &measured, outcome)?;
+        if file.is_some() {
+            self.store.keep_blob(&descriptor.digest, &blob_path)?;
+        }
+        (self.report)(Event::Done { digest: &descriptor.digest });
+        if let Ok(mut slot) = self.slots[index].lock() {
+            *slot = Some(Unpacked { work, extractor, measured });
+        }
+        Ok(())
+    }
+
+    /// Finishes and commits every layer whose lower layers are all there.
+    fn commit_ready(&self) -> Result<()> {
+        let Ok(mut committed) = self.committed.lock() else { return Ok(()) };
+        while *committed < self.layers.len() {
+            let index = *committed;
+            let ready = self.slots[index].lock().ok().and_then(|mut slot| slot.take());
+            match ready {
+                Some(unpacked) => self.commit(index, unpacked)?,
+                None if self.queue.contains(&index) => return Ok(()),
+                None => {}
+            }
+            *committed += 1;
+        }
+        Ok(())
+    }
+
+    fn commit(&self, index: usize, unpacked: Unpacked) -> Result<()> {
+        let Unpacked { work, extractor, measured } = unpacked;
+        let below: Vec<PathBuf> =
+            self.chain[..index].iter().rev().map(|chain| self.store.layer_path(chain).join("fs")).collect();
+        let settled = settle(extractor, &Stack::open(&below, self.store.form())?)?;
+        let mut record = LayerRecord::new(measured.diff_id, measured.size, settled);
+        if self.options.sync {
+            sync(work.path())?;
+            record.unsynced_boot = None;
+        }
+        let staged = work.path().join("layer");
+        files::replace(&staged.join("layer.json"), &super::store::to_json(&record)?, 0o600, Durability::Cached)?;
+        put_layer(self.store, &self.chain[index], &staged, work.path())
+    }
+}
+
+impl FromStore<'_> {
+    fn open_owned<'b>(&self, descriptor: &Descriptor) -> Result<Blob<'b>> {
+        Ok(Box::new(self.0.open_blob(&descriptor.digest)?))
+    }
+}
+
+/// Gives a finished layer its name. One that is there already, from another process, stays unless it is not whole.
+fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Result<()> {
+    let target = store.layer_path(chain);
+    if store.layer(chain)?.is_some() {
+        return Ok(());
+    }
+    let failed = |cause: std::io::Error| files::failed(cause, format!("commit the layer `{}`", chain.short()));
+    if target.exists() {
+        std::fs::rename(&target, work.join("old")).map_err(failed)?;
+    }
+    let here = rustix::fs::CWD;
+    match rustix::fs::renameat_with(here, staged, here, &target, RenameFlags::NOREPLACE) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Digests before anything else: what a corrupt blob looked like while it was unpacked says nothing.
+pub(super) fn check(descriptor: &Descriptor, diff_id: &Digest, measured: &Measured, outcome: Result<()>) -> Result<()> {
+    let check = !weaken::is_off("image-digest");
+    if check && measured.blob_size != descriptor.size {
+        let (found, wanted) = (measured.blob_size, descriptor.size);
+        return Err(mismatch(&descriptor.digest, format!("it has {found} bytes where {wanted} were announced")));
+    }
+    if check && measured.blob != descriptor.digest {
+        return Err(mismatch(&descriptor.digest, format!("its content is `{}`", measured.blob)));
+    }
+    outcome?;
+    if check && measured.diff_id != *diff_id {
+        return Err(mismatch(
+            &descriptor.digest,
+            format!("it unpacks to `{}`, the config says `{diff_id}`", measured.diff_id),
+        ));
+    }
+    Ok(())
+}
+
+fn finish(work: &Work<'_>, chosen: &Chosen) -> Result<ImageRecord> {
+    let store = work.store;
+    store.put_blob(&chosen.manifest.config.digest, &chosen.config_bytes)?;
+    store.put_blob(&chosen.descriptor.digest, &chosen.bytes)?;
+    let mut size = 0;
+    for chain in &work.chain {
+        let missing = || Error::new(Kind::Internal, "a layer that was just committed is gone");
+        size += store.layer(chain)?.ok_or_else(missing)?.size;
+    }
+    let mut record = ImageRecord::new(
+        chosen.descriptor.clone(),
+        chosen.manifest.config.clone(),
+        chosen.manifest.layers.clone(),
+        chosen.config.clone(),
+        size,
+    );
+    if work.options.sync {
+        record.unsynced_boot = None;
+    }
+    store.put_image(&record)?;
+    Ok(record)
+}
+
+/// Waits until everything on the store's file system is on disk.
+pub(super) fn sync(path: &Path) -> Result<()> {
+    let directory = File::open(path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
+    rustix::fs::syncfs(&directory).map_err(|errno| files::failed(errno.into(), "write everything to disk".into()))
+}

@@ -1,0 +1,39 @@
+//! Images: from a reference to layers that an overlay can mount.
+//!
+//! In: a registry, an OCI layout, a docker-archive, a root file system. Out: [`Image`], the directories of its layers in
+//! overlayfs's own form, what its config says, and a lease that keeps them.
+//!
+//! Order: `reference` and `manifest` say what is wanted and what was got (pure), `source` and `registry` fetch, `layer` unpacks
+//! (on `tar`), `load` brings it all into the `store`, `config` becomes a process. `union` answers what a stack of layers shows,
+//! `flatten` makes one tree of it.
+//! Not here: mounts. Nothing is mounted by this module, nothing runs, and no path of an image is given to the host to resolve.
+
+mod config;
+mod copy;
+mod digest;
+mod flatten;
+mod layer;
+mod load;
+mod manifest;
+mod platform;
+mod progress;
+mod reference;
+mod source;
+mod store;
+mod tar;
+mod tree;
+mod union;
+mod unpack;
+
+mod api;
+
+pub use api::{Loaded, load, unpack_local};
+pub use config::{Accounts, ImageConfig, Overrides, Process, User, to_process};
+pub use digest::Digest;
+pub use layer::{Form, Limits, Marks, Owners, Whiteouts};
+pub use load::LoadOptions;
+pub use platform::Platform;
+pub use progress::{Event, Report};
+pub use reference::Reference;
+pub use store::{Image, ImageRecord, Lease, Pruned, Removed, Store, default_path};
+pub use unpack::from_store as unpack;

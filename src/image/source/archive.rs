@@ -1,0 +1,271 @@
+//! An image in one tar: an OCI layout, or what `docker save` writes. Read in place: one pass finds where each file lies, then
+//! blobs are read by offset, several at once. Standard input, which has no offsets, is spooled by the caller first.
+//!
+//! A docker-archive has no manifest. One is made from its config and layers, whose digests are those of what the archive
+//! holds: the DiffIDs of the config for plain layers, which proves them, and a first pass for compressed ones.
+
+use super::layout::{check_version, offers};
+use super::{Blob, Offer, Source};
+use crate::error::{Error, Kind, Result, Step};
+use crate::image::Digest;
+use crate::image::config::ImageConfig;
+use crate::image::digest::{Algorithm, Hasher};
+use crate::image::layer::Compression;
+use crate::image::manifest::{
+    Descriptor, LARGEST_DOCUMENT, OCI_CONFIG, OCI_LAYER, OCI_LAYER_GZIP, OCI_LAYER_ZSTD, OCI_MANIFEST, json,
+};
+use crate::image::tar::{EntryKind, Reader, unreadable};
+use serde::Deserialize;
+use serde_json::json as value;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+
+/// Files of an archive: documents and layers of a few hundred images.
+const MOST_MEMBERS: usize = 100_000;
+/// Symlinks between members: `layer.tar` of old archives is a link to another one's.
+const MOST_HOPS: usize = 8;
+
+#[derive(Clone, Debug)]
+enum Member {
+    File { offset: u64, size: u64 },
+    Link(Vec<u8>),
+}
+
+/// An archive that has been looked through.
+pub(crate) struct Archive {
+    file: File,
+    name: String,
+    members: HashMap<Vec<u8>, Member>,
+    /// Where the blobs of a docker-archive are, and the documents that were made for it.
+    blobs: HashMap<Digest, (u64, u64)>,
+    made: HashMap<Digest, Vec<u8>>,
+    offers: Vec<Offer>,
+}
+
+/// An image of a docker-archive's manifest.json.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Saved {
+    config: String,
+    #[serde(default)]
+    repo_tags: Vec<String>,
+    #[serde(default)]
+    layers: Vec<String>,
+}
+
+impl Archive {
+    pub(crate) fn open(file: File, name: String) -> Result<Archive> {
+        let members = members(&file)?;
+        let mut archive =
+            Archive { file, name, members, blobs: HashMap::new(), made: HashMap::new(), offers: Vec::new() };
+        // Docker since 25 writes archives that are both; the layout has digests for everything.
+        if archive.find(b"oci-layout")?.is_some() {
+            check_version(&archive.read("oci-layout")?)?;
+            archive.offers = offers(&archive.read("index.json")?)?;
+        } else if archive.find(b"manifest.json")?.is_some() {
+            archive.saved().doing(|| "read `manifest.json`")?;
+        } else {
+            return Err(Error::new(Kind::Image, "there is neither `oci-layout` nor `manifest.json` in it").hint(
+                "give an OCI layout or what `docker save` writes; a root file system goes with `brig image import`",
+            ));
+        }
+        Ok(archive)
+    }
+
+    pub(crate) fn offers(&self) -> &[Offer] {
+        &self.offers
+    }
+
+    /// Where a member's bytes are; links lead to other members only.
+    fn find(&self, name: &[u8]) -> Result<Option<(u64, u64)>> {
+        let mut name = plain(name);
+        for _ in 0..MOST_HOPS {
+            match self.members.get(&name) {
+                None => return Ok(None),
+                Some(Member::File { offset, size }) => return Ok(Some((*offset, *size))),
+                Some(Member::Link(target)) => {
+                    let parent = name.iter().rposition(|byte| *byte == b'/').map_or(&b""[..], |at| &name[..at]);
+                    name = plain(&[parent, b"/", target].concat());
+                }
+            }
+        }
+        Err(Error::new(Kind::Image, "its links go in a circle"))
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let step = || format!("read `{}`", name.escape_debug());
+        let missing = || Error::new(Kind::Image, "there is no such file in the archive");
+        let (offset, size) = self.find(name.as_bytes())?.ok_or_else(missing).doing(step)?;
+        if size > LARGEST_DOCUMENT {
+            return Err(Error::new(Kind::Image, format!("{size} bytes are more than {LARGEST_DOCUMENT}"))).doing(step);
+        }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        self.file.read_exact_at(&mut bytes, offset).map_err(unreadable).doing(step)?;
+        Ok(bytes)
+    }
+
+    /// Makes an OCI manifest for each image of a docker-archive.
+    fn saved(&mut self) -> Result<()> {
+        let images: Vec<Saved> = serde_json::from_value(json(&self.read("manifest.json")?)?)
+            .map_err(|cause| Error::new(Kind::Image, cause.to_string()))?;
+        for image in images {
+            let config_bytes = self.read(&image.config)?;
+            let config = ImageConfig::parse(&config_bytes)?;
+            if config.diff_ids.len() != image.layers.len() {
+                let (found, wanted) = (image.layers.len(), config.diff_ids.len());
+                return Err(Error::new(Kind::Image, format!("{found} layers are listed and the config has {wanted}")));
+            }
+            let mut layers = Vec::new();
+            for (name, diff_id) in image.layers.iter().zip(&config.diff_ids) {
+                let missing =
+                    || Error::new(Kind::Image, format!("the layer `{}` is not in the archive", name.escape_debug()));
+                let place = self.find(name.as_bytes())?.ok_or_else(missing)?;
+                let (digest, media_type) = self.layer(place, diff_id)?;
+                layers.push(value!({ "mediaType": media_type, "digest": digest.to_string(), "size": place.1 }));
+                self.blobs.insert(digest, place);
+            }
+            let config_digest = Digest::of(&config_bytes);
+            let manifest = value!({
+                "schemaVersion": 2,
+                "mediaType": OCI_MANIFEST,
+                "config": { "mediaType": OCI_CONFIG, "digest": config_digest.to_string(), "size": config_bytes.len() },
+                "layers": layers,
+            });
+            let bytes = manifest.to_string().into_bytes();
+            let descriptor = Descriptor {
+                media_type: OCI_MANIFEST.into(),
+                digest: Digest::of(&bytes),
+                size: bytes.len() as u64,
+                urls: Vec::new(),
+                data: None,
+            };
+            self.made.insert(config_digest, config_bytes);
+            self.made.insert(descriptor.digest.clone(), bytes);
+            self.offers.push(Offer { names: image.repo_tags, descriptor });
+        }
+        Ok(())
+    }
+
+    /// The digest of a layer's file: its DiffID if it is a plain tar, else computed.
+    fn layer(&self, (offset, size): (u64, u64), diff_id: &Digest) -> Result<(Digest, &'static str)> {
+        let mut head = [0; 8];
+        let count = self.file.read_at(&mut head, offset).map_err(unreadable)?;
+        let media_type = match Compression::of(&head[..count])? {
+            Compression::None => return Ok((diff_id.clone(), OCI_LAYER)),
+            Compression::Gzip => OCI_LAYER_GZIP,
+            Compression::Zstd => OCI_LAYER_ZSTD,
+        };
+        let mut hasher = Hasher::new(Algorithm::Sha256);
+        let mut source = BufReader::with_capacity(1 << 20, Section { file: &self.file, offset, left: size });
+        loop {
+            let piece = source.fill_buf().map_err(unreadable)?;
+            if piece.is_empty() {
+                return Ok((hasher.finish(), media_type));
+            }
+            hasher.update(piece);
+            let count = piece.len();
+            source.consume(count);
+        }
+    }
+}
+
+impl Source for Archive {
+    fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>> {
+        if let Some(bytes) = self.made.get(&descriptor.digest) {
+            return Ok(Box::new(bytes.get(usize::try_from(from).unwrap_or(usize::MAX)..).unwrap_or_default()));
+        }
+        let name = format!("blobs/{}/{}", descriptor.digest.algorithm().name(), descriptor.digest.hex());
+        let place = match self.blobs.get(&descriptor.digest) {
+            Some(place) => Some(*place),
+            None => self.find(name.as_bytes())?,
+        };
+        let missing = || Error::new(Kind::Image, format!("`{}` is not in the archive", descriptor.digest));
+        let (offset, size) = place.ok_or_else(missing)?;
+        let from = from.min(size);
+        Ok(Box::new(Section { file: &self.file, offset: offset + from, left: size - from }))
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// A part of the archive; reads by offset, so that several can be read at once.
+struct Section<'a> {
+    file: &'a File,
+    offset: u64,
+    left: u64,
+}
+
+impl Read for Section<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let count = self.file.read_at(&mut buffer[..wanted], self.offset)?;
+        self.offset += count as u64;
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+/// One pass over the archive's headers.
+fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
+    let mut head = [0; 8];
+    let count = file.read_at(&mut head, 0).map_err(unreadable)?;
+    if Compression::of(&head[..count])? != Compression::None {
+        return Err(Error::new(Kind::Image, "the archive is compressed")
+            .hint("decompress it: `gzip -dc FILE | brig image load`"));
+    }
+    let mut found = HashMap::new();
+    let mut reader = Reader::new(BufReader::with_capacity(4096, Skipping(file)));
+    while let Some(entry) = reader.next()? {
+        let name = plain(&entry.path);
+        let offset = reader.source().stream_position().map_err(unreadable)?;
+        match entry.kind {
+            EntryKind::File if entry.sparse.is_none() => found.insert(name, Member::File { offset, size: entry.size }),
+            EntryKind::Symlink => found.insert(name, Member::Link(entry.link)),
+            // A hard link names its target from the root of the archive.
+            EntryKind::HardLink => match found.get(&plain(&entry.link)).cloned() {
+                Some(target) => found.insert(name, target),
+                None => None,
+            },
+            _ => None,
+        };
+        if found.len() > MOST_MEMBERS {
+            return Err(Error::new(Kind::Image, format!("the archive has more than {MOST_MEMBERS} files")));
+        }
+        reader.seek_past_data()?;
+    }
+    Ok(found)
+}
+
+/// The archive's file as a stream with a position.
+struct Skipping<'a>(&'a File);
+
+impl Read for Skipping<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        (&mut &*self.0).read(buffer)
+    }
+}
+
+impl Seek for Skipping<'_> {
+    fn seek(&mut self, position: SeekFrom) -> std::io::Result<u64> {
+        (&mut &*self.0).seek(position)
+    }
+}
+
+/// A member's name without `.`, `..` and doubled slashes.
+fn plain(name: &[u8]) -> Vec<u8> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in name.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join(&b'/')
+}

@@ -1,0 +1,86 @@
+//! Where an image comes from: an OCI layout (folder or tar), a docker-archive, a registry, the store itself.
+//!
+//! A source gives documents and blobs by descriptor and promises nothing: everybody who takes from it checks size and digest.
+
+mod archive;
+mod layout;
+mod select;
+
+pub(crate) use archive::Archive;
+pub(crate) use layout::Layout;
+pub(crate) use select::{Chosen, choose};
+
+use super::manifest::{Descriptor, LARGEST_DOCUMENT};
+use crate::error::{Error, Kind, Result, Step};
+use std::io::Read;
+use std::path::Path;
+
+/// A stream of a blob's bytes.
+pub(crate) type Blob<'a> = Box<dyn Read + Send + 'a>;
+
+/// Gives blobs by digest.
+pub(crate) trait Source: Sync {
+    /// Opens a blob, from the byte `from` on.
+    fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>>;
+    /// What it is called in messages.
+    fn name(&self) -> String;
+}
+
+/// An image that a source offers: its name, if it has one, and its manifest or index.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    /// As it stands in the source: a whole reference or just a tag.
+    pub(crate) names: Vec<String>,
+    pub(crate) descriptor: Descriptor,
+}
+
+/// Reads a small document and checks it before anybody parses it.
+pub(crate) fn document(source: &dyn Source, descriptor: &Descriptor) -> Result<Vec<u8>> {
+    let step = || format!("fetch `{}`", descriptor.digest);
+    if descriptor.size > LARGEST_DOCUMENT {
+        let size = descriptor.size;
+        return Err(Error::new(Kind::Image, format!("{size} bytes are more than {LARGEST_DOCUMENT}"))).doing(step);
+    }
+    let mut bytes = Vec::new();
+    match &descriptor.data {
+        Some(data) => bytes.clone_from(data),
+        None => {
+            let blob = source.open(descriptor, 0).doing(step)?;
+            blob.take(descriptor.size + 1).read_to_end(&mut bytes).map_err(super::tar::unreadable).doing(step)?;
+        }
+    }
+    descriptor.check(&bytes)?;
+    Ok(bytes)
+}
+
+/// An image on this machine, not in a store: what is at a path decides what it is.
+pub(crate) enum Local {
+    Layout(Layout),
+    Archive(Archive),
+}
+
+impl Local {
+    /// Opens a folder (an OCI layout) or a file (a tar of an OCI layout, or a docker-archive).
+    pub(crate) fn open(path: &Path) -> Result<Local> {
+        let step = || format!("open the image at `{}`", path.display());
+        if path.is_dir() {
+            return Layout::open(path).map(Local::Layout).doing(step);
+        }
+        let file = std::fs::File::open(path).map_err(|cause| crate::files::failed(cause, step()))?;
+        Archive::open(file, path.display().to_string()).map(Local::Archive).doing(step)
+    }
+
+    pub(crate) fn source(&self) -> &dyn Source {
+        match self {
+            Local::Layout(layout) => layout,
+            Local::Archive(archive) => archive,
+        }
+    }
+
+    pub(crate) fn offers(&self) -> &[Offer] {
+        match self {
+            Local::Layout(layout) => layout.offers(),
+            Local::Archive(archive) => archive.offers(),
+        }
+    }
+}

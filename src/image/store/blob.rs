@@ -1,0 +1,47 @@
+//! Blobs: content under its digest. Every reader checks the digest again, so a blob need not be synced to be safe.
+
+use super::{Store, Temporary};
+use crate::error::{Error, Kind, Result};
+use crate::files;
+use crate::image::Digest;
+use crate::image::manifest::{Descriptor, LARGEST_DOCUMENT};
+use std::fs::File;
+use std::path::Path;
+
+impl Store {
+    /// Whether a blob of that digest and size is there. Its content is checked when it is read.
+    pub(crate) fn has_blob(&self, descriptor: &Descriptor) -> bool {
+        std::fs::metadata(self.blob_path(&descriptor.digest)).is_ok_and(|found| found.len() == descriptor.size)
+    }
+
+    /// Opens a blob for reading.
+    pub(crate) fn open_blob(&self, digest: &Digest) -> Result<File> {
+        let path = self.blob_path(digest);
+        File::open(&path).map_err(|cause| files::failed(cause, format!("open the blob `{digest}`")))
+    }
+
+    /// Reads a small blob and checks it.
+    pub(crate) fn read_blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
+        if descriptor.size > LARGEST_DOCUMENT {
+            let size = descriptor.size;
+            return Err(Error::new(Kind::Image, format!("{size} bytes are more than {LARGEST_DOCUMENT}")));
+        }
+        let bytes = files::read_bounded(&self.blob_path(&descriptor.digest), LARGEST_DOCUMENT)?;
+        descriptor.check(&bytes)?;
+        Ok(bytes)
+    }
+
+    /// Keeps a small blob whose content has been checked.
+    pub(crate) fn put_blob(&self, digest: &Digest, bytes: &[u8]) -> Result<()> {
+        let work = Temporary::new(self)?;
+        let path = work.path().join("blob");
+        std::fs::write(&path, bytes).map_err(|cause| files::failed(cause, format!("write the blob `{digest}`")))?;
+        self.keep_blob(digest, &path)
+    }
+
+    /// Gives a blob that was written to `path`, and checked, its name.
+    pub(crate) fn keep_blob(&self, digest: &Digest, path: &Path) -> Result<()> {
+        let renamed = std::fs::rename(path, self.blob_path(digest));
+        renamed.map_err(|cause| files::failed(cause, format!("keep the blob `{digest}`")))
+    }
+}

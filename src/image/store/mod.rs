@@ -1,0 +1,160 @@
+//! The store: blobs, unpacked layers and images, shared by every process of one owner. No daemon.
+//!
+//! ```text
+//! STORE/store.json                     version and form (whose files, which overlay marks)
+//!       blobs/sha256/HEX               as they came: manifests, configs, compressed layers
+//!       layers/HEX/{fs,layer.json}     one directory a layer, named by its chain, in overlayfs's form
+//!       images/HEX/image.json          what a start needs, named by the manifest; the directory carries the lease
+//!       names/HOST/REPOSITORY:TAG      the digest of the image that a name means
+//!       temporary/…                    work in progress, each with a lock that dies with its process
+//!       lock                           shared by writers, exclusive for the moment in which prune decides
+//! ```
+//! Everything gets its name by rename(2) when it is whole, so a reader never sees a part and a crash leaves only what is
+//! in `temporary`. A start takes no lock but a shared one on its own image.
+//! Not here: how a layer is made (`layer`), where it comes from (`source`).
+
+mod blob;
+mod lease;
+mod names;
+mod prune;
+mod record;
+mod remove;
+mod temporary;
+
+pub use lease::{Image, Lease};
+pub use prune::Pruned;
+pub use record::ImageRecord;
+pub(crate) use record::LayerRecord;
+pub use remove::Removed;
+pub(crate) use temporary::Temporary;
+
+use super::Digest;
+use super::layer::Form;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Durability, Lock};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The form of the folders below; another one needs another program.
+const VERSION: u32 = 1;
+const LARGEST_RECORD: u64 = 16 << 20;
+
+/// A store of images in a directory of its own.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    form: Form,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    form: Form,
+}
+
+/// Where the store is if nobody says: `/var/lib/brig` for root, `~/.local/share/brig` for everybody else.
+pub fn default_path() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("BRIG_STORE").filter(|path| !path.is_empty()) {
+        return Ok(PathBuf::from(path));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/brig"));
+    }
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/share"));
+    data.or_else(home).map(|path| path.join("brig")).ok_or_else(|| {
+        Error::new(Kind::Store, "HOME is not set")
+            .doing("find the store")
+            .hint("name it with --store DIR or BRIG_STORE")
+    })
+}
+
+impl Store {
+    /// Opens the store at `path`, and makes it if there is none.
+    pub fn open(path: &Path) -> Result<Store> {
+        Store::open_or_make(path).map_err(|error| error.doing(format!("open the store `{}`", path.display())))
+    }
+
+    fn open_or_make(path: &Path) -> Result<Store> {
+        let header = path.join("store.json");
+        match files::read_bounded(&header, LARGEST_RECORD) {
+            Ok(bytes) => return Store::with_header(path, &bytes),
+            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        files::create_directories(path, 0o700)?;
+        let _lock = Lock::wait(&path.join("lock"))?;
+        if let Ok(bytes) = files::read_bounded(&header, LARGEST_RECORD) {
+            return Store::with_header(path, &bytes);
+        }
+        for folder in ["blobs/sha256", "blobs/sha512", "layers", "images", "names", "temporary"] {
+            files::create_directories(&path.join(folder), 0o700)?;
+        }
+        let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let directory = directory.failing(Kind::Store, || "open it")?;
+        let form = Form::probe(std::os::fd::AsFd::as_fd(&directory))?;
+        let bytes = to_json(&Header { version: VERSION, form })?;
+        files::replace(&header, &bytes, 0o600, Durability::Synced)?;
+        Ok(Store { path: path.to_owned(), form })
+    }
+
+    fn with_header(path: &Path, bytes: &[u8]) -> Result<Store> {
+        let header: Header =
+            serde_json::from_slice(bytes).map_err(|cause| Error::new(Kind::Store, cause.to_string()))?;
+        if header.version != VERSION {
+            let found = header.version;
+            return Err(Error::new(Kind::Store, format!("it has version {found}; this program knows {VERSION}"))
+                .hint("use the brig that made it, or another --store"));
+        }
+        Ok(Store { path: path.to_owned(), form: header.form })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// In which form its layers lie on disk.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Held by everybody who adds something, so that `prune` does not decide in the meantime.
+    pub(crate) fn writing(&self) -> Result<WriteLease> {
+        let path = self.path.join("lock");
+        let file = File::open(&path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
+        loop {
+            match rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other,
+            }
+        }
+        .failing(Kind::Store, || "take the store's lock")?;
+        Ok(WriteLease { _file: file })
+    }
+
+    pub(crate) fn layer_path(&self, chain: &Digest) -> PathBuf {
+        self.path.join("layers").join(chain.hex())
+    }
+
+    pub(crate) fn image_path(&self, manifest: &Digest) -> PathBuf {
+        self.path.join("images").join(manifest.hex())
+    }
+
+    pub(crate) fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.path.join("blobs").join(digest.algorithm().name()).join(digest.hex())
+    }
+}
+
+/// A shared lock of the store.
+#[derive(Debug)]
+pub(crate) struct WriteLease {
+    _file: File,
+}
+
+/// A record's bytes. Our own types always become JSON; the error is for the compiler.
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(value).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))
+}

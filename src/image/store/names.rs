@@ -1,0 +1,133 @@
+//! Names: which image a tag means. One small file a name, replaced atomically.
+
+use super::{ImageRecord, Store, Temporary};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::{self, Durability};
+use crate::image::{Digest, Reference};
+use std::path::{Path, PathBuf};
+
+/// A digest with its algorithm; more is not ours.
+const LONGEST: u64 = 256;
+
+impl Store {
+    /// `names/HOST/REPOSITORY:TAG`. The grammar of references has neither `..` nor an absolute path in it.
+    fn name_path(&self, reference: &Reference) -> PathBuf {
+        let tag = reference.tag().unwrap_or("latest");
+        self.path.join("names").join(reference.host()).join(format!("{}:{tag}", reference.repository()))
+    }
+
+    /// Lets a name mean an image from now on.
+    pub(crate) fn put_name(&self, reference: &Reference, digest: &Digest) -> Result<()> {
+        let path = self.name_path(reference);
+        if let Some(parent) = path.parent() {
+            files::create_directories(parent, 0o700)?;
+        }
+        // Written aside: next to it, any temporary name would itself read as a tag.
+        let work = Temporary::new(self)?;
+        let staged = work.path().join("name");
+        files::replace(&staged, digest.to_string().as_bytes(), 0o600, Durability::Synced)?;
+        let renamed = std::fs::rename(&staged, &path);
+        renamed.map_err(|cause| files::failed(cause, format!("name the image `{}`", reference.familiar())))
+    }
+
+    /// The image that a reference means: by digest, by name, or by the first digits of a digest.
+    pub fn find(&self, text: &str) -> Result<ImageRecord> {
+        self.find_by(text).doing(|| format!("find the image `{}`", text.escape_debug()))
+    }
+
+    fn find_by(&self, text: &str) -> Result<ImageRecord> {
+        if let Ok(digest) = text.parse::<Digest>() {
+            return self.image(&digest)?.ok_or_else(missing);
+        }
+        // A name goes before digits, as a name may look like digits.
+        if let Ok(reference) = text.parse::<Reference>() {
+            let digest = match reference.digest() {
+                Some(digest) => Some(digest.clone()),
+                None => self.read_name(&self.name_path(&reference))?,
+            };
+            if let Some(record) = digest.map(|digest| self.image(&digest)).transpose()?.flatten() {
+                return Ok(record);
+            }
+        }
+        self.find_by_digits(text)
+    }
+
+    fn find_by_digits(&self, text: &str) -> Result<ImageRecord> {
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        if digits.len() < 4 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(missing());
+        }
+        let fits = |record: &ImageRecord| {
+            record.digest.hex().starts_with(digits) || record.config_blob.digest.hex().starts_with(digits)
+        };
+        let mut found = self.images()?.into_iter().filter(fits);
+        match (found.next(), found.next()) {
+            (Some(record), None) => Ok(record),
+            (Some(_), Some(_)) => {
+                Err(Error::new(Kind::NotFound, "several images begin with these digits").hint("give more of them"))
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    fn read_name(&self, path: &Path) -> Result<Option<Digest>> {
+        match files::read_bounded(path, LONGEST) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).trim().parse().map(Some),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            // `host/a:1` is a file, so nothing can be below it.
+            Err(error) if error.errno() == Some(libc::ENOTDIR) || error.errno() == Some(libc::EISDIR) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All names with what they mean, in order.
+    pub fn names(&self) -> Result<Vec<(Reference, Digest)>> {
+        let root = self.path.join("names");
+        let mut found = Vec::new();
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            let listed = std::fs::read_dir(&folder)
+                .map_err(|cause| files::failed(cause, format!("list `{}`", folder.display())))?;
+            for entry in listed.flatten() {
+                let path = entry.path();
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    folders.push(path);
+                    continue;
+                }
+                let Some(name) = path.strip_prefix(&root).ok().and_then(Path::to_str) else { continue };
+                let Ok(reference) = name.parse::<Reference>() else { continue };
+                if self.name_path(&reference) == path
+                    && let Some(digest) = self.read_name(&path)?
+                {
+                    found.push((reference, digest));
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Takes a name away; whether it was there.
+    pub(crate) fn remove_name(&self, reference: &Reference) -> Result<bool> {
+        match std::fs::remove_file(self.name_path(reference)) {
+            Ok(()) => Ok(true),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(cause) => Err(files::failed(cause, format!("remove the name `{}`", reference.familiar()))),
+        }
+    }
+
+    /// Lets another name mean an image.
+    pub fn tag(&self, image: &str, name: &Reference) -> Result<()> {
+        if name.digest().is_some() {
+            return Err(Error::new(Kind::Usage, "a name with a digest cannot be given").doing(format!("tag `{name}`")));
+        }
+        let _writing = self.writing()?;
+        let record = self.find(image)?;
+        self.put_name(name, &record.digest)
+    }
+}
+
+fn missing() -> Error {
+    Error::new(Kind::NotFound, "there is no such image in the store")
+        .hint("get it with `brig image pull` or `brig image load`")
+}

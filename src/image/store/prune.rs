@@ -1,0 +1,141 @@
+//! Removing what nothing needs: images without a name, layers and blobs without an image, leftovers of crashes.
+//!
+//! The decision is made under the exclusive lock and is only renames into a temporary directory; the deletion, which may take
+//! seconds, comes after it. An image that somebody has locked stays, and so does everything of it.
+
+use super::{Store, Temporary};
+use crate::error::{Context, Kind, Result};
+use crate::files::{self, Lock};
+use crate::image::Digest;
+use crate::sys::weaken;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What `prune` removed.
+#[derive(Debug, Default, Serialize)]
+pub struct Pruned {
+    /// Images without a name.
+    pub images: Vec<Digest>,
+    /// Images without a name that a sandbox uses.
+    pub in_use: Vec<Digest>,
+    /// Layers without an image.
+    pub layers: u64,
+    /// Blobs without an image.
+    pub blobs: u64,
+    /// Bytes of those blobs, and of the tars of those layers.
+    pub bytes: u64,
+    /// Leftovers of crashed processes.
+    pub leftovers: u64,
+}
+
+impl Store {
+    /// Removes what nothing needs.
+    pub fn prune(&self) -> Result<Pruned> {
+        let mut pruned = Pruned::default();
+        let trash = Temporary::new(self)?;
+        {
+            let _lock = Lock::wait(&self.path.join("lock"))?;
+            let named: BTreeSet<Digest> = self.names()?.into_iter().map(|(_, digest)| digest).collect();
+            for record in self.images()? {
+                if named.contains(&record.digest) {
+                    continue;
+                }
+                match self.set_aside(&record.digest, trash.path())? {
+                    true => pruned.images.push(record.digest),
+                    false => pruned.in_use.push(record.digest),
+                }
+            }
+            self.set_aside_unused(&trash, &mut pruned)?;
+            pruned.leftovers = self.sweep()? + self.sweep_partial()?;
+        }
+        drop(trash);
+        Ok(pruned)
+    }
+
+    /// Removes one image if nobody uses it; its layers and blobs as far as no other image has them.
+    pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool> {
+        let trash = Temporary::new(self)?;
+        let _lock = Lock::wait(&self.path.join("lock"))?;
+        if !self.set_aside(digest, trash.path())? {
+            return Ok(false);
+        }
+        self.set_aside_unused(&trash, &mut Pruned::default())?;
+        Ok(true)
+    }
+
+    /// Moves an image's directory away unless somebody holds its lock. Who waits for the lock sees that it has gone.
+    fn set_aside(&self, digest: &Digest, trash: &Path) -> Result<bool> {
+        let path = self.image_path(digest);
+        let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let directory = opened.failing(Kind::Store, || format!("open the image `{}`", digest.short()))?;
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if !weaken::is_off("image-lease") => return Ok(false),
+            Err(Errno::WOULDBLOCK) | Ok(()) => {}
+            Err(errno) => return Err(errno).failing(Kind::Store, || format!("lock the image `{}`", digest.short())),
+        }
+        away(&path, trash)?;
+        Ok(true)
+    }
+
+    fn set_aside_unused(&self, trash: &Temporary, pruned: &mut Pruned) -> Result<()> {
+        let images = self.images()?;
+        let layers: BTreeSet<&str> = images.iter().flat_map(|image| image.chain.iter().map(Digest::hex)).collect();
+        for (name, path) in list(&self.path.join("layers"))? {
+            if !layers.contains(name.as_str()) {
+                let digest = format!("sha256:{name}").parse::<Digest>();
+                pruned.bytes +=
+                    digest.ok().and_then(|digest| self.layer(&digest).ok().flatten()).map_or(0, |layer| layer.size);
+                away(&path, trash.path())?;
+                pruned.layers += 1;
+            }
+        }
+        let blobs: BTreeSet<&str> =
+            images.iter().flat_map(|image| image.blobs().map(|blob| blob.digest.hex())).collect();
+        for folder in ["sha256", "sha512"] {
+            for (name, path) in list(&self.path.join("blobs").join(folder))? {
+                if !blobs.contains(name.as_str()) {
+                    pruned.bytes += std::fs::metadata(&path).map_or(0, |found| found.len());
+                    away(&path, trash.path())?;
+                    pruned.blobs += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Downloads that were broken off, kept so that the next one could go on.
+    fn sweep_partial(&self) -> Result<u64> {
+        let mut swept = 0;
+        for (name, path) in list(&self.path.join("temporary"))? {
+            if name.starts_with("partial-") || name.starts_with("image-") {
+                std::fs::remove_file(&path)
+                    .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
+                swept += u64::from(name.starts_with("partial-"));
+            }
+        }
+        Ok(swept)
+    }
+}
+
+fn list(path: &Path) -> Result<Vec<(String, std::path::PathBuf)>> {
+    let failed = |cause| files::failed(cause, format!("list `{}`", path.display()));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        found.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    Ok(found)
+}
+
+fn away(path: &Path, trash: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default();
+    // An image and a layer may have the same digits: one folder a kind.
+    let kind = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let folder = trash.join(kind);
+    files::create_directories(&folder, 0o700)?;
+    std::fs::rename(path, folder.join(name))
+        .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))
+}

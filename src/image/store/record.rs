@@ -1,0 +1,173 @@
+//! The records of layers and images. A start reads one of them and nothing else.
+
+use super::{LARGEST_RECORD, Store, to_json};
+use crate::error::{Error, Kind, Result};
+use crate::files::{self, Durability};
+use crate::image::config::ImageConfig;
+use crate::image::layer::Skipped;
+use crate::image::manifest::Descriptor;
+use crate::image::{Digest, Platform};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const VERSION: u32 = 1;
+
+/// What is known about a layer in the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LayerRecord {
+    pub(crate) version: u32,
+    pub(crate) diff_id: Digest,
+    /// Bytes of the tar.
+    pub(crate) size: u64,
+    pub(crate) entries: u64,
+    pub(crate) removes: bool,
+    pub(crate) skipped: Skipped,
+    /// The boot in which it was written, if nobody has waited for the disk: after a power cut it is made again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unsynced_boot: Option<String>,
+}
+
+impl LayerRecord {
+    pub(crate) fn new(diff_id: Digest, size: u64, settled: crate::image::layer::Settled) -> LayerRecord {
+        LayerRecord {
+            version: VERSION,
+            diff_id,
+            size,
+            entries: settled.entries,
+            removes: settled.removes,
+            skipped: settled.skipped,
+            unsynced_boot: Some(boot()),
+        }
+    }
+
+    /// Whether the layer is whole: written to disk for sure, or written since this machine started.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
+    }
+}
+
+/// An image of the store: what its manifest and config say, checked and ready for a start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ImageRecord {
+    version: u32,
+    /// The manifest's digest: the image's name for good.
+    pub digest: Digest,
+    pub(crate) manifest: Descriptor,
+    pub(crate) config_blob: Descriptor,
+    pub(crate) layer_blobs: Vec<Descriptor>,
+    pub(crate) diff_ids: Vec<Digest>,
+    /// The layers, bottom first, by chain: the names of their directories.
+    pub chain: Vec<Digest>,
+    /// What the image says about how to run it.
+    pub config: ImageConfig,
+    /// Bytes of the compressed layers.
+    pub packed_size: u64,
+    /// Bytes of the layers' tars.
+    pub size: u64,
+    /// Seconds since 1970 when it came into the store.
+    pub added: u64,
+    /// As in the layers' records: set until somebody has waited for the disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unsynced_boot: Option<String>,
+}
+
+impl ImageRecord {
+    pub(crate) fn new(
+        manifest: Descriptor,
+        config_blob: Descriptor,
+        layer_blobs: Vec<Descriptor>,
+        config: ImageConfig,
+        size: u64,
+    ) -> ImageRecord {
+        ImageRecord {
+            version: VERSION,
+            digest: manifest.digest.clone(),
+            packed_size: layer_blobs.iter().map(|layer| layer.size).sum(),
+            chain: crate::image::digest::chain(&config.diff_ids),
+            diff_ids: config.diff_ids.clone(),
+            manifest,
+            config_blob,
+            layer_blobs,
+            config,
+            size,
+            added: std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
+            unsynced_boot: Some(boot()),
+        }
+    }
+
+    /// Whether all its layers are whole for sure.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
+    }
+
+    /// What it runs on.
+    pub fn platform(&self) -> Platform {
+        self.config.platform()
+    }
+
+    /// All blobs that belong to it.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
+        [&self.manifest, &self.config_blob].into_iter().chain(&self.layer_blobs)
+    }
+}
+
+impl Store {
+    /// The record of a layer, if the layer is there and whole.
+    pub(crate) fn layer(&self, chain: &Digest) -> Result<Option<LayerRecord>> {
+        let record: Option<LayerRecord> = read(&self.layer_path(chain).join("layer.json"))?;
+        Ok(record.filter(LayerRecord::is_trusted))
+    }
+
+    /// The record of an image, if it is there.
+    pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>> {
+        read(&self.image_path(manifest).join("image.json"))
+    }
+
+    /// Where the layers of an image lie, topmost first.
+    pub fn layer_directories(&self, record: &ImageRecord) -> Vec<std::path::PathBuf> {
+        record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect()
+    }
+
+    /// Writes an image's record; from then on the image is in the store.
+    pub(crate) fn put_image(&self, record: &ImageRecord) -> Result<()> {
+        let path = self.image_path(&record.digest);
+        files::create_directories(&path, 0o700)?;
+        files::replace(&path.join("image.json"), &to_json(record)?, 0o600, Durability::Synced)
+    }
+
+    /// All images, oldest first.
+    pub fn images(&self) -> Result<Vec<ImageRecord>> {
+        let mut images = Vec::new();
+        let path = self.path.join("images");
+        let entries =
+            std::fs::read_dir(&path).map_err(|cause| files::failed(cause, format!("list `{}`", path.display())))?;
+        for entry in entries {
+            let entry = entry.map_err(|cause| files::failed(cause, format!("list `{}`", path.display())))?;
+            // One without a record is being made or removed right now.
+            if let Some(record) = read::<ImageRecord>(&entry.path().join("image.json"))? {
+                images.push(record);
+            }
+        }
+        images.sort_by(|a, b| (a.added, a.digest.hex()).cmp(&(b.added, b.digest.hex())));
+        Ok(images)
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
+    let bytes = match files::read_bounded(path, LARGEST_RECORD) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|cause| {
+        Error::new(Kind::Record, cause.to_string())
+            .doing(format!("read `{}`", path.display()))
+            .hint("`brig image verify --repair` makes it again")
+    })
+}
+
+/// The name of this boot, which changes when the machine restarts.
+fn boot() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.map(|text| text.trim().to_owned()).unwrap_or_default()
+}

@@ -1,0 +1,93 @@
+//! Work in progress: a directory below `temporary` that belongs to a living process. The lock on it dies with the process,
+//! so whatever nobody locks is left over from a crash and may go.
+
+use super::Store;
+use crate::error::{Context, Kind, Result};
+use crate::files;
+use crate::image::tree::{names, remove_tree};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A directory that is removed when this is dropped, unless what is in it was renamed to its place.
+#[derive(Debug)]
+pub(crate) struct Temporary {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl Temporary {
+    /// Makes one in the store.
+    pub(crate) fn new(store: &Store) -> Result<Temporary> {
+        Temporary::in_directory(&store.path.join("temporary"))
+    }
+
+    /// Makes one in any directory of ours.
+    pub(crate) fn in_directory(parent: &Path) -> Result<Temporary> {
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let moment = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos());
+            let path = parent.join(format!(".brig-{}-{number}-{moment:x}", std::process::id()));
+            match rustix::fs::mkdir(&path, Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(files::failed(errno.into(), format!("make `{}`", path.display()))),
+            }
+            let directory = open(&path)?;
+            // Between the two calls a sweep of another process may have taken it for left over: then try again.
+            if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() && path.exists() {
+                return Ok(Temporary { path, directory });
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes an empty directory in it.
+    pub(crate) fn make(&self, name: &str) -> Result<OwnedFd> {
+        let made = rustix::fs::mkdirat(&self.directory, name, Mode::RWXU);
+        made.map_err(|errno| files::failed(errno.into(), format!("make `{}/{name}`", self.path.display())))?;
+        open(&self.path.join(name))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // What stays is swept by the next writer; an error while cleaning up must not hide the one before.
+        if let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name())
+            && let Ok(parent) = open(parent)
+        {
+            let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Store, || format!("open `{}`", path.display()))
+}
+
+impl Store {
+    /// Removes what crashed processes have left in `temporary`; returns how many things there were.
+    pub(crate) fn sweep(&self) -> Result<u64> {
+        let parent = open(&self.path.join("temporary"))?;
+        let mut swept = 0;
+        for (name, _) in names(parent.as_fd())? {
+            if !name.starts_with(b".brig-") {
+                continue;
+            }
+            let Ok(directory) = crate::image::layer::open_child(parent.as_fd(), &name) else { continue };
+            if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                remove_tree(parent.as_fd(), &name)?;
+                swept += 1;
+            }
+        }
+        Ok(swept)
+    }
+}

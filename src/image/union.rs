@@ -1,0 +1,180 @@
+//! What a stack of layers shows at a path, without mounting it: the same answer that overlayfs would give.
+//!
+//! Needed where a layer is finished (what did the layers below say about a directory?) and where a file of an image is
+//! read before there is a sandbox (/etc/passwd). Nothing here follows a symlink out of the stack.
+
+use super::layer::{Form, open_below};
+use super::tree::names;
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+const MOST_HOPS: usize = 40;
+
+/// Layers, topmost first.
+pub(crate) struct Stack {
+    layers: Vec<OwnedFd>,
+    form: Form,
+}
+
+/// What is at a path: in which layer, in which of its directories, and its metadata.
+pub(crate) struct Hit {
+    pub(crate) layer: usize,
+    pub(crate) directory: OwnedFd,
+    pub(crate) name: Vec<u8>,
+    pub(crate) stat: Stat,
+}
+
+impl Hit {
+    pub(crate) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+}
+
+impl Stack {
+    /// Opens the directories of the layers, topmost first.
+    pub(crate) fn open<P: AsRef<Path>>(layers: &[P], form: Form) -> Result<Stack> {
+        let open = |path: &P| {
+            let path = path.as_ref();
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty())
+                .failing(Kind::Store, || format!("open the layer `{}`", path.display()))
+        };
+        Ok(Stack { layers: layers.iter().map(open).collect::<Result<Vec<_>>>()?, form })
+    }
+
+    /// What is at `path`, all of whose parents are real directories. The last component may be anything.
+    pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Hit>> {
+        let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        'layers: for (layer, root) in self.layers.iter().enumerate() {
+            let mut hides_below = false;
+            let mut directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+            for (index, part) in parts.iter().enumerate() {
+                let last = index + 1 == parts.len();
+                let stat = match statat(&directory, *part, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(stat) => stat,
+                    Err(Errno::NOENT) if hides_below => return Ok(None),
+                    Err(Errno::NOENT) => continue 'layers,
+                    Err(errno) => return Err(errno).failing(Kind::Store, || "look into a layer"),
+                };
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                if kind != FileType::Directory && self.form.is_whiteout(directory.as_fd(), part)? {
+                    return Ok(None);
+                }
+                if last {
+                    return Ok(Some(Hit { layer, directory, name: part.to_vec(), stat }));
+                }
+                if kind != FileType::Directory {
+                    return Ok(None);
+                }
+                directory = open_below(directory.as_fd(), part).failing(Kind::Store, || "look into a layer")?;
+                hides_below |= self.form.is_opaque(directory.as_fd())?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The root of the topmost layer, which is the root that an overlay shows.
+    pub(crate) fn top(&self) -> Result<Option<Hit>> {
+        let Some(root) = self.layers.first() else { return Ok(None) };
+        let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+        let stat = rustix::fs::fstat(&directory).failing(Kind::Store, || "look at a layer")?;
+        Ok(Some(Hit { layer: 0, directory, name: b".".to_vec(), stat }))
+    }
+
+    /// The names that the stack shows in its root.
+    pub(crate) fn root_names(&self) -> Result<BTreeSet<Vec<u8>>> {
+        let mut all = BTreeSet::new();
+        for root in &self.layers {
+            let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+            all.extend(names(directory.as_fd())?.into_iter().map(|(name, _)| name));
+        }
+        let mut shown = BTreeSet::new();
+        for name in all {
+            if self.find(&name)?.is_some() {
+                shown.insert(name);
+            }
+        }
+        Ok(shown)
+    }
+
+    /// The real path behind `path`: symlinks followed inside the stack, the last one too if `last`. Parts that do not
+    /// exist stay as they are.
+    pub(crate) fn real_path(&self, path: &[u8], last: bool) -> Result<Vec<u8>> {
+        let part = |path: &[u8]| -> Vec<Vec<u8>> {
+            path.split(|byte| *byte == b'/')
+                .filter(|part| !part.is_empty() && *part != b".")
+                .map(<[u8]>::to_vec)
+                .rev()
+                .collect()
+        };
+        let mut pending = part(path);
+        let mut real: Vec<Vec<u8>> = Vec::new();
+        let mut hops = 0;
+        while let Some(component) = pending.pop() {
+            if component == b".." {
+                real.pop();
+                continue;
+            }
+            real.push(component);
+            if pending.is_empty() && !last {
+                break;
+            }
+            let Some(hit) = self.find(&real.join(&b'/'))? else { continue };
+            if hit.kind() == FileType::Symlink {
+                hops += 1;
+                if hops > MOST_HOPS {
+                    return Err(Error::new(Kind::Image, "the path goes through too many symlinks"));
+                }
+                let target = readlinkat(&hit.directory, hit.name.as_slice(), Vec::new());
+                let target = target.failing(Kind::Store, || "read a layer's symlink")?.into_bytes();
+                real.pop();
+                if target.first() == Some(&b'/') {
+                    real.clear();
+                }
+                pending.extend(part(&target));
+            }
+        }
+        Ok(real.join(&b'/'))
+    }
+
+    /// The content of a small regular file, found through symlinks; `None` if there is none. Anything else of that name,
+    /// and a file longer than `limit`, is an error: an image may have put a FIFO or a hole of a terabyte there
+    /// (CVE-2026-47262).
+    pub(crate) fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+        let real = self.real_path(path.trim_start_matches('/').as_bytes(), true)?;
+        if real.is_empty() {
+            return Ok(None);
+        }
+        let Some(hit) = self.find(&real)? else { return Ok(None) };
+        read_regular(hit.directory.as_fd(), &hit.name, limit)
+            .map(Some)
+            .map_err(|error| error.doing(format!("read the image's `{path}`")))
+    }
+}
+
+/// Reads a regular file of at most `limit` bytes: opened without waiting and without following, checked, then read.
+pub(crate) fn read_regular(directory: BorrowedFd<'_>, name: &[u8], limit: u64) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let before = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Image, || "look at it")?;
+    // Before it is opened: opening a device can already do something.
+    if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
+        return Err(Error::new(Kind::Image, "it is not a regular file"));
+    }
+    let file = openat(directory, name, flags, Mode::empty()).failing(Kind::Image, || "open it")?;
+    let stat = rustix::fs::fstat(&file).failing(Kind::Image, || "look at it")?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Error::new(Kind::Image, "it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let read = std::fs::File::from(file).take(limit + 1).read_to_end(&mut bytes);
+    read.map_err(|cause| Error::os(Kind::Image, cause))?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::new(Kind::Image, format!("it is longer than {limit} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,189 @@
+//! An image as an OCI bundle: `DIR/rootfs` and `DIR/config.json`.
+//!
+//! From the store the layers are copied; straight from a layout or an archive they are unpacked in parallel next to the
+//! target and then moved together, which is a rename for most of it. Nothing is visible in `DIR` until it is whole.
+
+use super::ImageConfig;
+use super::config::bundle::{self, Runner};
+use super::config::{Accounts, Overrides, Process, to_process};
+use super::flatten::{self, How};
+use super::layer::{Extractor, Form, Owners, Settled, decode, settle};
+use super::load::{LoadOptions, check};
+use super::manifest::Descriptor;
+use super::progress::{Event, Report, Watched};
+use super::source::{Chosen, Source};
+use super::store::{Store, Temporary};
+use super::tar::Reader;
+use super::union::Stack;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::{self, Durability};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Unpacks an image of the store.
+pub fn from_store(store: &Store, text: &str, target: &Path, overrides: &Overrides) -> Result<Process> {
+    let image = store.resolve(text)?;
+    let bundle = Bundle::begin(target)?;
+    let accounts = image.accounts()?;
+    let root = bundle.work.make("rootfs")?;
+    for layer in image.layers.iter().rev() {
+        flatten::apply(open(layer)?.as_fd(), root.as_fd(), store.form(), How::Copy, true)?;
+    }
+    bundle.finish(&image.config, &accounts, overrides, image.digest.short(), store.form())
+}
+
+/// Unpacks an image straight from where it is.
+pub(crate) fn from_source(
+    source: &dyn Source,
+    chosen: &Chosen,
+    target: &Path,
+    options: &LoadOptions,
+    overrides: &Overrides,
+    report: Report<'_>,
+) -> Result<Process> {
+    let bundle = Bundle::begin(target)?;
+    let probe = bundle.work.make("layers")?;
+    let form = Form::probe(probe.as_fd())?;
+    let unpacked = layers(source, chosen, &bundle.work, form, options, report)?;
+    let paths: Vec<PathBuf> = (0..unpacked.len()).map(|index| layer_path(&bundle.work, index)).collect();
+    let mut removes = Vec::new();
+    for (index, extractor) in unpacked.into_iter().enumerate() {
+        let below: Vec<&PathBuf> = paths[..index].iter().rev().collect();
+        let settled: Settled = settle(extractor, &Stack::open(&below, form)?)?;
+        removes.push(settled.removes);
+    }
+    let stack: Vec<&PathBuf> = paths.iter().rev().collect();
+    let accounts = Accounts::of(&Stack::open(&stack, form)?)?;
+    let root = bundle.work.make("rootfs")?;
+    for (path, removes) in paths.iter().zip(removes) {
+        flatten::apply(open(path)?.as_fd(), root.as_fd(), form, How::Move, removes)?;
+    }
+    bundle.finish(&chosen.config, &accounts, overrides, chosen.descriptor.digest.short(), form)
+}
+
+fn layer_path(work: &Temporary, index: usize) -> PathBuf {
+    work.path().join("layers").join(index.to_string())
+}
+
+/// All layers at once, each into a directory of its own.
+fn layers(
+    source: &dyn Source,
+    chosen: &Chosen,
+    work: &Temporary,
+    form: Form,
+    options: &LoadOptions,
+    report: Report<'_>,
+) -> Result<Vec<Extractor>> {
+    let blobs = &chosen.manifest.layers;
+    let mut queue: Vec<usize> = (0..blobs.len()).collect();
+    queue.sort_by_key(|index| std::cmp::Reverse(blobs[*index].size));
+    let next = AtomicUsize::new(0);
+    let slots: Vec<Mutex<Option<Extractor>>> = blobs.iter().map(|_| Mutex::new(None)).collect();
+    let run = || -> Result<()> {
+        while let Some(&index) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let root = work.make(&format!("layers/{index}"))?;
+            let done = layer(source, &blobs[index], &chosen.config.diff_ids[index], root, form, options, report);
+            let extractor = match done {
+                Ok(extractor) => extractor,
+                Err(error) => {
+                    next.store(usize::MAX / 2, Ordering::Relaxed);
+                    return Err(error).doing(|| format!("unpack the layer `{}`", blobs[index].digest));
+                }
+            };
+            if let Ok(mut slot) = slots[index].lock() {
+                *slot = Some(extractor);
+            }
+        }
+        Ok(())
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(blobs.len().max(1));
+    let lost = || Error::new(Kind::Internal, "a thread of the unpacker panicked");
+    std::thread::scope(|threads| {
+        let handles: Vec<_> = (0..workers).map(|_| threads.spawn(run)).collect();
+        handles.into_iter().try_for_each(|handle| handle.join().map_err(|_| lost())?)
+    })?;
+    slots.into_iter().map(|slot| slot.into_inner().ok().flatten().ok_or_else(lost)).collect()
+}
+
+fn layer(
+    source: &dyn Source,
+    blob: &Descriptor,
+    diff_id: &super::Digest,
+    root: OwnedFd,
+    form: Form,
+    options: &LoadOptions,
+    report: Report<'_>,
+) -> Result<Extractor> {
+    report(Event::Begin { digest: &blob.digest, size: blob.size });
+    let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
+    let mut extractor = Extractor::new(root, form, options.limits);
+    let algorithm = blob.digest.algorithm();
+    let (outcome, measured) = decode(watched, None, algorithm, Some(blob.size), &options.limits, |stream| {
+        extractor.apply(&mut Reader::new(stream))
+    })?;
+    check(blob, diff_id, &measured, outcome)?;
+    report(Event::Done { digest: &blob.digest });
+    Ok(extractor)
+}
+
+/// A bundle that is being made: next to the target, so that the last step is a rename.
+struct Bundle {
+    target: PathBuf,
+    work: Temporary,
+}
+
+impl Bundle {
+    fn begin(target: &Path) -> Result<Bundle> {
+        let step = || format!("unpack into `{}`", target.display());
+        let parent = match target.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        match std::fs::read_dir(target) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    return Err(
+                        Error::new(Kind::Exists, "the directory is not empty").hint("name a new or an empty one")
+                    )
+                    .doing(step);
+                }
+            }
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(files::failed(cause, step())),
+        }
+        Ok(Bundle { work: Temporary::in_directory(parent).doing(step)?, target: target.to_owned() })
+    }
+
+    fn finish(
+        self,
+        image: &ImageConfig,
+        accounts: &Accounts,
+        overrides: &Overrides,
+        hostname: &str,
+        form: Form,
+    ) -> Result<Process> {
+        let process = to_process(image, accounts, overrides)?;
+        let runner = match form.owners {
+            Owners::Image => Runner::Root,
+            Owners::Caller => {
+                Runner::User { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
+            }
+        };
+        let config = bundle::config(&process, hostname, runner);
+        let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));
+        let made = self.work.path().join("bundle");
+        std::fs::create_dir(&made).map_err(failed)?;
+        files::replace(&made.join("config.json"), &super::store::to_json(&config)?, 0o644, Durability::Cached)?;
+        std::fs::rename(self.work.path().join("rootfs"), made.join("rootfs")).map_err(failed)?;
+        std::fs::rename(&made, &self.target).map_err(failed)?;
+        Ok(process)
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd> {
+    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    opened.failing(Kind::Store, || format!("open `{}`", path.display()))
+}
