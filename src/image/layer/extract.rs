@@ -186,20 +186,18 @@ impl Extractor {
         }
         let (target_parent, target_name) = split(&target);
         let form = self.form;
-        let before = self.tree.implicit.len();
-        let target_parent = self.tree.directory(target_parent, &|directory, name| form.is_whiteout(directory, name))?;
-        let found = match statat(&target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => None,
-            other => Some(other.failing(Kind::Store, || "look at a layer's file")?),
+        // Only looked up: making its directories would say that this layer has something there.
+        let target_parent = match place::open_below(self.tree.root().as_fd(), target_parent) {
+            Ok(directory) => {
+                Place { directory: std::sync::Arc::new(directory), path: std::sync::Arc::from(target_parent) }
+            }
+            Err(Errno::NOENT) => return self.link_later(parent, name, target),
+            Err(_) => self.tree.directory(target_parent, &|directory, name| form.is_whiteout(directory, name))?,
         };
-        if before != self.tree.implicit.len() {
-            self.tree.forget();
-        }
-        let Some(found) = found else {
-            // In a layer below, perhaps: settle knows.
-            self.clear(parent, name)?;
-            self.links.push((parent.child(name), target_parent.child(target_name)));
-            return Ok(());
+        let found = match statat(&target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return self.link_later(parent, name, target_parent.child(target_name)),
+            Err(errno) => return Err(errno).failing(Kind::Store, || "look at a layer's file"),
         };
         if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
             return Err(Error::new(Kind::Image, "it is a hard link to a directory"));
@@ -211,6 +209,19 @@ impl Extractor {
             return Ok(());
         }
         self.clear_for(parent, name, || linkat(&target_parent, target_name, parent, name, AtFlags::empty()))
+    }
+
+    /// The target may be in a layer below, unless this layer has removed it already: settle knows.
+    fn link_later(&mut self, parent: &Place, name: &[u8], target: Vec<u8>) -> Result<()> {
+        let removed = |other: &[u8]| place::is_below(&target, other);
+        let fresh = self.tree.implicit.iter().any(|(other, how)| *how == Implicit::Fresh && removed(other));
+        if fresh || self.opaque.iter().any(|other| removed(other)) || self.whiteouts.iter().any(|other| removed(other))
+        {
+            return Err(Error::new(Kind::Image, "it is a hard link to a file that this layer removes"));
+        }
+        self.clear(parent, name)?;
+        self.links.push((parent.child(name), target));
+        Ok(())
     }
 
     fn device(&mut self, parent: &Place, name: &[u8], entry: &Entry) -> Result<()> {

@@ -207,6 +207,11 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
+/// Whether `path` lies somewhere in the directory `parent`.
+pub(super) fn is_below(path: &[u8], parent: &[u8]) -> bool {
+    parent.is_empty() || path.strip_prefix(parent).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,14 +7,15 @@
 
 use super::attributes::{self, Held, Skipped};
 use super::extract::{Extractor, Folder};
-use super::place::{self, Implicit, made, open_below, split};
+use super::place::{self, Implicit, is_below, made, open_below, split};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::image::tree::names;
 use crate::image::union::{Hit, Stack};
 use crate::image::{copy, tar::named};
 use rustix::fs::{AtFlags, FileType, RenameFlags, linkat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What a finished layer has, for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +58,9 @@ fn inherit_root(extractor: &mut Extractor, below: &Stack) -> Result<()> {
 
 /// Parents first: each implicit directory becomes what the stack below has at its place.
 fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    let implicit: Vec<(Vec<u8>, Implicit)> = std::mem::take(&mut extractor.tree.implicit).into_iter().collect();
     let mut moved: Vec<Vec<u8>> = Vec::new();
-    for (path, how) in implicit {
+    // Moving something to where it belongs may make more of them, so the list is taken from until it is empty.
+    while let Some((path, how)) = extractor.tree.implicit.pop_first() {
         if moved.iter().any(|old| is_below(&path, old)) {
             continue;
         }
@@ -107,7 +108,6 @@ fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Fold
 fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> {
     let form = extractor.form;
     let target = extractor.tree.directory(real, &|directory, name| form.is_whiteout(directory, name))?;
-    // Whatever was just made on the way is implicit itself and inherits in its turn.
     let source = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
     for (name, _) in names(source.as_fd())? {
         let moved = renameat_with(&source, name.as_slice(), &target, name.as_slice(), RenameFlags::NOREPLACE);
@@ -125,14 +125,6 @@ fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> 
     unlinkat(&parent, name, AtFlags::REMOVEDIR).failing(Kind::Store, || "remove a directory")?;
     extractor.tree.forget();
     rename_known(extractor, path, real);
-    let fresh: Vec<_> = std::mem::take(&mut extractor.tree.implicit).into_iter().collect();
-    for (made, _) in fresh {
-        let folder = match extractor.folders.get(&made) {
-            Some(folder) => *folder,
-            None => Folder { mode: 0o755, mtime: (0, 0) },
-        };
-        extractor.folders.insert(made, folder);
-    }
     Ok(())
 }
 
@@ -153,44 +145,74 @@ fn rename_known(extractor: &mut Extractor, old: &[u8], new: &[u8]) {
 
 /// Hard links whose target this layer does not hold: the target is copied up, as overlayfs would, and linked here.
 fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    for (path, target) in std::mem::take(&mut extractor.links) {
-        let missing = || Error::new(Kind::Image, "it is a hard link to a file that no layer has").doing(named(&path));
-        let (parent, name) = split(&path);
-        let form = extractor.form;
-        let marks = |directory: std::os::fd::BorrowedFd<'_>, name: &[u8]| form.is_whiteout(directory, name);
+    let links = std::mem::take(&mut extractor.links);
+    let form = extractor.form;
+    let marks = |directory: BorrowedFd<'_>, name: &[u8]| form.is_whiteout(directory, name);
+    // Where the target of each name has been put: at its own place, or, where the layer later removes or replaces that, at
+    // the first name that linked to it.
+    let mut placed: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for (path, target) in &links {
+        let (parent, name) = split(path);
         let parent = extractor.tree.directory(parent, &marks)?;
-        let (target_parent, target_name) = split(&target);
-        let mut target_parent = extractor.tree.directory(target_parent, &marks)?;
-        let mut target_name = target_name.to_vec();
-        if statat(&target_parent, target_name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).is_err() {
-            let real = below.real_path(&target, false)?;
-            let hidden = extractor.opaque.iter().any(|other| is_below(&real, other));
-            let hit = if hidden { None } else { below.find(&real)? }.ok_or_else(missing)?;
-            if hit.kind() == FileType::Directory {
-                return Err(Error::new(Kind::Image, "it is a hard link to a directory").doing(named(&path)));
-            }
-            let (real_parent, real_name) = split(&real);
-            target_parent = extractor.tree.directory(real_parent, &marks)?;
-            target_name = real_name.to_vec();
-            copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, target_parent.as_fd(), &target_name, form)?;
+        let real = match placed.contains_key(target) {
+            true => target.clone(),
+            false => below.real_path(target, false)?,
+        };
+        if let Some(first) = placed.get(&real).cloned() {
+            let (first_parent, first_name) = split(&first);
+            let directory = extractor.tree.directory(first_parent, &marks)?;
+            link_as(extractor, directory.as_fd(), first_name, (parent.as_fd(), name), path)?;
+            placed.insert(path.clone(), first);
+            continue;
         }
-        if form.is_whiteout(target_parent.as_fd(), &target_name)? {
-            return Err(missing());
+        let missing = || Error::new(Kind::Image, "it is a hard link to a file that no layer has").doing(named(path));
+        let hit = below.find(&real)?.ok_or_else(missing)?;
+        if hit.kind() == FileType::Directory {
+            return Err(Error::new(Kind::Image, "it is a hard link to a directory").doing(named(path)));
         }
-        match linkat(&target_parent, target_name.as_slice(), &parent, name, AtFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::EXIST) if form.is_whiteout(parent.as_fd(), name)? => {
-                unlinkat(&parent, name, AtFlags::empty()).map_err(made)?;
-                extractor.whiteouts.remove(&path);
-                linkat(&target_parent, target_name.as_slice(), &parent, name, AtFlags::empty()).map_err(made)?;
-            }
-            // A later entry of the same name: the last one wins.
-            Err(Errno::EXIST) => {}
-            Err(errno) => return Err(made(errno)),
+        let (real_parent, real_name) = split(&real);
+        // Not there when the link was made, so if it is there now it came later, and so did what hides it.
+        let replaced = links.iter().any(|(other, _)| real == *other || is_below(&real, other))
+            || extractor
+                .opaque
+                .iter()
+                .chain(&extractor.whiteouts)
+                .any(|other| real == *other || is_below(&real, other))
+            || open_below(root(extractor).as_fd(), real_parent)
+                .is_ok_and(|directory| statat(&directory, real_name, AtFlags::SYMLINK_NOFOLLOW).is_ok());
+        let first = if replaced { path.clone() } else { real.clone() };
+        if replaced {
+            copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, parent.as_fd(), name, form)?;
+        } else {
+            let onto = extractor.tree.directory(real_parent, &marks)?;
+            copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, onto.as_fd(), real_name, form)?;
+            link_as(extractor, onto.as_fd(), real_name, (parent.as_fd(), name), path)?;
         }
+        placed.insert(path.clone(), first.clone());
+        placed.insert(real, first);
     }
     // Directories made for the copies inherit like all others.
     if extractor.tree.implicit.is_empty() { Ok(()) } else { inherit(extractor, below) }
+}
+
+/// Links; a whiteout in the way goes, a later entry of the same name stays.
+fn link_as(
+    extractor: &mut Extractor,
+    target_parent: BorrowedFd<'_>,
+    target_name: &[u8],
+    (parent, name): (BorrowedFd<'_>, &[u8]),
+    path: &[u8],
+) -> Result<()> {
+    match linkat(target_parent, target_name, parent, name, AtFlags::empty()) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) if extractor.form.is_whiteout(parent, name)? => {
+            unlinkat(parent, name, AtFlags::empty()).map_err(made)?;
+            extractor.whiteouts.remove(path);
+            linkat(target_parent, target_name, parent, name, AtFlags::empty()).map_err(made)
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(made(errno)),
+    }
 }
 
 /// Whiteouts of names that nothing below has would show up in listings: overlayfs does not look for them in a directory
@@ -245,8 +267,4 @@ fn close(extractor: &Extractor) -> Result<()> {
         attributes::set_times(directory.as_fd(), folder.mtime)?;
     }
     Ok(())
-}
-
-fn is_below(path: &[u8], parent: &[u8]) -> bool {
-    parent.is_empty() || path.strip_prefix(parent).is_some_and(|rest| rest.first() == Some(&b'/'))
 }

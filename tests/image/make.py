@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+"""Makes OCI layouts for the image tests: ordinary, hostile and random ones.
+
+usage: make.py CASE DIRECTORY [ARGUMENT]
+
+Written with Python's own tarfile, so that what brig reads is not what brig has written.
+"""
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+
+
+def entry(name, kind="file", data=b"", mode=0o644, link="", uid=0, gid=0, mtime=1_600_000_000, pax=None, device=(0, 0)):
+    kinds = {
+        "file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE, "hardlink": tarfile.LNKTYPE,
+        "fifo": tarfile.FIFOTYPE, "char": tarfile.CHRTYPE, "block": tarfile.BLKTYPE,
+    }
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.linkname, info.uid, info.gid, info.mtime = kinds[kind], mode, link, uid, gid, mtime
+    info.size = len(data) if kind == "file" else 0
+    info.devmajor, info.devminor = device
+    info.pax_headers = dict(pax or {})
+    return info, data
+
+
+def tar(entries):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT, errors="surrogateescape") as archive:
+        for info, data in entries:
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def d(data):
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+class Layout:
+    def __init__(self, path):
+        self.path = path
+        os.makedirs(f"{path}/blobs/sha256")
+        with open(f"{path}/oci-layout", "w") as file:
+            file.write('{"imageLayoutVersion":"1.0.0"}')
+
+    def blob(self, data):
+        with open(f"{self.path}/blobs/sha256/{d(data)[7:]}", "wb") as file:
+            file.write(data)
+        return {"digest": d(data), "size": len(data)}
+
+    def json(self, value):
+        return self.blob(json.dumps(value).encode())
+
+    def image(self, layers, config=None, pack=gzip.compress, tag="t", media="application/vnd.oci.image.layer.v1.tar+gzip",
+              change=lambda manifest: manifest):
+        """`layers` are tars, bottom first."""
+        blobs = []
+        for layer in layers:
+            packed = pack(layer)
+            blobs.append({"mediaType": media, **self.blob(packed)})
+        run = {"Cmd": ["/bin/sh"], **(config or {})}
+        document = {"architecture": "amd64", "os": "linux", "config": run,
+                    "rootfs": {"type": "layers", "diff_ids": [d(layer) for layer in layers]}}
+        manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                    "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **self.json(document)},
+                    "layers": blobs}
+        reference = self.json(change(manifest))
+        self.index([{"mediaType": manifest["mediaType"], **reference,
+                     "annotations": {"org.opencontainers.image.ref.name": tag}}])
+
+    def index(self, manifests):
+        with open(f"{self.path}/index.json", "w") as file:
+            json.dump({"schemaVersion": 2, "manifests": manifests}, file)
+
+
+def zstd(data):
+    return subprocess.run(["zstd", "-q", "-c"], input=data, stdout=subprocess.PIPE, check=True).stdout
+
+
+def raw(name, type_byte, size_field, body=b"", mode=b"0000644\0", prefix_fields=None):
+    """A header by hand, for what tarfile would not write."""
+    block = bytearray(512)
+    block[0:len(name)] = name
+    block[100:108] = mode
+    block[108:116] = block[116:124] = b"0000000\0"
+    block[124:136] = size_field
+    block[136:148] = b"00000000000\0"
+    block[156:157] = type_byte
+    block[257:265] = b"ustar\x0000"
+    for at, value in (prefix_fields or {}).items():
+        block[at:at + len(value)] = value
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + body + b"\0" * (-len(body) % 512)
+
+
+END = b"\0" * 1024
+BASE = [entry("./", "dir", mode=0o755), entry("etc/", "dir", mode=0o755), entry("bin/", "dir", mode=0o755),
+        entry("etc/passwd", data=b"root:x:0:0:root:/root:/bin/sh\nme:x:1000:1000::/home/me:/bin/sh\n"),
+        entry("etc/group", data=b"root:x:0:\nme:x:1000:\nextra:x:27:me\n"), entry("bin/sh", data=b"#!\n", mode=0o755)]
+
+
+def plain(layout, _):
+    layout.image([tar(BASE + [
+        entry("usr/lib/", "dir", mode=0o755), entry("lib", "symlink", link="usr/lib"), entry("lib/a.so", data=b"a" * 3000),
+        entry("bin/su", data=b"su", mode=0o4755), entry("bin/su2", "hardlink", link="bin/su"),
+        entry("tmp/", "dir", mode=0o1777), entry("srv/", "dir", mode=0o2775, uid=5, gid=50),
+        entry("bin/ping", data=b"ping", mode=0o755, uid=7, gid=8, pax={
+            # cap_net_raw=ep, revision 2
+            "SCHILY.xattr.security.capability": b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0".decode("latin1"),
+            "SCHILY.xattr.user.note": "one\ntwo"}),
+        entry("pipe", "fifo", mode=0o600), entry("null", "char", device=(1, 3), mode=0o666),
+        entry("old", data=b"x", mtime=-86400.5), entry("far", data=b"x", mtime=2 ** 40), entry("n" * 200, data=b"long"),
+        entry("ro/", "dir", mode=0o555), entry("ro/x", data=b"x", mode=0o444), entry("secret/", "dir", mode=0o000),
+    ])], config={"User": "me", "Env": ["A=b"], "WorkingDir": "/srv", "StopSignal": "SIGINT", "ExposedPorts": {"80/tcp": {}},
+                 "Volumes": {"/data": {}}, "Healthcheck": {"Test": ["CMD", "true"]}})
+
+
+def layered(layout, pack):
+    """Whiteouts, opaque directories, changes of type, implied parents, links across layers, a symlink on the way."""
+    one = tar(BASE + [
+        entry("usr/lib/", "dir", mode=0o751, uid=3, gid=4), entry("lib", "symlink", link="usr/lib"),
+        entry("tmp/", "dir", mode=0o1777), entry("d/", "dir", mode=0o700), entry("d/gone", data=b"1"), entry("d/stays", data=b"2"),
+        entry("o/", "dir", mode=0o711, uid=9), entry("o/hidden", data=b"3"), entry("o/sub/", "dir"), entry("o/sub/h", data=b"4"),
+        entry("becomes-file/", "dir"), entry("becomes-file/x", data=b"5"), entry("becomes-dir", data=b"6"),
+        entry("replaced/", "dir"), entry("replaced/old", data=b"7"), entry("linked", data=b"8", uid=11, mode=0o640),
+        entry("gone-dir/", "dir"), entry("gone-dir/y", data=b"9")])
+    two = tar([
+        entry("tmp/new", data=b"a"), entry("lib/b.so", data=b"b"), entry("d/.wh.gone"), entry("o/.wh..wh..opq"),
+        entry("o/new", data=b"c"), entry("becomes-file", data=b"d"), entry("becomes-dir/", "dir", mode=0o750),
+        entry("becomes-dir/z", data=b"e"), entry(".wh.replaced"), entry("replaced/", "dir", mode=0o705), entry("replaced/new", data=b"f"),
+        entry("linked-too", "hardlink", link="linked"), entry(".wh.gone-dir"), entry("d/.wh.never-there")])
+    three = tar([entry("o/.wh.new"), entry("o/newer", data=b"g"), entry("gone-dir/", "dir"), entry("gone-dir/back", data=b"h"),
+                 entry("d/stays", data=b"changed")])
+    packers = {"gzip": (gzip.compress, "tar+gzip"), "zstd": (zstd, "tar+zstd"), "none": (lambda data: data, "tar"),
+               "mislabelled": (zstd, "tar+gzip"),
+               "members": (lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]), "tar+gzip")}
+    pack, media = packers[pack or "gzip"]
+    layout.image([one, two, three], pack=pack, media=f"application/vnd.oci.image.layer.v1.{media}")
+
+
+def random_image(layout, seed):
+    """Several layers of random entries over a few names, so that they meet: what an image may say, in any order."""
+    rng = random.Random(int(seed))
+    names = ["a", "b", "c"]
+    layers, seen = [tar(BASE)], {"etc": "dir", "bin": "dir"}
+
+    def path():
+        return "/".join(rng.choice(names) for _ in range(rng.randint(1, 3)))
+
+    def parents_are_directories(name):
+        parts = name.split("/")
+        return all(seen.get("/".join(parts[:n])) in ("dir", None) for n in range(1, len(parts)))
+
+    for _ in range(rng.randint(1, 4)):
+        entries, here = [], set()
+        for _ in range(rng.randint(1, 12)):
+            name, kind = path(), rng.choice(["dir", "file", "file", "symlink", "hardlink", "whiteout", "opaque"])
+            # The specification allows each name once a layer, and a parent must be able to be one.
+            if not parents_are_directories(name) or any(name == o or o.startswith(name + "/") or name.startswith(o + "/") and
+                                                        seen.get(o) != "dir" for o in here):
+                continue
+            parent = name.rpartition("/")[0]
+            if kind == "whiteout":
+                if name not in seen or name in here:
+                    continue
+                entries.append(entry(f"{parent + '/' if parent else ''}.wh.{name.rpartition('/')[2]}"))
+                for gone in [o for o in seen if o == name or o.startswith(name + "/")]:
+                    del seen[gone]
+                here.add(name)
+                continue
+            if kind == "opaque":
+                if seen.get(name) != "dir" or name in here:
+                    continue
+                entries.append(entry(f"{name}/.wh..wh..opq"))
+                for gone in [o for o in seen if o.startswith(name + "/")]:
+                    del seen[gone]
+                here.add(name)
+                continue
+            attributes = dict(mode=rng.choice([0o644, 0o600, 0o755, 0o4711, 0o777]), uid=rng.randint(0, 3), gid=rng.randint(0, 3),
+                              mtime=rng.randint(1, 2_000_000_000))
+            link = ""
+            if kind == "hardlink":
+                files = [o for o, what in seen.items() if what == "file" and o != name and not name.startswith(o + "/")]
+                if not files:
+                    continue
+                link = rng.choice(sorted(files))
+            if kind == "symlink":
+                link = rng.choice(["/nowhere", "../b", "x"])
+            if kind != "dir":
+                for gone in [o for o in seen if o.startswith(name + "/")]:
+                    del seen[gone]
+            elif seen.get(name) not in (None, "dir"):
+                pass
+            for n in range(1, name.count("/") + 1):
+                seen.setdefault("/".join(name.split("/")[:n]), "dir")
+            entries.append(entry(name, kind, data=rng.randbytes(rng.randint(0, 40)) if kind == "file" else b"", link=link, **attributes))
+            seen[name] = "file" if kind == "hardlink" else kind
+            here.add(name)
+        layers.append(tar(entries))
+    layout.image(layers)
+
+
+def attack(*entries, config=None, lower=()):
+    def make(layout, canary):
+        fill = lambda rows: [(fix(info, canary), data) for info, data in rows]
+        layers = [tar(BASE)] + ([tar(fill(lower))] if lower else []) + [tar(fill(entries))]
+        layout.image(layers, config=config)
+    return make
+
+
+def fix(info, canary):
+    info.name = info.name.replace("CANARY", canary or "")
+    info.linkname = info.linkname.replace("CANARY", canary or "")
+    return info
+
+
+def hand(*blocks):
+    return lambda layout, _: layout.image([tar(BASE), b"".join(blocks) + END])
+
+
+def record(text):
+    body = f" {text}\n".encode("latin1")
+    length = len(body) + 1
+    while len(str(length)) + len(body) != length:
+        length += 1
+    return str(length).encode() + body
+
+
+def pax(*records):
+    body = b"".join(records)
+    return raw(b"pax", b"x", b"%011o\0" % len(body), body)
+
+
+def huge(name):
+    def make(layout, _):
+        plain(layout, None)
+        os.truncate(f"{layout.path}/{name}", 2 << 30)
+    return make
+
+
+def changed(change):
+    return lambda layout, _: layout.image([tar(BASE)], change=change)
+
+
+def traversal(layout, _):
+    layout.image([tar(BASE)])
+    layout.index([{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:../../x", "size": 2}])
+
+
+def corrupt(layout, _):
+    layout.image([tar(BASE + [entry("data", data=random.Random(1).randbytes(100_000))])])
+    blob = max((f"{layout.path}/blobs/sha256/{name}" for name in os.listdir(f"{layout.path}/blobs/sha256")), key=os.path.getsize)
+    with open(blob, "r+b") as file:
+        file.seek(50_000)
+        file.write(b"\xff\0\xff\0")
+
+
+def wrong_diff(layout, _):
+    def change(manifest):
+        return manifest
+    layout.image([tar(BASE)], change=change)
+    packed = gzip.compress(tar(BASE + [entry("more", data=b"x")]))
+    manifest_path = next(path for path in map(lambda n: f"{layout.path}/blobs/sha256/{n}", os.listdir(f"{layout.path}/blobs/sha256"))
+                         if b'"layers": [' in open(path, "rb").read() and b"manifest" in open(path, "rb").read())
+    manifest = json.load(open(manifest_path))
+    manifest["layers"][0].update(layout.blob(packed))
+    layout.index([{"mediaType": manifest["mediaType"], **layout.json(manifest)}])
+
+
+def linked_blob(layout, canary):
+    """A layout whose blob is a symlink to a file of the host."""
+    layout.image([tar(BASE)])
+    for name in os.listdir(f"{layout.path}/blobs/sha256"):
+        path = f"{layout.path}/blobs/sha256/{name}"
+        os.rename(path, f"{canary}/{name}")
+        os.symlink(f"{canary}/{name}", path)
+
+
+def many_opaque(layout, _):
+    layout.image([tar([entry("d/", "dir")]), tar([entry("d/.wh..wh..opq")] * 100_000)])
+
+
+def multi(layout, _):
+    """An index with an attestation, an unknown type and two platforms; one nested."""
+    entries = []
+    for architecture in ("arm64", "amd64"):
+        layer = tar(BASE + [entry("platform", data=architecture.encode())])
+        blob = layout.blob(gzip.compress(layer))
+        config = layout.json({"architecture": architecture, "os": "linux", "config": {"Cmd": ["/bin/sh"]},
+                              "rootfs": {"type": "layers", "diff_ids": [d(layer)]}})
+        manifest = layout.json({"schemaVersion": 2, "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **config},
+                                "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **blob}]})
+        entries.append({"mediaType": "application/vnd.oci.image.manifest.v1+json", **manifest,
+                        "platform": {"os": "linux", "architecture": architecture}})
+    unknown = {"mediaType": "application/vnd.example+json", **layout.blob(b"{}")}
+    attestation = {**entries[0], "platform": {"os": "unknown", "architecture": "unknown"},
+                   "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
+    index = {"schemaVersion": 2, "manifests": [unknown, attestation] + entries}
+    layout.index([{"mediaType": "application/vnd.oci.image.index.v1+json", **layout.json(index),
+                   "annotations": {"org.opencontainers.image.ref.name": "multi"}}])
+
+
+CASES = {
+    "plain": plain, "layered": layered, "random": random_image, "multi": multi,
+    # T-50: out of the root, by all known ways.
+    "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
+    "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),
+    "symlink-below": attack(entry("evil/pwned", data=b"pwned"), lower=[entry("evil", "symlink", link="CANARY")]),
+    "whiteout-through-symlink": attack(entry("evil/.wh.file"), lower=[entry("evil", "symlink", link="CANARY")]),
+    "whiteout-through-own-symlink": attack(entry("evil", "symlink", link="CANARY"), entry("evil/.wh.file")),
+    "opaque-through-symlink": attack(entry("evil/.wh..wh..opq"), lower=[entry("evil", "symlink", link="CANARY")]),
+    "dotdot": attack(entry("../../../../../../pwned", data=b"x")),
+    "dotdot-inside": attack(entry("a/../../pwned", data=b"x")),
+    "absolute": attack(entry("/absolute", data=b"x")),
+    "hardlink-outside": attack(entry("h", "hardlink", link="../../../../../../etc/hostname")),
+    "hardlink-absolute": attack(entry("h", "hardlink", link="CANARY/file")),
+    "hardlink-through-symlink": attack(entry("evil", "symlink", link="CANARY"), entry("h", "hardlink", link="evil/file")),
+    "hardlink-overwrite": attack(entry("s", "symlink", link="CANARY/file"), entry("h", "hardlink", link="s"), entry("h", data=b"overwritten")),
+    "hardlink-directory": attack(entry("h", "hardlink", link="etc")),
+    "hardlink-whiteout": attack(entry(".wh.etc"), entry("h", "hardlink", link="etc/passwd")),
+    "whiteout-of-dotdot": attack(entry("etc/.wh...")),
+    "whiteout-of-dot": attack(entry("etc/.wh..")),
+    "whiteout-of-nothing": attack(entry("etc/.wh.")),
+    "loop": attack(entry("a", "symlink", link="b"), entry("b", "symlink", link="a"), entry("a/x", data=b"x")),
+    "file-parent": attack(entry("f", data=b"x"), entry("f/x", data=b"x")),
+    # T-51
+    "root-symlink": hand(raw(b"./", b"2", b"00000000000\0", prefix_fields={157: b"/tmp"})),
+    "root-file": hand(raw(b".", b"0", b"00000000001\0", b"x")),
+    # T-52
+    "chmod-through-symlink": attack(entry("s", "symlink", link="CANARY/file", mode=0o777), entry("h", "hardlink", link="s", mode=0o777),
+                                    entry("d", "symlink", link="CANARY"), entry("d/", "dir", mode=0o777)),
+    # T-36 to T-39
+    "volume": attack(config={"Volumes": {"/../../../etc": {}}}),
+    **{f"user{text}": attack(config={"User": text}) for text in ("2147483648", "4294967295", "4294967296", "-1")},
+    "user-crafted": attack(entry("etc/passwd", data=b"4294967296:x:0:0::/:/bin/sh\n"), config={"User": "4294967296"}),
+    "passwd-fifo": attack(entry("etc/passwd", "fifo"), config={"User": "me"}),
+    "passwd-zero": attack(entry("zero", "char", device=(1, 5)), entry("etc/passwd", "symlink", link="/zero"), config={"User": "me"}),
+    "passwd-host": attack(entry("etc/passwd", "symlink", link="CANARY/passwd"), config={"User": "canary"}),
+    "passwd-sparse": hand(pax(record("GNU.sparse.major=0"), record("GNU.sparse.minor=1"), record("GNU.sparse.realsize=1073741824"),
+                              record("GNU.sparse.map=0,1,1073741824,0")), raw(b"etc/passwd", b"0", b"00000000001\0", b"x")),
+    # T-41
+    "many-opaque": many_opaque,
+    # T-54 to T-57
+    "ambiguous": changed(lambda manifest: {**manifest, "manifests": []}),
+    "lies-about-itself": changed(lambda manifest: {**manifest, "mediaType": "application/vnd.oci.image.index.v1+json"}),
+    "schema1": changed(lambda manifest: {"schemaVersion": 1, "name": "x", "fsLayers": []}),
+    "artifact": changed(lambda manifest: {**manifest, "config": {**manifest["config"], "mediaType": "application/vnd.oci.empty.v1+json"}}),
+    "missing-layer": changed(lambda manifest: {**manifest, "layers": []}),
+    "wrong-size": changed(lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], "size": 5}]}),
+    "huge-index": huge("index.json"), "huge-layout": huge("oci-layout"),
+    "traversal": traversal, "corrupt": corrupt, "wrong-diff": wrong_diff, "linked-blob": linked_blob,
+    # T-58, T-59, T-61, T-62
+    "pax-size": hand(pax(record("size=1536")), raw(b"outer", b"0", b"00000000000\0", raw(b"smuggled", b"0", b"00000000000\0") + END),
+                     raw(b"last", b"0", b"00000000000\0")),
+    "pax-malformed": hand(raw(b"pax", b"x", b"00000000012\0", b"99 path=x\n"), raw(b"f", b"0", b"00000000000\0")),
+    "pax-twice": hand(pax(record("path=x")), pax(record("size=0")), raw(b"f", b"0", b"00000000000\0")),
+    "pax-huge": hand(raw(b"pax", b"x", b"77777777777\0"), raw(b"f", b"0", b"00000000000\0")),
+    "xattr-long": hand(pax(record("SCHILY.xattr.user.x=" + "v" * 70_000)), raw(b"f", b"0", b"00000000000\0")),
+    "xattr-name": hand(pax(record("SCHILY.xattr.user." + "n" * 300 + "=v")), raw(b"f", b"0", b"00000000000\0")),
+    "device-number": hand(raw(b"dev", b"3", b"00000000000\0", prefix_fields={329: b"\x80\0\0\x01\0\0\0\x01"})),
+    "directory-with-data": hand(raw(b"d", b"5", b"00000001000\0", raw(b"smuggled", b"0", b"00000000000\0"))),
+    "unknown-type": hand(raw(b"d", b"Z", b"00000000000\0")),
+    "overlay-attributes": attack(entry("r/", "dir", pax={"SCHILY.xattr.trusted.overlay.redirect": "/etc",
+                                                          "SCHILY.xattr.user.overlay.redirect": "/etc",
+                                                          "SCHILY.xattr.security.selinux": "x:y:z"})),
+    # Bombs
+    "bomb-entries": attack(*[entry(f"e{n}") for n in range(200)]),
+    "bomb-depth": attack(entry("/".join(["d"] * 400), "dir")),
+    "bomb-depth-by-symlink": attack(entry("/".join(["d"] * 200) + "/", "dir"), entry("s", "symlink", link="/".join(["d"] * 200)),
+                                    entry("s/" + "/".join(["e"] * 100), "dir")),
+    "bomb-ratio": lambda layout, _: layout.image([tar(BASE), tar([entry("zeros", data=bytes(1_200_000_000))])], pack=lambda data: gzip.compress(data, 1)),
+    "bomb-name": attack(entry("n" * 5000)),
+}
+
+if __name__ == "__main__":
+    case, directory = sys.argv[1:3]
+    CASES[case](Layout(directory), sys.argv[3] if len(sys.argv) > 3 else None)

@@ -1,0 +1,135 @@
+//! What the image tests share: a scratch directory, layouts from make.py, the binary, and listings for comparison.
+
+#![allow(dead_code, reason = "each test file uses its part of this")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory of one test, gone with it.
+pub struct Scratch(tempfile::TempDir);
+
+/// What a run of the binary gave.
+pub struct Ran {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+    pub took: Duration,
+}
+
+/// Prints the line that is counted, and says whether the test must be skipped.
+pub fn skipped(needed: &str, there: bool) -> bool {
+    if !there {
+        eprintln!("SKIP needs {needed}");
+    }
+    !there
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub fn has(program: &str) -> bool {
+    Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status().unwrap().success()
+}
+
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/image").join(name)
+}
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch(tempfile::Builder::new().prefix("brig-image-").tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// A layout of make.py.
+    pub fn layout(&self, case: &str, argument: &str) -> String {
+        let path = self.path(&format!("layout-{case}-{}", argument.len().min(20)));
+        let made = Command::new("python3").arg(script("make.py")).args([case, &path, argument]).status().unwrap();
+        assert!(made.success(), "make.py {case}");
+        path
+    }
+
+    /// Runs `brig image --store STORE …`.
+    pub fn image(&self, arguments: &[&str]) -> Ran {
+        self.weakened("", arguments)
+    }
+
+    /// The same with protections switched off, which only a build with the feature `weakened` does.
+    pub fn weakened(&self, protections: &str, arguments: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+        command.args(["image", "--store", &self.path("store")]).args(arguments).env("BRIG_WEAKEN", protections);
+        run(&mut command)
+    }
+
+    /// A file that no image may touch, in a directory of its own.
+    pub fn canary(&self) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path("canary");
+        std::fs::create_dir(&path).unwrap();
+        for (name, text) in [("file", "precious"), ("passwd", "canary:x:4242:0::/:/bin/sh\n")] {
+            let file = format!("{path}/{name}");
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        }
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+        path
+    }
+
+    /// What became of it.
+    pub fn canary_is_whole(&self) -> Result<(), String> {
+        let listed = list(&self.path("canary"), &["nodirtimes"]);
+        let names: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+        let modes = listed.lines().all(|line| line.contains("0o40700") || line.contains("0o100600"));
+        let text = std::fs::read_to_string(self.path("canary/file")).unwrap_or_default();
+        let whole = names == ["'.'", "'file'", "'passwd'"] && modes && text == "precious";
+        if whole { Ok(()) } else { Err(listed) }
+    }
+}
+
+impl Ran {
+    /// The run must have gone well.
+    pub fn good(self) -> Ran {
+        assert_eq!(self.status, 0, "{}", self.err);
+        self
+    }
+
+    /// The run must have been refused for the right reason.
+    pub fn refused(self, reason: &str) -> Ran {
+        assert_eq!(self.status, 125, "{} {}", self.out, self.err);
+        assert!(self.err.contains(reason), "wanted `{reason}` in: {}", self.err);
+        self
+    }
+}
+
+pub fn run(command: &mut Command) -> Ran {
+    let start = Instant::now();
+    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
+    Ran {
+        status: status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+        took: start.elapsed(),
+    }
+}
+
+/// A tree as text: names, modes, owners, sizes, times, contents, attributes, links.
+pub fn list(path: &str, options: &[&str]) -> String {
+    let listed = Command::new("python3").arg(script("list.py")).arg(path).args(options).output().unwrap();
+    assert!(listed.status.success(), "list {path}: {}", String::from_utf8_lossy(&listed.stderr));
+    String::from_utf8_lossy(&listed.stdout).into_owned()
+}
+
+/// Fails with the lines that differ.
+pub fn assert_same(one: &str, other: &str, what: &str) {
+    if one != other {
+        let only = |a: &str, b: &str| {
+            a.lines().filter(|line| !b.lines().any(|other| other == *line)).collect::<Vec<_>>().join("\n")
+        };
+        panic!("{what}:\n< {}\n> {}", only(one, other), only(other, one));
+    }
+}

@@ -1,0 +1,282 @@
+//! Hostile images: what they try, and that nothing outside the root is touched, read or waited for.
+//!
+//! Each row is one image of tests/image/make.py. Rows that must be refused name the reason; the others must unpack with the
+//! canary whole. Where a guard is one switch, the same image is shown to succeed on a weakened build.
+
+#[path = "image/support.rs"]
+mod support;
+
+use std::time::Duration;
+use support::{Scratch, is_root, skipped};
+
+/// Loads and unpacks, both ways; returns the errors of the three steps.
+fn try_image(scratch: &Scratch, weaken: &str, case: &str) -> [support::Ran; 3] {
+    let layout = scratch.layout(case, &scratch.path("canary"));
+    let direct = format!("oci:{layout}");
+    let tag = if weaken.is_empty() { "a" } else { "b" };
+    [
+        scratch.weakened(weaken, &["load", &layout, "--name", "x"]),
+        scratch.weakened(weaken, &["unpack", "x", &scratch.path(&format!("copied-{tag}"))]),
+        scratch.weakened(weaken, &["unpack", &direct, &scratch.path(&format!("moved-{tag}"))]),
+    ]
+}
+
+fn harmless(case: &str) {
+    let scratch = Scratch::new();
+    scratch.canary();
+    for step in try_image(&scratch, "", case) {
+        step.good();
+    }
+    scratch.canary_is_whole().unwrap_or_else(|listed| panic!("{case} hurt the canary:\n{listed}"));
+}
+
+fn refused(case: &str, reason: &str) {
+    let scratch = Scratch::new();
+    scratch.canary();
+    let [load, _, direct] = try_image(&scratch, "", case);
+    load.refused(reason);
+    direct.refused(reason);
+    scratch.canary_is_whole().unwrap_or_else(|listed| panic!("{case} hurt the canary:\n{listed}"));
+    let left = std::fs::read_dir(scratch.path("store/layers")).map_or(0, Iterator::count);
+    assert!(left <= 1, "{case} left more than its harmless first layer");
+    assert!(!std::path::Path::new(&scratch.path("moved-a")).exists(), "{case} left a bundle");
+}
+
+/// T-50: CVE-2014-6407, -6408, -9356, -9357, CVE-2018-20990, CVE-2021-38511.
+#[test]
+fn paths_stay_inside_the_root() {
+    for case in [
+        "symlink-parent",
+        "relative-symlink-parent",
+        "symlink-below",
+        "whiteout-through-symlink",
+        "whiteout-through-own-symlink",
+        "opaque-through-symlink",
+        "absolute",
+        "hardlink-overwrite",
+    ] {
+        harmless(case);
+    }
+    for (case, reason) in [
+        ("dotdot", "its path leads out of the root"),
+        ("dotdot-inside", "its path leads out of the root"),
+        ("hardlink-outside", "its path leads out of the root"),
+        ("hardlink-absolute", "a file that no layer has"),
+        ("hardlink-through-symlink", "a file that no layer has"),
+        ("hardlink-directory", "a hard link to a directory"),
+        ("hardlink-whiteout", "a file that this layer removes"),
+        ("whiteout-of-dotdot", "a whiteout of no name"),
+        ("whiteout-of-dot", "a whiteout of no name"),
+        ("whiteout-of-nothing", "a whiteout of no name"),
+        ("loop", "too many symlinks"),
+        ("file-parent", "is not a directory"),
+    ] {
+        refused(case, reason);
+    }
+}
+
+/// What a symlink of the image points to is inside the image.
+#[test]
+fn a_file_behind_a_symlink_lands_where_the_link_leads_inside() {
+    let scratch = Scratch::new();
+    let canary = scratch.canary();
+    for (number, case) in ["symlink-parent", "symlink-below"].into_iter().enumerate() {
+        let layout = scratch.layout(case, &canary);
+        let bundle = scratch.path(&format!("bundle{number}"));
+        scratch.image(&["unpack", &format!("oci:{layout}"), &bundle]).good();
+        assert_eq!(std::fs::read(format!("{bundle}/rootfs{canary}/pwned")).unwrap(), b"pwned");
+    }
+}
+
+/// The guard is shown to matter: with paths resolved by the host, the same image writes outside.
+#[test]
+fn without_its_resolver_the_same_image_escapes() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.canary();
+    try_image(&scratch, "image-symlinks", "symlink-parent");
+    assert!(scratch.canary_is_whole().is_err(), "the attack of T-50 needs no guard");
+}
+
+/// T-51, CVE-2021-29136.
+#[test]
+fn the_root_is_never_replaced() {
+    refused("root-symlink", "the root of the image must be a directory");
+    refused("root-file", "the root of the image must be a directory");
+}
+
+/// T-52, CVE-2021-32760, CVE-2026-33056.
+#[test]
+fn a_mode_is_never_set_through_a_link() {
+    harmless("chmod-through-symlink");
+}
+
+/// T-36, T-38, T-38b, T-39: what a config and account files can do to whoever reads them.
+#[test]
+fn a_config_cannot_reach_the_host() {
+    for (case, reason) in [
+        ("volume", "leads upwards"),
+        ("user2147483648", "is not between 0 and"),
+        ("user4294967295", "is not between 0 and"),
+        ("user4294967296", "is not between 0 and"),
+        ("user-1", "is not between 0 and"),
+        ("user-crafted", "is not between 0 and"),
+        ("passwd-fifo", "is not a regular file"),
+        ("passwd-sparse", "is longer than"),
+        ("passwd-host", "unable to find user canary"),
+    ] {
+        let scratch = Scratch::new();
+        scratch.canary();
+        let [load, copied, moved] = try_image(&scratch, "", case);
+        load.good();
+        for step in [copied.refused(reason), moved.refused(reason)] {
+            assert!(step.took < Duration::from_secs(10), "{case} took {:?}", step.took);
+        }
+    }
+    if !skipped("root", is_root()) {
+        let scratch = Scratch::new();
+        let [_, copied, _] = try_image(&scratch, "", "passwd-zero");
+        copied.refused("is not a regular file");
+    }
+}
+
+#[test]
+fn without_its_checks_a_config_does_what_it_wants() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    for (switch, case, shown) in
+        [("image-user-range", "user4294967296", "\"uid\": 0"), ("image-volume-path", "volume", "/../../../etc")]
+    {
+        let scratch = Scratch::new();
+        try_image(&scratch, switch, case)[2].status.eq(&0).then_some(()).expect(case);
+        let config = std::fs::read_to_string(scratch.path("moved-b/config.json")).unwrap();
+        assert!(config.contains(shown) || config.contains("etc"), "{case}: {config}");
+    }
+}
+
+/// T-41, CVE-2026-95838. The bound is for an optimised build; an unoptimised one gets five times as long.
+#[test]
+fn many_opaque_marks_take_no_time() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("many-opaque", "");
+    let took = scratch.image(&["load", &layout, "--name", "x"]).good().took;
+    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 2 }), "{took:?}");
+}
+
+/// T-54, T-55, T-57: CVE-2021-41190, CVE-2023-25153, CVE-2024-3727.
+#[test]
+fn documents_that_lie_are_refused() {
+    for (case, reason) in [
+        ("ambiguous", "both `manifests` and `layers`"),
+        ("lies-about-itself", "announced was"),
+        ("schema1", "schema 1 is not supported"),
+        ("artifact", "it is an artifact"),
+        ("missing-layer", "0 layers and its config 1"),
+        ("wrong-size", "where 5 were announced"),
+        ("huge-index", "is longer than"),
+        ("huge-layout", "is longer than"),
+        ("traversal", "../../x"),
+        ("corrupt", "its content is `sha256:"),
+        ("wrong-diff", "it unpacks to `sha256:"),
+    ] {
+        refused(case, reason);
+    }
+}
+
+/// Blobs of a layout that are symlinks to files of the host.
+#[test]
+fn a_layout_cannot_borrow_files_of_the_host() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("canary")).unwrap();
+    let [load, ..] = try_image(&scratch, "", "linked-blob");
+    load.refused("symbolic links");
+}
+
+/// T-58, T-59, T-61, T-62.
+#[test]
+fn archives_that_readers_disagree_about_are_refused() {
+    for (case, reason) in [
+        ("pax-malformed", "a record that does not parse"),
+        ("pax-twice", "two extended headers"),
+        ("pax-huge", "1048576 are allowed"),
+        ("xattr-long", "extended attribute is too large"),
+        ("xattr-name", "name is empty or too long"),
+        ("device-number", "is out of range"),
+        ("directory-with-data", "is no file and yet has data"),
+        ("unknown-type", "unknown type"),
+    ] {
+        refused(case, reason);
+    }
+}
+
+/// T-58, CVE-2025-62518: the same entries that GNU tar sees.
+#[test]
+fn a_size_in_an_extended_header_smuggles_nothing() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("pax-size", "");
+    let bundle = scratch.path("bundle");
+    scratch.image(&["unpack", &format!("oci:{layout}"), &bundle]).good();
+    let names: Vec<_> =
+        std::fs::read_dir(format!("{bundle}/rootfs")).unwrap().map(|each| each.unwrap().file_name()).collect();
+    assert!(names.iter().any(|name| name == "last") && !names.iter().any(|name| name == "smuggled"), "{names:?}");
+    assert_eq!(std::fs::metadata(format!("{bundle}/rootfs/outer")).unwrap().len(), 1536);
+    // GNU tar's listing of the same layer.
+    let listing = "cd \"$1\"/blobs/sha256 && for blob in *; do gzip -dc $blob 2>/dev/null | tar t 2>/dev/null; done";
+    let gnu = support::run(std::process::Command::new("sh").args(["-c", listing, "sh", &layout]));
+    assert!(gnu.out.contains("last") && !gnu.out.contains("smuggled"), "{}", gnu.out);
+}
+
+/// An image must not speak to overlayfs: a redirect or an opaque mark of its own would show other files than it has.
+#[test]
+fn attributes_of_overlayfs_are_dropped() {
+    let marks = |scratch: &Scratch| {
+        let show = format!("getfattr -R -h -d -m '.*overlay.*|selinux' {} 2>/dev/null", scratch.path("store/layers"));
+        support::run(std::process::Command::new("sh").args(["-c", &show])).out
+    };
+    if skipped("getfattr", support::has("getfattr")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    try_image(&scratch, "", "overlay-attributes");
+    assert!(!marks(&scratch).contains("redirect") && !marks(&scratch).contains("x:y:z"), "{}", marks(&scratch));
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    try_image(&scratch, "image-overlay-attributes", "overlay-attributes");
+    assert!(marks(&scratch).contains("overlay.redirect"), "the attack needs no guard");
+}
+
+#[test]
+fn bombs_are_refused_before_they_fill_the_disk() {
+    refused("bomb-depth", "levels deep");
+    refused("bomb-depth-by-symlink", "levels deep");
+    refused("bomb-name", "4096 are allowed");
+    let scratch = Scratch::new();
+    let layout = scratch.layout("bomb-entries", "");
+    scratch.image(&["load", &layout, "--limit", "entries=100"]).refused("more than 100 entries");
+    scratch.image(&["load", &layout, "--limit", "bytes=1000"]).refused("more than 1000 bytes");
+    scratch.image(&["load", &layout]).good();
+    let layout = scratch.layout("bomb-ratio", "");
+    scratch.image(&["load", &layout, "--limit", "ratio=100"]).refused("over 100 times as much");
+}
+
+/// Without its digest check a corrupt layer would be taken.
+#[test]
+fn without_digests_a_corrupt_layer_is_not_noticed() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    try_image(&scratch, "image-digest", "wrong-diff")[0]
+        .status
+        .eq(&0)
+        .then_some(())
+        .expect("the check was still there");
+    let scratch = Scratch::new();
+    let [load, ..] = try_image(&scratch, "image-ambiguous", "ambiguous");
+    assert!(!load.err.contains("both `manifests`"), "{}", load.err);
+}

@@ -1,0 +1,135 @@
+//! What an image unpacks to, compared with what others make of it: umoci, and overlayfs itself over the store's layers.
+
+#[path = "image/support.rs"]
+mod support;
+
+use std::process::Command;
+use support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};
+
+/// Random images; CI may want more.
+const SEEDS: u32 = 12;
+
+/// The tree that an overlay of the store's layers shows, mounted where nobody else sees it.
+fn mounted(scratch: &Scratch, options: &str, unshare: &str) -> Ran {
+    let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "x"]).good().out).unwrap();
+    let layers: Vec<&str> =
+        inspected[0]["layers"].as_array().unwrap().iter().map(|layer| layer.as_str().unwrap()).collect();
+    let (empty, target) = (scratch.path("empty"), scratch.path("mounted"));
+    std::fs::create_dir_all(&empty).unwrap();
+    std::fs::create_dir_all(&target).unwrap();
+    let lower = layers.join(":");
+    let list = support::script("list.py").display().to_string();
+    let text =
+        format!("mount -t overlay overlay -o {options}lowerdir={lower}:{empty} {target} && python3 {list} {target}");
+    run(Command::new("unshare").args([unshare, "sh", "-c", &text]))
+}
+
+fn compare(case: &str, argument: &str) {
+    let scratch = Scratch::new();
+    let layout = scratch.layout(case, argument);
+    let (copied, moved, umoci) = (scratch.path("copied"), scratch.path("moved"), scratch.path("umoci"));
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    scratch.image(&["unpack", "x", &copied]).good();
+    scratch.image(&["unpack", &format!("oci:{layout}"), &moved]).good();
+    let (copied, moved) = (format!("{copied}/rootfs"), format!("{moved}/rootfs"));
+    let tree = list(&copied, &[]);
+    assert_same(&tree, &list(&moved, &[]), &format!("{case} {argument}: copied from the store and unpacked directly"));
+    assert_same(&tree, &mounted(&scratch, "", "-m").good().out, &format!("{case} {argument}: unpacked and mounted"));
+    if run(Command::new("umoci").args(["unpack", "--image", &format!("{layout}:t"), &umoci])).status != 0 {
+        // It knows no zstd, and refuses some links that are fine.
+        eprintln!("umoci cannot unpack {case} {argument}");
+        return;
+    }
+    // Times of directories that no entry mentions are the moment of unpacking there. A time that ext4 cannot keep comes
+    // out as 1901 there, and as the latest possible one here.
+    let without = |text: String| text.lines().filter(|line| !line.starts_with("'far'")).collect::<Vec<_>>().join("\n");
+    let theirs = without(list(&format!("{umoci}/rootfs"), &["nodirtimes"]));
+    assert_same(&without(list(&copied, &["nodirtimes"])), &theirs, &format!("{case} {argument}: ours and umoci's"));
+}
+
+fn ready() -> bool {
+    !skipped("root", is_root()) && !skipped("umoci", has("umoci"))
+}
+
+#[test]
+fn an_ordinary_image_is_unpacked_with_everything_it_has() {
+    if !ready() {
+        return;
+    }
+    compare("plain", "");
+    let scratch = Scratch::new();
+    let layout = scratch.layout("plain", "");
+    let bundle = scratch.path("bundle");
+    scratch.image(&["unpack", &format!("oci:{layout}"), &bundle]).good();
+    let tree = list(&format!("{bundle}/rootfs"), &[]);
+    for wanted in [
+        "'bin/su' 0o104755",
+        "'srv' 0o42775 5:50",
+        "'tmp' 0o41777",
+        "'null' 0o20666 0:0 0 1600000000000000000 1:3",
+        "'security.capability': '0100000200200000000000000000000000000000'",
+        "'user.note': '6f6e650a74776f'",
+        "'pipe' 0o10600",
+        "'old' 0o100644 0:0 1 -86400500000000",
+        "'lib' 0o120777",
+        "'usr/lib/a.so'",
+        "'secret' 0o40000",
+    ] {
+        assert!(tree.contains(wanted), "{wanted} is not in\n{tree}");
+    }
+    let config: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(format!("{bundle}/config.json")).unwrap()).unwrap();
+    let process = &config["process"];
+    assert_eq!(process["user"], serde_json::json!({ "uid": 1000, "gid": 1000, "additionalGids": [1000, 27] }));
+    assert_eq!(process["args"], serde_json::json!(["/bin/sh"]));
+    assert_eq!(process["cwd"], "/srv");
+    assert_eq!(config["annotations"]["org.opencontainers.image.stopSignal"], "SIGINT");
+    assert_eq!(config["annotations"]["org.opencontainers.image.exposedPorts"], "80/tcp");
+}
+
+#[test]
+fn layers_change_what_is_below_whatever_they_are_packed_with() {
+    if !ready() {
+        return;
+    }
+    for pack in ["gzip", "none", "members"] {
+        compare("layered", pack);
+    }
+    if !skipped("zstd", has("zstd")) {
+        compare("layered", "zstd");
+        compare("layered", "mislabelled");
+    }
+}
+
+#[test]
+fn random_images_unpack_as_umoci_and_overlayfs_show_them() {
+    if !ready() {
+        return;
+    }
+    for seed in 1..=SEEDS {
+        compare("random", &seed.to_string());
+    }
+}
+
+#[test]
+fn of_an_index_the_platform_decides() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("multi", "");
+    let bundle = scratch.path("bundle");
+    scratch.image(&["load", &layout, "--name", "m", "--platform", "linux/arm64"]).good();
+    scratch.image(&["unpack", "m", &bundle]).good();
+    assert_eq!(std::fs::read(format!("{bundle}/rootfs/platform")).unwrap(), b"arm64");
+    let refused = scratch.image(&["load", &layout, "--platform", "linux/s390x"]).refused("no image for linux/s390x");
+    assert!(refused.err.contains("only for linux/arm64, linux/amd64"), "{}", refused.err);
+}
+
+#[test]
+fn a_directory_with_something_in_it_is_not_unpacked_into() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let target = scratch.path("full");
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(format!("{target}/mine"), "x").unwrap();
+    scratch.image(&["unpack", &format!("oci:{layout}"), &target]).refused("the directory is not empty");
+    assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
+}
