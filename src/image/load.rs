@@ -2,6 +2,7 @@
 //! committed layer by layer, so that what a crash interrupts goes on where it was.
 
 use super::digest::chain;
+use super::keep::Keeping;
 use super::layer::{Extractor, Limits, Measured, decode, settle};
 use super::manifest::{Descriptor, mismatch};
 use super::progress::{Event, Report, Watched};
@@ -15,7 +16,6 @@ use crate::files::{self, Durability, Lock};
 use crate::sys::weaken;
 use rustix::fs::RenameFlags;
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -49,14 +49,37 @@ pub(crate) fn add(
     let lock = store.path().join("temporary").join(format!("image-{}", chosen.descriptor.digest.hex()));
     let _one_at_a_time = Lock::wait(&lock)?;
     let there = store.image(&chosen.descriptor.digest)?;
-    let record = match there.filter(|record| is_complete(store, record)) {
+    let mut record = match there.filter(|record| is_complete(store, record)) {
         Some(record) => record,
         None => bring(store, source, &chosen, options, report)?,
     };
+    if record.found_by != descriptor.digest {
+        record.found_by = descriptor.digest.clone();
+        store.put_image(&record)?;
+    }
     for name in names {
         store.put_name(name, &record.digest)?;
     }
     Ok(record)
+}
+
+/// The image that a name means here already, if that is what the name means there now.
+pub(crate) fn current(
+    store: &Store,
+    name: &Reference,
+    digest: &Digest,
+    options: &LoadOptions,
+) -> Result<Option<ImageRecord>> {
+    let record = match store.find(&name.to_string()) {
+        Ok(record) => record,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let same = record.found_by == *digest || record.digest == *digest;
+    let platform = options.platform.as_ref();
+    let fits = platform
+        .is_none_or(|wanted| wanted.os == record.config.os && wanted.architecture == record.config.architecture);
+    Ok(Some(record).filter(|record| same && fits && is_complete(store, record)))
 }
 
 fn is_complete(store: &Store, record: &ImageRecord) -> bool {
@@ -191,26 +214,17 @@ impl Work<'_> {
             .map_err(|cause| files::failed(cause, "make a directory".into()))?;
         let root = work.make("layer/fs")?;
         (self.report)(Event::Begin { digest: &descriptor.digest, size: descriptor.size });
-        let kept = self.store.has_blob(descriptor);
-        let blob_path = work.path().join("blob");
-        let mut file = match kept {
-            true => None,
-            false => Some(File::create(&blob_path).map_err(|cause| files::failed(cause, "write a blob".into()))?),
-        };
-        let opened =
-            if kept { FromStore(self.store).open_owned(descriptor)? } else { self.source.open(descriptor, 0)? };
-        let watched = Box::new(Watched { inner: opened, digest: &descriptor.digest, report: self.report });
+        let mut keeping = Keeping::open(self.store, self.source, descriptor, work.path())?;
+        let watched = Box::new(Watched { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
         let mut extractor = Extractor::new(root, self.store.form(), self.options.limits);
-        let keep = file.as_mut().map(|file| file as &mut (dyn Write + Send));
         let algorithm = descriptor.digest.algorithm();
-        let (outcome, measured) =
-            decode(watched, keep, algorithm, Some(descriptor.size), &self.options.limits, |stream| {
-                extractor.apply(&mut Reader::new(stream))
-            })?;
-        check(descriptor, &self.diff_ids[index], &measured, outcome)?;
-        if file.is_some() {
-            self.store.keep_blob(&descriptor.digest, &blob_path)?;
-        }
+        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.options.limits, |stream| {
+            extractor.apply(&mut Reader::new(stream))
+        });
+        let (outcome, measured) = decoded?;
+        let checked = check(descriptor, &self.diff_ids[index], &measured, outcome);
+        keeping.finish(checked.is_ok())?;
+        checked?;
         (self.report)(Event::Done { digest: &descriptor.digest });
         if let Ok(mut slot) = self.slots[index].lock() {
             *slot = Some(Unpacked { work, extractor, measured });
@@ -247,12 +261,6 @@ impl Work<'_> {
         let staged = work.path().join("layer");
         files::replace(&staged.join("layer.json"), &super::store::to_json(&record)?, 0o600, Durability::Cached)?;
         put_layer(self.store, &self.chain[index], &staged, work.path())
-    }
-}
-
-impl FromStore<'_> {
-    fn open_owned<'b>(&self, descriptor: &Descriptor) -> Result<Blob<'b>> {
-        Ok(Box::new(self.0.open_blob(&descriptor.digest)?))
     }
 }
 

@@ -121,7 +121,7 @@ fn layer(
     let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
     let mut extractor = Extractor::new(root, form, options.limits);
     let algorithm = blob.digest.algorithm();
-    let (outcome, measured) = decode(watched, None, algorithm, Some(blob.size), &options.limits, |stream| {
+    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), &options.limits, |stream| {
         extractor.apply(&mut Reader::new(stream))
     })?;
     check(blob, diff_id, &measured, outcome)?;

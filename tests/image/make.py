@@ -141,7 +141,7 @@ def layered(layout, pack):
     packers = {"gzip": (gzip.compress, "tar+gzip"), "zstd": (zstd, "tar+zstd"), "none": (lambda data: data, "tar"),
                "mislabelled": (zstd, "tar+gzip"),
                "members": (lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]), "tar+gzip")}
-    pack, media = packers[pack or "gzip"]
+    pack, media = packers.get(pack, packers["gzip"])
     layout.image([one, two, three], pack=pack, media=f"application/vnd.oci.image.layer.v1.{media}")
 
 
@@ -205,6 +205,12 @@ def random_image(layout, seed):
             here.add(name)
         layers.append(tar(entries))
     layout.image(layers)
+
+
+def random_large(layout, seed):
+    """Layers that do not compress, so that they take a while on a slow line."""
+    rng = random.Random(int(seed))
+    layout.image([tar(BASE + [entry(f"file-{n}", data=rng.randbytes(40_000))]) for n in range(3)])
 
 
 def attack(*entries, config=None, lower=()):
@@ -308,7 +314,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "multi": multi,
+    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "multi": multi,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

@@ -4,6 +4,9 @@ mod inspect;
 mod load;
 mod ls;
 mod prune;
+mod pull;
+mod push;
+mod registry;
 mod rm;
 mod show;
 mod tag;
@@ -53,6 +56,8 @@ struct Unpacking {
 
 #[derive(Subcommand)]
 enum Verb {
+    Pull(pull::Arguments),
+    Push(push::Arguments),
     Load(load::Arguments),
     Ls(ls::Arguments),
     Inspect(inspect::Arguments),
@@ -65,6 +70,8 @@ enum Verb {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let common = &arguments.common;
     match &arguments.verb {
+        Verb::Pull(arguments) => pull::run(arguments, common),
+        Verb::Push(arguments) => push::run(arguments, common),
         Verb::Load(arguments) => load::run(arguments, common),
         Verb::Ls(arguments) => ls::run(arguments, common),
         Verb::Inspect(arguments) => inspect::run(arguments, common),

@@ -8,7 +8,7 @@ use super::limits::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::image::digest::{Algorithm, Hasher};
 use crate::image::{Digest, tar::unreadable};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -31,13 +31,9 @@ pub(crate) struct Measured {
     pub(crate) size: u64,
 }
 
-/// Where a blob is to be kept while it passes by.
-pub(crate) type Keep<'a> = Option<&'a mut (dyn Write + Send)>;
-
 /// Runs the pipeline. `consume` sees the tar's bytes; what it leaves is read to the end, since the DiffID covers it.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
-    keep: Keep<'a>,
     algorithm: Algorithm,
     expected_size: Option<u64>,
     limits: &Limits,
@@ -49,7 +45,7 @@ pub(crate) fn decode<'a, T>(
     std::thread::scope(|threads| {
         let decoder = threads.spawn(|| {
             let seen = Arc::new(AtomicU64::new(0));
-            let tap = Tap { blob, keep, hasher: Hasher::new(algorithm), seen, limit: expected_size };
+            let tap = Tap { blob, hasher: Hasher::new(algorithm), seen, limit: expected_size };
             inflate(tap, limits, &pool, to_reader, to_hasher)
         });
         let hasher = threads.spawn(move || {
@@ -67,10 +63,9 @@ pub(crate) fn decode<'a, T>(
     })
 }
 
-/// Reads a blob, hashes and keeps what passes, and refuses more than was announced.
+/// Reads a blob, hashes what passes, and refuses more than was announced.
 struct Tap<'a> {
     blob: Box<dyn Read + Send + 'a>,
-    keep: Keep<'a>,
     hasher: Hasher,
     /// Bytes so far; the decoder above, which borrows the tap, is watched through it.
     seen: Arc<AtomicU64>,
@@ -85,10 +80,6 @@ impl Read for Tap<'_> {
             return Err(io::Error::other(Error::new(Kind::Image, "the blob is longer than its descriptor says")));
         }
         self.hasher.update(&buffer[..count]);
-        if let Some(file) = self.keep.as_mut() {
-            let written = file.write_all(&buffer[..count]);
-            written.map_err(|cause| io::Error::other(crate::files::failed(cause, "keep a blob".into())))?;
-        }
         Ok(count)
     }
 }

@@ -24,6 +24,10 @@ pub(crate) trait Source: Sync {
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>>;
     /// What it is called in messages.
     fn name(&self) -> String;
+    /// Whether what has come of a blob is worth keeping when the rest does not come.
+    fn is_slow(&self) -> bool {
+        false
+    }
 }
 
 /// An image that a source offers: its name, if it has one, and its manifest or index.

@@ -66,6 +66,8 @@ pub struct ImageRecord {
     pub size: u64,
     /// Seconds since 1970 when it came into the store.
     pub added: u64,
+    /// The index, or the manifest itself, that its names were found to mean when it was fetched.
+    pub(crate) found_by: Digest,
     /// As in the layers' records: set until somebody has waited for the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unsynced_boot: Option<String>,
@@ -85,13 +87,14 @@ impl ImageRecord {
             packed_size: layer_blobs.iter().map(|layer| layer.size).sum(),
             chain: crate::image::digest::chain(&config.diff_ids),
             diff_ids: config.diff_ids.clone(),
-            manifest,
             config_blob,
             layer_blobs,
             config,
             size,
             added: std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()),
+            found_by: manifest.digest.clone(),
             unsynced_boot: Some(boot()),
+            manifest,
         }
     }
 

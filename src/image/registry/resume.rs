@@ -1,0 +1,70 @@
+//! A blob from a registry as one stream, over as many connections as it takes: what broke off goes on by Range.
+
+use super::Registry;
+use super::client::TRIES;
+use crate::error::{Error, Kind};
+use crate::image::manifest::Descriptor;
+use std::io::Read;
+use std::time::Duration;
+
+/// A download that does not end before the blob does.
+pub(super) struct Resuming<'a> {
+    registry: &'a Registry<'a>,
+    descriptor: Descriptor,
+    position: u64,
+    body: Option<Box<dyn Read + Send>>,
+    /// Connections since the last byte.
+    fruitless: u32,
+    /// Why it was given up; nobody tries again after that.
+    failed: Option<Error>,
+}
+
+impl<'a> Resuming<'a> {
+    pub(super) fn new(registry: &'a Registry<'a>, descriptor: &Descriptor, from: u64) -> Resuming<'a> {
+        Resuming { registry, descriptor: descriptor.clone(), position: from, body: None, fruitless: 0, failed: None }
+    }
+
+    fn again(&mut self, error: Error) -> std::io::Result<()> {
+        self.body = None;
+        self.fruitless += 1;
+        if self.fruitless >= TRIES || !error.retryable() {
+            return Err(self.give_up(error.hint("try again: what is there already is kept")));
+        }
+        self.registry.note(&format!("{error}; going on at byte {}", self.position));
+        std::thread::sleep(Duration::from_millis(100 << self.fruitless));
+        Ok(())
+    }
+
+    fn give_up(&mut self, error: Error) -> std::io::Error {
+        self.failed = Some(error.clone());
+        std::io::Error::other(error)
+    }
+}
+
+impl Read for Resuming<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if let Some(error) = &self.failed {
+            return Err(std::io::Error::other(error.clone()));
+        }
+        while self.position < self.descriptor.size {
+            let body = match self.body.as_mut() {
+                Some(body) => body,
+                None => match self.registry.blob(&self.descriptor, self.position) {
+                    Ok(body) => self.body.insert(body),
+                    // The client has tried and waited already.
+                    Err(error) => return Err(self.give_up(error)),
+                },
+            };
+            match body.read(buffer) {
+                Ok(0) => self.again(Error::new(Kind::Registry, "the connection was closed in the middle of a blob"))?,
+                Ok(count) => {
+                    self.fruitless = 0;
+                    self.position += count as u64;
+                    return Ok(count);
+                }
+                Err(cause) => self.again(super::client::unreachable(cause))?,
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,287 @@
+//! Pull and push against a real registry (docker-registry): plain, with a password, with a token server, and on bad days.
+
+#[path = "image/support.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use support::{Scratch, assert_same, has, list, script, skipped};
+
+/// A process of the test, ended with it.
+struct Server {
+    child: Child,
+    port: u16,
+    log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).unwrap();
+    }
+}
+
+/// Debian's registry on a free port, with a password if asked.
+fn registry(scratch: &Scratch, password: bool) -> Server {
+    let name = if password { "closed" } else { "open" };
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let auth = if password {
+        let file = scratch.path("htpasswd");
+        let made = Command::new("htpasswd").args(["-Bbn", "me", "secret"]).output().unwrap();
+        std::fs::write(&file, made.stdout).unwrap();
+        format!("auth:\n  htpasswd:\n    realm: test\n    path: {file}\n")
+    } else {
+        String::new()
+    };
+    let config = scratch.path(&format!("{name}.yml"));
+    let root = scratch.path(&format!("{name}-data"));
+    let text = format!(
+        "version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {root}\nhttp:\n  addr: 127.0.0.1:{port}\n{auth}"
+    );
+    std::fs::write(&config, text).unwrap();
+    let child = Command::new("docker-registry")
+        .args(["serve", &config])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let server = Server { child, port, log: Default::default() };
+    for _ in 0..200 {
+        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return server;
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    panic!("the registry does not start");
+}
+
+/// The proxy with bad days before it.
+fn faulty(upstream: &Server, faults: &[&str]) -> Server {
+    let mut command = Command::new("python3");
+    command.arg(script("registry.py")).arg(upstream.port.to_string()).args(faults).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let port = lines.next().unwrap().unwrap().parse().unwrap();
+    let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = log.clone();
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| seen.lock().unwrap().push(line)));
+    Server { child, port, log }
+}
+
+impl Server {
+    fn requests(&self) -> Vec<String> {
+        std::thread::sleep(Duration::from_millis(50));
+        self.log.lock().unwrap().clone()
+    }
+
+    fn reference(&self) -> String {
+        format!("127.0.0.1:{}/team/tool:1", self.port)
+    }
+}
+
+fn auth_file(scratch: &Scratch, server: &Server, password: &str) -> String {
+    let path = scratch.path("auth.json");
+    let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"username":"me","password":"{password}"}}}}}}"#, server.port);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn ready() -> bool {
+    !skipped("docker-registry and htpasswd", has("docker-registry") && has("htpasswd"))
+}
+
+/// A registry that holds an image, and a scratch whose store does not.
+fn with_image(case: &str) -> (Scratch, Server) {
+    let scratch = Scratch::new();
+    let server = registry(&scratch, false);
+    let layout = scratch.layout(case, "7");
+    let first = Scratch::new();
+    first.image(&["load", &layout, "--name", &server.reference()]).good();
+    first.image(&["push", &server.reference()]).good();
+    (scratch, server)
+}
+
+#[test]
+fn what_is_pushed_is_pulled_and_a_second_pull_is_one_request() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let proxy = faulty(&server, &[]);
+    let first = scratch.image(&["pull", &proxy.reference()]).good();
+    let before = proxy.requests().len();
+    let second = scratch.image(&["pull", &proxy.reference()]).good();
+    assert_eq!(first.out, second.out);
+    assert!(second.err.contains("is up to date"), "{}", second.err);
+    let requests = proxy.requests();
+    assert_eq!(requests.len(), before + 1, "{requests:#?}");
+    assert!(requests[before].starts_with("HEAD"), "{requests:#?}");
+    scratch.image(&["unpack", &proxy.reference(), &scratch.path("pulled")]).good();
+    let layout = scratch.path("layout-layered-1");
+    scratch.image(&["unpack", &format!("oci:{layout}"), &scratch.path("direct")]).good();
+    assert_same(
+        &list(&scratch.path("pulled/rootfs"), &[]),
+        &list(&scratch.path("direct/rootfs"), &[]),
+        "pulled and direct",
+    );
+}
+
+#[test]
+fn a_password_is_needed_and_used() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let server = registry(&scratch, true);
+    let layout = scratch.layout("layered", "gzip");
+    scratch.image(&["load", &layout, "--name", &server.reference()]).good();
+    scratch.image(&["push", &server.reference(), "--auth-file", "/dev/null/none"]).refused("");
+    let nobody = scratch.path("nobody.json");
+    std::fs::write(&nobody, "{}").unwrap();
+    scratch.image(&["push", &server.reference(), "--auth-file", &nobody]).refused("log in first");
+    let wrong = auth_file(&scratch, &server, "guess");
+    let refused = scratch.image(&["push", &server.reference(), "--auth-file", &wrong]).refused("401 Unauthorized");
+    assert!(refused.err.contains("check the name and password") && !refused.err.contains("guess"), "{}", refused.err);
+    let right = auth_file(&scratch, &server, "secret");
+    scratch.image(&["push", &server.reference(), "--auth-file", &right]).good();
+    scratch.image(&["rm", &server.reference()]).good();
+    scratch.image(&["pull", &server.reference(), "--auth-file", &right]).good();
+}
+
+#[test]
+fn a_token_is_got_where_the_registry_says_and_shown_to_nobody_else() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let proxy = faulty(&server, &["token", "redirect"]);
+    let auth = auth_file(&scratch, &proxy, "secret");
+    scratch.image(&["pull", &proxy.reference(), "--auth-file", &auth]).good();
+    let requests = proxy.requests();
+    assert!(requests.iter().any(|line| line.contains("/token Basic")), "{requests:#?}");
+    // T-53: the other host gets the request and nothing to identify us with.
+    let elsewhere: Vec<_> = requests.iter().filter(|line| line.contains(" localhost ")).collect();
+    assert!(!elsewhere.is_empty() && elsewhere.iter().all(|line| line.contains(" - ")), "{requests:#?}");
+    let proxy = faulty(&server, &["token"]);
+    let wrong = auth_file(&scratch, &proxy, "guess");
+    scratch.image(&["pull", &proxy.reference(), "--auth-file", &wrong]).refused("wrong name or password");
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let proxy = faulty(&server, &["token", "redirect"]);
+    let auth = auth_file(&scratch, &proxy, "secret");
+    let other = Scratch::new();
+    other.weakened("image-redirect", &["pull", &proxy.reference(), "--auth-file", &auth]).good();
+    assert!(
+        proxy.requests().iter().any(|line| line.contains(" localhost ") && line.contains(" Bearer ")),
+        "no guard needed"
+    );
+}
+
+/// T-60.
+#[test]
+fn a_token_server_elsewhere_is_not_asked() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let trap = faulty(&server, &["token"]);
+    let proxy = faulty(&server, &[&format!("realm=http://127.0.0.1:{}/token", trap.port)]);
+    let auth = auth_file(&scratch, &proxy, "secret");
+    scratch.image(&["pull", &proxy.reference(), "--auth-file", &auth]).refused("which is another host");
+    assert!(trap.requests().is_empty());
+    let allowed = format!("127.0.0.1:{}", trap.port);
+    // Allowed by name: the trap is asked now (its tokens mean nothing to the registry).
+    scratch.image(&["pull", &proxy.reference(), "--auth-file", &auth, "--allow-realm", &allowed]);
+    assert!(trap.requests().iter().any(|line| line.contains("/token")));
+}
+
+#[test]
+fn cut_connections_haste_and_trouble_are_overcome() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("random-large");
+    for faults in [&["cut"][..], &["cut", "norange"], &["busy"], &["broken"], &["busy", "broken", "slow"]] {
+        let proxy = faulty(&server, faults);
+        let store = Scratch::new();
+        let pulled = store.image(&["pull", &proxy.reference()]);
+        if faults == ["cut", "norange"] {
+            // Every connection ends at the same byte, so there is no way on: it must say so and end.
+            pulled.refused("the connection");
+            continue;
+        }
+        pulled.good();
+        if faults == ["cut"] {
+            let ranges = proxy.requests().iter().filter(|line| line.contains("bytes=")).count();
+            assert!(ranges >= 4, "{:#?}", proxy.requests());
+        }
+    }
+    drop(scratch);
+}
+
+#[test]
+fn a_download_that_was_killed_goes_on_where_it_was() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("random-large");
+    let slow = faulty(&server, &["slow"]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_brig"))
+        .args(["image", "--store", &scratch.path("store"), "pull", &slow.reference()])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let kept = || -> u64 {
+        let Ok(entries) = std::fs::read_dir(scratch.path("store/temporary")) else { return 0 };
+        let partial = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("partial-"));
+        partial.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
+    };
+    let mut waited = 0;
+    while kept() == 0 && waited < 1000 {
+        std::thread::sleep(Duration::from_millis(10));
+        waited += 1;
+    }
+    child.kill().and_then(|()| child.wait()).unwrap();
+    let kept = kept();
+    assert!(kept > 0, "nothing was kept");
+    let proxy = faulty(&server, &[]);
+    scratch.image(&["pull", &proxy.reference()]).good();
+    let requests = proxy.requests();
+    assert!(requests.iter().any(|line| line.contains("bytes=")), "{requests:#?}");
+}
+
+#[test]
+fn what_is_not_what_it_should_be_is_refused_and_leaves_nothing() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("random-large");
+    let wrong = faulty(&server, &["wrong"]);
+    scratch.image(&["pull", &wrong.reference()]).refused("its content is `sha256:");
+    assert_eq!(scratch.image(&["ls", "--json"]).good().out.trim(), "[]");
+    let foreign = faulty(&server, &["foreign"]);
+    scratch.image(&["pull", &foreign.reference()]).refused("404");
+    let missing = format!("127.0.0.1:{}/team/none:1", server.port);
+    let refused = scratch.image(&["pull", &missing]).refused("pull `127.0.0.1");
+    assert!(refused.err.contains("404") && refused.err.contains("check the name and the tag"), "{}", refused.err);
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    scratch.image(&["pull", &format!("127.0.0.1:{closed}/x")]).refused("refused");
+}
+
+#[test]
+fn a_mirror_is_asked_first_and_the_registry_if_it_has_nothing() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let proxy = faulty(&server, &[]);
+    let mirror = format!("registry.invalid=http://127.0.0.1:{}", proxy.port);
+    scratch.image(&["pull", "registry.invalid/team/tool:1", "--mirror", &mirror]).good();
+    assert!(scratch.image(&["ls"]).good().out.contains("registry.invalid/team/tool:1"));
+    let none = format!("{}=http://127.0.0.1:{}/nothing", server.reference().split('/').next().unwrap(), proxy.port);
+    let second = Scratch::new();
+    let pulled = second.image(&["pull", &server.reference(), "--mirror", &none]).good();
+    assert!(pulled.err.contains("trying the next registry"), "{}", pulled.err);
+}
