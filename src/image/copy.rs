@@ -108,6 +108,26 @@ fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<(),
     rustix::fs::ftruncate(target, size)
 }
 
+/// All attributes that an image may have, capabilities too, in order of their names.
+pub(crate) fn listed(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let all = (|| {
+        let list = read(|buffer| flistxattr(file, buffer))?;
+        let mut all = Vec::new();
+        for name in list.split(|byte| *byte == 0) {
+            let overlay = name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.");
+            if name == b"security.capability"
+                || name.starts_with(b"user.") && !overlay
+                || name.starts_with(b"system.posix_acl_")
+            {
+                all.push((name.to_vec(), read(|buffer| fgetxattr(file, name, buffer))?));
+            }
+        }
+        all.sort();
+        Ok::<_, Errno>(all)
+    })();
+    all.map_err(|errno| crate::files::failed(errno.into(), "read extended attributes".into()))
+}
+
 /// Copies the attributes that an image may have; overlayfs's own marks stay behind.
 pub(crate) fn attributes(source: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form) -> Result<()> {
     let copied = (|| {

@@ -8,10 +8,12 @@
 //! `flatten` makes one tree of it.
 //! Not here: mounts. Nothing is mounted by this module, nothing runs, and no path of an image is given to the host to resolve.
 
+mod compare;
 mod config;
 mod copy;
 mod digest;
 mod flatten;
+mod import;
 mod keep;
 mod layer;
 mod load;
@@ -20,6 +22,8 @@ mod platform;
 mod progress;
 mod reference;
 mod registry;
+pub mod rootless;
+mod save;
 mod source;
 mod store;
 mod tar;
@@ -32,11 +36,13 @@ mod api;
 pub use api::{Loaded, load, unpack_local};
 pub use config::{Accounts, ImageConfig, Overrides, Process, User, to_process};
 pub use digest::Digest;
+pub use import::import;
 pub use layer::{Form, Limits, Marks, Owners, Whiteouts};
 pub use load::LoadOptions;
 pub use platform::Platform;
 pub use progress::{Event, Report};
 pub use reference::Reference;
 pub use registry::{Pulled, RegistryOptions, pull, push};
-pub use store::{Image, ImageRecord, Lease, Pruned, Removed, Store, default_path};
+pub use save::save;
+pub use store::{Finding, Image, ImageRecord, Lease, Pruned, Removed, Repair, Store, Verified, default_path};
 pub use unpack::from_store as unpack;

@@ -3,7 +3,6 @@
 //! From the store the layers are copied; straight from a layout or an archive they are unpacked in parallel next to the
 //! target and then moved together, which is a rename for most of it. Nothing is visible in `DIR` until it is whole.
 
-use super::ImageConfig;
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
@@ -15,6 +14,7 @@ use super::source::{Chosen, Source};
 use super::store::{Store, Temporary};
 use super::tar::Reader;
 use super::union::Stack;
+use super::{ImageConfig, rootless};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use rustix::fs::{Mode, OFlags};
@@ -168,9 +168,10 @@ impl Bundle {
         let process = to_process(image, accounts, overrides)?;
         let runner = match form.owners {
             Owners::Image => Runner::Root,
-            Owners::Caller => {
-                Runner::User { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
-            }
+            Owners::Caller => Runner::User {
+                uid: rootless::outside("uid_map", rustix::process::getuid().as_raw()),
+                gid: rootless::outside("gid_map", rustix::process::getgid().as_raw()),
+            },
         };
         let config = bundle::config(&process, hostname, runner);
         let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));

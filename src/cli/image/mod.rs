@@ -1,5 +1,6 @@
 //! `brig image …`: one file a verb.
 
+mod import;
 mod inspect;
 mod load;
 mod ls;
@@ -8,11 +9,14 @@ mod pull;
 mod push;
 mod registry;
 mod rm;
+mod save;
 mod show;
 mod tag;
 mod unpack;
+mod verify;
 
 use brig::error::Result;
+use brig::image::rootless::{self, Ids};
 use brig::image::{LoadOptions, Platform, Store, default_path};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -35,6 +39,9 @@ struct Common {
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
+    /// Without root: give files of a new store the owners that images say, by way of /etc/subuid
+    #[arg(long, global = true)]
+    subuid: bool,
     /// Print nothing but errors and data
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -65,10 +72,16 @@ enum Verb {
     Rm(rm::Arguments),
     Prune(prune::Arguments),
     Unpack(unpack::Arguments),
+    Save(save::Arguments),
+    Import(import::Arguments),
+    Verify(verify::Arguments),
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let common = &arguments.common;
+    // Found before we are root in a namespace, where the default would be another.
+    let path = arguments.common.path()?;
+    rootless::enter(&path, if arguments.common.subuid { Ids::Subordinate } else { Ids::Own })?;
+    let common = &Common { store: Some(path), ..arguments.common };
     match &arguments.verb {
         Verb::Pull(arguments) => pull::run(arguments, common),
         Verb::Push(arguments) => push::run(arguments, common),
@@ -79,16 +92,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Verb::Rm(arguments) => rm::run(arguments, common),
         Verb::Prune(arguments) => prune::run(arguments, common),
         Verb::Unpack(arguments) => unpack::run(arguments, common),
+        Verb::Save(arguments) => save::run(arguments, common),
+        Verb::Import(arguments) => import::run(arguments, common),
+        Verb::Verify(arguments) => verify::run(arguments, common),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl Common {
+    fn path(&self) -> Result<PathBuf> {
+        self.store.clone().map_or_else(default_path, Ok)
+    }
+
     fn store(&self) -> Result<Store> {
-        match &self.store {
-            Some(path) => Store::open(path),
-            None => Store::open(&default_path()?),
-        }
+        Store::open(&self.path()?)
     }
 }
 

@@ -111,6 +111,13 @@ impl Form {
 
     /// Marks `name` in `directory` as removed. The name must be free.
     pub(crate) fn make_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        self.mark(directory, name)?;
+        // Of no time, so that a layer is the same each time it is made.
+        let never = super::attributes::times((0, 0));
+        rustix::fs::utimensat(directory, name, &never, AtFlags::SYMLINK_NOFOLLOW).map_err(made)
+    }
+
+    fn mark(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         match self.whiteouts {
             Whiteouts::Device => mknodat(directory, name, FileType::CharacterDevice, Mode::empty(), 0).map_err(made),
             Whiteouts::Attribute => {

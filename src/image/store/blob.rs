@@ -4,6 +4,7 @@ use super::{Store, Temporary};
 use crate::error::{Error, Kind, Result};
 use crate::files;
 use crate::image::Digest;
+use crate::image::digest::Hasher;
 use crate::image::manifest::{Descriptor, LARGEST_DOCUMENT};
 use std::fs::File;
 use std::path::Path;
@@ -12,6 +13,22 @@ impl Store {
     /// Whether a blob of that digest and size is there. Its content is checked when it is read.
     pub(crate) fn has_blob(&self, descriptor: &Descriptor) -> bool {
         std::fs::metadata(self.blob_path(&descriptor.digest)).is_ok_and(|found| found.len() == descriptor.size)
+    }
+
+    /// Whether a blob's content is what its name says.
+    pub(crate) fn is_whole(&self, descriptor: &Descriptor) -> Result<bool> {
+        use std::io::Read;
+        if !self.has_blob(descriptor) {
+            return Ok(false);
+        }
+        let (mut file, mut buffer) = (self.open_blob(&descriptor.digest)?, vec![0; 256 << 10]);
+        let mut hasher = Hasher::new(descriptor.digest.algorithm());
+        loop {
+            match file.read(&mut buffer).map_err(|cause| files::failed(cause, "read a blob".into()))? {
+                0 => return Ok(hasher.finish() == descriptor.digest),
+                count => hasher.update(&buffer[..count]),
+            }
+        }
     }
 
     /// Opens a blob for reading.

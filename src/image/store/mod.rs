@@ -20,6 +20,7 @@ mod prune;
 mod record;
 mod remove;
 mod temporary;
+mod verify;
 
 pub use lease::{Image, Lease};
 pub use prune::Pruned;
@@ -27,6 +28,7 @@ pub use record::ImageRecord;
 pub(crate) use record::LayerRecord;
 pub use remove::Removed;
 pub(crate) use temporary::Temporary;
+pub use verify::{Finding, Repair, Verified};
 
 use super::Digest;
 use super::layer::Form;
@@ -75,6 +77,15 @@ impl Store {
     /// Opens the store at `path`, and makes it if there is none.
     pub fn open(path: &Path) -> Result<Store> {
         Store::open_or_make(path).map_err(|error| error.doing(format!("open the store `{}`", path.display())))
+    }
+
+    /// The form of the store at `path`, if there is one.
+    pub(crate) fn peek(path: &Path) -> Result<Option<Form>> {
+        match files::read_bounded(&path.join("store.json"), LARGEST_RECORD) {
+            Ok(bytes) => Store::with_header(path, &bytes).map(|store| Some(store.form)),
+            Err(error) if error.kind() == Kind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn open_or_make(path: &Path) -> Result<Store> {

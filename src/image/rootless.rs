@@ -1,0 +1,109 @@
+//! Without root: a user namespace for the commands that keep and unpack images.
+//!
+//! Inside it we may read and remove whatever of ours an image has closed to its owner (mode 000). With subordinate ids
+//! (/etc/subuid, newuidmap) files even get the owners that the image says. Who made a store decides who can use it: a store
+//! with subordinate owners is entered with the same ids each time.
+
+use super::layer::Owners;
+use super::store::Store;
+use crate::error::{Context, Error, Kind, Result, Step};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Which ids there are inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Our own, as root.
+    Own,
+    /// Our own as root and the subordinate ones from 1 on.
+    Subordinate,
+}
+
+/// Enters a user namespace that fits the store at `store`, unless we are root. Must be called while the process has one
+/// thread. `wanted` decides for a store that is not there yet.
+pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let ids = match Store::peek(store)? {
+        Some(form) if form.owners == Owners::Image => Ids::Subordinate,
+        Some(_) => Ids::Own,
+        None => wanted,
+    };
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let step = || "make a user namespace";
+    let hint = || "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces), or run as root";
+    if ids == Ids::Own {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)
+            .map_err(std::io::Error::from)
+            .failing(Kind::UserNamespace, step)
+            .hint(hint)?;
+        // Without setgroups(2) the kernel lets us map our own group.
+        for (file, text) in
+            [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))]
+        {
+            std::fs::write(format!("/proc/self/{file}"), text)
+                .failing(Kind::UserNamespace, || format!("write `{file}`"))?;
+        }
+        return Ok(());
+    }
+    let (uids, gids) = (range("/etc/subuid", uid)?, range("/etc/subgid", uid)?);
+    // The helpers must stand outside, so they are started before, and wait for a line.
+    let pid = std::process::id();
+    let script = format!("read line && newuidmap {pid} 0 {uid} 1 1 {uids} && newgidmap {pid} 0 {gid} 1 1 {gids}");
+    let mut helper = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .failing(Kind::UserNamespace, || "start a shell")?;
+    let entered = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)
+        .map_err(std::io::Error::from)
+        .failing(Kind::UserNamespace, step);
+    if entered.is_ok()
+        && let Some(mut input) = helper.stdin.take()
+    {
+        input.write_all(b"go\n").failing(Kind::UserNamespace, || "start newuidmap")?;
+    }
+    drop(helper.stdin.take());
+    let status = helper.wait().failing(Kind::UserNamespace, || "wait for newuidmap")?;
+    entered.hint(hint)?;
+    if !status.success() {
+        return Err(Error::new(Kind::UserNamespace, "newuidmap or newgidmap refused")
+            .hint("install uidmap and give this user ranges in /etc/subuid and /etc/subgid"));
+    }
+    Ok(())
+}
+
+/// `START COUNT` of the first range of this user, by name or number.
+fn range(path: &str, uid: u32) -> Result<String> {
+    let step = || format!("read `{path}`");
+    let text = std::fs::read_to_string(path).failing(Kind::UserNamespace, step)?;
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten().map(|user| user.name);
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, start, count] = fields.as_slice() else { continue };
+        let ours = user.as_deref() == Some(*name) || name.parse() == Ok(uid);
+        if let (true, Ok(start), Ok(count)) = (ours, start.parse::<u32>(), count.parse::<u32>()) {
+            return Ok(format!("{start} {count}"));
+        }
+    }
+    Err(Error::new(Kind::UserNamespace, "this user has no range there")
+        .doing(step())
+        .hint("add one, for example with `usermod --add-subuids`"))
+}
+
+/// The id outside that is `inside` in here, as the kernel tells it; the same where there is no namespace.
+pub(crate) fn outside(file: &str, inside: u32) -> u32 {
+    let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
+    for line in text.lines() {
+        let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        if let [first, outer, count] = numbers.as_slice()
+            && inside >= *first
+            && inside - first < *count
+        {
+            return outer.saturating_add(inside - first);
+        }
+    }
+    inside
+}

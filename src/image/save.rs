@@ -1,0 +1,121 @@
+//! Images of the store as a tar: an OCI layout, which is a docker-archive as well, like what current Docker writes.
+//! The same images give the same bytes.
+
+use super::digest::Digest;
+use super::manifest::Descriptor;
+use super::progress::{Event, Report};
+use super::store::{ImageRecord, Store};
+use super::tar::write::Writer;
+use super::tar::{Entry, EntryKind};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+
+/// Writes images and all their names to `sink`.
+pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'_>) -> Result<()> {
+    let mut records: Vec<(ImageRecord, Vec<String>)> = Vec::new();
+    let mut leases = Vec::new();
+    let names = store.names()?;
+    for text in images {
+        let image = store.resolve(text)?;
+        let missing = || Error::new(Kind::NotFound, "it was removed just now");
+        let record = store.image(&image.digest)?.ok_or_else(missing)?;
+        let own =
+            names.iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name.to_string()).collect();
+        if !records.iter().any(|(other, _)| other.digest == record.digest) {
+            records.push((record, own));
+        }
+        leases.push(image.into_lease());
+    }
+    let mut writer = Writer::new(sink);
+    document(&mut writer, "oci-layout", &json!({ "imageLayoutVersion": "1.0.0" }))?;
+    document(&mut writer, "index.json", &index(&records))?;
+    document(&mut writer, "manifest.json", &manifest(&records))?;
+    let mut written: BTreeSet<&Digest> = BTreeSet::new();
+    for (record, _) in &records {
+        for blob in record.blobs().filter(|blob| written.insert(&blob.digest)) {
+            copy(store, blob, &mut writer, report).doing(|| format!("save `{}`", blob.digest))?;
+        }
+    }
+    writer.finish().map(drop)
+}
+
+/// One descriptor a name: that is where names stand in a layout.
+fn index(records: &[(ImageRecord, Vec<String>)]) -> Value {
+    let mut entries = Vec::new();
+    for (record, names) in records {
+        let entry = json!({
+            "mediaType": record.manifest.media_type, "digest": record.digest.to_string(), "size": record.manifest.size,
+            "platform": { "os": record.config.os, "architecture": record.config.architecture },
+        });
+        if names.is_empty() {
+            entries.push(entry.clone());
+        }
+        for name in names {
+            let tag = name.rsplit_once(':').map_or("latest", |(_, tag)| tag);
+            let mut named = entry.clone();
+            named["annotations"] =
+                json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag });
+            entries.push(named);
+        }
+    }
+    json!({ "schemaVersion": 2, "mediaType": super::manifest::OCI_INDEX, "manifests": entries })
+}
+
+fn manifest(records: &[(ImageRecord, Vec<String>)]) -> Value {
+    let path = |digest: &Digest| format!("blobs/{}/{}", digest.algorithm().name(), digest.hex());
+    let entry = |(record, names): &(ImageRecord, Vec<String>)| {
+        let layers: Vec<String> = record.layer_blobs.iter().map(|layer| path(&layer.digest)).collect();
+        json!({ "Config": path(&record.config_blob.digest), "RepoTags": names, "Layers": layers })
+    };
+    records.iter().map(entry).collect()
+}
+
+fn document<W: Write>(writer: &mut Writer<W>, name: &str, value: &Value) -> Result<()> {
+    let bytes = value.to_string().into_bytes();
+    writer.entry(&file(name, bytes.len() as u64))?;
+    writer.data(&bytes)
+}
+
+fn copy<W: Write>(store: &Store, blob: &Descriptor, writer: &mut Writer<W>, report: Report<'_>) -> Result<()> {
+    report(Event::Begin { digest: &blob.digest, size: blob.size });
+    let name = format!("blobs/{}/{}", blob.digest.algorithm().name(), blob.digest.hex());
+    writer.entry(&file(&name, blob.size))?;
+    let mut reader = store.open_blob(&blob.digest)?.take(blob.size);
+    let (mut buffer, mut left) = (vec![0; 256 << 10], blob.size);
+    let mut hasher = super::digest::Hasher::new(blob.digest.algorithm());
+    while left > 0 {
+        let count = reader.read(&mut buffer).map_err(|cause| files::failed(cause, "read the blob".into()))?;
+        if count == 0 {
+            return Err(super::manifest::mismatch(&blob.digest, "it is shorter than it should be".into()));
+        }
+        hasher.update(&buffer[..count]);
+        writer.data(&buffer[..count])?;
+        left -= count as u64;
+        report(Event::Advance { digest: &blob.digest, bytes: count as u64 });
+    }
+    if hasher.finish() != blob.digest {
+        return Err(super::manifest::mismatch(&blob.digest, "the store's copy is damaged".into()));
+    }
+    report(Event::Done { digest: &blob.digest });
+    Ok(())
+}
+
+/// A plain file as the archive has it: nobody's, of no time.
+pub(super) fn file(name: &str, size: u64) -> Entry {
+    Entry {
+        kind: EntryKind::File,
+        path: name.as_bytes().to_vec(),
+        link: Vec::new(),
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        mtime: (0, 0),
+        size,
+        sparse: None,
+        device: (0, 0),
+        xattrs: Vec::new(),
+    }
+}

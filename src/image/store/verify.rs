@@ -1,0 +1,124 @@
+//! Proof that the store is whole: every image is made again from its blobs, whose digests are checked on the way, in a store
+//! of its own next to it, and its layers are compared file by file.
+
+use super::{ImageRecord, Store, Temporary};
+use crate::error::{Context, Kind, Result};
+use crate::files;
+use crate::image::load::{self, FromStore, LoadOptions};
+use crate::image::{Digest, compare};
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Something that is not as it should be.
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    /// The image that is concerned.
+    pub image: Digest,
+    /// What is wrong.
+    pub fault: String,
+    /// Whether it was mended.
+    pub repaired: bool,
+}
+
+/// What `verify` found.
+#[derive(Debug, Default, Serialize)]
+pub struct Verified {
+    /// Images that were looked at.
+    pub images: u64,
+    /// Layers that were compared.
+    pub layers: u64,
+    /// Faults, if any.
+    pub findings: Vec<Finding>,
+}
+
+/// Whether faults are mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// Only said.
+    No,
+    /// Damaged layers are replaced; damaged blobs are removed, so that the next pull or load brings them again.
+    Yes,
+}
+
+impl Store {
+    /// Checks every image, or those that are named.
+    pub fn verify(&self, images: &[String], repair: Repair) -> Result<Verified> {
+        let records = match images {
+            [] => self.images()?,
+            some => some.iter().map(|text| self.find(text)).collect::<Result<Vec<_>>>()?,
+        };
+        let mut verified = Verified::default();
+        for record in records {
+            // Gone in the meantime is fine.
+            let Ok(_lease) = self.lease(&record.digest) else { continue };
+            verified.images += 1;
+            self.verify_image(&record, repair, &mut verified)?;
+        }
+        Ok(verified)
+    }
+
+    fn verify_image(&self, record: &ImageRecord, repair: Repair, verified: &mut Verified) -> Result<()> {
+        let work = Temporary::new(self)?;
+        let shadow = Store::open(&work.path().join("store"))?;
+        let again = load::add(&shadow, &FromStore(self), &record.manifest, &[], &LoadOptions::default(), &|_| {});
+        if let Err(error) = again {
+            let repaired = repair == Repair::Yes && self.remove_damaged(record)?;
+            let fault = if repaired {
+                format!("{error}; the blob is removed: pull or load the image again")
+            } else {
+                error.to_string()
+            };
+            verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: false });
+            return Ok(());
+        }
+        for chain in &record.chain {
+            verified.layers += 1;
+            let (ours, fresh) = (self.layer_path(chain), shadow.layer_path(chain));
+            let fault = match open(&ours.join("fs")) {
+                Ok(ours) => compare::difference(ours.as_fd(), open(&fresh.join("fs"))?.as_fd(), "/")?,
+                Err(_) => Some("it is missing".to_owned()),
+            };
+            let fault = match fault {
+                None if self.layer(chain)?.is_none() => {
+                    Some("its record is missing or from before a restart".to_owned())
+                }
+                fault => fault,
+            };
+            let Some(fault) = fault else { continue };
+            if repair == Repair::Yes {
+                let failed = |cause| files::failed(cause, format!("replace the layer `{}`", chain.short()));
+                if ours.exists() {
+                    std::fs::rename(&ours, work.path().join(format!("old-{}", chain.hex()))).map_err(failed)?;
+                }
+                std::fs::rename(&fresh, &ours).map_err(failed)?;
+            }
+            let fault = format!("layer {}: {fault}", chain.short());
+            verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: repair == Repair::Yes });
+        }
+        Ok(())
+    }
+
+    /// Removes the blobs of an image whose content is wrong; whether there were any.
+    fn remove_damaged(&self, record: &ImageRecord) -> Result<bool> {
+        let mut removed = false;
+        for blob in record.blobs() {
+            if !self.is_whole(blob)? {
+                let path = self.blob_path(&blob.digest);
+                match std::fs::remove_file(&path) {
+                    Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(files::failed(cause, format!("remove `{}`", path.display())));
+                    }
+                    _ => removed = true,
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Store, || format!("open `{}`", path.display()))
+}

@@ -1,0 +1,291 @@
+//! The store: many at once, crashes at any moment, leases, verification, what goes in comes out.
+
+#[path = "image/support.rs"]
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::{Scratch, assert_same, has, is_root, list, run, script, skipped};
+
+/// Kills at random moments; CI asks for a hundred each by BRIG_TEST_KILLS.
+fn kills() -> u32 {
+    std::env::var("BRIG_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+fn brig(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+    command.args(["image", "--quiet", "--store", &scratch.path("store")]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Starts, waits a moment that is another each time, kills.
+fn kill_somewhere(mut command: Command, round: u32, longest: Duration) {
+    let mut child = command.spawn().unwrap();
+    // Spread evenly over the run by steps of the golden ratio: no two moments alike.
+    let share = (f64::from(round) * 0.618_034).fract();
+    std::thread::sleep(longest.mul_f64(share));
+    child.kill().and_then(|()| child.wait()).unwrap();
+}
+
+fn left_over(scratch: &Scratch) -> Vec<String> {
+    let entries = std::fs::read_dir(scratch.path("store/temporary")).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(".brig-"))
+        .collect()
+}
+
+#[test]
+fn a_killed_load_or_prune_leaves_a_store_that_verifies_and_goes_on() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("random-large", "3");
+    let full = scratch.image(&["load", &layout, "--name", "x"]).good().took;
+    for round in 0..kills() {
+        scratch.image(&["rm", "x"]);
+        kill_somewhere(brig(&scratch, &["prune"]), round, Duration::from_millis(20));
+        kill_somewhere(brig(&scratch, &["load", &layout, "--name", "x"]), round, full.mul_f64(1.2));
+        let verified = scratch.image(&["verify"]).good();
+        assert!(!verified.out.contains("damaged"), "round {round}: {}", verified.out);
+        scratch.image(&["load", &layout, "--name", "x"]).good();
+        assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"), "round {round}");
+    }
+    scratch.image(&["prune"]).good();
+    assert_eq!(left_over(&scratch), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_unpack_leaves_no_bundle_that_looks_whole() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("random-large", "4");
+    let direct = format!("oci:{layout}");
+    let full = scratch.image(&["unpack", &direct, &scratch.path("whole")]).good().took;
+    let wanted = list(&scratch.path("whole/rootfs"), &[]);
+    for round in 0..kills() {
+        let target = scratch.path(&format!("bundle-{round}"));
+        kill_somewhere(brig(&scratch, &["unpack", &direct, &target]), round, full.mul_f64(1.2));
+        if std::path::Path::new(&target).exists() {
+            assert_same(&list(&format!("{target}/rootfs"), &[]), &wanted, "a bundle that is there");
+        }
+        let target = scratch.path(&format!("again-{round}"));
+        scratch.image(&["unpack", &direct, &target]).good();
+    }
+}
+
+#[test]
+fn many_at_once_load_the_same_and_the_store_is_whole() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let children: Vec<_> = (0..6)
+        .map(|number| brig(&scratch, &["load", &layout, "--name", &format!("x:{number}")]).spawn().unwrap())
+        .collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"));
+    assert_eq!(scratch.image(&["ls"]).good().out.lines().count(), 7);
+}
+
+#[test]
+fn what_is_in_use_is_not_pruned() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let digest =
+        scratch.image(&["load", &layout, "--name", "x"]).good().out.split_whitespace().next().unwrap().to_owned();
+    // A sandbox holds the image's directory locked, as Store::resolve does.
+    let path = scratch.path(&format!("store/images/{}", digest.strip_prefix("sha256:").unwrap()));
+    let lease = std::fs::File::open(&path).unwrap();
+    rustix::fs::flock(&lease, rustix::fs::FlockOperation::LockShared).unwrap();
+    let removed = scratch.image(&["rm", "x"]).good();
+    assert!(removed.out.contains("untagged x:latest") && !removed.out.contains("removed"), "{}", removed.out);
+    let pruned = scratch.image(&["prune"]).good();
+    assert!(pruned.out.contains(&format!("in use {digest}")), "{}", pruned.out);
+    scratch.image(&["verify"]).good();
+    if !skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        assert!(
+            scratch.weakened("image-lease", &["prune"]).good().out.contains("removed sha256:"),
+            "the lease guards nothing"
+        );
+        return;
+    }
+    drop(lease);
+    assert!(scratch.image(&["prune"]).good().out.contains(&format!("removed {digest}")));
+    assert_eq!(std::fs::read_dir(scratch.path("store/layers")).unwrap().count(), 0);
+}
+
+#[test]
+fn damage_is_found_and_mended() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "x"]).good().out).unwrap();
+    let top = inspected[0]["layers"][0].as_str().unwrap();
+    std::fs::write(format!("{top}/d/stays"), "tampered").unwrap();
+    let refused = scratch.image(&["verify"]).refused("1 faults");
+    assert!(refused.out.contains("/d/stays"), "{}", refused.out);
+    assert!(scratch.image(&["verify", "--repair"]).good().out.contains("repaired"));
+    scratch.image(&["verify"]).good();
+    let blob = inspected[0]["layer_blobs"][0]["digest"].as_str().unwrap().replace("sha256:", "store/blobs/sha256/");
+    let mut bytes = std::fs::read(scratch.path(&blob)).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 255;
+    std::fs::write(scratch.path(&blob), bytes).unwrap();
+    scratch.image(&["verify"]).refused("1 faults");
+    scratch.image(&["verify", "--repair"]).refused("1 faults");
+    scratch.image(&["load", &layout]).good();
+    scratch.image(&["verify"]).good();
+}
+
+/// After a power cut, layers that nobody waited for are made again before they are used.
+#[test]
+fn a_layer_of_another_boot_is_made_again() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let digest =
+        scratch.image(&["load", &layout, "--name", "x"]).good().out.split_whitespace().next().unwrap().to_owned();
+    let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "x"]).good().out).unwrap();
+    let mut records = vec![scratch.path(&format!("store/images/{}/image.json", &digest[7..]))];
+    let layers: Vec<&str> =
+        inspected[0]["layers"].as_array().unwrap().iter().map(|layer| layer.as_str().unwrap()).collect();
+    records.extend(layers.iter().map(|path| path.replace("/fs", "/layer.json")));
+    for record in records {
+        let text = std::fs::read_to_string(&record).unwrap();
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["unsynced_boot"] = "another".into();
+        std::fs::write(&record, value.to_string()).unwrap();
+    }
+    std::fs::write(format!("{}/d/stays", layers[0]), "").unwrap();
+    scratch.image(&["unpack", "x", &scratch.path("bundle")]).good();
+    assert_eq!(std::fs::read(scratch.path("bundle/rootfs/d/stays")).unwrap(), b"changed");
+    scratch.image(&["verify"]).good();
+}
+
+#[test]
+fn what_is_saved_is_loaded_here_and_elsewhere() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let digest = scratch.image(&["load", &layout, "--name", "tool:1"]).good().out;
+    let (one, two) = (scratch.path("one.tar"), scratch.path("two.tar"));
+    scratch.image(&["save", "tool:1", "-o", &one]).good();
+    scratch.image(&["save", "tool:1", "-o", &two]).good();
+    assert!(std::fs::read(&one).unwrap() == std::fs::read(&two).unwrap(), "two savings differ");
+    let other = Scratch::new();
+    assert_eq!(other.image(&["load", &one]).good().out, digest.replace("tool:1", "tool:1"));
+    assert!(other.image(&["ls"]).good().out.contains("tool:1"));
+    if skipped("skopeo", has("skopeo")) {
+        return;
+    }
+    // Others read it in both of its forms, and we read what they write.
+    for form in ["oci-archive", "docker-archive"] {
+        let archive = scratch.path(&format!("{form}.tar"));
+        let back = format!("{form}:{archive}:tool:1");
+        run(Command::new("skopeo").args(["--insecure-policy", "copy", "-q", &format!("{form}:{one}"), &back])).good();
+        let store = Scratch::new();
+        store.image(&["load", &archive, "--name", "tool:1"]).good();
+        store.image(&["unpack", "tool:1", &store.path("bundle")]).good();
+        scratch.image(&["unpack", "tool:1", &scratch.path(form)]).good();
+        let ours = list(&scratch.path(&format!("{form}/rootfs")), &[]);
+        assert_same(&ours, &list(&store.path("bundle/rootfs"), &[]), form);
+    }
+}
+
+#[test]
+fn standard_input_is_loaded() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let text = format!(
+        "tar -C {layout} -c . | {} image --store {} load --name piped",
+        env!("CARGO_BIN_EXE_brig"),
+        scratch.path("store")
+    );
+    run(Command::new("sh").args(["-c", &text])).good();
+    assert!(scratch.image(&["ls"]).good().out.contains("piped:latest"));
+}
+
+#[test]
+fn an_imported_root_comes_out_as_it_was() {
+    if skipped("root", is_root()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("plain", "");
+    let (first, second, third) = (scratch.path("first"), scratch.path("second"), scratch.path("third"));
+    scratch.image(&["unpack", &format!("oci:{layout}"), &first]).good();
+    let root = format!("{first}/rootfs");
+    scratch.image(&["import", &root, "folder", "--user", "me", "--", "/bin/sh", "-l"]).good();
+    scratch.image(&["unpack", "folder", &second]).good();
+    assert_same(&list(&root, &[]), &list(&format!("{second}/rootfs"), &[]), "an imported folder");
+    let again = scratch.image(&["import", &root, "again", "--user", "me", "--", "/bin/sh", "-l"]).good().out;
+    assert_eq!(scratch.image(&["import", &root, "folder", "--user", "me", "--", "/bin/sh", "-l"]).good().out, again);
+    let tar = scratch.path("root.tar");
+    run(Command::new("tar").args(["--xattrs", "--xattrs-include=*", "--numeric-owner", "-C", &root, "-cf", &tar, "."]))
+        .good();
+    scratch.image(&["import", &tar, "tar"]).good();
+    scratch.image(&["unpack", "tar", &third]).good();
+    assert_same(&list(&root, &[]), &list(&format!("{third}/rootfs"), &[]), "an imported tar");
+}
+
+#[test]
+fn a_full_disk_says_so_and_leaves_nothing_half_done() {
+    if skipped("root", is_root()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("random-large", "5");
+    let small = scratch.path("small");
+    std::fs::create_dir(&small).unwrap();
+    let brig = env!("CARGO_BIN_EXE_brig");
+    let text = format!(
+        "mount -t tmpfs -o size=100k none {small} || exit 9; {brig} image --store {small}/s load {layout} --name x; echo status $?; \
+         ls {small}/s/layers | wc -l; {brig} image --store {small}/s ls --json"
+    );
+    let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text]));
+    assert!(ran.err.contains("No space left on device") && ran.err.contains("E-DISK"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("status 125") && ran.out.trim_end().ends_with("[]"), "{}", ran.out);
+}
+
+/// As a user: everything works, with the user's own id or with subordinate ones.
+#[test]
+fn without_root_everything_works() {
+    if skipped("root, to become somebody else", is_root() && has("setpriv")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("plain", "");
+    let own = scratch.path("own");
+    std::fs::create_dir(&own).unwrap();
+    let brig = scratch.path("brig");
+    std::fs::copy(env!("CARGO_BIN_EXE_brig"), &brig).unwrap();
+    run(Command::new("chmod").args(["-R", "a+rX", &scratch.path("")])).good();
+    run(Command::new("chown").args(["12345:12345", &own])).good();
+    let list = script("list.py").display().to_string();
+    let user = |text: &str| {
+        let text = format!("cd {own} && brig() {{ {brig} image --store {own}/store \"$@\"; }} && {text}");
+        run(Command::new("setpriv")
+            .args(["--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-ec", &text])
+            .env("HOME", &own))
+    };
+    let text = format!(
+        "brig load {layout} --name x >/dev/null; brig unpack x a; brig unpack oci:{layout} b; brig verify; brig tag x y; brig save y -o y.tar; \
+         brig import {own}/b/rootfs/etc z; brig rm y; grep hostID b/config.json | head -1; unshare -Ur python3 {list} a/rootfs > a.txt; \
+         unshare -Ur python3 {list} b/rootfs > b.txt; cmp a.txt b.txt; cat a.txt"
+    );
+    let ran = user(&text).good();
+    assert!(ran.out.contains("1 images, 1 layers") && ran.out.contains("12345"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("'bin/su' 0o104755") && !ran.out.contains("'null'"), "{}", ran.out);
+    // What the store keeps is what an overlay in a user namespace shows.
+    let mounted = format!(
+        "lower=$(brig inspect x | grep -o '/.*layers/.*/fs'); mkdir e m; unshare -Urm sh -ec \"mount -t overlay o -o userxattr,lowerdir=$lower:e m; \
+         python3 {list} m\" > m.txt; cmp a.txt m.txt"
+    );
+    user(&mounted).good();
+    let layered = scratch.layout("layered", "gzip");
+    run(Command::new("chmod").args(["-R", "a+rX", &layered])).good();
+    let mounted = format!(
+        "brig load {layered} --name l >/dev/null; brig unpack l la; lower=$(brig inspect l | grep -o '/.*layers/.*/fs' | paste -sd:); mkdir -p e m; \
+         unshare -Urm sh -ec \"mount -t overlay o -o userxattr,lowerdir=$lower:e m; python3 {list} m\" > m.txt; \
+         unshare -Ur python3 {list} la/rootfs > la.txt; diff la.txt m.txt; brig rm x; brig rm l; brig rm z; brig prune; ls store/layers | wc -l"
+    );
+    let ran = user(&mounted).good();
+    assert!(ran.out.trim_end().ends_with('0'), "{}", ran.out);
+}
