@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Writes root file systems as one OCI layout: an index with an image for each architecture, and a list of the packages of each
+as SPDX. Refuses a root that fails the audit (audit.py).
+
+usage: layout.py --variant NAME --suite NAME --epoch SECONDS OUTPUT ARCHITECTURE=ROOT.tar...
+"""
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import time
+
+import audit
+
+parser = argparse.ArgumentParser()
+for name in ("variant", "suite", "epoch"):
+    parser.add_argument(f"--{name}", required=True)
+parser.add_argument("output")
+parser.add_argument("roots", nargs="+")
+arguments = parser.parse_args()
+epoch = int(arguments.epoch)
+created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+staged = arguments.output + ".tmp"
+shutil.rmtree(staged, ignore_errors=True)
+os.makedirs(f"{staged}/blobs/sha256")
+
+
+def blob(data):
+    digest = hashlib.sha256(data).hexdigest()
+    with open(f"{staged}/blobs/sha256/{digest}", "wb") as file:
+        file.write(data)
+    return {"digest": f"sha256:{digest}", "size": len(data)}
+
+
+def document(value):
+    return blob(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def layer(path):
+    """The root as a layer: entries by name, times not after the epoch, no names of users, packed without a time.
+    The digest of the plain tar, the blob, and the packages' state."""
+    class Tee:
+        def __init__(self, sink):
+            self.sink, self.hash = sink, hashlib.sha256()
+
+        def write(self, data):
+            self.hash.update(data)
+            return self.sink.write(data)
+
+    staged_layer, status = f"{staged}/layer", b""
+    with open(staged_layer, "wb") as raw:
+        packed = Tee(raw)
+        with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9, mtime=0, filename="") as zipped, tarfile.open(path) as source:
+            plain = Tee(zipped)
+            with tarfile.open(fileobj=plain, mode="w|", format=tarfile.PAX_FORMAT) as target:
+                members = {}
+                for member in source:
+                    members[member.name] = member
+                # A hard link must come after what it links to, whatever their names: first everything else.
+                for member in sorted(members.values(), key=lambda each: (each.islnk(), each.name)):
+                    member.mtime = min(int(member.mtime), epoch)
+                    member.uname = member.gname = ""
+                    member.pax_headers = {key: value for key, value in member.pax_headers.items() if key.startswith("SCHILY.xattr.")}
+                    if member.ischr() or member.isblk():
+                        continue  # The sandbox makes its own /dev.
+                    data = source.extractfile(member) if member.isreg() else None
+                    if member.name.lstrip("./") == "var/lib/dpkg/status":
+                        status = data.read()
+                        data = io.BytesIO(status)
+                    target.addfile(member, data)
+    digest = packed.hash.hexdigest()
+    size = os.path.getsize(staged_layer)
+    os.rename(staged_layer, f"{staged}/blobs/sha256/{digest}")
+    return plain.hash.hexdigest(), {"digest": f"sha256:{digest}", "size": size}, status.decode()
+
+
+def packages(status):
+    for paragraph in status.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" "))
+        if fields.get("Status", "").endswith(" installed"):
+            yield fields
+
+
+def bill(status, architecture, name):
+    """What is in the image, as SPDX 2.3."""
+    listed = []
+    for fields in sorted(packages(status), key=lambda each: each["Package"]):
+        package, version, machine = fields["Package"], fields["Version"], fields["Architecture"]
+        listed.append({
+            "SPDXID": f"SPDXRef-Package-{package}", "name": package, "versionInfo": version, "downloadLocation": "NOASSERTION",
+            "supplier": "Organization: Debian", "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
+            "copyrightText": "NOASSERTION", "filesAnalyzed": False,
+            "sourceInfo": f"built from {fields.get('Source', package)}",
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": f"pkg:deb/debian/{package}@{version}?arch={machine}&distro={arguments.suite}"}],
+        })
+    return {
+        "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
+        "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{architecture}-{hashlib.sha256(status.encode()).hexdigest()[:16]}",
+        "creationInfo": {"created": created, "creators": ["Tool: brig-rootfs-build"]}, "packages": listed,
+        "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": each["SPDXID"]}
+                          for each in listed],
+    }
+
+
+images, others = [], []
+for root in arguments.roots:
+    architecture, path = root.split("=", 1)
+    faults = audit.faults(path)
+    if faults:
+        sys.exit("layout.py: the root fails the audit:\n" + "\n".join(faults))
+    diff_id, packed, status = layer(path)
+    config = {
+        "created": created, "architecture": architecture, "os": "linux", **({"variant": "v8"} if architecture == "arm64" else {}),
+        "config": {
+            "User": "agent", "WorkingDir": "/workspace", "Cmd": ["/bin/bash"],
+            "Env": ["PATH=/home/agent/.local/bin:/usr/local/bin:/usr/bin:/bin", "HOME=/home/agent", "LANG=C.UTF-8"],
+            "Labels": {"org.opencontainers.image.title": f"brig {arguments.variant}",
+                       "org.opencontainers.image.version": arguments.suite},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
+        "history": [{"created": created, "created_by": f"rootfs/build --variant {arguments.variant}"}],
+    }
+    manifest = {
+        "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", **document(config)},
+        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **packed}],
+    }
+    described = {"mediaType": manifest["mediaType"], **document(manifest)}
+    platform = {"os": "linux", "architecture": architecture, **({"variant": "v8"} if architecture == "arm64" else {})}
+    images.append({**described, "platform": platform})
+    spdx = document(bill(status, architecture, f"brig-{arguments.variant}"))
+    empty = {"mediaType": "application/vnd.oci.empty.v1+json", **blob(b"{}")}
+    others.append({"mediaType": manifest["mediaType"], "artifactType": "application/spdx+json", **document({
+        "schemaVersion": 2, "mediaType": manifest["mediaType"], "artifactType": "application/spdx+json", "config": empty,
+        "layers": [{"mediaType": "application/spdx+json", **spdx}], "subject": described,
+    })})
+    print(f"{architecture}: {packed['size'] / 1e6:.1f} MB packed, {len(list(packages(status)))} packages")
+
+index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": images}
+top = {"mediaType": index["mediaType"], **document(index),
+       "annotations": {"org.opencontainers.image.ref.name": f"brig-{arguments.variant}:{arguments.suite}"}}
+with open(f"{staged}/oci-layout", "w") as file:
+    file.write('{"imageLayoutVersion":"1.0.0"}')
+# The bills of material hang on their images by `subject`; the top of the layout has the one name.
+with open(f"{staged}/index.json", "w") as file:
+    json.dump({"schemaVersion": 2, "manifests": [top]}, file, sort_keys=True)
+os.makedirs(f"{staged}/sbom")
+for image, other in zip(images, others):
+    source = json.load(open(f"{staged}/blobs/sha256/{other['digest'][7:]}"))["layers"][0]["digest"][7:]
+    shutil.copy(f"{staged}/blobs/sha256/{source}", f"{staged}/sbom/{image['platform']['architecture']}.spdx.json")
+os.rename(staged, arguments.output)
+print(top["digest"])
