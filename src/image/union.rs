@@ -20,9 +20,8 @@ pub(crate) struct Stack {
     form: Form,
 }
 
-/// What is at a path: in which layer, in which of its directories, and its metadata.
+/// What is at a path: in which directory of which layer, and its metadata.
 pub(crate) struct Hit {
-    pub(crate) layer: usize,
     pub(crate) directory: OwnedFd,
     pub(crate) name: Vec<u8>,
     pub(crate) stat: Stat,
@@ -49,7 +48,7 @@ impl Stack {
     /// What is at `path`, all of whose parents are real directories. The last component may be anything.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Hit>> {
         let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-        'layers: for (layer, root) in self.layers.iter().enumerate() {
+        'layers: for root in &self.layers {
             let mut hides_below = false;
             let mut directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
             for (index, part) in parts.iter().enumerate() {
@@ -65,7 +64,7 @@ impl Stack {
                     return Ok(None);
                 }
                 if last {
-                    return Ok(Some(Hit { layer, directory, name: part.to_vec(), stat }));
+                    return Ok(Some(Hit { directory, name: part.to_vec(), stat }));
                 }
                 if kind != FileType::Directory {
                     return Ok(None);
@@ -82,7 +81,7 @@ impl Stack {
         let Some(root) = self.layers.first() else { return Ok(None) };
         let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
         let stat = rustix::fs::fstat(&directory).failing(Kind::Store, || "look at a layer")?;
-        Ok(Some(Hit { layer: 0, directory, name: b".".to_vec(), stat }))
+        Ok(Some(Hit { directory, name: b".".to_vec(), stat }))
     }
 
     /// The names that the stack shows in its root.

@@ -11,7 +11,6 @@ use crate::image::progress::{Event, Report};
 use crate::sys::weaken;
 use base64::Engine as _;
 use serde::Deserialize;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::sync::Mutex;

@@ -5,6 +5,9 @@ use crate::error::Result;
 
 pub(super) const BLOCK: usize = 512;
 
+/// Where stored bytes go: offset and length.
+pub(super) type Extents = Vec<(u64, u64)>;
+
 /// A header block whose checksum is right.
 pub(super) struct Header<'a> {
     block: &'a [u8; BLOCK],
@@ -71,7 +74,7 @@ impl<'a> Header<'a> {
     }
 
     /// The extents of an old GNU sparse header (type `S`): four of them, whether more follow, and the file's real size.
-    pub(super) fn old_sparse(&self) -> Result<(Vec<(u64, u64)>, bool, u64)> {
+    pub(super) fn old_sparse(&self) -> Result<(Extents, bool, u64)> {
         let real = number(&self.block[483..495], "real size")?;
         let real = u64::try_from(real).map_err(|_| malformed("a real size is negative"))?;
         Ok((extents(&self.block[386..482])?, self.block[482] != 0, real))
@@ -79,7 +82,7 @@ impl<'a> Header<'a> {
 }
 
 /// The pairs of a row of old GNU sparse entries, 24 bytes each, up to the first empty one.
-pub(super) fn extents(bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
+pub(super) fn extents(bytes: &[u8]) -> Result<Extents> {
     let mut found = Vec::new();
     for pair in bytes.chunks_exact(24) {
         if pair[0] == 0 || pair[12] == 0 {
