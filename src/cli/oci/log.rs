@@ -59,7 +59,8 @@ impl Log {
         // There is nowhere else to say that this cannot be said.
         let _ = match &self.file {
             Some(file) => (&*file).write_all(format!("{line}\n").as_bytes()),
-            None => writeln!(std::io::stderr(), "{line}"),
+            // One write: others write to the same stream.
+            None => std::io::stderr().write_all(format!("{line}\n").as_bytes()),
         };
     }
 }
