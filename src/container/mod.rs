@@ -50,6 +50,12 @@ pub struct Containers {
     is_default: bool,
 }
 
+/// Makes sure that a container cannot change the program that creates it or enters it: it may start this process anew, with the same arguments, so call
+/// it first. Only a process with one thread may.
+pub fn protect_own_executable() -> crate::error::Result<()> {
+    crate::process::protect_own_executable()
+}
+
 impl Containers {
     /// Those of `root`; of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`) if the caller names none.
     pub fn new(root: Option<PathBuf>) -> Containers {

@@ -3,6 +3,7 @@
 use super::clone::last_errno;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Arguments or environment in the form that execve takes; made before the clone, so that nothing is allocated after it.
 pub(crate) struct Vector {
@@ -30,6 +31,22 @@ impl Vector {
 pub(crate) fn execve(path: &CStr, arguments: &Vector, environment: &Vector) -> Errno {
     // SAFETY: path is NUL-terminated, and both arrays end with NULL and point to NUL-terminated strings that they own.
     unsafe { libc::execve(path.as_ptr(), arguments.pointers.as_ptr(), environment.pointers.as_ptr()) };
+    last_errno()
+}
+
+/// Becomes the program that a descriptor names; returns only if that fails. execveat(2) with `AT_EMPTY_PATH`, kernel 3.19.
+pub(crate) fn execveat(file: BorrowedFd<'_>, arguments: &Vector, environment: &Vector) -> Errno {
+    // SAFETY: the empty path is NUL-terminated, and both arrays end with NULL and point to NUL-terminated strings that they own.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.pointers.as_ptr(),
+            environment.pointers.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
     last_errno()
 }
 

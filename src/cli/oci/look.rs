@@ -12,7 +12,7 @@ pub(super) const STATE: Verb = Verb {
     flags: &[],
     end: End::Never,
     run: state,
-    failure: 1,
+    enters: false, failure: 1,
 };
 pub(super) const LIST: Verb = Verb {
     name: "list",
@@ -20,7 +20,7 @@ pub(super) const LIST: Verb = Verb {
     flags: &[value("format", Some('f'), "table or json"), switch("quiet", Some('q'), "names only")],
     end: End::Never,
     run: list,
-    failure: 1,
+    enters: false, failure: 1,
 };
 pub(super) const PS: Verb = Verb {
     name: "ps",
@@ -28,7 +28,7 @@ pub(super) const PS: Verb = Verb {
     flags: &[value("format", Some('f'), "table or json")],
     end: End::After(1),
     run: ps,
-    failure: 1,
+    enters: false, failure: 1,
 };
 
 fn state(context: &Context, arguments: Arguments) -> Result<ExitCode> {

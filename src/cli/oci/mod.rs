@@ -67,6 +67,8 @@ struct Verb {
     flags: &'static [Flag],
     end: End,
     run: fn(&Context, Arguments) -> Result<ExitCode>,
+    /// Whether a process of ours is inside a container for a while.
+    enters: bool,
     /// The exit status of an error before the container's process runs.
     failure: u8,
 }
@@ -113,7 +115,8 @@ pub(super) fn main() -> Option<ExitCode> {
 }
 
 fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
-    let log = match open_log(&globals) {
+    let protected = if verb.enters { brig::container::protect_own_executable() } else { Ok(()) };
+    let log = match protected.and_then(|()| open_log(&globals)) {
         Ok(log) => log,
         Err(error) => {
             Log::plain().error(&error.to_string());

@@ -24,7 +24,7 @@ const FLAGS: [Flag; 11] = {
 };
 
 pub(super) const RUN: Verb =
-    Verb { name: "run", about: "create and start a container", flags: &FLAGS, end: End::Never, run, failure: 1 };
+    Verb { name: "run", about: "create and start a container", flags: &FLAGS, end: End::Never, run, enters: true, failure: 1 };
 
 fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let id = context.id(&arguments)?;

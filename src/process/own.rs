@@ -1,0 +1,68 @@
+//! Protection of our own executable: what runs in a container, even for a moment, shows its file there as /proc/PID/exe, and who is root in the
+//! container could write to it and so own the host the next time it runs (CVE-2019-5736).
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::exec::{Vector, execveat};
+use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags, fcntl_add_seals, fcntl_get_seals, fstatvfs, memfd_create};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+const EXECUTABLE: &str = "/proc/self/exe";
+
+/// Makes sure that this process runs from a file that nobody can write through /proc, by executing itself again from such a one if need be: a
+/// read-only view of it that is mounted nowhere, or for an ordinary user a sealed copy in memory. Call it before anything else is done.
+pub(crate) fn protect_own_executable() -> Result<()> {
+    let step = || "protect our own executable";
+    if crate::sys::weaken::is_off("own-executable") {
+        return Ok(());
+    }
+    let file = rustix::fs::open(EXECUTABLE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Identity, step)?;
+    if is_safe(&file).failing(Kind::Identity, step)? {
+        return Ok(());
+    }
+    let safe = match view(&file) {
+        Err(Errno::PERM | Errno::NOSYS | Errno::INVAL) => copy(&file).failing(Kind::Identity, step)?,
+        other => other.failing(Kind::Identity, step)?,
+    };
+    let strings = |words: Vec<OsString>| {
+        words.into_iter().map(|word| CString::new(word.into_vec())).collect::<Result<Vec<_>, _>>()
+    };
+    let nul = |_| Error::new(Kind::Internal, "an argument with a NUL");
+    let arguments = strings(std::env::args_os().collect()).map_err(nul)?;
+    let environment = std::env::vars_os().map(|(name, value)| [name, value].join("=".as_ref())).collect();
+    let environment = strings(environment).map_err(nul)?;
+    Err(execveat(safe.as_fd(), &Vector::new(arguments), &Vector::new(environment))).failing(Kind::Identity, step)
+}
+
+/// Whether the file is on a read-only mount, or sealed.
+fn is_safe(file: &OwnedFd) -> Result<bool, Errno> {
+    if fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(true);
+    }
+    // Only memory files can be asked for their seals.
+    Ok(fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::WRITE)))
+}
+
+/// A read-only mount of the one file, attached nowhere.
+fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = open_tree(file, "", flags)?;
+    set_attributes(tree.as_fd(), c"", false, &MountAttr { set: bits::RDONLY, ..MountAttr::default() })?;
+    Ok(tree)
+}
+
+/// A copy in memory that nobody can change.
+fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
+    let made = memfd_create("brig", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut target = File::from(made.try_clone()?);
+    std::io::copy(&mut File::from(file.try_clone()?), &mut target)?;
+    fcntl_add_seals(&made, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+    // Executable only through a descriptor that is not open for writing.
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made));
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
