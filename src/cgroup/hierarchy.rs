@@ -132,6 +132,12 @@ impl Hierarchy {
         self.v1.iter().any(|tree| tree.controllers.has(controller))
     }
 
+    /// Whether writes count for their writer only when they go to the disk at once: v1's io controller takes what the kernel's flusher writes
+    /// later for the kernel's own (blkio-controller.rst, "Writeback").
+    pub(crate) fn counts_only_synchronous_writes(&self) -> bool {
+        self.is_v1(Controller::Io)
+    }
+
     /// The v1 hierarchy of `controller`.
     pub(super) fn v1_of(&self, controller: Controller) -> Option<&Tree> {
         self.v1.iter().find(|tree| tree.controllers.has(controller))

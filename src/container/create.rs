@@ -182,7 +182,8 @@ impl Containers {
         let spawned = process::spawn(plan).map_err(unable)?;
         record.pid = spawned.pid;
         let spawned = undo.spawned.insert(spawned);
-        let console = converse(spawned, &config, wish, &rlimits, &State { pid: record.pid, ..state }).map_err(unable)?;
+        let console =
+            converse(spawned, &config, wish, &rlimits, &State { pid: record.pid, ..state }).map_err(unable)?;
         record.pid_started = stat(record.pid).map(|(_, started)| started).unwrap_or_default();
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {

@@ -20,13 +20,20 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
     let range = if privileged() { Some(Range::take(&place.id_ranges)?) } else { None };
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
-            let size = disk::Size { bytes: spec.file_system.scratch.bytes, inodes: spec.file_system.scratch.inodes };
+            let scratch = &spec.file_system.scratch;
+            let size = disk::Size {
+                bytes: scratch.bytes,
+                inodes: scratch.inodes,
+                synchronous: scratch.rates.any()
+                    && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
+            };
             let (disk, maker) =
                 disk::begin(&place.templates, size, ids(range.as_ref(), spec.command.uid, spec.command.gid))?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
     };
+    let rates = spec.file_system.scratch.rates;
     let users = match range {
         Some(range) => Users::of_root(&spec, range)?,
         None => Users::own(&spec),
@@ -77,7 +84,7 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
     };
     drop(users.helpers);
     let spawned = process::spawn(plan)?;
-    Ok(Running::new(spawned, cgroup, maker, users.range))
+    Ok(Running::new(spawned, cgroup, maker, rates, users.range))
 }
 
 /// Ids of the container as the process that builds its root sees them.

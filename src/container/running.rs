@@ -1,10 +1,11 @@
 //! A running container, as its supervisor holds it, and its removal.
 
 use crate::cgroup::{Cgroup, Evidence, Usage};
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::Maker;
 use crate::ns::Range;
 use crate::process::{Message, Spawned};
+use crate::spec::resources::{Rates, Resources, block_io};
 use crate::sys::clone::close_elsewhere;
 use rustix::process::Signal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ pub(crate) struct Running {
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
     has_disk: bool,
+    rates: Rates,
     range: Option<Range>,
     removed: bool,
 }
@@ -33,9 +35,25 @@ pub(crate) struct Removal {
 }
 
 impl Running {
-    pub(super) fn new(spawned: Spawned, cgroup: Option<Group>, maker: Option<Maker>, range: Option<Range>) -> Running {
+    pub(super) fn new(
+        spawned: Spawned,
+        cgroup: Option<Group>,
+        maker: Option<Maker>,
+        rates: Rates,
+        range: Option<Range>,
+    ) -> Running {
         let mount_namespace = spawned.mount_namespace();
-        Running { spawned, scratch: None, cgroup, mount_namespace, maker, has_disk: false, range, removed: false }
+        Running {
+            spawned,
+            scratch: None,
+            cgroup,
+            mount_namespace,
+            maker,
+            has_disk: false,
+            rates,
+            range,
+            removed: false,
+        }
     }
 
     /// The pid of the container's first process, in our PID namespace.
@@ -53,11 +71,23 @@ impl Running {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
                 self.has_disk = self.maker.take().is_some(); // whoever made the disk is done
+                self.slow_down(root.as_fd())?;
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
             }
             other => Ok(other),
         }
+    }
+
+    /// Sets the rates of the disk that was made for this container. Its number is known only now; the command, which comes to life at the
+    /// same moment, may have written for some microseconds.
+    fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
+        let (Some(group), true) = (&self.cgroup, self.has_disk && self.rates.any()) else { return Ok(()) };
+        let step = || "limit the rate of the disk";
+        let device = rustix::fs::fstat(root).failing(Kind::Disk, step)?.st_dev;
+        let disk = (rustix::fs::major(device), rustix::fs::minor(device));
+        let limits = Resources { block_io: block_io(&self.rates, &[disk]), ..Resources::default() };
+        group.0.update(&limits).doing(step)
     }
 
     /// The root of the file system under everything writable; `None` before init has made it.

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Size {
     /// Bytes of data; what bitmaps and directories take is inside, so that the cap is never larger than asked.
     pub bytes: u64,
+    /// Whether a write returns when it is on the disk: only so do v1 groups count it for the writer, and not for the kernel's flusher.
+    pub synchronous: bool,
     /// Files, directories and links. Never more, and at most one in 64 less.
     pub inodes: u64,
 }
@@ -49,7 +51,7 @@ pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending,
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, templates, user));
+            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, templates, size, user));
             let sent = match &made {
                 Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
@@ -80,7 +82,7 @@ impl Drop for Maker {
 }
 
 /// Copies the template to an image without a name and mounts it.
-fn mount_image(template: &Path, directory: &Path, user: Ids) -> Result<OwnedFd> {
+fn mount_image(template: &Path, directory: &Path, size: Size, user: Ids) -> Result<OwnedFd> {
     let file = copy_sparse(template, directory)?;
     let device = attach_loop(&file).map_err(|error| {
         error.hint(
@@ -91,7 +93,7 @@ fn mount_image(template: &Path, directory: &Path, user: Ids) -> Result<OwnedFd> 
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
     // The inode table reads as zeroes from the sparse file, so nobody needs to zero it in the background.
-    for flag in ["noinit_itable", "nobarrier"] {
+    for flag in ["noinit_itable", "nobarrier"].into_iter().chain(size.synchronous.then_some("sync")) {
         fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
     }
     fsconfig_create(&context).failing(Kind::Disk, step)?;

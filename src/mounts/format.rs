@@ -144,7 +144,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let check = |bytes: u64, inodes: u64| {
             let path = directory.path().join("image");
-            format(&path, Size { bytes, inodes }).unwrap();
+            format(&path, Size { bytes, inodes, synchronous: false }).unwrap();
             let free = free_inodes(&path).unwrap();
             assert!(free <= inodes && free >= inodes - inodes / NOT_MISSED, "{bytes} {inodes}: {free}");
             assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_mapped_namespace_is_not_ours_and_leaves_no_process() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIP a_mapped_namespace_is_not_ours_and_leaves_no_process: needs root");
+            crate::sys::skip("a_mapped_namespace_is_not_ours_and_leaves_no_process: needs root");
             return;
         }
         let map = vec![IdMap { inside: 0, outside: 0x7FFC_0000, size: 65_536 }];

@@ -116,7 +116,10 @@ impl Managed {
                     parent.say(Tag::Limits)?;
                     return parent.wait_for_go();
                 }
-                Err(errno) => return Err(errno).failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}")),
+                Err(errno) => {
+                    return Err(errno)
+                        .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"));
+                }
             }
         }
         Ok(())

@@ -4,7 +4,9 @@
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::exec::{Vector, execveat};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags, fcntl_add_seals, fcntl_get_seals, fstatvfs, memfd_create};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, StatVfsMountFlags, fcntl_add_seals, fcntl_get_seals, fstatvfs, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::ffi::{CString, OsString};
@@ -21,7 +23,8 @@ pub(crate) fn protect_own_executable() -> Result<()> {
     if crate::sys::weaken::is_off("own-executable") {
         return Ok(());
     }
-    let file = rustix::fs::open(EXECUTABLE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Identity, step)?;
+    let file =
+        rustix::fs::open(EXECUTABLE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Identity, step)?;
     if is_safe(&file).failing(Kind::Identity, step)? {
         return Ok(());
     }

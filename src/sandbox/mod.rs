@@ -5,6 +5,7 @@
 //! `outcome` decides (pure).
 //! Not here: where a workspace comes from and what becomes of it (`task`).
 
+mod devices;
 pub(crate) mod limits;
 mod options;
 pub(crate) mod outcome;

@@ -1,5 +1,6 @@
 //! From options to a container's spec. Pure, given what the host has.
 
+use super::devices::Device;
 use super::limits::{LimitName, Limits};
 use super::options::{Options, Workspace};
 use super::system::System;
@@ -7,7 +8,7 @@ use crate::container;
 use crate::spec::Container;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, Rlimit};
-use crate::spec::resources::Resources;
+use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ pub(crate) struct Facts<'host> {
     pub workspace_owner: (u32, u32),
     /// Owners of the host paths that are shown, in their order.
     pub shown_owners: Vec<(u32, u32)>,
-    /// Device of the disk that the io limits are for: `None` where none could be found.
-    pub device: Option<(u32, u32)>,
+    /// The disks that the io limits are for.
+    pub disks: Vec<Device>,
 }
 
 /// Whether everything writable can be on a disk; else it is in memory.
@@ -63,7 +64,7 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
         file_system: file_system(options, facts),
         command: command(options),
         landlock: landlock(options),
-        resources: Some(resources(options, facts.device)),
+        resources: Some(resources(options, &facts.disks)),
         may_degrade: options.may_degrade.clone(),
     }
 }
@@ -71,9 +72,19 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
 fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     let limits = &options.limits;
     let scratch = if on_disk() {
-        Scratch { backing: Backing::Image, bytes: limits.disk.unwrap_or(Limits::DISK), inodes: limits.inodes }
+        Scratch {
+            backing: Backing::Image,
+            bytes: limits.disk.unwrap_or(Limits::DISK),
+            inodes: limits.inodes,
+            rates: rates(options),
+        }
     } else {
-        Scratch { backing: Backing::Memory, bytes: limits.disk.unwrap_or(limits.memory / 2), inodes: limits.inodes }
+        Scratch {
+            backing: Backing::Memory,
+            bytes: limits.disk.unwrap_or(limits.memory / 2),
+            inodes: limits.inodes,
+            rates: Rates::default(),
+        }
     };
     let mut steps = Vec::new();
     let root = match &options.rootfs {
@@ -246,9 +257,17 @@ fn landlock(options: &Options) -> Landlock {
     Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
 }
 
+/// How fast disks may be used, as far as that is not given up by name.
+pub(crate) fn rates(options: &Options) -> Rates {
+    let kept = |name: LimitName, rate: Option<u64>| {
+        rate.filter(|_| !options.may_degrade.iter().any(|each| each == name.word()))
+    };
+    let limits = &options.limits;
+    Rates { bytes: kept(LimitName::IoBps, limits.io_bps), operations: kept(LimitName::IoIops, limits.io_iops) }
+}
+
 /// The limits that the kernel counts for us; all of them: what this machine cannot enforce and the caller accepted, `container` leaves out.
-pub(crate) fn resources(options: &Options, device: Option<(u32, u32)>) -> Resources {
-    use crate::spec::resources::ThrottleDevice;
+pub(crate) fn resources(options: &Options, disks: &[Device]) -> Resources {
     let limits = &options.limits;
     let mut resources = Resources { oom_group: true, ..Resources::default() };
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -259,16 +278,6 @@ pub(crate) fn resources(options: &Options, device: Option<(u32, u32)>) -> Resour
     const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
     resources.cpu.period = Some(PERIOD);
     resources.cpu.quota = Some((limits.cpus * PERIOD as f64).round().max(1000.0) as i64);
-    if let Some((major, minor)) = device {
-        let throttle = |rate: Option<u64>| {
-            rate.map(|rate| ThrottleDevice { major: major.into(), minor: minor.into(), rate })
-                .into_iter()
-                .collect::<Vec<_>>()
-        };
-        resources.block_io.throttle_read_bps_device = throttle(limits.io_bps);
-        resources.block_io.throttle_write_bps_device = throttle(limits.io_bps);
-        resources.block_io.throttle_read_iops_device = throttle(limits.io_iops);
-        resources.block_io.throttle_write_iops_device = throttle(limits.io_iops);
-    }
+    resources.block_io = block_io(&rates(options), disks);
     resources
 }

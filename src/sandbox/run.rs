@@ -1,5 +1,6 @@
 //! One run from options to report.
 
+use super::devices;
 use super::limits::LimitName;
 use super::options::{Options, Workspace};
 use super::outcome::{Facts, LimitHit, Outcome, decide};
@@ -14,7 +15,7 @@ use crate::process::{Ended, Stdio, Terminal};
 use crate::spec::Container;
 use rustix::fs::Stat;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where a run has its own things on the host, and who hears of it.
 pub(crate) struct Site<'run> {
@@ -138,7 +139,7 @@ fn plan(options: &Options) -> Result<(Container, Checked)> {
             Workspace::Empty => (profile::USER, profile::USER),
         },
         shown_owners: options.shown.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
-        device: None,
+        disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
     let mut spec = container_spec(options, &facts);
     let checked = container::check(&mut spec)?;
@@ -148,6 +149,17 @@ fn plan(options: &Options) -> Result<(Container, Checked)> {
 fn degraded(checked: &Checked) -> Vec<Degraded> {
     let missing = checked.missing.iter().cloned();
     missing.map(|(name, reason)| Degraded { name, reason }).collect()
+}
+
+/// Everything of the host that the command can read.
+fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl Iterator<Item = &'all Path> {
+    let system = system.folders.iter().filter(|_| options.rootfs.is_none());
+    let workspace = match &options.workspace {
+        Workspace::Directory(path) => Some(path),
+        Workspace::Empty => None,
+    };
+    let shown = options.shown.iter().map(|(path, _)| path);
+    system.chain(&options.rootfs).chain(workspace).chain(shown).map(PathBuf::as_path)
 }
 
 fn owner(path: &Path) -> Result<(u32, u32)> {
@@ -166,7 +178,7 @@ pub(crate) fn guarantee() -> Guarantee {
 
 /// What this machine can do for a sandbox with the limits that hold when nobody asks for others.
 pub(crate) fn possible() -> Result<container::Possible> {
-    container::possible(&profile::resources(&Options::new(Vec::new()), None))
+    container::possible(&profile::resources(&Options::new(Vec::new()), &[]))
 }
 
 /// What would be in force, as rows of a name and its value. Nothing is made.

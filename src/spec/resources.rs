@@ -238,6 +238,39 @@ pub struct Rdma {
     pub hca_objects: Option<u32>,
 }
 
+/// A rate for reading and, apart, for writing a disk. `None`: as fast as it goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rates {
+    /// Bytes a second.
+    pub bytes: Option<u64>,
+    /// Operations a second.
+    pub operations: Option<u64>,
+}
+
+impl Rates {
+    /// Whether there is any.
+    pub(crate) fn any(self) -> bool {
+        self.bytes.is_some() || self.operations.is_some()
+    }
+}
+
+/// The same rates for each of these disks.
+pub(crate) fn block_io(rates: &Rates, disks: &[(u32, u32)]) -> BlockIo {
+    let each = |rate: Option<u64>| {
+        let device = |rate| {
+            move |&(major, minor): &(u32, u32)| ThrottleDevice { major: major.into(), minor: minor.into(), rate }
+        };
+        rate.map_or_else(Vec::new, |rate| disks.iter().map(device(rate)).collect())
+    };
+    BlockIo {
+        throttle_read_bps_device: each(rates.bytes),
+        throttle_write_bps_device: each(rates.bytes),
+        throttle_read_iops_device: each(rates.operations),
+        throttle_write_iops_device: each(rates.operations),
+        ..BlockIo::default()
+    }
+}
+
 /// `null` is the same as absent: callers write their empty pointers and slices so.
 pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)

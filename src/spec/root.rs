@@ -1,5 +1,6 @@
 //! The file system that a container sees, as an ordered list of steps. Making one needs no system call.
 
+use super::resources::Rates;
 use crate::sys::mount as bits;
 use std::path::PathBuf;
 
@@ -100,6 +101,8 @@ pub(crate) struct Scratch {
     pub bytes: u64,
     /// Files, directories and links.
     pub inodes: u64,
+    /// How fast it may be read and, apart, written.
+    pub rates: Rates,
 }
 
 /// What a scratch file system is made of.

@@ -1,6 +1,6 @@
 //! Every limit: its outcome, its exit status, and its evidence in the receipt.
 
-use crate::support::{Lab, is_root};
+use crate::support::{Lab, is_root, skip};
 use std::time::Duration;
 
 /// Takes and touches memory without end.
@@ -210,4 +210,59 @@ fn what_was_used_is_in_the_receipt() {
     assert!(run.used("pids_peak") >= 2.0, "{run:#?}");
     assert_eq!(run.used("output_bytes"), 6.0);
     assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
+}
+
+/// Megabytes a second of `script`, which says how many it moved.
+#[track_caller]
+fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
+    run.ended_as("succeeded", 0);
+    megabytes / run.used("wall_seconds")
+}
+
+#[test]
+fn writes_to_the_sandboxes_disk_are_as_slow_as_the_limit() {
+    let Some(lab) = Lab::root() else { return };
+    let script = "dd if=/dev/zero of=filler bs=1M count=6 2>/dev/null";
+    let free = rate(&lab.task().sh(script), 6.0);
+    let held = rate(&lab.task().args(["--io-bps", "2M"]).sh(script), 6.0);
+    assert!(free > 8.0, "{free} MB/s without a limit");
+    assert!((1.0..3.2).contains(&held), "{held} MB/s with a limit of 2");
+}
+
+#[test]
+fn reads_from_the_hosts_disk_are_as_slow_as_the_limit() {
+    let lab = Lab::new();
+    let work = lab.directory("work");
+    let content: Vec<u8> = (0..6_u32 << 20).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let file = lab.file("work/file", content);
+    // Without O_DIRECT, but with nothing of the file in the page cache.
+    let forget = || {
+        let file = std::fs::File::open(&file).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    let task = || lab.task().args(["--dir"]).args([&work]);
+    forget();
+    let run = task().args(["--io-bps", "2M"]).sh("cat file > /dev/null");
+    if run.status == Some(125) && !is_root() {
+        run.ended_as("start_failed", 125);
+        return skip("needs an io controller");
+    }
+    let held = rate(&run, 6.0);
+    assert!((1.0..3.2).contains(&held), "{held} MB/s with a limit of 2");
+    forget();
+    let free = rate(&task().sh("cat file > /dev/null"), 6.0);
+    assert!(free > 2.0 * held, "{free} MB/s without a limit, {held} with one");
+}
+
+#[test]
+fn operations_on_the_sandboxes_disk_are_as_few_as_the_limit() {
+    let Some(lab) = Lab::root() else { return };
+    // Each write of one block is one operation at the least.
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do dd if=/dev/zero of=filler bs=4k count=4 oflag=sync conv=notrunc 2>/dev/null; done";
+    let held = lab.task().args(["--io-iops", "20"]).sh(script);
+    held.ended_as("succeeded", 0);
+    assert!(held.used("wall_seconds") > 1.5, "40 operations at 20 a second: {held:#?}");
+    let free = lab.task().sh(script);
+    assert!(free.used("wall_seconds") < held.used("wall_seconds") / 2.0, "{free:#?}");
 }

@@ -11,4 +11,5 @@ mod manage;
 mod refusals;
 mod streams;
 mod support;
+mod terminal;
 mod workspace;

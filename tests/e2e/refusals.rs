@@ -92,6 +92,7 @@ fn a_workspace_that_is_a_file_missing_or_not_readable_is_refused() {
         let closed = lab.directory("closed");
         std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
         refused(&lab, dir(closed.as_os_str()), &["closed`", "Permission denied"]);
+        std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o700)).unwrap();
     }
 }
 

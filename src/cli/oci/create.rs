@@ -19,10 +19,24 @@ pub(super) const FLAGS: [Flag; 9] = [
     switch("detach", Some('d'), "leave the container running"),
 ];
 
-pub(super) const CREATE: Verb =
-    Verb { name: "create", about: "create a container", flags: &FLAGS, end: End::Never, run: create, enters: true, failure: 1 };
-pub(super) const START: Verb =
-    Verb { name: "start", about: "start a created container", flags: &[], end: End::Never, run: start, enters: false, failure: 1 };
+pub(super) const CREATE: Verb = Verb {
+    name: "create",
+    about: "create a container",
+    flags: &FLAGS,
+    end: End::Never,
+    run: create,
+    enters: true,
+    failure: 1,
+};
+pub(super) const START: Verb = Verb {
+    name: "start",
+    about: "start a created container",
+    flags: &[],
+    end: End::Never,
+    run: start,
+    enters: false,
+    failure: 1,
+};
 
 /// What the options ask for.
 pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creation> {

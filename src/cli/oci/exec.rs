@@ -34,7 +34,8 @@ pub(super) const EXEC: Verb = Verb {
     flags: &FLAGS,
     end: End::After(1),
     run: exec,
-    enters: true, failure: 255,
+    enters: true,
+    failure: 255,
 };
 
 fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {

@@ -12,7 +12,8 @@ pub(super) const FEATURES: Verb = Verb {
     flags: &[],
     end: End::Never,
     run: features,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const CHECKPOINT: Verb = Verb {
     name: "checkpoint",
@@ -20,7 +21,8 @@ pub(super) const CHECKPOINT: Verb = Verb {
     flags: &[value("image-path", None, "")],
     end: End::After(0),
     run: unsupported,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const RESTORE: Verb = Verb { name: "restore", about: "not supported", ..CHECKPOINT };
 

@@ -11,10 +11,18 @@ pub(super) const PAUSE: Verb = Verb {
     flags: &[],
     end: End::Never,
     run: pause,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
-pub(super) const RESUME: Verb =
-    Verb { name: "resume", about: "let them go on", flags: &[], end: End::Never, run: resume, enters: false, failure: 1 };
+pub(super) const RESUME: Verb = Verb {
+    name: "resume",
+    about: "let them go on",
+    flags: &[],
+    end: End::Never,
+    run: resume,
+    enters: false,
+    failure: 1,
+};
 
 fn pause(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     context.containers.pause(&context.id(&arguments)?)?;

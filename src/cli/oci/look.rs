@@ -12,7 +12,8 @@ pub(super) const STATE: Verb = Verb {
     flags: &[],
     end: End::Never,
     run: state,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const LIST: Verb = Verb {
     name: "list",
@@ -20,7 +21,8 @@ pub(super) const LIST: Verb = Verb {
     flags: &[value("format", Some('f'), "table or json"), switch("quiet", Some('q'), "names only")],
     end: End::Never,
     run: list,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const PS: Verb = Verb {
     name: "ps",
@@ -28,7 +30,8 @@ pub(super) const PS: Verb = Verb {
     flags: &[value("format", Some('f'), "table or json")],
     end: End::After(1),
     run: ps,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 
 fn state(context: &Context, arguments: Arguments) -> Result<ExitCode> {

@@ -23,8 +23,15 @@ const FLAGS: [Flag; 11] = {
     flags
 };
 
-pub(super) const RUN: Verb =
-    Verb { name: "run", about: "create and start a container", flags: &FLAGS, end: End::Never, run, enters: true, failure: 1 };
+pub(super) const RUN: Verb = Verb {
+    name: "run",
+    about: "create and start a container",
+    flags: &FLAGS,
+    end: End::Never,
+    run,
+    enters: true,
+    failure: 1,
+};
 
 fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let id = context.id(&arguments)?;

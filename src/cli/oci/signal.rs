@@ -11,7 +11,8 @@ pub(super) const KILL: Verb = Verb {
     flags: &[switch("all", Some('a'), "to all of its processes")],
     end: End::After(1),
     run: kill,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const DELETE: Verb = Verb {
     name: "delete",
@@ -19,7 +20,8 @@ pub(super) const DELETE: Verb = Verb {
     flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is no error")],
     end: End::Never,
     run: delete,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 
 fn kill(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {

@@ -13,7 +13,8 @@ pub(super) const SPEC: Verb = Verb {
     flags: &[value("bundle", Some('b'), "directory of the bundle"), switch("rootless", None, "for an ordinary user")],
     end: End::Never,
     run: spec,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 
 fn spec(_: &Context, arguments: Arguments) -> Result<ExitCode> {

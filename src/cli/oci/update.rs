@@ -37,7 +37,8 @@ pub(super) const UPDATE: Verb = Verb {
     flags: &FLAGS,
     end: End::Never,
     run: update,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 pub(super) const EVENTS: Verb = Verb {
     name: "events",
@@ -45,7 +46,8 @@ pub(super) const EVENTS: Verb = Verb {
     flags: &[switch("stats", None, "once"), value("interval", None, "time between two lines, such as 5s")],
     end: End::Never,
     run: events,
-    enters: false, failure: 1,
+    enters: false,
+    failure: 1,
 };
 
 fn update(context: &Context, arguments: Arguments) -> Result<ExitCode> {

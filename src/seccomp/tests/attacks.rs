@@ -102,14 +102,14 @@ fn what_an_agent_must_not_do_is_refused() {
 #[test]
 fn without_the_filter_every_attempt_gets_further() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP without_the_filter_every_attempt_gets_further: needs root");
+        crate::sys::skip("without_the_filter_every_attempt_gets_further: needs root");
         return;
     }
     let mut refused = Vec::new();
     for (what, name, arguments, errno) in attacks() {
         match freely(|| call(name, *arguments)) {
-            Err(Errno::AFNOSUPPORT) => eprintln!("SKIP {what}: this kernel has no such family"),
-            Err(Errno::NOSYS) => eprintln!("SKIP {what}: this kernel has no such call"),
+            Err(Errno::AFNOSUPPORT) => crate::sys::skip(&format!("{what}: this kernel has no such family")),
+            Err(Errno::NOSYS) => crate::sys::skip(&format!("{what}: this kernel has no such call")),
             Err(got) if got == *errno => refused.push(format!("{what}: {got:?} without the filter too")),
             _ => {}
         }

@@ -12,7 +12,7 @@ const USER: u32 = 65534;
 fn works(tool: &str, script: &str, expected: &str) {
     let found = ["/usr/bin", "/bin", "/usr/local/bin"].iter().any(|directory| Path::new(directory).join(tool).exists());
     if !found {
-        eprintln!("SKIP {tool} under the agent's profile: not installed");
+        crate::sys::skip(&format!("{tool} under the agent's profile: not installed"));
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn debuggers_work() {
 fn programs_of_another_abi_are_ended() {
     // The 32-bit entry of x86-64: getpid there. SIGSYS is 31.
     if cfg!(not(target_arch = "x86_64")) {
-        eprintln!("SKIP programs_of_another_abi_are_ended: x86-64 only");
+        crate::sys::skip("programs_of_another_abi_are_ended: x86-64 only");
         return;
     }
     let script = r#"cat > main.c <<'END'

@@ -1,0 +1,93 @@
+//! Which disks of the host a sandbox reads from: the io limits are set on each of them.
+
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// A block device's numbers.
+pub(crate) type Device = (u32, u32);
+
+/// The whole disks under these paths. A path whose file system is in memory has none; one whose disk cannot be found is an error, since a
+/// limit on it would not be kept.
+pub(crate) fn disks<'paths>(paths: impl IntoIterator<Item = &'paths Path>) -> Result<Vec<Device>> {
+    let mut found = BTreeSet::new();
+    for path in paths {
+        if let Some(device) = disk(path)? {
+            found.insert(device);
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+fn disk(path: &Path) -> Result<Option<Device>> {
+    let step = || format!("find the disk under `{}`", path.display());
+    let status = statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)
+        .failing(Kind::LimitUnenforceable, step)?;
+    let device = (status.stx_dev_major, status.stx_dev_minor);
+    if device.0 != 0 {
+        return whole(device).failing(Kind::LimitUnenforceable, step).map(Some);
+    }
+    // A device of no disk: memory, an overlay, or a file system such as btrfs that numbers its parts itself and whose source tells.
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
+    match source(&mounts, status.stx_mnt_id) {
+        Some(Source::Memory) => Ok(None),
+        Some(Source::Device(source)) => {
+            let node = rustix::fs::stat(&source).failing(Kind::LimitUnenforceable, step)?;
+            whole((major(node.st_rdev), minor(node.st_rdev))).failing(Kind::LimitUnenforceable, step).map(Some)
+        }
+        None => Err(Error::new(Kind::LimitUnenforceable, "its file system is on no disk that can be found")
+            .doing(step())
+            .hint("leave --io-bps and --io-iops out, or use folders of a plain disk")),
+    }
+}
+
+/// The disk that a partition is of; other devices are whole. The kernel throttles only those.
+fn whole((major, minor): Device) -> std::io::Result<Device> {
+    let directory = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))?;
+    if !directory.join("partition").exists() {
+        return Ok((major, minor));
+    }
+    let text = std::fs::read_to_string(directory.join("../dev"))?;
+    let numbers =
+        text.trim().split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    numbers.ok_or_else(|| std::io::Error::other(format!("`{}` names no device", text.trim())))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    Memory,
+    Device(PathBuf),
+}
+
+/// What the mount with this id is of (proc_pid_mountinfo(5)).
+fn source(mounts: &str, id: u64) -> Option<Source> {
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id.to_string()))?;
+    let mut words = line.split_once(" - ")?.1.split(' ');
+    match (words.next()?, words.next()?) {
+        ("tmpfs" | "ramfs" | "rootfs" | "devtmpfs", _) => Some(Source::Memory),
+        (_, device) if device.starts_with("/dev/") => Some(Source::Device(device.into())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_mount_is_memory_a_disk_or_unknown() {
+        let mounts = "20 1 0:5 / /run rw - tmpfs tmpfs rw\n\
+                      21 1 0:30 /sub / rw shared:1 - btrfs /dev/sda2 rw,subvol=/sub\n\
+                      22 1 0:40 / / rw - overlay overlay rw,lowerdir=/a\n";
+        assert_eq!(source(mounts, 20), Some(Source::Memory));
+        assert_eq!(source(mounts, 21), Some(Source::Device("/dev/sda2".into())));
+        assert_eq!(source(mounts, 22), None);
+        assert_eq!(source(mounts, 2), None);
+    }
+
+    #[test]
+    fn memory_has_no_disk() {
+        assert_eq!(disks([Path::new("/dev")]).unwrap(), []);
+    }
+}
