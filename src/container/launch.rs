@@ -11,10 +11,13 @@ use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::seccomp;
 use crate::spec::Container;
 use crate::spec::root::{Backing, Root, Shown, Step as Make};
+use crate::sys::exec::restore_signal;
 use std::os::fd::OwnedFd;
 
 /// Starts the container; its command may still fail to start, which the first message tells.
 pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: Stdio) -> Result<Running> {
+    // A caller that ignores this one (a daemon that wants no zombies) would leave pid 1 waiting for an end that the kernel tells nobody.
+    restore_signal(libc::SIGCHLD);
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let range = if privileged() { Some(Range::take(&place.id_ranges)?) } else { None };

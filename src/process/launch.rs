@@ -6,7 +6,7 @@ use super::procfs::Procfs;
 use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::clone::{close_from, exit};
-use crate::sys::exec::{execve, restore_sigpipe};
+use crate::sys::exec::{execve, restore_signal};
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
@@ -248,6 +248,7 @@ fn limit(command: &Command) -> Result<()> {
 
 /// The command starts with every signal unblocked and at its default, whatever the caller had.
 fn reset_signals() -> Result<()> {
-    restore_sigpipe();
+    const LAST: i32 = 64; // signal(7)
+    (1..=LAST).for_each(restore_signal);
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).failing(Kind::Identity, || "unblock the signals")
 }

@@ -50,8 +50,9 @@ pub(crate) fn execveat(file: BorrowedFd<'_>, arguments: &Vector, environment: &V
     last_errno()
 }
 
-/// Gives SIGPIPE its default action again: Rust's start-up ignores it, and an ignored signal stays ignored across execve.
-pub(crate) fn restore_sigpipe() {
+/// Gives a signal its default action. One that a caller ignores stays ignored across execve, and Rust's start-up ignores SIGPIPE. signal(2);
+/// numbers that cannot be changed (SIGKILL, SIGSTOP, those of the C library) stay as they are.
+pub(crate) fn restore_signal(number: i32) {
     // SAFETY: SIG_DFL is a valid handler, and no handler of ours is replaced.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    unsafe { libc::signal(number, libc::SIG_DFL) };
 }

@@ -115,6 +115,22 @@ fn what_the_caller_may_is_not_what_the_sandbox_may() {
 }
 
 #[test]
+fn signals_that_the_caller_ignores_are_not_ignored_inside() {
+    // SIGCHLD among them: pid 1 would never hear that the command has ended.
+    let lab = Lab::new();
+    let command = task(&lab).plain().command_for(["sh", "-c", "grep SigIgn /proc/self/status; exit 7"]);
+    let script = "$SIG{$_} = 'IGNORE' for qw(CHLD TERM HUP INT USR1); exec @ARGV";
+    let done = std::process::Command::new("perl")
+        .args(["-e", script])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(7), "{done:?}");
+    assert!(String::from_utf8_lossy(&done.stdout).contains("0000000000000000"), "{done:?}");
+}
+
+#[test]
 fn a_callers_mask_does_not_lock_the_sandbox_out_of_its_own_folders() {
     let lab = Lab::new();
     let command = task(&lab).plain().command_for([
