@@ -35,20 +35,20 @@ pub(super) struct Group {
 
 impl Purpose {
     /// The controllers that a group must have besides those with limits.
-    pub(super) fn required(self, hierarchy: &Hierarchy) -> Controllers {
-        use Controller::{Cpuacct, Freezer, Memory, Pids};
-        let mut required = match self {
-            Purpose::Task => Controllers::of(&[Memory, Pids]),
+    pub(super) fn required(self) -> Controllers {
+        match self {
+            Purpose::Task => Controllers::of(&[Controller::Memory, Controller::Pids]),
             Purpose::Container | Purpose::Observed => Controllers::NONE,
-        };
-        // A v2 group counts processor time and can be frozen and killed whether or not it has controllers.
-        if hierarchy.layout() == Layout::Legacy {
-            required.insert(Freezer);
-            if self == Purpose::Task {
-                required.insert(Cpuacct);
-            }
         }
-        required
+    }
+
+    /// What it must have in addition where there is no v2 group, which counts processor time and can be frozen and killed
+    /// without any controller.
+    pub(super) fn without_v2(self) -> Controllers {
+        match self {
+            Purpose::Task => Controllers::of(&[Controller::Freezer, Controller::Cpuacct]),
+            Purpose::Container | Purpose::Observed => Controllers::of(&[Controller::Freezer]),
+        }
     }
 
     /// The controllers that a group has if they can be had.
@@ -108,7 +108,10 @@ fn assemble(
     made: &mut Made,
 ) -> Result<Cgroup> {
     let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-    let mut required = plan::controllers(&writes).or(purpose.required(hierarchy));
+    let mut required = plan::controllers(&writes).or(purpose.required());
+    if hierarchy.v2.is_none() {
+        required = required.or(purpose.without_v2());
+    }
     if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
         required.insert(Controller::Devices);
     }
@@ -119,9 +122,9 @@ fn assemble(
         let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
         match make_v2(tree, path, of_v2, optional, existing, made) {
             Ok(group) => groups.push(group),
-            // The tree beside the v1 controllers may be root's alone: then the freezer does its part.
+            // The tree beside the v1 controllers may be root's alone: then v1 does its part.
             Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
-                required.insert(Controller::Freezer);
+                required = required.or(purpose.without_v2());
             }
             Err(error) => return Err(error),
         }

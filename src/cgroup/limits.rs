@@ -104,12 +104,63 @@ impl Cgroup {
         Ok(())
     }
 
-    /// What a file says now, as a write that says it again. Files of several lines (throttles) have no one value
-    /// and are left as far as they got.
+    /// What a file says now, as a write that says it again.
     fn old_value(&self, write: &Write) -> Option<Write> {
         let text = target(self, write).ok()?.directory.read(&write.file).ok()?;
-        let value = text.trim();
-        let single = !value.is_empty() && !value.contains('\n');
-        single.then(|| Write { value: value.to_owned(), ..write.clone() })
+        Some(Write { value: restoring(&write.file, &write.value, &text), ..write.clone() })
+    }
+}
+
+/// What must be written to `file` to get back to `text` after `value` was written.
+fn restoring(file: &str, value: &str, text: &str) -> String {
+    let key = value.split(' ').next().unwrap_or_default();
+    let of_key = |key: &str| text.lines().find(|line| line.split(' ').next() == Some(key));
+    match file {
+        "memory.oom_control" => {
+            of_key("oom_kill_disable").and_then(|line| line.split(' ').nth(1)).unwrap_or("0").to_owned()
+        }
+        // A line a device, and none for one without a limit.
+        "io.max" => of_key(key).map_or(format!("{key} rbps=max wbps=max riops=max wiops=max"), str::to_owned),
+        "rdma.max" => of_key(key).map_or(format!("{key} hca_handle=max hca_object=max"), str::to_owned),
+        _ if key.contains(':') && file.starts_with("io.") => {
+            of_key(key).map_or(format!("{key} default"), str::to_owned)
+        }
+        _ if key.contains(':') => of_key(key).map_or(format!("{key} 0"), str::to_owned),
+        _ if text.lines().count() > 1 => {
+            // The default of a file that has devices too (`io.weight`).
+            of_key("default").map_or_else(|| value.to_owned(), str::to_owned)
+        }
+        // An empty list of processors is what the parent has; it is said by an empty line, since an empty write says nothing.
+        _ if text.trim().is_empty() => "\n".to_owned(),
+        _ => text.trim().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::restoring;
+
+    #[test]
+    fn what_a_file_said_can_be_said_again() {
+        for (file, value, text, expected) in [
+            ("memory.max", "5", "max\n", "max"),
+            ("cpu.max", "1000 100000", "50000 100000\n", "50000 100000"),
+            ("cpuset.cpus", "0", "\n", "\n"),
+            ("memory.oom_control", "1", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "0"),
+            ("io.max", "8:0 rbps=1", "", "8:0 rbps=max wbps=max riops=max wiops=max"),
+            ("io.max", "8:0 rbps=1", "8:16 rbps=9\n8:0 rbps=2 wbps=max\n", "8:0 rbps=2 wbps=max"),
+            ("io.weight", "50", "default 100\n8:0 70\n", "default 100"),
+            ("io.bfq.weight", "8:0 50", "default 100\n", "8:0 default"),
+            ("blkio.throttle.read_bps_device", "8:0 5", "8:16 7\n", "8:0 0"),
+            ("blkio.throttle.read_bps_device", "8:0 5", "8:0 7\n", "8:0 7"),
+            (
+                "rdma.max",
+                "mlx5_0 hca_handle=1",
+                "mlx5_0 hca_handle=max hca_object=max\n",
+                "mlx5_0 hca_handle=max hca_object=max",
+            ),
+        ] {
+            assert_eq!(restoring(file, value, text), expected, "{file}={value} over {text:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Which limits cannot be enforced here, found out before anything is made.
 
-use super::controller::Controller;
+use super::controller::{Controller, Controllers};
 use super::create::Purpose;
 use super::hierarchy::{Hierarchy, Layout, Tree, is_ours};
 use super::plan::{self, Missing, Write};
@@ -31,7 +31,11 @@ impl Hierarchy {
                 refusals.push(refusal);
             }
         };
-        for controller in purpose.required(self).iter() {
+        let mut required = purpose.required();
+        if self.v2.as_ref().is_none_or(|tree| tree.delegated().is_none()) {
+            required = required.or(purpose.without_v2());
+        }
+        for controller in required.iter() {
             add(self.refuse_controller(controller, name_of(controller, "")));
         }
         if !limits.devices.is_empty() {
@@ -68,7 +72,7 @@ impl Hierarchy {
         }
         let reason = format!("the controller `{name}` is not given to `{}`", base.display());
         // At the root the kernel offers all it has; below it a parent, in practice systemd, withholds it.
-        let fix = if base == tree.mount { self.fix_missing(controller) } else { fix_delegate(name) };
+        let fix = if base == tree.mount { self.fix_missing(controller) } else { fix_delegate(name, &base) };
         refuse(reason, fix)
     }
 
@@ -90,7 +94,7 @@ impl Hierarchy {
             Some(tree) => tree,
             None => self.v2.as_ref()?,
         };
-        let sample = sample_group(tree)?;
+        let sample = sample_group(tree, write.controller?)?;
         if sample.join(&write.file).exists() {
             return None;
         }
@@ -101,6 +105,10 @@ impl Hierarchy {
             Missing::NoSwap => "boot with the kernel parameter swapaccount=1".to_owned(),
             _ => "use a kernel that has this limit".to_owned(),
         };
+        // Another task's group may have gone meanwhile, and its files with it: that says nothing.
+        if !sample.join("cgroup.procs").exists() {
+            return None;
+        }
         Some(Refusal { limit, reason: format!("the kernel has no `{}`", write.file), fix })
     }
 
@@ -127,18 +135,22 @@ fn name_of(controller: Controller, file: &str) -> &'static str {
     }
 }
 
-/// A group that has the files a new one will have. The root lacks many; any group below it has them all.
-fn sample_group(tree: &Tree) -> Option<PathBuf> {
+/// A group that has the files a new one will have; none if there is none to be found. The root lacks many of them.
+fn sample_group(tree: &Tree, controller: Controller) -> Option<PathBuf> {
     let own = tree.own_directory();
-    if own != tree.mount && tree.controllers.is_empty() {
-        return None;
+    let is_v2 = tree.controllers.is_empty();
+    let has = |group: &Path| {
+        // On v2 a group has a controller's files only if it was given the controller.
+        let given = || std::fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
+        !is_v2 || Controllers::parse_v2(&given()).has(controller)
+    };
+    if own != tree.mount && has(&own) {
+        return Some(own);
     }
-    if own != tree.mount { Some(own) } else { first_child(&own) }
-}
-
-fn first_child(directory: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(directory).ok()?;
-    entries.flatten().find(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+    let entries = std::fs::read_dir(&tree.mount).ok()?.flatten();
+    let mut groups =
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
+    groups.find(|group| has(group))
 }
 
 /// Whether there is any swap that a container could use.
@@ -147,15 +159,23 @@ pub(super) fn has_swap() -> bool {
     std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 
-/// What an ordinary user does to be given a subtree.
+/// What is done about a group that may not be made.
 pub(super) fn fix_permission() -> String {
-    if Path::new("/run/systemd/system").exists() && !rustix::process::geteuid().is_root() {
-        "systemd-run --user --scope -p Delegate=yes brig …".to_owned()
-    } else {
-        "run as root, or have root chown a group to you and start you in a child of it".to_owned()
-    }
+    let has_systemd = Path::new("/run/systemd/system").exists();
+    let fix = match (rustix::process::geteuid().is_root(), has_systemd) {
+        (true, _) => {
+            "mount the cgroup file system writable; inside a container, give that a group of its own to manage"
+        }
+        (false, true) => "systemd-run --user --scope -p Delegate=yes brig …",
+        (false, false) => "run as root, or have root chown a group to you and start you in a child of it",
+    };
+    fix.to_owned()
 }
 
-fn fix_delegate(controller: &str) -> String {
-    format!("add `{controller}` to Delegate= of user@.service, and log in again")
+fn fix_delegate(controller: &str, base: &Path) -> String {
+    if base.components().any(|name| name.as_os_str().to_string_lossy().starts_with("user@")) {
+        format!("add `{controller}` to Delegate= of user@.service, and log in again")
+    } else {
+        format!("add `{controller}` to Delegate= of the unit, or hand it down in `{}`", base.join("..").display())
+    }
 }

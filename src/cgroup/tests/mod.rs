@@ -1,6 +1,7 @@
 //! Real groups on this machine: each test makes its own below the groups that this process is in, and leaves none.
 
 mod attacks;
+mod layouts;
 pub(crate) mod support;
 
 use super::*;
@@ -203,29 +204,29 @@ fn a_record_opens_the_same_groups_and_finds_strays() {
 }
 
 #[test]
+fn a_process_enters_by_itself_through_the_files_that_it_is_given() {
+    let Some(place) = Place::new("enter") else { return };
+    let group = place.create(Purpose::Task, &Resources::default());
+    let v1: Vec<_> = group.groups.iter().filter(|group| !group.is_v2).collect();
+    let files = group.join_files().unwrap();
+    assert_eq!(files.len(), v1.len());
+    for (file, group) in files.into_iter().zip(v1) {
+        let mut child = std::process::Command::new("/bin/sh");
+        let mut child = child.args(["-c", "echo 0 >&0; exec sleep 60"]).stdin(file).spawn().unwrap();
+        let pid = child.id().to_string();
+        support::until("it has entered", || group.directory.get("cgroup.procs").unwrap().trim() == pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    // On v2 it is born inside.
+    assert_eq!(group.clone_into().is_some(), group.v2().is_some());
+}
+
+#[test]
 fn a_container_without_limits_costs_one_group() {
     let Some(place) = Place::new("cheap") else { return };
     let group = place.create(Purpose::Container, &Resources::default());
     assert_eq!(group.groups.len(), 1);
-}
-
-#[test]
-fn what_can_be_enforced_here_is_not_refused() {
-    let Some(place) = Place::new("refusals") else { return };
-    let hierarchy = place.hierarchy();
-    let limits = memory(megabytes(64));
-    assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
-    // As if nothing but the rest were mounted.
-    let mut place = place;
-    place.without_v1(Controller::Memory);
-    place.without_v2();
-    let refusals = place.hierarchy().refusals(Purpose::Task, &limits).unwrap();
-    let refusal = refusals.iter().find(|each| each.limit == "memory").unwrap();
-    assert_eq!(refusal.reason, "no controller `memory` is mounted");
-    assert_eq!(refusal.fix, "boot with the kernel parameters cgroup_enable=memory swapaccount=1");
-    let error = place.try_create(Purpose::Task, &limits).unwrap_err();
-    assert_eq!(error.kind(), crate::error::Kind::LimitUnenforceable, "{error}");
-    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
@@ -330,59 +331,4 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     group.kill().unwrap();
     child.wait();
     group.remove().map_err(crate::error::Error::from).unwrap();
-}
-
-#[test]
-fn a_group_that_is_given_away_can_be_filled_by_its_new_owner() {
-    if !needs_root("to give a group away") {
-        return;
-    }
-    let Some(place) = Place::new("give") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
-    group.give_to(65534).unwrap();
-    let Some(v2) = group.v2().map(|group| group.directory.path().to_path_buf()) else {
-        support::skip("to give a group away: needs cgroup v2");
-        return;
-    };
-    let try_as_owner = |path: &std::path::Path| {
-        let mut command = std::process::Command::new("/bin/mkdir");
-        std::os::unix::process::CommandExt::uid(&mut command, 65534);
-        command.arg(path).stderr(std::process::Stdio::null()).status().unwrap().success()
-    };
-    assert!(try_as_owner(&v2.join("child")));
-    assert!(!try_as_owner(&v2.parent().unwrap().join(format!("{}-beside", place.id()))));
-    use std::os::unix::fs::MetadataExt;
-    let owner = |file: &str| std::fs::metadata(v2.join(file)).unwrap().uid();
-    assert_eq!((owner("cgroup.procs"), owner("cgroup.freeze")), (65534, 0));
-    group.remove().map_err(crate::error::Error::from).unwrap();
-}
-
-#[test]
-fn an_ordinary_user_passes_the_same_tests_in_groups_that_were_given_to_him() {
-    if !support::is_first_run() || !needs_root("to give groups to a user") {
-        return;
-    }
-    let Some(place) = Place::new("user") else { return };
-    let group = place.create(Purpose::Observed, &Resources::default());
-    group.give_to(65534).unwrap();
-    // No more than systemd-run or an administrator's script would give away.
-    for (_, path) in group.record().paths() {
-        for file in ["", "cgroup.procs", "tasks"] {
-            let _ = std::os::unix::fs::chown(path.join(file), Some(65534), None);
-        }
-    }
-    let (status, output) = support::run_again(Some(&group), "user");
-    assert_eq!(status, "exit 0", "{output}");
-    assert!(output.contains("a_memory_hog_is_killed_and_counted ... ok"), "{output}");
-    assert!(!output.contains("SKIP groups of"), "{output}");
-}
-
-#[test]
-fn the_same_holds_where_there_is_no_v2_tree() {
-    if !support::is_first_run() || Hierarchy::probe().unwrap().layout() == Layout::Unified {
-        return support::skip("the legacy layout: needs v1 controllers");
-    }
-    let (status, output) = support::run_again(None, "legacy");
-    assert_eq!(status, "exit 0", "{output}");
-    assert!(output.contains("a_storm_of_forks_is_killed_to_the_last_process ... ok"), "{output}");
 }
