@@ -34,7 +34,7 @@ impl Cgroup {
         let before = self.groups.len();
         for tree in &hierarchy.v1 {
             if !tree.controllers.and(v1).is_empty() {
-                self.groups.push(make::make_v1(tree, path, Existing::Refuse, &mut made)?);
+                self.groups.push(make::make_v1(tree, path, Existing::Unused, &mut made)?);
             }
         }
         for at in before..self.groups.len() {
