@@ -2,7 +2,7 @@
 
 use super::id::ContainerId;
 use super::record::{FIFO, Place, REPORT, Record, stat};
-use super::{Containers, prepare, socket};
+use super::{Containers, bundle, prepare, socket};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Purpose};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
@@ -89,7 +89,7 @@ impl Drop for Undo {
 impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
-        let (config, bytes) = config::load::load(&wish.bundle)?;
+        let (config, bytes) = bundle::read(&wish.bundle)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         check_terminal(process.terminal, wish)?;

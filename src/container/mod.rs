@@ -3,6 +3,7 @@
 //! In: a [`spec::Container`](crate::spec::Container) and a [`Place`]. Out: a [`Running`] container, and after it nothing.
 //! Each thing that is made registers its undoing before the next is made: [`Running`] and what it holds undo on drop.
 
+mod bundle;
 mod check;
 mod create;
 mod delete;
