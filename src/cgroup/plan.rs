@@ -88,16 +88,6 @@ pub(crate) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> 
     Ok(plan.0)
 }
 
-/// What the unified hierarchy must be told.
-pub(crate) fn writes_v2(limits: &Resources) -> Result<Vec<Write>> {
-    writes(limits, |_| false)
-}
-
-/// What v1 hierarchies must be told, all controllers being theirs.
-pub(crate) fn writes_v1(limits: &Resources) -> Result<Vec<Write>> {
-    writes(limits, |_| true)
-}
-
 /// The controllers that the writes need.
 pub(crate) fn controllers(writes: &[Write]) -> Controllers {
     writes.iter().filter_map(|write| write.controller).collect()
@@ -170,6 +160,14 @@ fn check_file_name(word: &str) -> Result<()> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    fn writes_v2(limits: &Resources) -> Result<Vec<Write>> {
+        writes(limits, |_| false)
+    }
+
+    fn writes_v1(limits: &Resources) -> Result<Vec<Write>> {
+        writes(limits, |_| true)
+    }
 
     pub(crate) fn show(writes: &[Write]) -> String {
         writes.iter().map(|write| format!("{}={}", write.file, write.value)).collect::<Vec<_>>().join(", ")
