@@ -25,13 +25,20 @@ mod store;
 mod tree;
 mod wire;
 
-pub(crate) use apply::{Applied, Conflict, Difference, LeftOut, Options, Why, apply, leads_out};
+pub(crate) use apply::{Options, Why, apply};
 pub(crate) use collect::{Limits, Workspace, collect};
-pub(crate) use diff::{Binary, DiffOptions, Diffed, diff};
+pub(crate) use diff::{Binary, DiffOptions, diff};
 pub(crate) use overlay::Form;
-pub(crate) use path::{Raw, TreePath, escape};
-pub(crate) use record::{Base, Change, Changes, Content, Entry, Node, Reason, Skipped};
-pub(crate) use runnable::{Runnable, runnable};
+pub(crate) use record::{Change, Changes, Entry, Node};
+pub(crate) use runnable::runnable;
+
+#[cfg(test)]
+use {
+    apply::{Applied, Difference, leads_out},
+    diff::Diffed,
+    path::{Raw, TreePath, escape},
+    record::{Base, Content, Reason},
+};
 
 #[cfg(test)]
 mod apply_tests;

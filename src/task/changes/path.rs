@@ -4,10 +4,7 @@
 //! can be read back without loss and that no terminal acts upon; JSON and every message use that form.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::ffi::OsStr;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 /// The longest path that the kernel takes in one call (PATH_MAX, with its NUL).
 const LONGEST: usize = 4095;
@@ -58,10 +55,6 @@ impl TreePath {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
-    }
-
-    pub(crate) fn as_path(&self) -> &Path {
-        Path::new(OsStr::from_bytes(&self.0))
     }
 
     /// The components, outermost first; there is at least one.
