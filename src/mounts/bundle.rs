@@ -143,6 +143,7 @@ pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Re
     let dev = true_directory(root, Path::new("/dev"))?;
     let flags =
         OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = if crate::sys::weaken::is_off("console-link") { flags - OFlags::NOFOLLOW } else { flags };
     let place = openat(&dev, "console", flags, Mode::from_raw_mode(0o620)).failing(Kind::Mount, step)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(terminal, "", flags).failing(Kind::Mount, step)?;

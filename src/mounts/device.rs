@@ -1,11 +1,12 @@
 //! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
 //! (CVE-2026-41579, CVE-2026-88264).
 
-use super::apply::{attach, clone_tree, own, real_directory, symlink};
+use super::apply::{attach, clone_tree, real_directory, symlink};
 use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::DEVICES;
-use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use crate::sys::weaken;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,12 @@ const LINKS: [(&str, &str); 4] = [
 
 /// Makes the default devices (unless the caller has one of the same path), the caller's, and the links.
 pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Result<()> {
-    let dev = real_directory(root, Path::new("/dev"))?;
+    let dev = if weaken::is_off("true-dev") {
+        rustix::fs::openat(root, "dev", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .failing(Kind::Mount, || "open `/dev`")?
+    } else {
+        real_directory(root, Path::new("/dev"))?
+    };
     for default in DEVICES {
         let at = Path::new("/dev").join(default.name);
         if !devices.iter().any(|each| each.at == at) {
@@ -94,7 +100,8 @@ fn same(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
         .failing(Kind::Mount, || "look at what is there")?;
     let number = rustix::fs::makedev(node.major, node.minor);
     let is_device = node.kind != FileType::Fifo;
-    if FileType::from_raw_mode(found.st_mode) != node.kind || is_device && found.st_rdev != number {
+    let differs = FileType::from_raw_mode(found.st_mode) != node.kind || is_device && found.st_rdev != number;
+    if differs && !weaken::is_off("device-check") {
         return Err(Error::new(Kind::Mount, "the root has something else of that name").hint("mount a tmpfs at `/dev`"));
     }
     Ok(())
@@ -109,12 +116,11 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
         return Err(Error::new(Kind::Mount, format!("the host's `{}` is another device", node.at.display())));
     }
     let tree = clone_tree(CWD, &node.at)?;
-    let flags = rustix::fs::OFlags::CREATE
-        | rustix::fs::OFlags::EXCL
-        | rustix::fs::OFlags::NOFOLLOW
-        | rustix::fs::OFlags::CLOEXEC;
-    let place = rustix::fs::openat(directory, name, flags | rustix::fs::OFlags::WRONLY, Mode::from_raw_mode(0o644))
+    let flags = OFlags::CREATE
+        | OFlags::EXCL
+        | OFlags::NOFOLLOW
+        | OFlags::CLOEXEC;
+    let place = rustix::fs::openat(directory, name, flags | OFlags::WRONLY, Mode::from_raw_mode(0o644))
         .failing(Kind::Mount, || "make a place for the host's device")?;
-    let _ = own;
     attach(&tree, place.as_fd())
 }

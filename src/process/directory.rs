@@ -24,11 +24,8 @@ pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     }
 }
 
-/// Makes `path` with all that is missing on the way to it, inside the root that this process has entered.
-pub(super) fn make(path: &Path) -> Result<()> {
-    match std::fs::DirBuilder::new().recursive(true).create(path) {
-        Ok(()) => Ok(()),
-        // A read-only root, or no right to make it: entering it says what is the matter.
-        Err(_) => Ok(()),
-    }
+/// Makes `path` with all that is missing on the way to it, inside the root that this process has entered. Where it cannot be made (the root is
+/// read-only), entering it says so.
+pub(super) fn make(path: &Path) {
+    let _ = std::fs::DirBuilder::new().recursive(true).create(path);
 }

@@ -48,6 +48,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         listening = filter(&command.seccomp, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
     close(preserved, managed, parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    if managed.is_some() {
+        directory::make(&command.directory); // as root of the container: its user may not
+    }
     let entered = rustix::process::chdir(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
     give_streams(stdio, managed, identity.uid);
@@ -156,7 +159,8 @@ fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
         let Ok(status) = rustix::fs::fstat(stream) else { continue };
         let kind = rustix::fs::FileType::from_raw_mode(status.st_mode);
-        if status.st_uid != uid && (kind == rustix::fs::FileType::Fifo || rustix::termios::isatty(stream)) {
+        let ours = kind == rustix::fs::FileType::Fifo || rustix::termios::isatty(stream);
+        if status.st_uid != uid && (ours || sys::weaken::is_off("stream-check")) {
             let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
         }
     }

@@ -1,0 +1,248 @@
+//! What has been done to runtimes (the catalogue's numbers are in the comments), each once against the program as it is and once against the
+//! weakened build, where the attack must succeed: a test that could not fail would prove nothing.
+
+use crate::support::{Lab, eventually};
+use serde_json::json;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Runs `attack` on the strong build, and again on the weakened one with `name` off; it returns whether it got through.
+fn attempt(name: &'static str, attack: impl Fn(&mut Lab) -> bool) {
+    let Some(mut lab) = Lab::new() else { return };
+    assert!(!attack(&mut lab), "the attack got through");
+    drop(lab);
+    let Some(mut lab) = Lab::new() else { return };
+    if lab.weaken(name).is_some() {
+        assert!(attack(&mut lab), "without `{name}` the attack does not get through either: it proves nothing");
+    }
+}
+
+#[test]
+fn our_executable_cannot_be_overwritten_from_inside() {
+    // T-03, CVE-2019-5736
+    attempt("own-executable", |lab| {
+        let copy = lab.path().join("brig");
+        assert!(std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&copy).status().unwrap().success());
+        let length = std::fs::metadata(&copy).unwrap().len();
+        for set in ["bounding", "effective", "permitted"] {
+            lab.config["process"]["capabilities"][set] = json!(["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]);
+        }
+        let line = "exec 9</proc/1/exe || exit 1; (for i in $(seq 100); do echo evil > /proc/self/fd/9 && break; sleep 0.05; done; touch /done) > /dev/null 2>&1 &";
+        lab.config["hooks"] = json!({"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin"]}]});
+        lab.args(&["sleep", "30"]);
+        for verb in ["create", "start"] {
+            let command = lab.command(&[verb, &lab.id]);
+            let mut own = std::process::Command::new(&copy);
+            own.args(command.get_args()).current_dir(lab.path()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let quiet = || std::process::Stdio::null();
+            assert!(own.stdin(quiet()).stdout(quiet()).stderr(quiet()).status().unwrap().success(), "{verb}");
+        }
+        eventually("the attack is over", || lab.root("/done").exists());
+        std::fs::metadata(&copy).unwrap().len() != length
+    });
+}
+
+#[test]
+fn proc_is_mounted_on_a_true_directory_only() {
+    // T-05, CVE-2019-19921, CVE-2023-28642
+    for place in ["proc", "sys"] {
+        attempt("true-proc", |lab| {
+            std::fs::create_dir(lab.root("/evil")).unwrap();
+            std::fs::remove_dir(lab.root(place)).unwrap();
+            symlink("/evil", lab.root(place)).unwrap();
+            for key in ["maskedPaths", "readonlyPaths"] {
+                lab.config["linux"].as_object_mut().unwrap().remove(key);
+            }
+            lab.unmount("/sys/fs/cgroup");
+            lab.args(&["true"]).run().status == 0
+        });
+    }
+}
+
+#[test]
+fn a_leaked_directory_of_the_host_is_no_way_out() {
+    // T-10, CVE-2024-21626: as working directory, and as the way to a program
+    attempt("descriptors,working-directory", |lab| {
+        std::fs::write(lab.path().join("canary"), "host").unwrap();
+        lab.config["process"]["cwd"] = json!("/proc/self/fd/9");
+        lab.sh("cat canary");
+        leaking(lab)
+    });
+    attempt("descriptors", |lab| {
+        assert!(std::process::Command::new("cp").arg(lab.root("/bin/busybox")).arg(lab.path().join("cat")).status().unwrap().success());
+        lab.args(&["/proc/self/fd/9/cat", "/proc/self/fd/9/canary"]);
+        std::fs::write(lab.path().join("canary"), "host").unwrap();
+        leaking(lab)
+    });
+    let Some(mut lab) = Lab::new() else { return };
+    for number in 3..40 {
+        for path in [format!("/proc/self/fd/{number}"), format!("/proc/1/fd/{number}")] {
+            lab.config["process"]["cwd"] = json!(path);
+            assert_ne!(lab.args(&["true"]).run().status, 0, "{path}");
+        }
+    }
+}
+
+/// Runs the container with descriptor 9 open on the bundle, which is outside of its root.
+fn leaking(lab: &Lab) -> bool {
+    let command = lab.command(&["run", &lab.id]);
+    let mut wrapped = std::process::Command::new("/bin/sh");
+    wrapped.args(["-c", "exec 9<.; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+    wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(lab.path());
+    crate::support::finish(&mut wrapped).out == "host"
+}
+
+#[test]
+fn a_false_null_device_masks_nothing_and_so_is_refused() {
+    // T-11, CVE-2025-31133
+    attempt("device-check,null-device", |lab| {
+        for place in ["/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"] {
+            lab.unmount(place);
+        }
+        symlink("/proc/sys/kernel/core_pattern", lab.root("/dev/null")).unwrap();
+        lab.config["linux"]["maskedPaths"] = json!(["/proc/keys"]);
+        lab.config["linux"].as_object_mut().unwrap().remove("readonlyPaths");
+        lab.args(&["true"]).run().status == 0
+    });
+}
+
+#[test]
+fn a_console_that_is_a_link_makes_nothing_on_the_host() {
+    // T-12, T-17, CVE-2025-52565, CVE-2026-88264
+    attempt("console-link", |lab| {
+        for place in ["/dev", "/dev/shm", "/dev/mqueue"] {
+            lab.unmount(place);
+        }
+        symlink("../../canary", lab.root("/dev/console")).unwrap();
+        lab.config["process"]["terminal"] = json!(true);
+        lab.args(&["true"]).run();
+        lab.path().join("canary").exists()
+    });
+}
+
+#[test]
+fn a_dev_that_is_a_link_changes_nothing_on_the_host() {
+    // T-16, CVE-2026-41579
+    attempt("true-dev", |lab| {
+        for place in ["/dev", "/dev/pts", "/dev/shm", "/dev/mqueue"] {
+            lab.unmount(place);
+        }
+        let host = lab.path().join("hostdir");
+        std::fs::create_dir(&host).unwrap();
+        std::fs::write(host.join("ptmx"), "canary").unwrap();
+        std::fs::remove_dir(lab.root("/dev")).unwrap();
+        symlink("../hostdir", lab.root("/dev")).unwrap();
+        lab.args(&["true"]).run();
+        let changed = |path: PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes != b"canary") || !host.join("ptmx").is_file();
+        changed(host.join("ptmx"))
+    });
+}
+
+#[test]
+fn a_file_of_the_host_on_a_standard_stream_keeps_its_owner() {
+    // T-18, CVE-2026-88265
+    attempt("stream-check", |lab| {
+        let file = lab.path().join("input");
+        std::fs::write(&file, "x").unwrap();
+        lab.config["process"]["user"]["uid"] = json!(1000);
+        lab.args(&["true"]);
+        let mut command = lab.command(&["run", &lab.id]);
+        assert!(command.stdin(std::fs::File::open(&file).unwrap()).status().unwrap().success());
+        std::fs::metadata(&file).unwrap().uid() != 0
+    });
+}
+
+#[test]
+fn a_read_only_root_is_so_whatever_the_image_ships() {
+    // T-19, CVE-2026-115521
+    attempt("read-only-root", |lab| {
+        lab.unmount("/proc");
+        for key in ["maskedPaths", "readonlyPaths"] {
+            lab.config["linux"].as_object_mut().unwrap().remove(key);
+        }
+        std::fs::create_dir_all(lab.root("/proc/self/fd")).unwrap();
+        for number in 0..40 {
+            symlink("/tmp", lab.root(&format!("/proc/self/fd/{number}"))).unwrap();
+        }
+        lab.config["root"]["readonly"] = json!(true);
+        lab.sh("echo x > /written").run();
+        lab.root("/written").exists()
+    });
+}
+
+#[test]
+fn masked_paths_are_masked() {
+    attempt("masks", |lab| {
+        lab.config["linux"]["maskedPaths"] = json!(["/etc"]);
+        lab.sh("cat /etc/passwd").run().out.contains("root")
+    });
+}
+
+#[test]
+fn no_capability_comes_along_that_was_not_given() {
+    // T-08, CVE-2022-29162
+    attempt("capabilities", |lab| {
+        lab.config["process"]["capabilities"] = json!({});
+        !lab.sh("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status").run().out.lines().all(|line| line.ends_with("0000000000000000"))
+    });
+}
+
+#[test]
+fn a_bind_destination_that_is_a_link_stays_inside() {
+    // CVE-2021-30465 without the race: the destination and what is missing on the way to it
+    let Some(mut lab) = Lab::new() else { return };
+    let canary = lab.path().join("canary");
+    std::fs::create_dir(&canary).unwrap();
+    symlink(&canary, lab.root("/out")).unwrap();
+    symlink("../../../../../../../../../..", lab.root("/up")).unwrap();
+    let source = lab.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let up = format!("/up{}/deep", canary.display());
+    for destination in ["/out/made", &up] {
+        lab.config["mounts"].as_array_mut().unwrap().truncate(7);
+        lab.mount(destination, "bind", source.to_str().unwrap(), &["bind"]);
+        lab.args(&["true"]).run();
+        assert_eq!(std::fs::read_dir(&canary).unwrap().count(), 0, "{destination}");
+    }
+}
+
+#[test]
+fn a_racing_link_never_leads_a_mount_to_the_host() {
+    // T-06, CVE-2021-30465, CVE-2024-45310: a destination that is a directory and a link in turn, in a directory shared with the attacker
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let Some(mut lab) = Lab::new() else { return };
+    let (canary, source) = (lab.path().join("canary"), lab.path().join("source"));
+    std::fs::create_dir(&canary).unwrap();
+    std::fs::create_dir(&source).unwrap();
+    std::fs::create_dir_all(lab.root("/shared/a")).unwrap();
+    symlink(&canary, lab.root("/shared/b")).unwrap();
+    lab.mount("/shared/a/made", "bind", source.to_str().unwrap(), &["bind"]).args(&["true"]);
+    let (one, other) = (lab.root("/shared/a"), lab.root("/shared/b"));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                rustix::fs::renameat_with(rustix::fs::CWD, &one, rustix::fs::CWD, &other, exchange).unwrap();
+            }
+        });
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while std::time::Instant::now() < end {
+            lab.run(); // it may fail, but not do this:
+            assert_eq!(std::fs::read_dir(&canary).unwrap().count(), 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let _: &Path = &canary;
+}
+
+#[test]
+fn groups_of_a_sibling_cannot_be_entered() {
+    // T-21: `/foo` is no prefix of `/foobar`
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]).start();
+    let sibling = format!("../{}x", lab.id);
+    for path in ["..", "../..", sibling.as_str(), "/../x", "a/../../x"] {
+        assert_eq!(lab.brig(&["exec", "--cgroup", path, &lab.id, "true"]).failed_with("bad sub cgroup path").status, 255, "{path}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Bad input: a clear error, no panic, and nothing left (the lab's drop looks).
+
+use crate::support::Lab;
+use serde_json::json;
+use std::fs;
+
+#[test]
+fn a_broken_config_is_refused() {
+    let Some(lab) = Lab::new() else { return };
+    let path = lab.path().join("config.json");
+    let whole = lab.config.to_string();
+    let deep = format!("{{\"mounts\":{}", "[".repeat(200_000));
+    let huge = format!("{{\"x\":\"{}\"}}", "a".repeat(100 << 20));
+    let cases = [
+        ("", "EOF"),
+        ("{", "EOF"),
+        (&whole[..whole.len() / 2], "EOF"),
+        ("null", "invalid type"),
+        ("[]", "invalid"),
+        ("{}", "`ociVersion`"),
+        (r#"{"ociVersion":"9.0.0"}"#, "this runtime knows version 1"),
+        (r#"{"process":{"args":"x"}}"#, "invalid type"),
+        (r#"{"linux":{"namespaces":[{"type":"moon"}]}}"#, "unknown variant"),
+        (&deep, "recursion limit"),
+        (&huge, "longer than"),
+    ];
+    for (text, words) in cases {
+        let mut command = lab.command(&["create", &lab.id]);
+        fs::write(&path, text).unwrap();
+        crate::support::finish(&mut command).failed_with(words);
+    }
+    let mut command = lab.command(&["create", &lab.id]);
+    fs::remove_file(&path).unwrap();
+    crate::support::finish(&mut command).failed_with("config.json");
+}
+
+#[test]
+fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["later"] = json!({"a": [1]});
+    lab.config["linux"]["later"] = json!(1);
+    lab.args(&["true"]).run().succeeded();
+    let good = lab.config.clone();
+    for (pointer, value, words) in [
+        ("/root/path", json!("missing"), "No such file or directory"),
+        ("/process/cwd", json!("relative"), "absolute"),
+        ("/process/args", json!([]), "args must not be empty"),
+        ("/process/args", json!(["a\u{0}b"]), "NUL"),
+        ("/linux/rootfsPropagation", json!("sideways"), "rootfsPropagation"),
+        ("/linux/cgroupsPath", json!("/a/../../b"), "cgroup path"),
+        ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 0, "size": 1}]), "USER namespace"),
+        ("/linux/seccomp", json!({"defaultAction": "SCMP_ACT_MOON"}), "unknown variant"),
+        ("/process/scheduler", json!({"policy": "SCHED_MOON"}), "SCHED_MOON"),
+        ("/linux/personality", json!({"domain": "MOON"}), "MOON"),
+    ] {
+        lab.config = good.clone();
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        lab.config.pointer_mut(parent).unwrap()[name] = value;
+        lab.create().failed_with(words);
+    }
+    lab.config = good;
+}
+
+#[test]
+fn a_record_that_is_torn_or_from_another_version_is_named_and_can_be_swept_away() {
+    let Some(mut lab) = Lab::new() else { return };
+    let place = lab.path().join("records").join(&lab.id);
+    lab.args(&["true"]).run().succeeded();
+    for text in ["{", "", r#"{"version": 99}"#] {
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("state.json"), text).unwrap();
+        lab.on(&["state"]).failed_with("state.json");
+        assert!(lab.brig(&["list"]).err.contains("load container"));
+        lab.on(&["delete"]).failed_with("state.json");
+        lab.on(&["delete", "--force"]).succeeded();
+        assert!(!place.exists());
+    }
+}
+
+#[test]
+fn a_bundle_that_vanishes_after_create_is_not_missed() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]).create().succeeded();
+    let config = lab.path().join("config.json");
+    let words = |verb: &[&str]| {
+        let mut command = lab.command(verb);
+        fs::remove_file(&config).unwrap();
+        crate::support::finish(&mut command)
+    };
+    words(&["start", &lab.id]).succeeded();
+    assert_eq!(words(&["exec", &lab.id, "echo", "in"]).succeeded().out, "in\n");
+}
+
+#[test]
+fn a_group_with_processes_in_it_is_not_taken_over() {
+    let Some(mut first) = Lab::new() else { return };
+    let name = format!("/{}-shared", first.id);
+    first.config["linux"]["cgroupsPath"] = json!(name);
+    first.args(&["sleep", "100"]).start();
+    let Some(mut second) = Lab::new() else { return };
+    second.config["linux"]["cgroupsPath"] = json!(name);
+    second.args(&["true"]).create().failed_with("container's cgroup is not empty: 1 process(es) found");
+}

@@ -1,0 +1,192 @@
+//! The verbs, their errors and exit statuses, as runc's callers know them.
+
+use crate::support::{Lab, eventually};
+use serde_json::{Value, json};
+
+#[test]
+fn a_container_goes_through_its_life() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["annotations"] = json!({"k": "v"});
+    lab.args(&["sleep", "100"]);
+    lab.create().succeeded();
+    let state = lab.state();
+    assert_eq!((&state["status"], &state["annotations"]["k"], &state["owner"]), (&json!("created"), &json!("v"), &json!("root")));
+    lab.on(&["start"]).succeeded();
+    assert_eq!(lab.status(), "running");
+    lab.on(&["start"]).failed_with("cannot start an already running container");
+    lab.on(&["pause"]).succeeded();
+    assert_eq!(lab.status(), "paused");
+    lab.exec("true").failed_with("cannot exec in a paused container (use --ignore-paused to override)");
+    lab.on(&["resume"]).succeeded();
+    lab.on(&["resume"]).failed_with("container not paused");
+    lab.on(&["delete"]).failed_with("that is not stopped: running");
+    lab.brig(&["kill", &lab.id, "KILL"]).succeeded();
+    eventually("it stops", || lab.status() == "stopped");
+    assert_eq!(lab.state()["pid"], json!(0));
+    lab.on(&["kill"]).failed_with("container not running");
+    lab.on(&["kill", "--all"]).succeeded();
+    assert_eq!(lab.exec("true").failed_with("cannot exec in a stopped container").status, 255);
+    lab.on(&["start"]).failed_with("cannot start a container that has stopped");
+    lab.on(&["delete"]).succeeded();
+    lab.on(&["delete"]).failed_with("container does not exist");
+    lab.on(&["delete", "--force"]).succeeded();
+    lab.on(&["state"]).failed_with("container does not exist");
+    lab.on(&["kill"]).failed_with("container does not exist");
+}
+
+#[test]
+fn the_exit_status_of_run_is_the_programs() {
+    let Some(mut lab) = Lab::new() else { return };
+    for (line, status) in [("exit 0", 0), ("exit 7", 7), ("ulimit -t 1; while :; do :; done", 137), ("kill -9 $$; exit 3", 3)] {
+        assert_eq!(lab.sh(line).run().status, status, "{line}");
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_fails_at_create_with_runcs_words() {
+    let Some(mut lab) = Lab::new() else { return };
+    std::fs::write(lab.root("/etc/file"), "x").unwrap();
+    for (program, words) in [
+        ("nope", "exec: \"nope\": executable file not found in $PATH"),
+        ("/nope", "exec: \"/nope\": stat /nope: no such file or directory"),
+        ("/etc", "exec: \"/etc\": is a directory"),
+        ("/etc/file", "exec: \"/etc/file\": permission denied"),
+        ("/etc/file/x", "exec: \"/etc/file/x\": stat /etc/file/x: not a directory"),
+    ] {
+        lab.args(&[program]).create().failed_with("unable to start container process: ").failed_with(&words.replace('"', "\\\""));
+        lab.on(&["state"]).failed_with("container does not exist");
+    }
+    lab.args(&["sleep", "10"]).start();
+    let done = lab.brig(&["exec", &lab.id, "nope"]);
+    assert_eq!(done.failed_with("executable file not found in $PATH").status, 255);
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+}
+
+#[test]
+fn what_cannot_be_executed_after_all_fails_at_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut lab) = Lab::new() else { return };
+    std::fs::write(lab.root("/bin/script"), "#!/no/interpreter\n").unwrap();
+    std::fs::set_permissions(lab.root("/bin/script"), PermissionsExt::from_mode(0o755)).unwrap();
+    lab.args(&["/bin/script"]).create().succeeded();
+    lab.on(&["start"]).failed_with("No such file or directory");
+    eventually("it stops", || lab.status() == "stopped");
+}
+
+#[test]
+fn an_id_is_used_once_and_flags_are_taken_after_it_too() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]);
+    lab.create().succeeded();
+    lab.create().failed_with("container with given ID already exists");
+    assert_eq!(lab.status(), "created");
+    let bundle = lab.path().to_str().unwrap().to_owned();
+    lab.brig(&["delete", &lab.id, "--force"]).succeeded();
+    let mut command = lab.command(&["create", &lab.id, "--bundle", &bundle, "-pid-file=pid"]);
+    assert!(command.current_dir("/").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    std::fs::remove_file("/pid").unwrap();
+}
+
+#[test]
+fn the_pid_file_is_bare_digits() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]);
+    let mut command = lab.command(&["create", "--pid-file", "pid", &lab.id]);
+    assert!(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    let text = std::fs::read_to_string(lab.path().join("pid")).unwrap();
+    assert_eq!(text.parse::<i64>().unwrap(), lab.state()["pid"].as_i64().unwrap());
+}
+
+#[test]
+fn a_log_of_json_has_one_line_for_a_failure() {
+    let Some(lab) = Lab::new() else { return };
+    let done = lab.brig(&["--log", "log", "--log-format=json", "state", "missing"]);
+    let log = std::fs::read_to_string(lab.path().join("log")).unwrap();
+    let line: Value = serde_json::from_str(&log).unwrap();
+    assert_eq!((&line["level"], &line["msg"]), (&json!("error"), &json!("container does not exist")));
+    assert_eq!((done.status, done.err.as_str()), (1, "container does not exist\n"));
+    lab.brig(&["--log-format=xml", "list"]).failed_with("invalid log-format");
+}
+
+#[test]
+fn ids_that_could_lead_out_of_the_directory_are_refused() {
+    // T-24
+    let Some(lab) = Lab::new() else { return };
+    let long = "x".repeat(1025);
+    for id in ["../x", "a/b", "", ".", "..", "a\nb", "a b", long.as_str()] {
+        for verb in ["create", "state", "start", "delete", "run"] {
+            lab.brig(&[verb, id]).failed_with("invalid container ID format");
+        }
+    }
+}
+
+#[test]
+fn lists_are_tables_json_and_names() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.brig(&["list"]).failed_with("records"); // named, and not there
+    lab.args(&["sleep", "100"]).start();
+    let table = lab.brig(&["list"]).out;
+    assert!(table.starts_with("ID ") && table.contains(&format!("{} ", lab.id)), "{table}");
+    assert_eq!(lab.brig(&["list", "-q"]).out.trim(), lab.id);
+    let json: Value = serde_json::from_str(&lab.brig(&["list", "--format=json"]).out).unwrap();
+    assert_eq!(json[0]["status"], json!("running"));
+    let pids: Vec<i64> = serde_json::from_str(&lab.on(&["ps", "--format", "json"]).out).unwrap();
+    assert_eq!(pids, [lab.state()["pid"].as_i64().unwrap()]);
+    assert!(lab.on(&["ps"]).out.contains("sleep 100"));
+}
+
+#[test]
+fn exec_has_the_containers_process_and_what_the_command_line_says() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["process"]["env"] = json!(["PATH=/bin", "A=1"]);
+    lab.args(&["sleep", "100"]).start();
+    let done = lab.brig(&["exec", "-u", "1000:77", "-g", "5", "-e", "B=2", "--cwd", "/tmp", &lab.id, "sh", "-c", "id; pwd; echo $A$B$HOME"]);
+    assert_eq!(done.out, "uid=1000(user) gid=77 groups=5\n/tmp\n12/home/user\n");
+    assert_eq!(lab.brig(&["exec", &lab.id, "sh", "-c", "exit 9"]).status, 9);
+    assert_eq!(lab.exec("kill -9 $$").status, 137);
+    let caps = lab.brig(&["exec", "--cap", "CAP_NET_ADMIN", &lab.id, "grep", "Cap", "/proc/self/status"]).out;
+    assert!(caps.contains("CapInh:\t0000000000000000") && caps.contains("CapPrm:\t0000000020001420"), "{caps}"); // T-08
+    let process = json!({"args": ["sh", "-c", "echo $HOME; id -u"], "cwd": "/", "user": {"uid": 1000}, "env": ["PATH=/bin"]});
+    std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
+    assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "/home/user\n1000\n");
+    // Its streams are the detached process's, so they are not ours to wait for.
+    let mut command = lab.command(&["exec", "-d", "--pid-file", "pid", &lab.id, "sleep", "50"]);
+    assert!(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    let pid: i64 = std::fs::read_to_string(lab.path().join("pid")).unwrap().parse().unwrap();
+    let pids: Vec<i64> = serde_json::from_str(&lab.on(&["ps", "-f", "json"]).out).unwrap();
+    assert!(pids.contains(&pid));
+}
+
+#[test]
+fn limits_are_updated_and_what_is_used_is_told() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 100});
+    lab.args(&["sleep", "100"]).start();
+    let read = |lab: &Lab, file: &str| lab.exec(&format!("cat /sys/fs/cgroup/{file}")).succeeded().out.trim().to_owned();
+    assert_eq!(read(&lab, "pids/pids.max"), "100");
+    lab.on(&["update", "--memory=64m", "--pids-limit", "50"]).succeeded();
+    assert_eq!((read(&lab, "pids/pids.max").as_str(), read(&lab, "memory/memory.limit_in_bytes").as_str()), ("50", "67108864"));
+    let mut command = lab.command(&["update", "--resources=-", &lab.id]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), br#"{"pids":{"limit":40}}"#).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(read(&lab, "pids/pids.max"), "40");
+    let stats: Value = serde_json::from_str(&lab.on(&["events", "--stats"]).out).unwrap();
+    assert_eq!((&stats["type"], &stats["data"]["pids"]["limit"]), (&json!("stats"), &json!(40)));
+}
+
+#[test]
+fn what_callers_ask_before_anything_else_is_answered() {
+    let done = crate::support::finish(crate::support::program().arg("features").env_clear());
+    let features: Value = serde_json::from_str(&done.out).unwrap();
+    assert!(done.err.is_empty() && features["mountOptions"].as_array().unwrap().contains(&json!("rro")));
+    assert_eq!(features["annotations"]["org.opencontainers.runc.checkpoint.enabled"], json!("false"));
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("runc");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_brig"), &link).unwrap();
+    let version = crate::support::finish(std::process::Command::new(link).arg("--version")).out;
+    assert!(version.starts_with("runc version ") && version.contains("\ncommit: ") && version.contains("\nspec: 1.3.0"), "{version}");
+    for arguments in [["checkpoint", "--help"].as_slice(), &["checkpoint", "x"], &["restore", "x"]] {
+        assert_ne!(crate::support::finish(crate::support::program().args(arguments)).status, 0);
+    }
+}

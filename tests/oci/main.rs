@@ -1,0 +1,12 @@
+//! End-to-end tests of the OCI runtime: real bundles, real containers, and what the kernel says about them. `support` has the bundle and the
+//! commands; run all with `cargo test --test oci`, or one by its name.
+//!
+//! Attacks are in `attacks`, each shown to succeed on the weakened build. `docker` starts a Docker daemon of its own on a private socket.
+
+mod attacks;
+mod config;
+mod docker;
+mod hostile;
+mod lifecycle;
+mod sockets;
+mod support;

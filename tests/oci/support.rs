@@ -1,0 +1,256 @@
+//! A bundle with a busybox root, the commands that act on it, and the proof that nothing of it is left.
+
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A bundle, a directory for records, and a name that no other test has.
+pub struct Lab {
+    directory: tempfile::TempDir,
+    /// What config.json says; written anew by every command.
+    pub config: Value,
+    /// The container's name.
+    pub id: String,
+    /// The protection that is switched off, if one is.
+    pub weakened: Option<&'static str>,
+}
+
+/// How a command of ours ended.
+pub struct Done {
+    /// Its exit status; 128 and more for a signal.
+    pub status: i32,
+    /// What it wrote.
+    pub out: String,
+    /// What it complained of.
+    pub err: String,
+}
+
+/// Says that the running test cannot run here.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "SKIP {}: {why}", thread.name().unwrap_or("a test"));
+}
+
+impl Lab {
+    /// For root, on a machine with a static busybox.
+    pub fn new() -> Option<Lab> {
+        if !rustix::process::geteuid().is_root() {
+            skip("needs root");
+            return None;
+        }
+        let Some(busybox) = busybox() else {
+            skip("needs busybox-static");
+            return None;
+        };
+        let directory = tempfile::Builder::new().prefix("brig-oci-").tempdir().unwrap();
+        let root = directory.path().join("rootfs");
+        for name in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        // By another process: a copy that we write ourselves could be busy when a child of another test has it open.
+        assert!(Command::new("cp").arg(&busybox).arg(root.join("bin/busybox")).status().unwrap().success());
+        let listed = Command::new(&busybox).arg("--list").output().unwrap();
+        for name in String::from_utf8(listed.stdout).unwrap().lines().filter(|name| *name != "busybox") {
+            std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
+        }
+        std::fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n").unwrap();
+        let written = program().args(["spec", "--bundle"]).arg(directory.path()).status().unwrap();
+        assert!(written.success());
+        let mut config: Value = serde_json::from_slice(&std::fs::read(directory.path().join("config.json")).unwrap()).unwrap();
+        config["process"]["terminal"] = json!(false);
+        config["root"]["readonly"] = json!(false);
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let id = format!("t{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        Some(Lab { directory, config, id, weakened: None })
+    }
+
+    /// The bundle's directory.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A path below the container's root, as the host has it.
+    pub fn root(&self, path: &str) -> PathBuf {
+        self.path().join("rootfs").join(path.trim_start_matches('/'))
+    }
+
+    /// Says what the container runs.
+    pub fn args(&mut self, args: &[&str]) -> &mut Lab {
+        self.config["process"]["args"] = json!(args);
+        self
+    }
+
+    /// Says that it runs a line of shell.
+    pub fn sh(&mut self, line: &str) -> &mut Lab {
+        self.args(&["/bin/sh", "-c", line])
+    }
+
+    /// Adds a namespace.
+    pub fn namespace(&mut self, kind: &str) -> &mut Lab {
+        self.config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": kind}));
+        self
+    }
+
+    /// Takes a namespace away.
+    pub fn without(&mut self, kind: &str) -> &mut Lab {
+        self.config["linux"]["namespaces"].as_array_mut().unwrap().retain(|each| each["type"] != kind);
+        self
+    }
+
+    /// Adds a mount.
+    pub fn mount(&mut self, destination: &str, kind: &str, source: &str, options: &[&str]) -> &mut Lab {
+        let mount = json!({"destination": destination, "type": kind, "source": source, "options": options});
+        self.config["mounts"].as_array_mut().unwrap().push(mount);
+        self
+    }
+
+    /// Takes a mount away.
+    pub fn unmount(&mut self, destination: &str) -> &mut Lab {
+        self.config["mounts"].as_array_mut().unwrap().retain(|each| each["destination"] != destination);
+        self
+    }
+
+    /// Gives the container a user namespace in which its root is nobody.
+    pub fn user_namespace(&mut self) -> &mut Lab {
+        self.namespace("user");
+        let map = json!([{"containerID": 0, "hostID": 700_000, "size": 65_536}]);
+        self.config["linux"]["uidMappings"] = map.clone();
+        self.config["linux"]["gidMappings"] = map;
+        self
+    }
+
+    /// Switches one protection off; `None` says (and skips) that this is not the build for it.
+    pub fn weaken(&mut self, name: &'static str) -> Option<&mut Lab> {
+        if !cfg!(feature = "weakened") {
+            skip("the control needs --features weakened");
+            return None;
+        }
+        self.weakened = Some(name);
+        Some(self)
+    }
+
+    /// A command of brig's on this lab's records.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        std::fs::write(self.path().join("config.json"), self.config.to_string()).unwrap();
+        let mut command = program();
+        command.arg("--root").arg(self.path().join("records")).args(arguments).current_dir(self.path()).stdin(Stdio::null());
+        if let Some(name) = self.weakened {
+            command.env("BRIG_WEAKEN", name);
+        }
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn brig(&self, arguments: &[&str]) -> Done {
+        finish(&mut self.command(arguments))
+    }
+
+    /// The same with this lab's container after the verb and its options.
+    pub fn on(&self, arguments: &[&str]) -> Done {
+        self.brig(&[arguments, &[&self.id]].concat())
+    }
+
+    /// `brig run` in the foreground.
+    pub fn run(&self) -> Done {
+        self.on(&["run"])
+    }
+
+    /// `brig create`, its streams away from ours: what holds them open is the container.
+    pub fn create(&self) -> Done {
+        let log = self.path().join("create.log");
+        let mut command = self.command(&["--log", log.to_str().unwrap(), "create", &self.id]);
+        let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        let err = std::fs::read_to_string(&log).unwrap_or_default();
+        Done { status: status.code().unwrap(), out: String::new(), err }
+    }
+
+    /// Creates and starts it.
+    pub fn start(&self) {
+        self.create().succeeded();
+        self.on(&["start"]).succeeded();
+    }
+
+    /// `brig exec` of a line of shell.
+    pub fn exec(&self, line: &str) -> Done {
+        self.brig(&["exec", &self.id, "/bin/sh", "-c", line])
+    }
+
+    /// The status of the container.
+    pub fn status(&self) -> String {
+        self.state()["status"].as_str().unwrap().to_owned()
+    }
+
+    /// Its whole state.
+    pub fn state(&self) -> Value {
+        let done = self.on(&["state"]);
+        done.succeeded();
+        serde_json::from_str(&done.out).unwrap()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.weakened = None;
+        let deleted = self.brig(&["delete", "--force", &self.id]);
+        if std::thread::panicking() {
+            return;
+        }
+        deleted.succeeded();
+        let records = self.path().join("records");
+        let left: Vec<_> = std::fs::read_dir(records).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+        assert!(left.is_empty(), "records are left: {left:?}");
+        let groups = finish(Command::new("find").args(["/sys/fs/cgroup", "-name", &self.id])).out;
+        assert!(groups.is_empty(), "groups are left: {groups}");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let ours = self.path().to_str().unwrap();
+        assert!(!mounts.contains(ours), "mounts of the host were made: {mounts}");
+    }
+}
+
+impl Done {
+    /// Panics unless it ended well.
+    pub fn succeeded(&self) -> &Done {
+        assert_eq!(self.status, 0, "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    /// Panics unless it failed and said this.
+    pub fn failed_with(&self, words: &str) -> &Done {
+        assert_ne!(self.status, 0, "it did not fail: {}", self.out);
+        assert!(self.err.contains(words), "`{words}` is not in: {}", self.err);
+        self
+    }
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Done {
+    use std::os::unix::process::ExitStatusExt;
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    Done {
+        status: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// The program under test.
+pub fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_brig"))
+}
+
+/// A busybox that needs no libraries.
+pub fn busybox() -> Option<PathBuf> {
+    ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from).into_iter().find(|path| path.exists())
+}
+
+/// Waits until `condition` holds; panics with `what` after ten seconds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "not within ten seconds: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
