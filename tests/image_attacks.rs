@@ -3,6 +3,13 @@
 //! Each row is one image of tests/image/make.py. Rows that must be refused name the reason; the others must unpack with the
 //! canary whole. Where a guard is one switch, the same image is shown to succeed on a weakened build.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails, also within its helpers"
+)]
+
 #[path = "image/support.rs"]
 mod support;
 

@@ -1,5 +1,12 @@
 //! Pull and push against a real registry (docker-registry): plain, with a password, with a token server, and on bad days.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails, also within its helpers"
+)]
+
 #[path = "image/support.rs"]
 mod support;
 

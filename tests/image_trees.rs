@@ -1,5 +1,12 @@
 //! What an image unpacks to, compared with what others make of it: umoci, and overlayfs itself over the store's layers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails, also within its helpers"
+)]
+
 #[path = "image/support.rs"]
 mod support;
 

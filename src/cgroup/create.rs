@@ -18,6 +18,7 @@ pub(crate) enum Purpose {
     /// A task: memory, tasks and processor time are measured, whatever is limited.
     Task,
     /// A container: only what is limited, and what freezing and killing need.
+    #[cfg_attr(not(test), allow(dead_code, reason = "Docker and containerd read the groups of all that they start"))]
     Container,
     /// A container whose caller reads the groups itself, as Docker's and containerd's statistics do: every controller
     /// that counts something.
@@ -84,6 +85,7 @@ impl Cgroup {
 
     /// The same where systemd has made the group at `path` already, with `pid` in it: what systemd does not manage (other
     /// v1 controllers) is made beside it, and what it cannot express is written.
+    #[cfg(test)] // until `container` calls the systemd driver
     pub(crate) fn adopt(
         hierarchy: &Hierarchy,
         path: &CgroupPath,

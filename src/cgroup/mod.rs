@@ -28,6 +28,8 @@ mod plan_v2;
 mod record;
 mod refusal;
 mod stats;
+// Complete and tested against a bus and the real systemd; `container` refuses `--systemd-cgroup` until it calls it, so only tests are built with it.
+#[cfg(test)]
 pub(crate) mod systemd;
 mod usage;
 mod widen;
@@ -36,18 +38,18 @@ mod widen;
 pub(crate) mod tests;
 
 pub(crate) use create::Purpose;
-pub(crate) use hierarchy::{Hierarchy, Layout};
+pub(crate) use hierarchy::Hierarchy;
+#[cfg(test)]
+pub(crate) use hierarchy::Layout;
 pub(crate) use join::enter;
 pub(crate) use path::CgroupPath;
-pub(crate) use record::{Leftover as Remains, Record, leftovers, remove_leftover};
+pub(crate) use record::{Record, leftovers, remove_leftover};
 pub(crate) use refusal::Refusal;
-pub(crate) use stats::Stats;
 pub(crate) use usage::{Evidence, Usage};
-
-pub(crate) use devices::DeviceControl;
 
 use controller::Controller;
 use create::Group;
+use devices::DeviceControl;
 
 /// The groups of one container: at most one for each hierarchy.
 #[derive(Debug)]
@@ -68,6 +70,7 @@ impl Cgroup {
     }
 
     /// How far the device rules went when this was created.
+    #[cfg(test)]
     pub(crate) fn devices(&self) -> DeviceControl {
         self.devices
     }

@@ -34,15 +34,6 @@ pub(crate) struct Usage {
     pub writes: Option<u64>,
 }
 
-impl Usage {
-    /// Keeps the highest values seen, for kernels that have no file with the peak (v2 before 5.19 and 6.1).
-    pub(crate) fn keep_peaks(&mut self, earlier: &Usage) {
-        let highest = |values: [Option<u64>; 3]| values.into_iter().flatten().max();
-        self.memory_peak = highest([self.memory_peak, self.memory_current, earlier.memory_peak]);
-        self.pids_peak = highest([self.pids_peak, self.pids_current, earlier.pids_peak]);
-    }
-}
-
 /// Proof of a limit that was hit, counted by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Evidence {
@@ -202,12 +193,5 @@ mod unit {
             sum_io_v1("254:0 Read 5\n254:0 Write 6\n254:0 Sync 7\n254:0 Total 11\n254:16 Read 1\nTotal 11\n"),
             (6, 6)
         );
-    }
-
-    #[test]
-    fn a_peak_never_sinks() {
-        let mut now = Usage { memory_current: Some(5), pids_current: Some(3), ..Usage::default() };
-        now.keep_peaks(&Usage { memory_peak: Some(9), pids_peak: Some(2), ..Usage::default() });
-        assert_eq!((now.memory_peak, now.pids_peak), (Some(9), Some(3)));
     }
 }

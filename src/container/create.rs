@@ -10,7 +10,7 @@ use crate::mounts::bundle::Entry;
 use crate::process::{
     self, BuildHooks, Command, First, Gate, Managed, Message, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
-use crate::spec::config::{self, Config, check};
+use crate::spec::config::{Config, check};
 use crate::spec::state::{State, Status};
 use crate::sys::attributes::take_descriptor;
 use crate::{hooks, seccomp};
@@ -53,7 +53,6 @@ pub struct Created {
     pub(super) place: Rc<Place>,
     pub(super) record: Record,
     pub(super) config: Config,
-    pub(super) spawned: Spawned,
     /// The terminal's master, where no console socket got it.
     pub(super) console: Option<std::os::fd::OwnedFd>,
     /// What was passed over, in sentences.
@@ -89,6 +88,10 @@ impl Drop for Undo {
 impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
+        if wish.systemd_cgroup {
+            return Err(Error::new(Kind::Cgroup, "cgroups made by systemd are not supported yet")
+                .hint("let the caller make them itself, such as dockerd --exec-opt native.cgroupdriver=cgroupfs"));
+        }
         let (config, bytes) = bundle::read(&wish.bundle)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
@@ -109,7 +112,7 @@ impl Containers {
         let path = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
         let cgroup_path = CgroupPath::parse(path)?;
         let resources = prepare::resources(&config);
-        let (namespaces, user_namespace) = prepare::namespaces(&config);
+        let (namespaces, user_namespace) = prepare::namespaces(&config)?;
 
         let place = Rc::new(Place::make(&self.root, id)?);
         let mut undo = Undo { place, cgroup: None, spawned: None, kept: false };
@@ -203,10 +206,9 @@ fn take_apart(
     console: Option<std::os::fd::OwnedFd>,
     warnings: Vec<String>,
 ) -> Result<Created> {
-    let spawned = undo.spawned.take().ok_or_else(|| Error::new(Kind::Internal, "a container without a process"))?;
     undo.kept = true;
     let place = Rc::clone(&undo.place);
-    Ok(Created { place, record, config, spawned, console, warnings })
+    Ok(Created { place, record, config, console, warnings })
 }
 
 /// Callers tell by these words that it was the container's process and not ours.
@@ -312,7 +314,7 @@ fn converse(
 /// Sets the limits of a process that may not do so itself: in a user namespace of its own nobody can raise a hard limit.
 pub(super) fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     for (resource, limit) in limits {
-        prlimit(Pid::from_raw(pid), *resource, limit.clone())
+        prlimit(Pid::from_raw(pid), *resource, *limit)
             .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
     }
     Ok(())

@@ -19,7 +19,7 @@ pub fn features() -> Value {
         "linux": {
             "namespaces": NamespaceKind::ALL.map(NamespaceKind::word),
             "capabilities": capabilities,
-            "cgroup": {"v1": true, "v2": true, "systemd": true, "systemdUser": true, "rdma": true},
+            "cgroup": {"v1": true, "v2": true, "systemd": false, "systemdUser": false, "rdma": true},
             "seccomp": {
                 "enabled": true,
                 "actions": Action::ALL.iter().map(|each| each.word()).collect::<Vec<_>>(),

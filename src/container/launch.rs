@@ -124,10 +124,10 @@ impl Users {
         let mut helpers = vec![helper];
         for shown in shown(spec) {
             let userns = match shown {
-                Shown::AsStored => continue,
-                Shown::AsInside => copy()?,
-                Shown::AsUsers { uid, gid } if (uid, gid) == (spec.command.uid, spec.command.gid) => copy()?,
-                Shown::AsUsers { uid, gid } => {
+                Shown::Stored => continue,
+                Shown::Inside => copy()?,
+                Shown::Users { uid, gid } if (uid, gid) == (spec.command.uid, spec.command.gid) => copy()?,
+                Shown::Users { uid, gid } => {
                     let maps = Maps {
                         uid: ns::swapped(base, size, uid, spec.command.uid),
                         gid: ns::swapped(base, size, gid, spec.command.gid),

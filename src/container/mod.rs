@@ -29,7 +29,7 @@ pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
 pub(crate) use place::Place;
 pub(crate) use possible::{Possible, possible};
-pub(crate) use running::{Removal, Running};
+pub(crate) use running::Running;
 
 pub use create::{Created, Creation};
 pub use exec::{Executed, Execution};

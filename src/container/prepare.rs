@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The namespaces of the container, and its user namespace.
-pub(super) fn namespaces(config: &Config) -> (Namespaces, UserNamespace) {
+pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)> {
     let mut plan = Namespaces::default();
     let mut user = UserNamespace::Callers;
     for namespace in &config.linux.namespaces {
@@ -31,7 +31,10 @@ pub(super) fn namespaces(config: &Config) -> (Namespaces, UserNamespace) {
                     gid: lines(&config.linux.gid_mappings),
                 });
             }
-            (NamespaceKind::User, false) => user = UserNamespace::Joined(namespace.path.clone().into()),
+            (NamespaceKind::User, false) => {
+                return Err(Error::new(Kind::Spec, "joining a user namespace by its path is not supported yet")
+                    .hint("leave `path` out of the user namespace and give `uidMappings` and `gidMappings`"));
+            }
             (NamespaceKind::Cgroup, true) => plan.cgroup = true,
             // Offsets must be written before somebody is in the namespace, so that one is made by the parent.
             (NamespaceKind::Time, true) if !config.linux.time_offsets.is_empty() => {
@@ -43,7 +46,7 @@ pub(super) fn namespaces(config: &Config) -> (Namespaces, UserNamespace) {
             (kind, false) => plan.joined.push((kind, namespace.path.clone().into())),
         }
     }
-    (plan, user)
+    Ok((plan, user))
 }
 
 fn lines(maps: &[IdMapping]) -> Vec<IdMap> {

@@ -56,11 +56,6 @@ impl Running {
         }
     }
 
-    /// The pid of the container's first process, in our PID namespace.
-    pub(crate) fn pid(&self) -> i32 {
-        self.spawned.pid
-    }
-
     /// Readable when the container has something to say.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.spawned.channel()

@@ -37,10 +37,11 @@ impl Containers {
 
 /// A frozen process of a v1 group does not even die of SIGKILL before it is thawed.
 fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
-    if status == Status::Paused && signal == Signal::KILL {
-        if let Some(group) = &record.cgroup {
-            Cgroup::open(group)?.thaw()?;
-        }
+    if status == Status::Paused
+        && signal == Signal::KILL
+        && let Some(group) = &record.cgroup
+    {
+        Cgroup::open(group)?.thaw()?;
     }
     Ok(())
 }

@@ -62,7 +62,10 @@ fn open_gate(place: &Place) -> Result<()> {
     loop {
         match poll(&mut [PollFd::new(&gate, PollFlags::empty())], None) {
             Err(Errno::INTR) => {}
-            other => break drop(other.failing(Kind::State, step)?),
+            other => {
+                other.failing(Kind::State, step)?;
+                break;
+            }
         };
     }
     let report = place.path.join(REPORT);

@@ -9,7 +9,9 @@ use std::path::Path;
 
 /// A held lock; dropping it releases it. A child that inherits the descriptor would hold it too, so it is close-on-exec.
 #[derive(Debug)]
-pub(crate) struct Lock(File);
+pub(crate) struct Lock {
+    _file: File,
+}
 
 /// What an attempt at a lock found.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl Lock {
             }
         }
         .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
-        Ok(Lock(file))
+        Ok(Lock { _file: file })
     }
 
     /// Looks at the lock of `path`, and takes it if it is free. Never makes the file: whoever only looks leaves nothing.
@@ -44,15 +46,10 @@ impl Lock {
             Err(error) => return Err(error),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Attempt::Taken(Lock(file))),
+            Ok(()) => Ok(Attempt::Taken(Lock { _file: file })),
             Err(Errno::WOULDBLOCK) => Ok(Attempt::Held),
             Err(errno) => Err(errno).failing(Kind::Store, || format!("lock `{}`", path.display())),
         }
-    }
-
-    /// The locked file itself, for those who keep a line in it.
-    pub(crate) fn file(&self) -> &File {
-        &self.0
     }
 }
 

@@ -116,10 +116,7 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
         return Err(Error::new(Kind::Mount, format!("the host's `{}` is another device", node.at.display())));
     }
     let tree = clone_tree(CWD, &node.at)?;
-    let flags = OFlags::CREATE
-        | OFlags::EXCL
-        | OFlags::NOFOLLOW
-        | OFlags::CLOEXEC;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let place = rustix::fs::openat(directory, name, flags | OFlags::WRONLY, Mode::from_raw_mode(0o644))
         .failing(Kind::Mount, || "make a place for the host's device")?;
     attach(&tree, place.as_fd())

@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub disk: Option<Pending>,
     /// Who [`Owner::Administrator`] is.
     pub administrator: Ids,
-    /// Who [`Owner::User`] is.
+    /// Who the command runs as.
     pub user: Ids,
     /// The user namespaces whose mappings show files as other owners' ([`Shown`]); none where all ids are one.
     pub mappings: Vec<(Shown, OwnedFd)>,
@@ -39,7 +39,6 @@ impl Plan {
     pub(super) fn ids(&self, owner: Owner) -> Ids {
         match owner {
             Owner::Administrator => self.administrator,
-            Owner::User => self.user,
         }
     }
 

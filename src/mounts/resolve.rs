@@ -6,7 +6,7 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -95,13 +95,6 @@ pub(crate) fn host_directory(path: &Path) -> Result<OwnedFd> {
 /// The type of what a descriptor names.
 pub(crate) fn file_type(descriptor: impl AsFd) -> Result<FileType> {
     let status = rustix::fs::fstat(descriptor).failing(Kind::Mount, || "read a file's type")?;
-    Ok(FileType::from_raw_mode(status.st_mode))
-}
-
-/// The type of what is at `path` of the host.
-pub(crate) fn host_file_type(path: &Path) -> Result<FileType> {
-    let status = rustix::fs::statat(CWD, path, AtFlags::empty())
-        .failing(Kind::Mount, || format!("read the type of `{}`", path.display()))?;
     Ok(FileType::from_raw_mode(status.st_mode))
 }
 

@@ -42,7 +42,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         UserNamespace::Callers => {}
         UserNamespace::Born(maps) => ns::write_own_map(&maps)?,
         UserNamespace::Entered(userns) => inner = Some(userns),
-        UserNamespace::Mapped(_) | UserNamespace::Joined(_) => be_root_inside(parent)?,
+        UserNamespace::Mapped(_) => be_root_inside(parent)?,
     }
     identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
     join_cgroups(&plan.cgroup_tasks)?;

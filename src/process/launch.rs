@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Becomes the command, or says why not.
 pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
-    let Err(error) = recipe(&mut command, stdio, parent) else { exit(1) };
+    let Err(error) = recipe(&mut command, stdio, parent);
     parent.fail(&error);
     if let Some(gate) = command.managed.and_then(|managed| managed.gate) {
         gate.report(&error); // whoever opened the gate reads it there
@@ -113,7 +113,7 @@ impl Managed {
     /// Sets the limits that we may set; if one is above what we may, the parent sets them all.
     fn limit(&self, parent: &Channel) -> Result<()> {
         for (resource, limit) in &self.rlimits {
-            match setrlimit(*resource, limit.clone()) {
+            match setrlimit(*resource, *limit) {
                 Ok(()) => {}
                 Err(Errno::PERM) => {
                     parent.say(Tag::Limits)?;

@@ -15,7 +15,7 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ended`; for the OCI runtime: `Born`,
+/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ended`; for the OCI runtime:
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -31,8 +31,6 @@ pub(crate) enum Message {
     Listener(i32),
     /// Everything is prepared, and the command waits to be started.
     Ready,
-    /// Init was born of the process in between; its pidfd.
-    Born(OwnedFd),
     /// The answer of the parent: go on.
     Go,
     /// The command could not be started; why.
@@ -141,8 +139,6 @@ pub(crate) enum Tag {
     Listener = b'L',
     /// [`Message::Ready`].
     Ready = b'R',
-    /// [`Message::Born`].
-    Born = b'B',
     /// [`Message::Go`].
     Go = b'G',
     /// [`Message::Failed`].
@@ -157,7 +153,6 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
     match (*tag, descriptor) {
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
-        (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
         (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),
         (tag, None) if tag == Tag::Ready as u8 => Ok(Message::Ready),

@@ -131,8 +131,6 @@ pub(crate) enum UserNamespace {
     Callers,
     /// Born with the process; the parent, which may map any range, writes the maps. Everything is built inside it.
     Mapped(Maps),
-    /// One that exists, named by a path. A process in between joins it, and init is born of that.
-    Joined(PathBuf),
     /// Born with the process, mapping its one id; everything is built inside it. All that an ordinary user can have.
     Born(Maps),
     /// Made beforehand and entered when everything is built: mounts, network and cgroup namespaces then belong to the machine's root, and

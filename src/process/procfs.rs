@@ -31,7 +31,7 @@ impl Procfs {
                     rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;
                 let kind = fstatfs(&root).failing(Kind::Identity, || "look at `/proc`")?.f_type;
                 let status = rustix::fs::fstat(&root).failing(Kind::Identity, || "look at `/proc`")?;
-                if i64::from(kind) != PROC_MAGIC || status.st_ino != PROC_ROOT {
+                if kind != PROC_MAGIC || status.st_ino != PROC_ROOT {
                     return Err(Error::new(Kind::Identity, "`/proc` is not a procfs"));
                 }
                 Ok(Procfs(root))

@@ -88,7 +88,7 @@ impl Outcome {
     }
 
     /// The exit status of `brig task run`: the command's own where it ended by itself, else one per outcome (docs/errors.md).
-    pub fn exit_status(&self, ended: Option<Ended>, start_error: Option<Kind>) -> u8 {
+    pub(crate) fn exit_status(&self, ended: Option<Ended>, start_error: Option<Kind>) -> u8 {
         match self {
             Outcome::Succeeded => 0,
             Outcome::Timeout | Outcome::IdleTimeout => 124,

@@ -88,7 +88,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     };
     let mut steps = Vec::new();
     let root = match &options.rootfs {
-        Some(lower) => Root::Overlay { lower: lower.clone(), shown: Shown::AsInside },
+        Some(lower) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
         None => {
             steps.extend(system_steps(facts.system));
             Root::Empty
@@ -100,7 +100,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         source: Source::Host(from.clone()),
         at: at.clone(),
         attributes: Attributes::READ_ONLY,
-        shown: Shown::AsUsers { uid, gid },
+        shown: Shown::Users { uid, gid },
     }));
     if options.rootfs.is_none() {
         steps.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
@@ -120,7 +120,7 @@ fn system_steps(system: &System) -> Vec<Step> {
         source: Source::Host(path.clone()),
         at: path.clone(),
         attributes: Attributes::READ_ONLY,
-        shown: Shown::AsInside,
+        shown: Shown::Inside,
     };
     let file = |name: &str, content: String| Step::File {
         at: Path::new("/etc").join(name),
@@ -183,7 +183,7 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
         source: Source::Scratch(name),
         at: at.into(),
         attributes: Attributes::WRITABLE,
-        shown: Shown::AsStored,
+        shown: Shown::Stored,
     };
     let workspace = match &options.workspace {
         Workspace::Empty => bind(FILES, WORKSPACE),
@@ -192,7 +192,7 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
             changes: CHANGES,
             at: WORKSPACE.into(),
             attributes: Attributes::WRITABLE,
-            shown: Shown::AsUsers { uid: owner.0, gid: owner.1 },
+            shown: Shown::Users { uid: owner.0, gid: owner.1 },
         },
     };
     vec![bind("home", HOME), bind("tmp", "/tmp"), workspace]

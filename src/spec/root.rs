@@ -9,19 +9,17 @@ use std::path::PathBuf;
 pub(crate) enum Owner {
     /// User 0 of the container (where only one id is mapped: that one).
     Administrator,
-    /// The user that the command runs as.
-    User,
 }
 
 /// Whose a tree of files looks inside the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// As the mount has it.
-    AsStored,
+    Stored,
     /// Id n of the files as id n of the container.
-    AsInside,
-    /// Files of this owner of the host as the container's user's own, all others as with `AsInside`.
-    AsUsers {
+    Inside,
+    /// Files of this owner of the host as the container's user's own, all others as with `Inside`.
+    Users {
         /// User id on the host.
         uid: u32,
         /// Group id on the host.

@@ -73,14 +73,6 @@ pub(crate) fn can_clone() -> bool {
     result == -1 && last_errno() == Errno::INVAL
 }
 
-/// Sets `FD_CLOEXEC` on every descriptor from `first` up. close_range(2) with CLOSE_RANGE_CLOEXEC, kernel 5.11.
-pub(crate) fn cloexec_from(first: i32) -> Result<(), Errno> {
-    // SAFETY: only changes descriptor flags; no memory is passed.
-    check(unsafe {
-        libc::syscall(libc::SYS_close_range, first as libc::c_uint, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    })
-}
-
 /// Closes every descriptor from `first` up but those of `kept`. close_range(2), kernel 5.9.
 pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut kept: Vec<u32> = kept.iter().map(|each| each.as_raw_fd() as u32).filter(|each| *each >= first).collect();
@@ -94,12 +86,6 @@ pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errn
         start = number.map_or(libc::c_uint::MAX, |number| number + 1);
     }
     Ok(())
-}
-
-/// Makes a process whose parent is ours too, and so a sibling of the caller. clone3(2) with `CLONE_PARENT`; the kernel then wants no exit signal
-/// and uses the caller's.
-pub(crate) fn clone_sibling(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
-    start(flags | libc::CLONE_PARENT as u64, 0, cgroup)
 }
 
 /// Closes every descriptor but `kept`, which must be in rising order. close_range(2), kernel 5.9.

@@ -22,7 +22,7 @@ pub(crate) enum Call {
     MountSetattr,
     /// A number that no kernel has.
     #[cfg(test)]
-    NoSuchCall,
+    Unknown,
 }
 
 impl Call {
@@ -36,7 +36,7 @@ impl Call {
             Call::CloseRange => libc::SYS_close_range,
             Call::MountSetattr => libc::SYS_mount_setattr,
             #[cfg(test)]
-            Call::NoSuchCall => 0xFFFF,
+            Call::Unknown => 0xFFFF,
         }
     }
 }

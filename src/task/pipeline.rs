@@ -8,7 +8,6 @@ use super::record::{self, Record};
 use super::repository;
 use super::store::{Store, new_id};
 use crate::error::{Error, Result, Step};
-use crate::files;
 use crate::sandbox::{self, Cleanup, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
 use std::os::fd::BorrowedFd;
 use std::time::{Instant, SystemTime};

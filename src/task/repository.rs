@@ -115,6 +115,9 @@ fn name_of(path: &Path) -> String {
     format!("{plain}-{:016x}", hasher.finish())
 }
 
+/// Takes what a courier made out of its scratch file system.
+type Collect<'run> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'run;
+
 struct Courier<'run> {
     store: &'run Store,
     id: &'run str,
@@ -135,13 +138,7 @@ impl Courier<'_> {
         self.run("git \"$@\"", arguments, "", None)
     }
 
-    fn run(
-        &self,
-        script: &str,
-        arguments: &[&str],
-        commit: &str,
-        collect: Option<&mut dyn FnMut(BorrowedFd<'_>) -> Result<()>>,
-    ) -> Result<String> {
+    fn run(&self, script: &str, arguments: &[&str], commit: &str, collect: Option<&mut Collect<'_>>) -> Result<String> {
         let safe = SAFE.iter().flat_map(|setting| ["-c", setting]);
         let place_flag = if collect.is_some() { vec![] } else { vec!["-C", SOURCE] };
         let words =

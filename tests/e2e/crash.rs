@@ -25,7 +25,7 @@ impl Random {
 const SCRIPT: &str =
     "setsid sleep 60 & (sleep 60 &) ; echo x > file; head -c 100k /dev/zero > /tmp/filler; echo working; sleep 0.03";
 
-fn start<'lab>(lab: &'lab Lab, work: &std::path::Path) -> Started {
+fn start(lab: &Lab, work: &std::path::Path) -> Started {
     lab.task().args(["--dir".as_ref(), work.as_os_str()]).start_sh(SCRIPT)
 }
 

@@ -22,18 +22,23 @@ fn our_executable_cannot_be_overwritten_from_inside() {
     // T-03, CVE-2019-5736
     attempt("own-executable", |lab| {
         let copy = lab.path().join("brig");
-        assert!(std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&copy).status().unwrap().success());
+        assert!(
+            std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&copy).status().unwrap().success()
+        );
         let length = std::fs::metadata(&copy).unwrap().len();
         for set in ["bounding", "effective", "permitted"] {
             lab.config["process"]["capabilities"][set] = json!(["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]);
         }
         let line = "exec 9</proc/1/exe || exit 1; (for i in $(seq 100); do echo evil > /proc/self/fd/9 && break; sleep 0.05; done; touch /done) > /dev/null 2>&1 &";
-        lab.config["hooks"] = json!({"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin"]}]});
+        lab.config["hooks"] =
+            json!({"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin"]}]});
         lab.args(&["sleep", "30"]);
         for verb in ["create", "start"] {
             let command = lab.command(&[verb, &lab.id]);
             let mut own = std::process::Command::new(&copy);
-            own.args(command.get_args()).current_dir(lab.path()).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            own.args(command.get_args())
+                .current_dir(lab.path())
+                .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
             let quiet = || std::process::Stdio::null();
             assert!(own.stdin(quiet()).stdout(quiet()).stderr(quiet()).status().unwrap().success(), "{verb}");
         }
@@ -69,7 +74,14 @@ fn a_leaked_directory_of_the_host_is_no_way_out() {
         leaking(lab)
     });
     attempt("descriptors", |lab| {
-        assert!(std::process::Command::new("cp").arg(lab.root("/bin/busybox")).arg(lab.path().join("cat")).status().unwrap().success());
+        assert!(
+            std::process::Command::new("cp")
+                .arg(lab.root("/bin/busybox"))
+                .arg(lab.path().join("cat"))
+                .status()
+                .unwrap()
+                .success()
+        );
         lab.args(&["/proc/self/fd/9/cat", "/proc/self/fd/9/canary"]);
         std::fs::write(lab.path().join("canary"), "host").unwrap();
         leaking(lab)
@@ -133,7 +145,8 @@ fn a_dev_that_is_a_link_changes_nothing_on_the_host() {
         std::fs::remove_dir(lab.root("/dev")).unwrap();
         symlink("../hostdir", lab.root("/dev")).unwrap();
         lab.args(&["true"]).run();
-        let changed = |path: PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes != b"canary") || !host.join("ptmx").is_file();
+        let changed =
+            |path: PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes != b"canary") || !host.join("ptmx").is_file();
         changed(host.join("ptmx"))
     });
 }
@@ -183,7 +196,11 @@ fn no_capability_comes_along_that_was_not_given() {
     // T-08, CVE-2022-29162
     attempt("capabilities", |lab| {
         lab.config["process"]["capabilities"] = json!({});
-        !lab.sh("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status").run().out.lines().all(|line| line.ends_with("0000000000000000"))
+        !lab.sh("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status")
+            .run()
+            .out
+            .lines()
+            .all(|line| line.ends_with("0000000000000000"))
     });
 }
 
@@ -243,6 +260,10 @@ fn groups_of_a_sibling_cannot_be_entered() {
     lab.args(&["sleep", "100"]).start();
     let sibling = format!("../{}x", lab.id);
     for path in ["..", "../..", sibling.as_str(), "/../x", "a/../../x"] {
-        assert_eq!(lab.brig(&["exec", "--cgroup", path, &lab.id, "true"]).failed_with("bad sub cgroup path").status, 255, "{path}");
+        assert_eq!(
+            lab.brig(&["exec", "--cgroup", path, &lab.id, "true"]).failed_with("bad sub cgroup path").status,
+            255,
+            "{path}"
+        );
     }
 }

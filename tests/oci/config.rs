@@ -7,7 +7,16 @@ use serde_json::json;
 fn the_defaults_of_a_bundle_are_what_runc_gives() {
     let Some(mut lab) = Lab::new() else { return };
     let out = lab.sh("hostname; ls /dev; readlink /dev/fd; readlink /dev/ptmx; cat /proc/self/uid_map; grep -E 'CapEff|NoNew' /proc/self/status; umask; pwd; echo $HOME").run().out;
-    for part in ["brig\n", "full\n", "null\n", "/proc/self/fd\npts/ptmx\n", "0          0 4294967295", "CapEff:\t0000000020000420", "NoNewPrivs:\t1", "0022\n/\n/root\n"] {
+    for part in [
+        "brig\n",
+        "full\n",
+        "null\n",
+        "/proc/self/fd\npts/ptmx\n",
+        "0          0 4294967295",
+        "CapEff:\t0000000020000420",
+        "NoNewPrivs:\t1",
+        "0022\n/\n/root\n",
+    ] {
         assert!(out.contains(part), "{part} is not in {out}");
     }
 }
@@ -37,7 +46,9 @@ fn a_read_only_root_and_masks_hold() {
     lab.config["root"]["readonly"] = json!(true);
     lab.config["linux"]["maskedPaths"] = json!(["/proc/keys", "/sys/firmware", "/missing"]);
     lab.config["linux"]["readonlyPaths"] = json!(["/proc/sys", "/missing"]);
-    let out = lab.sh("touch /x; cat /proc/keys; ls /sys/firmware; echo 1 > /proc/sys/kernel/panic; touch /dev/x && echo dev").run();
+    let out = lab
+        .sh("touch /x; cat /proc/keys; ls /sys/firmware; echo 1 > /proc/sys/kernel/panic; touch /dev/x && echo dev")
+        .run();
     assert_eq!(out.out, "dev\n");
     assert!(out.err.contains("/x: Read-only") && out.err.contains("panic: Read-only"), "{}", out.err);
 }
@@ -124,7 +135,10 @@ fn a_hook_that_fails_or_hangs_ends_the_container() {
     let Some(mut lab) = Lab::new() else { return };
     for name in ["prestart", "createRuntime", "createContainer"] {
         lab.config["hooks"] = json!({name: [{"path": "/bin/sh", "args": ["sh", "-c", "echo why >&2; exit 3"]}]});
-        lab.args(&["true"]).create().failed_with(&format!("error running {name} hook #0")).failed_with("exit status 3, output: why");
+        lab.args(&["true"])
+            .create()
+            .failed_with(&format!("error running {name} hook #0"))
+            .failed_with("exit status 3, output: why");
     }
     lab.config["hooks"] = json!({"createRuntime": [{"path": "/bin/sleep", "args": ["sleep", "60"], "timeout": 1}]});
     lab.create().failed_with("longer than 1 s");
@@ -153,7 +167,8 @@ fn attributes_of_the_process_are_set() {
     process["oomScoreAdj"] = json!(321);
     process["scheduler"] = json!({"policy": "SCHED_BATCH", "nice": 5});
     process["ioPriority"] = json!({"class": "IOPRIO_CLASS_IDLE", "priority": 0});
-    process["rlimits"] = json!([{"type": "RLIMIT_NOFILE", "soft": 100, "hard": 200}, {"type": "RLIMIT_CORE", "soft": 0, "hard": 0}]);
+    process["rlimits"] =
+        json!([{"type": "RLIMIT_NOFILE", "soft": 100, "hard": 200}, {"type": "RLIMIT_CORE", "soft": 0, "hard": 0}]);
     lab.config["linux"]["personality"] = json!({"domain": "LINUX32"});
     lab.config["linux"]["memoryPolicy"] = json!({"mode": "MPOL_BIND", "nodes": "0"});
     lab.config["domainname"] = json!("nis");
@@ -188,7 +203,8 @@ fn namespaces_of_another_container_are_joined_by_path() {
         let namespace = json!({"type": kind, "path": format!("/proc/{pid}/ns/{file}")});
         second.config["linux"]["namespaces"].as_array_mut().unwrap().push(namespace);
     }
-    let inodes = |lab: &Lab| lab.exec("readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts").out;
+    let inodes =
+        |lab: &Lab| lab.exec("readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/ipc /proc/self/ns/uts").out;
     second.args(&["sleep", "100"]).start();
     assert_eq!(inodes(&first), inodes(&second));
     assert_eq!(second.exec("hostname; pidof sleep | wc -w").out, "shared\n2\n");

@@ -13,14 +13,22 @@ struct Docker {
 impl Docker {
     fn start() -> Option<Docker> {
         let lab = Lab::new()?;
-        if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none() {
+        if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none()
+        {
             skip("needs docker.io");
             return None;
         }
         let at = |name: &str| lab.path().join(name).display().to_string();
         std::fs::write(at("daemon.json"), "{}").unwrap();
         let daemon = Command::new("dockerd")
-            .args(["--config-file", &at("daemon.json"), "-H", &format!("unix://{}", at("sock")), "--data-root", &at("data")])
+            .args([
+                "--config-file",
+                &at("daemon.json"),
+                "-H",
+                &format!("unix://{}", at("sock")),
+                "--data-root",
+                &at("data"),
+            ])
             .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
             .args(["--ip6tables=false", "--storage-driver=vfs", "--add-runtime"])
             .arg(format!("brig={}", env!("CARGO_BIN_EXE_brig")))
@@ -39,7 +47,14 @@ impl Docker {
     /// Runs a line of shell in which `docker` is this daemon's and `$RT` the runtime.
     fn run(&self, line: &str, runtime: &str) -> Done {
         let socket = format!("unix://{}/sock", self.lab.path().display());
-        finish(Command::new("/bin/sh").args(["-c", line]).env("DOCKER_HOST", socket).env("RT", runtime).current_dir(self.lab.path()).stdin(Stdio::null()))
+        finish(
+            Command::new("/bin/sh")
+                .args(["-c", line])
+                .env("DOCKER_HOST", socket)
+                .env("RT", runtime)
+                .current_dir(self.lab.path())
+                .stdin(Stdio::null()),
+        )
     }
 }
 
@@ -57,7 +72,18 @@ impl Drop for Docker {
             let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
         }
         // Groups that the daemon or a runtime made for `--cgroup-parent`; busy ones are another daemon's.
-        let _ = finish(Command::new("find").args(["/sys/fs/cgroup", "-depth", "-type", "d", "-name", "brig-docker-test", "-exec", "rmdir", "{}", ";"]));
+        let _ = finish(Command::new("find").args([
+            "/sys/fs/cgroup",
+            "-depth",
+            "-type",
+            "d",
+            "-name",
+            "brig-docker-test",
+            "-exec",
+            "rmdir",
+            "{}",
+            ";",
+        ]));
     }
 }
 

@@ -10,7 +10,10 @@ fn a_container_goes_through_its_life() {
     lab.args(&["sleep", "100"]);
     lab.create().succeeded();
     let state = lab.state();
-    assert_eq!((&state["status"], &state["annotations"]["k"], &state["owner"]), (&json!("created"), &json!("v"), &json!("root")));
+    assert_eq!(
+        (&state["status"], &state["annotations"]["k"], &state["owner"]),
+        (&json!("created"), &json!("v"), &json!("root"))
+    );
     lab.on(&["start"]).succeeded();
     assert_eq!(lab.status(), "running");
     lab.on(&["start"]).failed_with("cannot start an already running container");
@@ -37,7 +40,9 @@ fn a_container_goes_through_its_life() {
 #[test]
 fn the_exit_status_of_run_is_the_programs() {
     let Some(mut lab) = Lab::new() else { return };
-    for (line, status) in [("exit 0", 0), ("exit 7", 7), ("ulimit -t 1; while :; do :; done", 137), ("kill -9 $$; exit 3", 3)] {
+    for (line, status) in
+        [("exit 0", 0), ("exit 7", 7), ("ulimit -t 1; while :; do :; done", 137), ("kill -9 $$; exit 3", 3)]
+    {
         assert_eq!(lab.sh(line).run().status, status, "{line}");
     }
 }
@@ -53,7 +58,10 @@ fn a_program_that_cannot_be_executed_fails_at_create_with_runcs_words() {
         ("/etc/file", "exec: \"/etc/file\": permission denied"),
         ("/etc/file/x", "exec: \"/etc/file/x\": stat /etc/file/x: not a directory"),
     ] {
-        lab.args(&[program]).create().failed_with("unable to start container process: ").failed_with(&words.replace('"', "\\\""));
+        lab.args(&[program])
+            .create()
+            .failed_with("unable to start container process: ")
+            .failed_with(&words.replace('"', "\\\""));
         lab.on(&["state"]).failed_with("container does not exist");
     }
     lab.args(&["sleep", "10"]).start();
@@ -83,7 +91,15 @@ fn an_id_is_used_once_and_flags_are_taken_after_it_too() {
     let bundle = lab.path().to_str().unwrap().to_owned();
     lab.brig(&["delete", &lab.id, "--force"]).succeeded();
     let mut command = lab.command(&["create", &lab.id, "--bundle", &bundle, "-pid-file=pid"]);
-    assert!(command.current_dir("/").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    assert!(
+        command
+            .current_dir("/")
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    );
     std::fs::remove_file("/pid").unwrap();
 }
 
@@ -92,7 +108,9 @@ fn the_pid_file_is_bare_digits() {
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["sleep", "100"]);
     let mut command = lab.command(&["create", "--pid-file", "pid", &lab.id]);
-    assert!(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    assert!(
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success()
+    );
     let text = std::fs::read_to_string(lab.path().join("pid")).unwrap();
     assert_eq!(text.parse::<i64>().unwrap(), lab.state()["pid"].as_i64().unwrap());
 }
@@ -140,18 +158,35 @@ fn exec_has_the_containers_process_and_what_the_command_line_says() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["process"]["env"] = json!(["PATH=/bin", "A=1"]);
     lab.args(&["sleep", "100"]).start();
-    let done = lab.brig(&["exec", "-u", "1000:77", "-g", "5", "-e", "B=2", "--cwd", "/tmp", &lab.id, "sh", "-c", "id; pwd; echo $A$B$HOME"]);
+    let done = lab.brig(&[
+        "exec",
+        "-u",
+        "1000:77",
+        "-g",
+        "5",
+        "-e",
+        "B=2",
+        "--cwd",
+        "/tmp",
+        &lab.id,
+        "sh",
+        "-c",
+        "id; pwd; echo $A$B$HOME",
+    ]);
     assert_eq!(done.out, "uid=1000(user) gid=77 groups=5\n/tmp\n12/home/user\n");
     assert_eq!(lab.brig(&["exec", &lab.id, "sh", "-c", "exit 9"]).status, 9);
     assert_eq!(lab.exec("kill -9 $$").status, 137);
     let caps = lab.brig(&["exec", "--cap", "CAP_NET_ADMIN", &lab.id, "grep", "Cap", "/proc/self/status"]).out;
     assert!(caps.contains("CapInh:\t0000000000000000") && caps.contains("CapPrm:\t0000000020001420"), "{caps}"); // T-08
-    let process = json!({"args": ["sh", "-c", "echo $HOME; id -u"], "cwd": "/", "user": {"uid": 1000}, "env": ["PATH=/bin"]});
+    let process =
+        json!({"args": ["sh", "-c", "echo $HOME; id -u"], "cwd": "/", "user": {"uid": 1000}, "env": ["PATH=/bin"]});
     std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
     assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "/home/user\n1000\n");
     // Its streams are the detached process's, so they are not ours to wait for.
     let mut command = lab.command(&["exec", "-d", "--pid-file", "pid", &lab.id, "sleep", "50"]);
-    assert!(command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success());
+    assert!(
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).status().unwrap().success()
+    );
     let pid: i64 = std::fs::read_to_string(lab.path().join("pid")).unwrap().parse().unwrap();
     let pids: Vec<i64> = serde_json::from_str(&lab.on(&["ps", "-f", "json"]).out).unwrap();
     assert!(pids.contains(&pid));
@@ -162,10 +197,14 @@ fn limits_are_updated_and_what_is_used_is_told() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["resources"]["pids"] = json!({"limit": 100});
     lab.args(&["sleep", "100"]).start();
-    let read = |lab: &Lab, file: &str| lab.exec(&format!("cat /sys/fs/cgroup/{file}")).succeeded().out.trim().to_owned();
+    let read =
+        |lab: &Lab, file: &str| lab.exec(&format!("cat /sys/fs/cgroup/{file}")).succeeded().out.trim().to_owned();
     assert_eq!(read(&lab, "pids/pids.max"), "100");
     lab.on(&["update", "--memory=64m", "--pids-limit", "50"]).succeeded();
-    assert_eq!((read(&lab, "pids/pids.max").as_str(), read(&lab, "memory/memory.limit_in_bytes").as_str()), ("50", "67108864"));
+    assert_eq!(
+        (read(&lab, "pids/pids.max").as_str(), read(&lab, "memory/memory.limit_in_bytes").as_str()),
+        ("50", "67108864")
+    );
     let mut command = lab.command(&["update", "--resources=-", &lab.id]);
     let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), br#"{"pids":{"limit":40}}"#).unwrap();
@@ -185,7 +224,10 @@ fn what_callers_ask_before_anything_else_is_answered() {
     let link = directory.path().join("runc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_brig"), &link).unwrap();
     let version = crate::support::finish(std::process::Command::new(link).arg("--version")).out;
-    assert!(version.starts_with("runc version ") && version.contains("\ncommit: ") && version.contains("\nspec: 1.3.0"), "{version}");
+    assert!(
+        version.starts_with("runc version ") && version.contains("\ncommit: ") && version.contains("\nspec: 1.3.0"),
+        "{version}"
+    );
     for arguments in [["checkpoint", "--help"].as_slice(), &["checkpoint", "x"], &["restore", "x"]] {
         assert_ne!(crate::support::finish(crate::support::program().args(arguments)).status, 0);
     }

@@ -3,6 +3,13 @@
 //!
 //! Attacks are in `attacks`, each shown to succeed on the weakened build. `docker` starts a Docker daemon of its own on a private socket.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails, also within its helpers"
+)]
+
 mod attacks;
 mod config;
 mod docker;

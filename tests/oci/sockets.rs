@@ -18,7 +18,8 @@ fn receive(lab: &Lab, path: &str, arguments: &[&str]) -> (String, OwnedFd) {
     let mut bytes = vec![0; 16 << 10];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let length = recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+    let length =
+        recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
     let mut descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| if let RecvAncillaryMessage::ScmRights(found) = message { Some(found) } else { None })
@@ -86,7 +87,10 @@ fn a_filters_listener_goes_to_the_agent_with_the_state() {
         lab.config["process"]["noNewPrivileges"] = json!(privileges);
         let (text, listener) = receive(&lab, "agent", &["create", &lab.id]);
         let state: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((&state["fds"], &state["metadata"], &state["state"]["id"]), (&json!(["seccompFd"]), &json!("meta"), &json!(lab.id)));
+        assert_eq!(
+            (&state["fds"], &state["metadata"], &state["state"]["id"]),
+            (&json!(["seccompFd"]), &json!("meta"), &json!(lab.id))
+        );
         assert_eq!(state["pid"], lab.state()["pid"]);
         lab.on(&["start"]).succeeded();
         // The call waits for us: until the listener says that one is there, and then, with nobody to answer, it fails.

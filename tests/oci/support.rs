@@ -56,10 +56,12 @@ impl Lab {
         for name in String::from_utf8(listed.stdout).unwrap().lines().filter(|name| *name != "busybox") {
             std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
         }
-        std::fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n").unwrap();
+        std::fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n")
+            .unwrap();
         let written = program().args(["spec", "--bundle"]).arg(directory.path()).status().unwrap();
         assert!(written.success());
-        let mut config: Value = serde_json::from_slice(&std::fs::read(directory.path().join("config.json")).unwrap()).unwrap();
+        let mut config: Value =
+            serde_json::from_slice(&std::fs::read(directory.path().join("config.json")).unwrap()).unwrap();
         config["process"]["terminal"] = json!(false);
         config["root"]["readonly"] = json!(false);
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -136,7 +138,12 @@ impl Lab {
     pub fn command(&self, arguments: &[&str]) -> Command {
         std::fs::write(self.path().join("config.json"), self.config.to_string()).unwrap();
         let mut command = program();
-        command.arg("--root").arg(self.path().join("records")).args(arguments).current_dir(self.path()).stdin(Stdio::null());
+        command
+            .arg("--root")
+            .arg(self.path().join("records"))
+            .args(arguments)
+            .current_dir(self.path())
+            .stdin(Stdio::null());
         if let Some(name) = self.weakened {
             command.env("BRIG_WEAKEN", name);
         }
@@ -200,7 +207,9 @@ impl Drop for Lab {
         }
         deleted.succeeded();
         let records = self.path().join("records");
-        let left: Vec<_> = std::fs::read_dir(records).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default();
+        let left: Vec<_> = std::fs::read_dir(records)
+            .map(|entries| entries.flatten().map(|entry| entry.path()).collect())
+            .unwrap_or_default();
         assert!(left.is_empty(), "records are left: {left:?}");
         let groups = finish(Command::new("find").args(["/sys/fs/cgroup", "-name", &self.id])).out;
         assert!(groups.is_empty(), "groups are left: {groups}");

@@ -19,4 +19,3 @@ mod tests;
 pub(crate) use annotation::property;
 pub(crate) use driver::Systemd;
 pub(crate) use names::{Manager, Unit};
-pub(crate) use wire::Property;

@@ -136,9 +136,8 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
         }
     };
     let done = context(&globals, log, name).and_then(|context| {
-        (verb.run)(&context, arguments).map_err(|error| {
+        (verb.run)(&context, arguments).inspect_err(|error| {
             context.log.error(&error.to_string());
-            error
         })
     });
     done.unwrap_or(ExitCode::from(verb.failure))

@@ -4,7 +4,7 @@ use super::attacks::call;
 use super::docker::docker;
 use super::oracle::libseccomp;
 use crate::seccomp::{Program, compile, install, profile};
-use crate::spec::seccomp::{Arch, Seccomp};
+use crate::spec::seccomp::Seccomp;
 use crate::sys::seccomp::{Instruction, SPEC_ALLOW};
 use libseccomp::ScmpArch;
 use std::time::Instant;

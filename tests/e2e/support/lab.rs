@@ -101,11 +101,6 @@ impl Lab {
         ids
     }
 
-    /// What is on the machine of this lab's tasks; see [`Left`].
-    pub fn left(&self) -> Left {
-        Left::of(self)
-    }
-
     /// Asserts that nothing is left, now.
     pub fn assert_clean(&self) {
         let left = Left::settled(self);

@@ -24,7 +24,7 @@ mod program;
 mod run;
 mod task;
 
-pub use host::{Left, cgroups_of, processes_of};
+pub use host::processes_of;
 pub use lab::{Lab, is_root, skip};
 pub use run::Run;
 pub use task::{Started, Task};

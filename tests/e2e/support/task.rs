@@ -127,12 +127,6 @@ impl<'lab> Task<'lab> {
         self.with_command(["sh", "-c", script]).start()
     }
 
-    /// Starts a command and returns at once.
-    #[track_caller]
-    pub fn start_command<Argument: AsRef<OsStr>>(self, command: impl IntoIterator<Item = Argument>) -> Started {
-        self.with_command(command).start()
-    }
-
     #[track_caller]
     pub(super) fn finish(self) -> Run {
         self.start().finish()
