@@ -167,6 +167,7 @@ impl Executed {
                             crate::spec::state::State { pid: self.spawned.pid, ..record.state(Status::Running) };
                         socket::send_listener(profile, &listener, &state)?;
                     }
+                    self.spawned.go()?;
                 }
                 Some(other) => return Err(Error::new(Kind::Lost, format!("it said something out of turn: {other:?}"))),
             }

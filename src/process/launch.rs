@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Becomes the command, or says why not.
@@ -43,11 +43,11 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
-    let mut listening = false;
+    let mut listener = None;
     if !identity.no_new_privileges && !command.seccomp.is_empty() {
-        listening = filter(&command.seccomp, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
+        listener = filter(&command.seccomp, managed, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
-    close(preserved, managed, parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    close(preserved, managed, listener.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
     if managed.is_some() {
         directory::make(&command.directory); // as root of the container: its user may not
     }
@@ -73,9 +73,8 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         identity::outlive_parent()?;
     }
     if identity.no_new_privileges && !command.seccomp.is_empty() {
-        listening |= filter(&command.seccomp, parent)?;
+        listener = filter(&command.seccomp, command.managed.as_ref(), parent)?;
     }
-    let _ = listening;
     if let Some(managed) = &command.managed {
         if managed.gate.is_some() {
             parent.say(Tag::Ready)?;
@@ -83,29 +82,32 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         managed.pass_gate()?;
         hooks::run("startContainer", &managed.hooks, &managed.state)?;
     }
-    Err(execute(&command.vectors))
+    let failed = execute(&command.vectors);
+    drop(listener);
+    Err(failed)
 }
 
 /// Puts the filter in force. A listener is left for the parent to fetch: we can say its number with one write, but may no longer send it.
-fn filter(program: &seccomp::Program, parent: &Channel) -> Result<bool> {
-    match seccomp::install(program)? {
-        None => Ok(false),
-        Some(listener) => {
-            parent.listening(listener.as_raw_fd())?;
-            std::mem::forget(listener); // closed by execve; closing it now would race with the parent's fetching
-            Ok(true)
+/// It stays open until execve closes it; before a gate that is late enough, else the parent says when.
+fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channel) -> Result<Option<OwnedFd>> {
+    let listener = seccomp::install(program)?;
+    if let Some(listener) = &listener {
+        parent.listening(listener.as_raw_fd())?;
+        if managed.is_none_or(|managed| managed.gate.is_none()) {
+            parent.wait_for_word()?;
         }
     }
+    Ok(listener)
 }
 
 /// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
-fn close(preserved: u32, managed: Option<&Managed>, parent: &Channel) -> Result<()> {
+fn close(preserved: u32, managed: Option<&Managed>, listener: Option<&OwnedFd>, parent: &Channel) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
     }
     let gate = managed.and_then(|managed| managed.gate.as_ref());
-    let kept: Vec<_> =
-        gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]).chain([parent.as_fd()]).collect();
+    let gate = gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
+    let kept: Vec<_> = gate.chain(listener.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
     close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 

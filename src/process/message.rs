@@ -99,6 +99,15 @@ impl Channel {
         }
     }
 
+    /// Waits for the parent's word by read(2), for when a filter is in force.
+    pub(crate) fn wait_for_word(&self) -> Result<()> {
+        let mut word = [0_u8; 1];
+        match rustix::io::read(&self.0, &mut word).failing(Kind::Lost, || "hear from the parent")? {
+            1 if word[0] == Tag::Go as u8 => Ok(()),
+            _ => Err(Error::new(Kind::Lost, "the parent is gone")),
+        }
+    }
+
     fn send(&self, tag: Tag, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
         self.0.send(&[&[tag as u8], bytes].concat(), descriptor).failing(Kind::Lost, || "report to the parent")
     }

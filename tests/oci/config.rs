@@ -27,7 +27,7 @@ fn a_user_has_its_groups_and_umask_and_home() {
     lab.config["process"]["user"] = json!({"uid": 1000, "gid": 1000, "umask": 63, "additionalGids": [1000, 5, 7]});
     lab.config["process"]["cwd"] = json!("/made/deep");
     let out = lab.sh("id; umask; pwd; echo $HOME; echo x > /dev/stderr").run().succeeded().out.clone();
-    assert_eq!(out, "uid=1000(user) gid=1000 groups=1000,5,7\n0077\n/made/deep\n/home/user\n");
+    assert_eq!(out, "uid=1000(user) gid=1000 groups=5,7,1000\n0077\n/made/deep\n/home/user\n");
 }
 
 #[test]

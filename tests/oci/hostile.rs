@@ -16,7 +16,7 @@ fn a_broken_config_is_refused() {
         ("{", "EOF"),
         (&whole[..whole.len() / 2], "EOF"),
         ("null", "invalid type"),
-        ("[]", "invalid"),
+        ("[]", "`ociVersion`"),
         ("{}", "`ociVersion`"),
         (r#"{"ociVersion":"9.0.0"}"#, "this runtime knows version 1"),
         (r#"{"process":{"args":"x"}}"#, "invalid type"),
