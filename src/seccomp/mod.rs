@@ -68,7 +68,7 @@ impl Program {
     }
 
     /// How many instructions it has.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "oracle"))]
     pub(crate) fn len(&self) -> usize {
         self.instructions.len()
     }
