@@ -10,6 +10,7 @@ use crate::mounts::bundle::Entry;
 use crate::process::{
     self, BuildHooks, Command, First, Gate, Managed, Message, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
+use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
 use crate::spec::state::{State, Status};
 use crate::sys::attributes::take_descriptor;
@@ -95,6 +96,7 @@ impl Containers {
         let (config, bytes) = bundle::read(&wish.bundle)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
+        refuse_missing(&config, wish)?;
         check_terminal(process.terminal, wish)?;
         check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
@@ -139,7 +141,7 @@ impl Containers {
             owner: rustix::process::getuid().as_raw(),
             cgroup: Some(groups),
             cgroup_path: path.to_owned(),
-            own_pids: namespaces.makes(crate::spec::config::linux::NamespaceKind::Pid),
+            own_pids: namespaces.makes(NamespaceKind::Pid),
             ..Record::new()
         };
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
@@ -214,6 +216,22 @@ fn take_apart(
 /// Callers tell by these words that it was the container's process and not ours.
 pub(super) fn unable(error: Error) -> Error {
     error.doing("unable to start container process")
+}
+
+/// What is asked for and not carried out is an error, never left out in silence.
+fn refuse_missing(config: &Config, wish: &Creation) -> Result<()> {
+    let linux = &config.linux;
+    let missing = [
+        (wish.systemd_cgroup, "--systemd-cgroup", "use the cgroupfs driver"),
+        (wish.no_cgroup, "--cgroup-manager=disabled", "use the cgroupfs driver"),
+        (!linux.net_devices.is_empty(), "`linux.netDevices`", "move the device into the network namespace yourself"),
+        (linux.intel_rdt.is_some(), "`linux.intelRdt`", "remove it"),
+        (config.annotations.contains_key("brig.landlock"), "the annotation `brig.landlock`", "remove it"),
+    ];
+    match missing.into_iter().find(|(asked, _, _)| *asked) {
+        Some((_, what, hint)) => Err(Error::new(Kind::Spec, format!("{what} is not supported yet")).hint(hint)),
+        None => Ok(()),
+    }
 }
 
 fn check_terminal(terminal: bool, wish: &Creation) -> Result<()> {

@@ -30,10 +30,10 @@ pub fn features() -> Value {
             },
             "apparmor": {"enabled": true},
             "selinux": {"enabled": true},
-            "intelRdt": {"enabled": true, "schemata": true, "monitoring": true},
+            "intelRdt": {"enabled": false},
             "memoryPolicy": {"modes": names(&MEMORY_MODES), "flags": names(&MEMORY_FLAGS)},
             "mountExtensions": {"idmap": {"enabled": true}},
-            "netDevices": {"enabled": true},
+            "netDevices": {"enabled": false},
         },
         "annotations": {
             "org.opencontainers.runc.checkpoint.enabled": "false",

@@ -1,6 +1,6 @@
 //! Docker with brig beside runc: the same commands, and the same answers. The daemon is the test's own, on a private socket, and gone afterwards.
 
-use crate::support::{Done, Lab, busybox, eventually, finish, skip};
+use crate::support::{Done, Lab, busybox, finish, skip};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -38,7 +38,12 @@ impl Docker {
             .spawn()
             .unwrap();
         let docker = Docker { lab, daemon };
-        eventually("the daemon answers", || docker.run("docker version", "").status == 0);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while docker.run("docker version", "").status != 0 {
+            let log = || std::fs::read_to_string(docker.lab.path().join("dockerd.log")).unwrap_or_default();
+            assert!(std::time::Instant::now() < end, "the daemon does not answer: {}", log());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
         let import = format!("tar -C {} -c . | docker import - bb", docker.lab.root("/").display());
         docker.run(&import, "").succeeded();
         Some(docker)

@@ -10,6 +10,7 @@ fn a_broken_config_is_refused() {
     let path = lab.path().join("config.json");
     let whole = lab.config.to_string();
     let deep = format!("{{\"mounts\":{}", "[".repeat(200_000));
+    let deeper = format!("{{\"later\":{}", "[".repeat(200_000));
     let huge = format!("{{\"x\":\"{}\"}}", "a".repeat(100 << 20));
     let cases = [
         ("", "EOF"),
@@ -21,7 +22,8 @@ fn a_broken_config_is_refused() {
         (r#"{"ociVersion":"9.0.0"}"#, "this runtime knows version 1"),
         (r#"{"process":{"args":"x"}}"#, "invalid type"),
         (r#"{"linux":{"namespaces":[{"type":"moon"}]}}"#, "unknown variant"),
-        (&deep, "recursion limit"),
+        (&deep, "invalid type"),
+        (&deeper, "EOF"),
         (&huge, "longer than"),
     ];
     for (text, words) in cases {
@@ -51,6 +53,8 @@ fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored()
         ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 0, "size": 1}]), "USER namespace"),
         ("/linux/seccomp", json!({"defaultAction": "SCMP_ACT_MOON"}), "unknown variant"),
         ("/process/scheduler", json!({"policy": "SCHED_MOON"}), "SCHED_MOON"),
+        ("/linux/netDevices", json!({"eth9": {}}), "not supported yet"),
+        ("/linux/intelRdt", json!({"closID": "x"}), "not supported yet"),
         ("/linux/personality", json!({"domain": "MOON"}), "MOON"),
     ] {
         lab.config = good.clone();
