@@ -134,7 +134,7 @@ const RUNS: [&str; 34] = [
     "--group-add 55 --hostname hh --add-host a:1.2.3.4 bb sh -c 'id; hostname; tail -2 /etc/hosts'",
     "--oom-score-adj 500 bb cat /proc/self/oom_score_adj",
     "--cgroupns private bb sh -c 'grep -v systemd /proc/self/cgroup | sort'",
-    "bb ls -l /sys/fs/cgroup/memory/tasks",
+    "bb ls /sys/fs/cgroup/memory/tasks",
     "bb sh -c 'mkdir /sys/fs/cgroup/memory/x'",
     "bb sh -c 'echo 1 > /proc/sys/kernel/panic; cat /proc/kcore | head -c 1 | wc -c'",
     "bb sh -c 'ls -A /dev | sort; readlink /dev/fd; readlink /dev/ptmx'",
