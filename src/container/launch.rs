@@ -12,6 +12,7 @@ use crate::seccomp;
 use crate::spec::Container;
 use crate::spec::root::{Backing, Root, Shown, Step as Make};
 use crate::sys::exec::restore_signal;
+use crate::sys::weaken;
 use std::os::fd::OwnedFd;
 
 /// Starts the container; its command may still fail to start, which the first message tells.
@@ -92,7 +93,7 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
 
 /// Ids of the container as the process that builds its root sees them.
 fn ids(range: Option<&Range>, uid: u32, gid: u32) -> Ids {
-    let base = range.map_or(0, |range| range.base);
+    let base = range.filter(|_| !weaken::is_off("user-namespace")).map_or(0, |range| range.base);
     Ids { uid: base + uid, gid: base + gid }
 }
 

@@ -96,6 +96,9 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     }
     let known = store.ids()?;
     for (id, path) in sandbox::groups() {
+        if !super::store::is_id(id.split('-').next().unwrap_or(&id)) {
+            continue; // somebody else's name that begins as ours do
+        }
         // A courier's group is named after its task.
         let task = id.split('-').next().unwrap_or(&id).to_owned();
         let ours = known.contains(&task) && !running.contains(&task);

@@ -160,6 +160,11 @@ impl Drop for Alive {
     }
 }
 
+/// Whether `word` has the form of an id of ours.
+pub(super) fn is_id(word: &str) -> bool {
+    word.len() == 11 && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+}
+
 /// A new id: the seconds since 1970 in base 36 and five random characters, so that ids sort by age and are short to type.
 pub(super) fn new_id() -> Result<String> {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -199,6 +204,6 @@ mod tests {
     #[test]
     fn ids_differ() {
         let ids: std::collections::HashSet<_> = (0..50).map(|_| new_id().unwrap()).collect();
-        assert!(ids.len() > 45 && ids.iter().all(|id| id.len() == 11));
+        assert!(ids.len() > 45 && ids.iter().all(|id| is_id(id)));
     }
 }

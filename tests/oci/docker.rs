@@ -83,7 +83,7 @@ impl Drop for Docker {
             "-type",
             "d",
             "-name",
-            "brig-docker-test",
+            "docker-test-of-brig",
             "-exec",
             "rmdir",
             "{}",
@@ -104,7 +104,7 @@ fn normal(text: &str) -> String {
     words.concat()
 }
 
-const RUN: &str = "docker run --rm --runtime $RT --network none --cgroup-parent /brig-docker-test";
+const RUN: &str = "docker run --rm --runtime $RT --network none --cgroup-parent /docker-test-of-brig";
 
 /// Arguments of `docker run`, compared with runc.
 const RUNS: [&str; 34] = [
@@ -146,7 +146,7 @@ const RUNS: [&str; 34] = [
 
 /// What is done, in this order, with one container that runs; `$C` is its name.
 const STEPS: [&str; 24] = [
-    "docker run -d --runtime $RT --network none --cgroup-parent /brig-docker-test --name $C bb sh -c 'trap \"exit 9\" TERM; trap \"echo usr\" USR1; echo started; while :; do sleep 0.1; done'; sleep 0.5",
+    "docker run -d --runtime $RT --network none --cgroup-parent /docker-test-of-brig --name $C bb sh -c 'trap \"exit 9\" TERM; trap \"echo usr\" USR1; echo started; while :; do sleep 0.1; done'; sleep 0.5",
     "docker exec $C sh -c 'id; exit 5'",
     "docker exec -u 1000 -e A=1 -w /tmp $C sh -c 'id; echo $A; pwd'",
     "docker exec $C nope",
