@@ -4,6 +4,7 @@
 //! `cli/oci`, which must be quick and must take what Docker, containerd and Podman pass; all others by clap.
 //! Never here: work. If a verb needs more than a few lines, the library lacks a function.
 
+mod console;
 mod doctor;
 mod image;
 #[cfg(test)]

@@ -75,6 +75,21 @@ pub(super) fn table<const COLUMNS: usize>(header: [&str; COLUMNS], rows: impl It
     }));
 }
 
+/// A size for reading, not for reckoning.
+pub(super) fn approximate(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let step = (bytes.max(1).ilog2() / 10).min(4);
+    if step == 0 {
+        format!("{bytes} B")
+    } else {
+        format!(
+            "{:.1} {}",
+            bytes as f64 / f64::from(1_u32 << (10 * step.min(3))) / if step == 4 { 1024.0 } else { 1.0 },
+            units[step as usize]
+        )
+    }
+}
+
 /// At most `length` characters.
 pub(super) fn shortened(text: &str, length: usize) -> String {
     if text.chars().count() <= length {

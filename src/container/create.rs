@@ -171,6 +171,7 @@ impl Containers {
                 seccomp: Cow::Owned(filter),
                 directory: PathBuf::from(&process.cwd),
                 vectors,
+                errand: None,
                 managed: Some(Managed {
                     preserved: wish.preserve_fds + listeners(),
                     home_is_missing,

@@ -248,6 +248,7 @@ fn plan(
         cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
         cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
         first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),
+        entering: process::Identity::default(),
         oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
         command: Command {
             identity,
@@ -257,6 +258,7 @@ fn plan(
             seccomp: seccomp.map_or_else(|| Cow::Owned(seccomp::Program::nothing()), Cow::Owned),
             directory: PathBuf::from(&process.cwd),
             vectors,
+            errand: None,
             managed: Some(Managed {
                 preserved: wish.preserve_fds,
                 home_is_missing,

@@ -1,6 +1,7 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
 use super::check::{Checked, privileged};
+use super::enter::Entry;
 use super::place::Place;
 use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, Purpose};
@@ -48,6 +49,14 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
         }
         _ => None,
     };
+    let entry = Entry {
+        user: (spec.command.uid, spec.command.gid),
+        is_single: users.range.is_none(),
+        rlimits: spec.command.rlimits.clone(),
+        landlock: spec.landlock.clone(),
+        environment: spec.command.environment,
+        directory: spec.command.directory.clone(),
+    };
     let plan = Plan {
         user_namespace: users.namespace,
         cgroup: cgroup
@@ -83,12 +92,13 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
             seccomp: std::borrow::Cow::Borrowed(seccomp::profile::agent()?),
             directory: spec.command.directory,
             vectors,
+            errand: None,
         },
         stdio,
     };
     drop(users.helpers);
     let spawned = process::spawn(plan)?;
-    Ok(Running::new(spawned, cgroup, maker, rates, users.range))
+    Ok(Running::new(spawned, cgroup, maker, rates, users.range, entry))
 }
 
 /// Ids of the container as the process that builds its root sees them.

@@ -7,6 +7,7 @@ mod bundle;
 mod check;
 mod create;
 mod delete;
+mod enter;
 mod exec;
 mod features;
 mod freeze;
@@ -25,6 +26,7 @@ mod start;
 mod template;
 
 pub(crate) use check::{Checked, check, nested, privileged};
+pub(crate) use enter::{Entered, Visit};
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
 pub(crate) use place::Place;

@@ -1,5 +1,6 @@
 //! A running container, as its supervisor holds it, and its removal.
 
+use super::enter::Entry;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::Maker;
@@ -22,6 +23,7 @@ pub(crate) struct Running {
     has_disk: bool,
     rates: Rates,
     range: Option<Range>,
+    entry: Entry,
     removed: bool,
 }
 
@@ -41,6 +43,7 @@ impl Running {
         maker: Option<Maker>,
         rates: Rates,
         range: Option<Range>,
+        entry: Entry,
     ) -> Running {
         let mount_namespace = spawned.mount_namespace();
         Running {
@@ -52,6 +55,7 @@ impl Running {
             has_disk: false,
             rates,
             range,
+            entry,
             removed: false,
         }
     }
@@ -88,6 +92,65 @@ impl Running {
     /// The root of the file system under everything writable; `None` before init has made it.
     pub(crate) fn scratch(&self) -> Option<BorrowedFd<'_>> {
         self.scratch.as_ref().map(AsFd::as_fd)
+    }
+
+    /// What those who enter it are like.
+    pub(super) fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The environment of its command.
+    pub(crate) fn environment(&self) -> &[(std::ffi::OsString, std::ffi::OsString)] {
+        &self.entry.environment
+    }
+
+    /// The host's id of its user 0, where it has a range of its own.
+    pub(super) fn first_id(&self) -> Option<u32> {
+        self.range.as_ref().map(|range| range.base)
+    }
+
+    /// Its first process, in our PID namespace.
+    pub(crate) fn pid(&self) -> i32 {
+        self.spawned.pid
+    }
+
+    /// The v2 group that a process of it is born in.
+    pub(super) fn clone_into(&self) -> Result<Option<OwnedFd>> {
+        let directory = self.cgroup.as_ref().and_then(|group| group.0.clone_into());
+        directory
+            .map(|directory| directory.try_clone_to_owned())
+            .transpose()
+            .failing(Kind::Cgroup, || "keep the sandbox's cgroup open")
+    }
+
+    /// The files of v1 groups through which a process joins them.
+    pub(super) fn join_files(&self) -> Result<Vec<OwnedFd>> {
+        self.cgroup.as_ref().map(|group| group.0.join_files()).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Stops every process where it stands.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.group_to_freeze()?.freeze()
+    }
+
+    /// Lets them go on.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.group_to_freeze()?.thaw()
+    }
+
+    fn group_to_freeze(&self) -> Result<&Cgroup> {
+        self.cgroup.as_ref().map(|group| &group.0).ok_or_else(|| {
+            Error::new(Kind::State, "it runs without a cgroup, and only a cgroup can be frozen")
+                .hint("run it without --allow-degraded pids and memory, on a machine where you have a cgroup")
+        })
+    }
+
+    /// Every process of it in our PID namespace: from the cgroup, or the descendants of pid 1 where there is none.
+    pub(crate) fn processes(&self) -> Result<Vec<i32>> {
+        match &self.cgroup {
+            Some(group) => group.0.processes(),
+            None => Ok(super::enter::descendants(self.spawned.pid)),
+        }
     }
 
     /// Passes a signal to the command.

@@ -45,7 +45,12 @@ impl Channel {
 
     /// Waits for the next message; `None` when the other end is gone.
     pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
-        let mut bytes = vec![0_u8; Self::LARGEST];
+        self.receive_up_to(Self::LARGEST)
+    }
+
+    /// The same for messages of at most `largest` bytes; what is longer arrives cut. On a socket that does not wait, EAGAIN says that there is none.
+    pub(crate) fn receive_up_to(&self, largest: usize) -> Result<Option<Packet>, Errno> {
+        let mut bytes = vec![0_u8; largest];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
@@ -68,6 +73,13 @@ impl Channel {
         }
         bytes.truncate(length);
         Ok(Some(Packet { bytes, descriptor }))
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    /// A connected socket of type SOCK_SEQPACKET.
+    fn from(socket: OwnedFd) -> Channel {
+        Channel(socket)
     }
 }
 

@@ -26,7 +26,7 @@ pub mod rootless;
 mod save;
 mod source;
 mod store;
-mod tar;
+pub(crate) mod tar;
 mod tree;
 mod union;
 mod unpack;

@@ -6,6 +6,7 @@ use super::message::Channel;
 use super::parent::Spawned;
 use super::plan::{Command, Stdio};
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::Ids;
 use crate::sys::attributes::set_affinity;
 use crate::sys::clone::{Side, clone_process, exit};
 use rustix::fs::{Mode, OFlags};
@@ -28,6 +29,8 @@ pub(crate) struct Join {
     pub first_affinity: Option<Vec<u64>>,
     /// How ready the kernel is to end it when memory runs out.
     pub oom_score: OomScore,
+    /// Who it is on its way through the container's user namespace: its root, or the one id that is mapped there.
+    pub entering: Identity,
     /// What it becomes.
     pub command: Command,
     /// Where its input and output go.
@@ -111,9 +114,9 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
 
 fn run(plan: Join, joined: ThreadNameSpaceType, parent: &Channel) -> ! {
     std::panic::set_hook(Box::new(|_| exit(1)));
-    let Join { init, cgroup_tasks, first_affinity, oom_score, command, stdio, .. } = plan;
-    let entered = enter(&init, joined, &cgroup_tasks, first_affinity.as_deref(), oom_score, parent);
-    match entered.and_then(|()| terminal(stdio, parent)) {
+    let Join { init, cgroup_tasks, first_affinity, oom_score, entering, command, stdio, .. } = plan;
+    let entered = enter(&init, joined, &cgroup_tasks, first_affinity.as_deref(), (oom_score, &entering), parent);
+    match entered.and_then(|()| terminal(stdio, &command, parent)) {
         Ok(stdio) => launch::run(command, &stdio, parent),
         Err(error) => {
             parent.fail(&error);
@@ -128,7 +131,7 @@ fn enter(
     joined: ThreadNameSpaceType,
     tasks: &[OwnedFd],
     affinity: Option<&[u64]>,
-    score: OomScore,
+    (score, entering): (OomScore, &Identity),
     parent: &Channel,
 ) -> Result<()> {
     identity::die_with_supervisor(parent)?;
@@ -141,16 +144,21 @@ fn enter(
     move_into_thread_name_spaces(init.as_fd(), joined)
         .failing(Kind::Namespace, || "enter the container's namespaces")?;
     if joined.contains(ThreadNameSpaceType::USER) {
-        identity::become_user(&Identity::default())?; // its root, who may become anybody
+        identity::become_user(entering)?; // its root, who may become anybody
         identity::be_undumpable()?;
     }
     identity::leave_keyring()
 }
 
-fn terminal(stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+/// A terminal of the container's; a task's belongs to its user, as that of its command does.
+fn terminal(stdio: Stdio, command: &Command, parent: &Channel) -> Result<Stdio> {
     let Stdio::Terminal(size) = stdio else { return Ok(stdio) };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(Path::new("/"), flags, Mode::empty()).failing(Kind::Mount, || "open the container's root")?;
-    launch::open_console(root.as_fd(), size, parent)
+    let stdio = launch::open_console(root.as_fd(), size, parent)?;
+    if command.managed.is_none() {
+        launch::hand_over(&stdio, Ids { uid: command.identity.uid, gid: command.identity.gid })?;
+    }
+    Ok(stdio)
 }

@@ -1,7 +1,7 @@
 //! The recipe of the command's own process: the last privileges go, then another program takes over.
 
 use super::message::{Channel, Tag};
-use super::plan::{Command, Managed, Stdio, Terminal, Vectors};
+use super::plan::{Command, Errand, Managed, Stdio, Terminal, Vectors};
 use super::procfs::Procfs;
 use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
@@ -81,6 +81,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         }
         managed.pass_gate()?;
         hooks::run("startContainer", &managed.hooks, &managed.state)?;
+    }
+    if let Some(errand) = command.errand {
+        run_errand(errand)?;
     }
     let failed = execute(&command.vectors);
     drop(listener);
@@ -166,6 +169,13 @@ fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
             let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
         }
     }
+}
+
+/// Does work of our own as the process that the command would have become. It stays undumpable, since our executable and memory are the host's.
+fn run_errand(errand: Errand) -> Result<()> {
+    // Closing our end of the channel says what a successful execve would have said.
+    close_from(3, &[]).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    exit(errand())
 }
 
 /// Tries each place of PATH like execvp(3): the first that exists decides, and one without the right to execute is remembered.

@@ -15,7 +15,7 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ended`; for the OCI runtime:
+/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ready` from pid 1, `Ended`; for the OCI runtime:
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -29,7 +29,7 @@ pub(crate) enum Message {
     Limits,
     /// A filter with a listener is in force; its number among the sender's descriptors.
     Listener(i32),
-    /// Everything is prepared, and the command waits to be started.
+    /// Everything is prepared, and the command waits to be started; of a task: its root is entered and pid 1 serves, so that others may enter.
     Ready,
     /// The answer of the parent: go on.
     Go,

@@ -7,6 +7,7 @@
 //! Never: a thread; a path of the host after the root was entered; a silent failure.
 
 pub(crate) mod attributes;
+mod background;
 mod directory;
 mod identity;
 mod init;
@@ -20,9 +21,12 @@ mod plan;
 mod procfs;
 mod reaper;
 
+pub(crate) use background::{Starter, in_background};
 pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::{Spawned, spawn};
-pub(crate) use plan::{BuildHooks, Command, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors};
+pub(crate) use plan::{
+    BuildHooks, Command, Errand, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
+};

@@ -93,9 +93,14 @@ pub(crate) struct Command {
     pub directory: PathBuf,
     /// What is executed.
     pub vectors: Vectors,
+    /// Work of our own that is done instead, by the process that would otherwise execute: with nothing but its three standard descriptors.
+    pub errand: Option<Errand>,
     /// What is special about a command of the OCI runtime; `None` for a task's.
     pub managed: Option<Managed>,
 }
+
+/// Work of our own in the sandbox, as its user and under all that holds for its commands; its result is the exit status.
+pub(crate) type Errand = fn() -> i32;
 
 /// What a command has that somebody else manages (Docker, containerd, Podman).
 pub(crate) struct Managed {

@@ -5,7 +5,7 @@
 //! the right to be looked into.
 
 use super::identity::{self, Identity};
-use super::message::{Channel, Ended};
+use super::message::{Channel, Ended, Tag};
 use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{close_all_but, exit};
 use caps::Capability;
@@ -37,7 +37,8 @@ fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
-    identity::die_with_supervisor(parent)
+    identity::die_with_supervisor(parent)?;
+    parent.say(Tag::Ready) // from here on others may enter: no host path can be named, and all that holds for us holds for them
 }
 
 fn serve(command: i32, parent: &Channel) -> i32 {

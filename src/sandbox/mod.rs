@@ -5,6 +5,8 @@
 //! `outcome` decides (pure).
 //! Not here: where a workspace comes from and what becomes of it (`task`).
 
+mod archive;
+mod control;
 mod devices;
 pub(crate) mod limits;
 mod options;
@@ -15,12 +17,18 @@ mod run;
 mod streams;
 mod supervise;
 mod system;
+mod visitor;
 
 pub(crate) use crate::container::{Place, groups, remove_groups};
+pub(crate) use crate::process::{Starter, in_background};
+pub(crate) use archive::{pack, unpack_at};
+pub(crate) use control::{Client, Control, Exec, Reply};
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES};
-pub use report::{Cleanup, Degraded, Guarantee, Report, Usage};
+pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Site, explain, guarantee, possible, run};
 pub(crate) use streams::{Sink, Stream};
+pub(crate) use visitor::Errand;
+pub use visitor::FileEntry;

@@ -46,6 +46,37 @@ pub struct Usage {
     pub output_bytes: u64,
 }
 
+/// What a running sandbox uses at one moment. `None` where nothing counts it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the clone.
+    pub wall_seconds: f64,
+    /// Whether every process stands still because somebody paused it.
+    pub paused: bool,
+    /// Seconds of processor time until now.
+    pub cpu_seconds: Option<f64>,
+    /// Bytes now.
+    pub memory_bytes: Option<u64>,
+    /// Bytes at most.
+    pub memory_limit: u64,
+    /// Processes and threads now.
+    pub pids: Option<u64>,
+    /// At most.
+    pub pids_limit: u64,
+    /// Bytes on the scratch file system now.
+    pub disk_bytes: Option<u64>,
+    /// At most.
+    pub disk_limit: u64,
+    /// Files on the scratch file system now.
+    pub inodes: Option<u64>,
+    /// Bytes from disks until now.
+    pub io_read_bytes: Option<u64>,
+    /// Bytes to disks until now.
+    pub io_written_bytes: Option<u64>,
+    /// Bytes of standard output and error until now.
+    pub output_bytes: u64,
+}
+
 /// A protection or limit that was not in force because the caller allowed that by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Degraded {

@@ -1,5 +1,6 @@
 //! One run from options to report.
 
+use super::control::Control;
 use super::devices;
 use super::limits::LimitName;
 use super::options::{Options, Workspace};
@@ -25,6 +26,10 @@ pub(crate) struct Site<'run> {
     pub sink: &'run mut dyn Sink,
     /// Whether our standard input is passed on.
     pub forward_input: bool,
+    /// Whether the command's input stays open for those who attach.
+    pub open_input: bool,
+    /// The socket by which it is steered.
+    pub control: Option<&'run mut Control>,
     /// Called with the root of the scratch file system when every process is gone, before it is removed.
     pub collect: &'run mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 }
@@ -42,13 +47,14 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
             .map_or(Terminal { rows: 24, columns: 80 }, |size| Terminal { rows: size.ws_row, columns: size.ws_col });
         (Streams::none(), Stdio::Terminal(size))
     } else {
-        let (streams, ends) = Streams::pipes(site.forward_input)?;
+        let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
     let mut running = match container::launch(spec, &checked, &site.place, stdio) {
         Ok(running) => running,
         Err(error) => return Ok(failed_to_start(error, degraded)),
     };
+    let mut control = site.control;
     let watch = Watch {
         running: &mut running,
         streams,
@@ -58,8 +64,12 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         signals: &signals,
         sink: site.sink,
         forward_input: site.forward_input,
+        control: control.as_deref_mut(),
     };
     let seen = watch.run();
+    if let Some(control) = control {
+        control.end();
+    }
     Ok(finish(options, running, seen, degraded, site.collect))
 }
 

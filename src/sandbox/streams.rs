@@ -91,6 +91,16 @@ impl Streams {
         self.output.as_ref().filter(|_| self.terminal)
     }
 
+    /// Whether it is a terminal.
+    pub(super) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Whether the command has an input that is still open.
+    pub(super) fn takes_input(&self) -> bool {
+        self.input.is_some()
+    }
+
     /// Whether nothing more can come.
     pub(super) fn ended(&self) -> bool {
         self.output.is_none() && self.error.is_none()
@@ -105,7 +115,7 @@ impl Streams {
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.input = None;
-        } else {
+        } else if self.input.is_some() {
             self.pending_input.extend_from_slice(bytes);
             self.flush_input();
         }

@@ -1,8 +1,9 @@
 //! The watch over a running container: one thread, one poll(2), everything that ends it.
 
+use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
-use super::report::{Usage, seconds};
+use super::report::{Sample, Usage, seconds};
 use super::streams::{Sink, Slot, Streams};
 use crate::container::Running;
 use crate::error::{Context, Error, Kind, Result};
@@ -63,22 +64,28 @@ pub(super) struct Watch<'run> {
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
     pub forward_input: bool,
+    pub control: Option<&'run mut Control>,
 }
 
 /// What one pass of the loop found ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ready {
+pub(super) enum Ready {
     Channel,
     Signals,
     OutOfMemory,
     Input,
     Stream(Slot),
+    Control(control::Slot),
 }
 
-struct State {
+pub(super) struct State {
     started: Instant,
-    last_output: Instant,
-    kill_at: Option<Instant>,
+    pub last_output: Instant,
+    pub kill_at: Option<Instant>,
+    /// Whether the sandbox is built and entered. Nobody is heard before: who entered it earlier would be on the host.
+    pub is_ready: bool,
+    /// Since when every process stands still.
+    pub paused: Option<Instant>,
     next_sample: Instant,
     disk_seen: Instant,
     next_disk: Instant,
@@ -96,6 +103,8 @@ impl Watch<'_> {
             started: now,
             last_output: now,
             kill_at: None,
+            is_ready: false,
+            paused: None,
             next_sample: now + SAMPLE,
             disk_seen: now,
             next_disk: now + DISK_SAMPLE,
@@ -117,6 +126,11 @@ impl Watch<'_> {
                     waits.push((Ready::Input, PollFd::from_borrowed_fd(stdin, PollFlags::IN)));
                 }
             }
+            if let Some(control) = self.control.as_deref().filter(|_| state.is_ready && state.over.is_none()) {
+                // Those of an input that is closed are read too, so that their end is seen.
+                let reads = self.streams.wants_input() || !self.streams.takes_input();
+                control.watch(reads, &mut waits);
+            }
             let mut of_streams = Vec::new();
             self.streams.watch(&*self.sink, &mut of_streams, state.blocked);
             waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
@@ -124,6 +138,7 @@ impl Watch<'_> {
             for what in ready {
                 self.handle(what, &mut state, &mut seen)?;
             }
+            self.forget();
             self.check_deadlines(&mut state, &mut seen)?;
         }
         self.streams.close();
@@ -144,6 +159,10 @@ impl Watch<'_> {
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
             Ready::Input => self.pass_input(),
+            Ready::Control(slot) => {
+                self.serve(slot, state, seen);
+                Ok(())
+            }
             Ready::Stream(slot) => {
                 match slot {
                     Slot::Gate(stream) => state.blocked[stream as usize] = false,
@@ -172,10 +191,14 @@ impl Watch<'_> {
             Some(Message::Console(master)) => self.streams.adopt(master)?,
             Some(Message::Failed(error)) => seen.failure = Some(error),
             Some(Message::Ended(ended)) => seen.ended = Some(ended),
+            Some(Message::Ready) => state.is_ready = true,
             // Words of the OCI runtime, which a task never hears.
             Some(_) => {}
             None => {
                 state.over = Some(Instant::now());
+                if let Some(control) = &mut self.control {
+                    control.end(); // the kernel waits for those before pid 1 is gone
+                }
                 self.running.reap()?;
             }
         }
@@ -204,13 +227,14 @@ impl Watch<'_> {
     }
 
     /// Asks the command to end, and notes when the grace is over.
-    fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Seen) -> Result<()> {
+        self.unpause(state)?; // who stands still cannot end
         seen.stopped.get_or_insert(why);
         state.kill_at.get_or_insert(Instant::now() + self.grace);
         self.running.signal(rustix::process::Signal::TERM)
     }
 
-    fn kill(&mut self, why: Stopped, seen: &mut Seen) -> Result<()> {
+    pub(super) fn kill(&mut self, why: Stopped, seen: &mut Seen) -> Result<()> {
         seen.stopped.get_or_insert(why);
         self.running.kill()
     }
@@ -247,7 +271,7 @@ impl Watch<'_> {
             Some(since) => since + DRAIN,
             None => [
                 Some(state.started + self.limits.wall),
-                Some(state.last_output + self.limits.idle),
+                Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
                 Some(state.next_sample),
                 Some(state.next_disk),
                 state.kill_at,
@@ -274,7 +298,7 @@ impl Watch<'_> {
                 let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());
                 seen.hits.push(LimitHit { limit: LimitName::Wall, evidence });
                 self.ask(Stopped::Wall, state, seen)?;
-            } else if now >= state.last_output + self.limits.idle {
+            } else if state.paused.is_none() && now >= state.last_output + self.limits.idle {
                 let evidence = format!("no output for {:.1} s", state.last_output.elapsed().as_secs_f64());
                 seen.hits.push(LimitHit { limit: LimitName::Idle, evidence });
                 self.ask(Stopped::Idle, state, seen)?;
@@ -316,6 +340,32 @@ impl Watch<'_> {
             report.io_written_bytes = usage.written_bytes;
         }
         self.look_at_disk(state, seen)
+    }
+
+    /// What it uses at this moment.
+    pub(super) fn measure(&self, state: &State) -> Result<Sample> {
+        let used = self.running.usage()?.unwrap_or_default();
+        let mut sample = Sample {
+            wall_seconds: seconds(state.started.elapsed()),
+            paused: state.paused.is_some(),
+            cpu_seconds: used.cpu_total_ns.map(|value| value as f64 / 1e9),
+            memory_bytes: used.memory_current,
+            memory_limit: self.limits.memory,
+            pids: used.pids_current,
+            pids_limit: self.limits.pids,
+            io_read_bytes: used.read_bytes,
+            io_written_bytes: used.written_bytes,
+            output_bytes: self.streams.count,
+            disk_limit: self.disk_bytes,
+            ..Sample::default()
+        };
+        if let Some(scratch) = self.running.scratch() {
+            let room =
+                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+            sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
+            sample.inodes = Some(room.f_files - room.f_ffree);
+        }
+        Ok(sample)
     }
 
     /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to

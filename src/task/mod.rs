@@ -5,13 +5,18 @@
 //! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
 //! Never: a git command on the host over a tree that an agent could write.
 
+mod background;
 mod changes;
 mod definition;
 mod exposure;
+mod follow;
 mod handback;
+mod live;
 mod log;
 mod options;
 mod pipeline;
+mod processes;
+mod pump;
 mod receipt;
 mod reconcile;
 mod record;
@@ -19,13 +24,18 @@ mod repository;
 mod store;
 mod tree;
 
+pub use background::run_detached;
 pub use definition::{Definition, WorkspaceSource};
+pub use follow::{Follower, From};
 pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,
 };
+pub use live::{Executed, Execution, Live};
 pub use options::{degradable, read_profile, variable};
 pub use pipeline::{Watcher, explain, run};
+pub use processes::TaskProcess;
+pub use pump::{Console, Left};
 pub use receipt::Receipt;
 pub use reconcile::{Leak, leaks, reap};
 pub use record::{Record, Status, Summary};

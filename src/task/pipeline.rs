@@ -8,7 +8,7 @@ use super::record::{self, Record};
 use super::repository;
 use super::store::{Store, new_id};
 use crate::error::{Error, Result, Step};
-use crate::sandbox::{self, Cleanup, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
+use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
 use std::os::fd::BorrowedFd;
 use std::time::{Instant, SystemTime};
 
@@ -22,6 +22,10 @@ pub trait Watcher {
     fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
     /// Whether our standard input is passed on to the command.
     fn forward_input(&self) -> bool;
+    /// Whether the command's input stays open for those who attach.
+    fn open_input(&self) -> bool {
+        false
+    }
 }
 
 /// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
@@ -37,10 +41,12 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let directory = store.task(&id);
     let record = Record::new(&id, definition);
     record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
+    let mut control = Control::open(&directory)?;
     watcher.began(&id);
-    let mut attempt = Attempt { store, definition, id: &id, course: Course::default() };
+    let mut attempt = Attempt { store, definition, id: &id, course: Course::default(), control: &mut control };
     let report = attempt.carry_out(watcher);
     let receipt = Receipt::new(&record, report, attempt.course);
+    drop(control);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
     drop(alive);
     Ok(receipt)
@@ -86,6 +92,7 @@ struct Attempt<'run> {
     definition: &'run Definition,
     id: &'run str,
     course: Course,
+    control: &'run mut Control,
 }
 
 impl Attempt<'_> {
@@ -116,7 +123,7 @@ impl Attempt<'_> {
 
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
-        let forward_input = watcher.forward_input();
+        let (forward_input, open_input) = (watcher.forward_input(), watcher.open_input());
         let mut log = Log::create(&directory, watcher)?;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
@@ -130,7 +137,14 @@ impl Attempt<'_> {
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
             Ok(())
         };
-        let site = Site { place: place(self.store, self.id), sink: &mut log, forward_input, collect: &mut collect };
+        let site = Site {
+            place: place(self.store, self.id),
+            sink: &mut log,
+            forward_input,
+            open_input,
+            control: Some(&mut *self.control),
+            collect: &mut collect,
+        };
         sandbox::run(options, site)
     }
 

@@ -159,7 +159,7 @@ impl Store {
     pub fn remove(&self, id: &str) -> Result<()> {
         if self.status(id)? == Status::Running {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
-                .hint("end it first: Ctrl-C where it runs"));
+                .hint(format!("end it first: brig task stop {id}")));
         }
         // Out of sight in one step, so that a crash in the middle leaves no half of a task.
         let hidden = self.tasks().join(format!(".removed-{id}"));

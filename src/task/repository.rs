@@ -153,8 +153,17 @@ impl Courier<'_> {
         let mut log = Log::create(&self.store.task(self.id), &mut output)?;
         let mut courier_place = place(self.store, self.id);
         courier_place.id = format!("{}-git", self.id);
-        let report =
-            sandbox::run(&options, Site { place: courier_place, sink: &mut log, forward_input: false, collect })?;
+        let report = sandbox::run(
+            &options,
+            Site {
+                place: courier_place,
+                sink: &mut log,
+                forward_input: false,
+                open_input: false,
+                control: None,
+                collect,
+            },
+        )?;
         drop(log);
         check(report, &output)?;
         Ok(String::from_utf8_lossy(&output.output).into_owned())

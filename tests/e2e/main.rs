@@ -9,6 +9,7 @@ mod escape;
 mod exits;
 mod handback;
 mod limits;
+mod live;
 mod manage;
 mod refusals;
 mod streams;

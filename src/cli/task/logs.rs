@@ -1,11 +1,11 @@
 //! `brig task logs`
 
 use crate::cli::output;
-use brig::error::{Error, Kind, Result};
-use brig::task::Store;
+use brig::error::Result;
+use brig::task::{From, Store};
 use clap::Args;
 use rustix::termios::isatty;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Print the output of a task
@@ -13,29 +13,29 @@ use std::process::ExitCode;
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,
+    /// Print what comes, too, until the task has ended
+    #[arg(short, long)]
+    follow: bool,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
-    let mut log = match store.log(&id) {
-        Ok(log) => log,
-        // A task that never came so far has said nothing.
-        Err(error) if error.kind() == Kind::NotFound => return Ok(ExitCode::SUCCESS),
-        Err(error) => return Err(error),
-    };
+    let mut log = store.follow_log(&id, From::Start)?;
     let mut escaper = isatty(rustix::stdio::stdout()).then(output::Escaper::default);
     let mut out = std::io::stdout().lock();
     let mut buffer = [0_u8; 64 * 1024];
     loop {
-        let count = log
-            .read(&mut buffer)
-            .map_err(|cause| Error::os(Kind::Store, cause).doing(format!("read the log of `{id}`")))?;
-        let bytes = &buffer[..count];
-        let escaped = escaper.as_mut().map(|escaper| if count == 0 { escaper.finish() } else { escaper.escape(bytes) });
-        let written = out.write_all(escaped.as_deref().unwrap_or(bytes));
-        if count == 0 || written.is_err() {
+        let bytes = log.available(&mut buffer)?;
+        let at_end = bytes.is_none() || (!arguments.follow && bytes.is_some_and(<[u8]>::is_empty));
+        let bytes = bytes.unwrap_or_default();
+        let escaped = escaper.as_mut().map(|escaper| if at_end { escaper.finish() } else { escaper.escape(bytes) });
+        let written = out.write_all(escaped.as_deref().unwrap_or(bytes)).and_then(|()| out.flush());
+        if at_end || written.is_err() {
             return Ok(ExitCode::SUCCESS);
+        }
+        if bytes.is_empty() {
+            log.wait()?;
         }
     }
 }

@@ -1,12 +1,18 @@
 //! `brig task …`: run an agent on a workspace and look at what came of it.
 
 mod apply;
+mod attach;
+mod copy;
 mod diff;
+mod exec;
 mod list;
 mod logs;
 mod remove;
 mod run;
 mod show;
+mod stats;
+mod stop;
+mod wait;
 
 use brig::error::Result;
 use brig::task::Store;
@@ -31,6 +37,16 @@ enum Verb {
     Ls(list::Arguments),
     Show(show::Arguments),
     Logs(logs::Arguments),
+    Attach(attach::Arguments),
+    Wait(wait::Arguments),
+    Stop(stop::StopArguments),
+    Kill(stop::KillArguments),
+    Pause(stop::PauseArguments),
+    Unpause(stop::UnpauseArguments),
+    Exec(exec::Arguments),
+    Cp(copy::Arguments),
+    Stats(stats::StatsArguments),
+    Top(stats::TopArguments),
     Diff(diff::Arguments),
     Apply(apply::Arguments),
     Rm(remove::Arguments),
@@ -63,6 +79,16 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Ls(arguments) => list::main(&store, &arguments),
         Verb::Show(arguments) => show::main(&store, &arguments),
         Verb::Logs(arguments) => logs::main(&store, &arguments),
+        Verb::Attach(arguments) => attach::main(&store, &arguments),
+        Verb::Wait(arguments) => wait::main(&store, &arguments),
+        Verb::Stop(arguments) => stop::stop(&store, &arguments),
+        Verb::Kill(arguments) => stop::kill(&store, &arguments),
+        Verb::Pause(arguments) => stop::pause(&store, &arguments),
+        Verb::Unpause(arguments) => stop::unpause(&store, &arguments),
+        Verb::Exec(arguments) => exec::main(&store, arguments),
+        Verb::Cp(arguments) => copy::main(&store, &arguments),
+        Verb::Stats(arguments) => stats::stats(&store, &arguments),
+        Verb::Top(arguments) => stats::top(&store, &arguments),
         Verb::Diff(arguments) => diff::main(&store, &arguments),
         Verb::Apply(arguments) => apply::main(&store, &arguments),
         Verb::Rm(arguments) => remove::main(&store, &arguments),

@@ -22,6 +22,7 @@ Examples:
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --explain --dir .                 what would be in force; runs nothing
   brig task run --json --dir . -- make | jq .outcome
+  id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
 
 The exit status is the command's own. A limit or a failure of ours has one of its own:
 124 wall or idle time, 137 memory, 152 processor time, 153 output, 130 cancelled, 125 brig,
@@ -62,6 +63,12 @@ pub(super) struct Arguments {
     /// Give the command no terminal
     #[arg(long)]
     no_tty: bool,
+    /// Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there
+    #[arg(short, long, conflicts_with = "explain")]
+    detach: bool,
+    /// With --detach: keep the command's input open for `brig task attach`
+    #[arg(short, long, requires = "detach")]
+    interactive: bool,
     /// Print the receipt as JSON on standard output; the command's own output goes to standard error
     #[arg(long)]
     json: bool,
@@ -109,10 +116,20 @@ impl FromArgMatches for LimitFlags {
 }
 
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
-    let (json, explain) = (arguments.json, arguments.explain);
+    let (json, explain, detach, interactive) =
+        (arguments.json, arguments.explain, arguments.detach, arguments.interactive);
     let definition = definition(arguments)?;
     if explain {
         output::pairs(&brig::task::explain(&definition)?, json);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if detach {
+        let id = brig::task::run_detached(store, &definition, interactive)?;
+        if json {
+            output::json(&serde_json::json!({ "id": id }))
+        } else {
+            output::lines([id])
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let raw = if definition.terminal { Some(terminal::Raw::enter()?) } else { None };
@@ -168,6 +185,9 @@ fn definition(arguments: Arguments) -> Result<Definition> {
     if let Some(rootfs) = arguments.rootfs {
         definition.rootfs = Some(absolute(&rootfs)?);
     }
+    if let Some(rootfs) = &mut definition.rootfs {
+        *rootfs = absolute(rootfs)?; // a task in the background has another working directory
+    }
     if let Some(grace) = arguments.grace {
         definition.grace = grace;
     }
@@ -175,8 +195,9 @@ fn definition(arguments: Arguments) -> Result<Definition> {
         definition.may_degrade.push(brig::task::degradable(&name)?);
     }
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
-    definition.terminal = arguments.tty || (!arguments.no_tty && !arguments.json && isatty(input) && isatty(out));
-    if arguments.tty && !isatty(input) {
+    let at_terminal = !arguments.json && !arguments.detach && isatty(input) && isatty(out);
+    definition.terminal = arguments.tty || (!arguments.no_tty && at_terminal);
+    if arguments.tty && !arguments.detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
     Ok(definition)

@@ -74,7 +74,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         bytes.map(|bytes| {
             format!(
                 "{} at most{}",
-                approximate(bytes),
+                output::approximate(bytes),
                 limit.map_or_else(String::new, |limit| format!(" of {}", size(limit)))
             )
         })
@@ -83,7 +83,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         ("memory", used(usage.memory_peak_bytes, Some(receipt.limits.memory))),
         ("disk", used(usage.disk_peak_bytes, receipt.limits.disk)),
         ("processes", usage.pids_peak.map(|count| format!("{count} at most of {}", receipt.limits.pids))),
-        ("output", Some(approximate(usage.output_bytes))),
+        ("output", Some(output::approximate(usage.output_bytes))),
     ];
     for (name, value) in measured {
         if let Some(value) = value {
@@ -100,19 +100,4 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("LEFT", left.clone());
     }
     rows
-}
-
-/// A size for reading, not for reckoning.
-fn approximate(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let step = (bytes.max(1).ilog2() / 10).min(4);
-    if step == 0 {
-        format!("{bytes} B")
-    } else {
-        format!(
-            "{:.1} {}",
-            bytes as f64 / f64::from(1_u32 << (10 * step.min(3))) / if step == 4 { 1024.0 } else { 1.0 },
-            units[step as usize]
-        )
-    }
 }

@@ -1,7 +1,7 @@
 //! A place for one test: its own store and files, and the proof at the end that nothing else is left of it.
 
 use super::host::Left;
-use super::{Run, Task, program};
+use super::{Run, Started, Task, program};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -86,6 +86,21 @@ impl Lab {
     /// Runs `brig` with these arguments on this lab's store.
     pub fn brig<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Run {
         Task::bare(self, arguments).finish()
+    }
+
+    /// Starts `brig` with these arguments on this lab's store.
+    pub fn start<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Started {
+        Task::bare(self, arguments).start()
+    }
+
+    /// Runs a shell script in a running task, with this input.
+    pub fn exec_with_input(&self, id: &str, input: String, script: &str) -> Run {
+        Task::bare(self, ["task", "exec", "-i", id, "--", "sh", "-c", script]).input(input).finish()
+    }
+
+    /// Attaches to a running task from its first output on, with this input.
+    pub fn attach_with_input(&self, id: &str, input: String) -> Run {
+        Task::bare(self, ["task", "attach", "--replay", id]).input(input).finish()
     }
 
     /// What the next command of a user does first: remove what dead supervisors left.

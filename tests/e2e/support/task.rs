@@ -133,7 +133,7 @@ impl<'lab> Task<'lab> {
     }
 
     #[track_caller]
-    fn start(self) -> Started {
+    pub(super) fn start(self) -> Started {
         let input = if self.input.is_some() { Stdio::piped() } else { Stdio::null() };
         let mut command = self.command();
         command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,0 +1,76 @@
+//! Our own streams, for whoever copies between them and a running task: output made safe for a terminal, signals as messages.
+
+use super::output::Escaper;
+use brig::error::{Context, Kind, Result};
+use brig::task::Console;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::termios::{isatty, tcgetwinsize};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Standard input, output and error.
+pub(super) struct Streams {
+    signals: SignalFd,
+    reads_input: bool,
+    escapers: [Option<Escaper>; 2],
+}
+
+impl Streams {
+    /// With `reads_input` standard input is passed on. With `is_terminal` the other side has a terminal of its own, whose bytes are passed on
+    /// untouched; else what comes is made safe where a stream of ours is a terminal.
+    pub(super) fn new(reads_input: bool, is_terminal: bool) -> Result<Streams> {
+        let step = || "take signals as messages";
+        let wanted: SigSet =
+            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH].into_iter().collect();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&wanted), None).failing(Kind::Internal, step)?;
+        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .failing(Kind::Internal, step)?;
+        let escapers = [rustix::stdio::stdout(), rustix::stdio::stderr()]
+            .map(|stream| (isatty(stream) && !is_terminal).then(Escaper::default));
+        Ok(Streams { signals, reads_input, escapers })
+    }
+}
+
+/// The size of our terminal.
+pub(super) fn terminal_size() -> Option<(u16, u16)> {
+    tcgetwinsize(rustix::stdio::stdin()).ok().map(|size| (size.ws_row, size.ws_col))
+}
+
+impl Console for Streams {
+    fn output(&mut self, error: bool, bytes: &[u8]) {
+        let escaped = self.escapers[usize::from(error)].as_mut().map(|escaper| escaper.escape(bytes));
+        let bytes = escaped.as_deref().unwrap_or(bytes);
+        // Whoever read our output has gone; what runs in the task goes on.
+        let _ = if error {
+            std::io::stderr().write_all(bytes)
+        } else {
+            let mut out = std::io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
+        };
+    }
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.reads_input.then(rustix::stdio::stdin)
+    }
+
+    fn input_ended(&mut self) {
+        self.reads_input = false;
+    }
+
+    fn signals_ready(&self) -> BorrowedFd<'_> {
+        self.signals.as_fd()
+    }
+
+    fn signals(&mut self) -> (Vec<i32>, Option<(u16, u16)>) {
+        let (mut signals, mut size) = (Vec::new(), None);
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            if info.ssi_signo == Signal::SIGWINCH as u32 {
+                size = terminal_size();
+            } else {
+                signals.push(info.ssi_signo as i32);
+            }
+        }
+        (signals, size)
+    }
+}

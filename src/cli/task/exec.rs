@@ -1,0 +1,67 @@
+//! `brig task exec`: another process in a running sandbox.
+
+use crate::cli::console::{Streams, terminal_size};
+use crate::cli::terminal::Raw;
+use brig::error::{Error, Kind, Result};
+use brig::task::{Execution, Store};
+use clap::Args;
+use rustix::termios::isatty;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run another process in a running task: same user, namespaces, filter, rules and limits
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task exec k3f -- ps aux
+  brig task exec -it k3f -- bash
+  tar c src | brig task exec -i k3f -- tar x -C /tmp
+
+The exit status is the process's own. It ends with the task at the latest, and with this command.")]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// Pass standard input on
+    #[arg(short, long)]
+    interactive: bool,
+    /// Give the process a terminal
+    #[arg(short, long)]
+    tty: bool,
+    /// Set a variable, or pass on the caller's own
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<OsString>,
+    /// The working directory [default: /workspace]
+    #[arg(short, long, value_name = "PATH")]
+    workdir: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
+    let id = store.find(&arguments.id)?;
+    if arguments.tty && !isatty(rustix::stdio::stdin()) {
+        return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
+    }
+    let mut environment =
+        arguments.environment.iter().map(|each| brig::task::variable(each)).collect::<Result<Vec<_>>>()?;
+    if arguments.tty && !environment.iter().any(|(name, _)| name == "TERM") {
+        environment.push(("TERM".into(), std::env::var_os("TERM").unwrap_or_else(|| "xterm-256color".into())));
+    }
+    let execution = Execution {
+        command: arguments.command,
+        environment,
+        directory: arguments.workdir,
+        terminal: arguments.tty.then(|| terminal_size().unwrap_or((24, 80))),
+    };
+    let mut streams = Streams::new(arguments.interactive, arguments.tty)?;
+    let mut started = store.reach(&id)?.exec(execution)?;
+    if !arguments.interactive {
+        started.input = None;
+    }
+    let raw = if arguments.tty && arguments.interactive { Some(Raw::enter()?) } else { None };
+    let status = started.serve(&mut streams);
+    drop(raw);
+    Ok(ExitCode::from(status?))
+}

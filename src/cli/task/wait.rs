@@ -1,0 +1,39 @@
+//! `brig task wait`: until a task has ended, with its exit status.
+
+use crate::cli::output;
+use brig::error::{Error, Kind, Result};
+use brig::task::Store;
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Wait for the end of a task and exit as it did
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task wait k3f && brig task diff k3f
+  brig task wait --timeout 10m --json k3f | jq .outcome")]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// Give up after this time, with exit status 124; the task goes on
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+    /// Print the receipt as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    let id = store.find(&arguments.id)?;
+    let Some(receipt) = store.wait(&id, arguments.timeout)? else {
+        output::error(&Error::new(Kind::State, "it has not ended in time").doing(format!("wait for the task `{id}`")));
+        return Ok(ExitCode::from(124));
+    };
+    if arguments.json {
+        output::json(&receipt);
+    } else {
+        eprintln!("brig: task {id} {}", receipt.outcome.word());
+    }
+    Ok(ExitCode::from(receipt.exit_status))
+}

@@ -1,0 +1,182 @@
+//! Another process in a running sandbox: in its namespaces and groups, as its user, under the same filter, Landlock rules and limits.
+//!
+//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, a child of ours that ends with the sandbox at the latest.
+//! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
+
+use super::running::Running;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
+use crate::seccomp;
+use crate::spec::landlock::Landlock;
+use crate::spec::process::Rlimit;
+use rustix::fs::{Gid, Uid, fchown};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// What a sandbox's processes are like: kept while it runs, for those that come later.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// The sandbox's user.
+    pub user: (u32, u32),
+    /// Whether only that one id is mapped, as for an ordinary user of the host.
+    pub is_single: bool,
+    /// Its limits of setrlimit(2).
+    pub rlimits: Vec<(Rlimit, u64)>,
+    /// Its file rules.
+    pub landlock: Landlock,
+    /// The environment of its command.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The directory that its command began in.
+    pub directory: PathBuf,
+}
+
+/// What is to run.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    /// The program and its arguments; the name of the errand, if it is one.
+    pub command: Vec<OsString>,
+    /// Variables beside the command's own, or instead of them.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Its working directory, if not the command's.
+    pub directory: Option<PathBuf>,
+    /// Work of ours instead of a program.
+    pub errand: Option<Errand>,
+    /// Where its input and output go.
+    pub stdio: Stdio,
+}
+
+/// A process that has entered a sandbox.
+#[derive(Debug)]
+pub(crate) struct Entered(Spawned);
+
+impl Running {
+    /// Starts a process in the sandbox. Why it could not run its program arrives later, as a message.
+    pub(crate) fn enter(&self, visit: Visit) -> Result<Entered> {
+        let step = || {
+            format!(
+                "enter the sandbox with `{}`",
+                visit.command.first().map_or("".into(), |word| word.to_string_lossy())
+            )
+        };
+        let words = step();
+        let entry = self.entry();
+        let mut environment = entry.environment.clone();
+        environment.retain(|(name, _)| !visit.environment.iter().any(|(other, _)| other == name));
+        environment.extend(visit.environment);
+        let vectors = Vectors::new(&visit.command, &environment)?;
+        self.give_pipes(&visit.stdio)?;
+        let (init, pid) = self.member().doing(|| words.clone())?;
+        let (uid, gid) = entry.user;
+        let plan = Join {
+            init,
+            pid,
+            cgroup: self.clone_into()?,
+            cgroup_tasks: self.join_files()?,
+            first_affinity: None,
+            entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
+            oom_score: OomScore::Unprotected,
+            command: process::Command {
+                identity: Identity::powerless(uid, gid),
+                attributes: attributes::Attributes::default(),
+                managed: None,
+                rlimits: entry.rlimits.clone(),
+                landlock: Some(entry.landlock.clone()),
+                seccomp: Cow::Borrowed(seccomp::profile::agent()?),
+                directory: visit.directory.unwrap_or_else(|| entry.directory.clone()),
+                vectors,
+                errand: visit.errand,
+            },
+            stdio: visit.stdio,
+        };
+        match process::join(plan) {
+            Ok(spawned) => Ok(Entered(spawned)),
+            Err((Refused::Group(error) | Refused::Other(error), _)) => Err(error.doing(words)),
+        }
+    }
+
+    /// Who opens `/dev/stderr` opens the pipe anew, and that is for its owner.
+    fn give_pipes(&self, stdio: &Stdio) -> Result<()> {
+        let (Stdio::Descriptors { input, output, error }, Some(base)) = (stdio, self.first_id()) else { return Ok(()) };
+        let (uid, gid) = self.entry().user;
+        let (uid, gid) = (Uid::from_raw(base + uid), Gid::from_raw(base + gid));
+        [input, output, error].into_iter().try_for_each(|pipe| {
+            fchown(pipe, Some(uid), Some(gid)).failing(Kind::Identity, || "give a pipe to the sandbox's user")
+        })
+    }
+
+    /// A process of the sandbox whose namespaces we may enter: pid 1 for the machine's root; an ordinary user may not look into that one, and
+    /// takes the first of its children that can be looked into.
+    fn member(&self) -> Result<(OwnedFd, i32)> {
+        let first = self.pid();
+        let candidates = if self.entry().is_single { children(first) } else { vec![first] };
+        for pid in candidates {
+            let Some(named) = Pid::from_raw(pid) else { continue };
+            let Ok(pidfd) = pidfd_open(named, PidfdFlags::empty()) else { continue };
+            if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
+                return Ok((pidfd, pid));
+            }
+        }
+        Err(Error::new(Kind::State, "no process of the sandbox can be looked into")
+            .hint("an ordinary user enters a sandbox by way of its command, which must run and must not hide itself"))
+    }
+}
+
+/// The children of a process (proc_pid_task_children, proc(5)).
+fn children(pid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// A process and all that came of it.
+pub(super) fn descendants(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = all.get(next) {
+        all.extend(children(parent));
+        next += 1;
+    }
+    all
+}
+
+impl Entered {
+    /// Readable when it has something to say.
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.0.channel()
+    }
+
+    /// The next word; `None` when its program has taken over, or it is gone.
+    pub(crate) fn receive(&self) -> Result<Option<Message>> {
+        self.0.receive()
+    }
+
+    /// Readable when it has ended.
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.0.pidfd()
+    }
+
+    /// Sends it a signal; one that has ended is no error.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        self.0.signal(signal)
+    }
+
+    /// Waits for its end and gives its exit status, as a shell has it.
+    pub(crate) fn reap(&self) -> Result<u8> {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        loop {
+            match waitid(WaitId::PidFd(self.0.pidfd()), WaitIdOptions::EXITED) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::CHILD) => return Ok(255),
+                other => {
+                    let status = other.failing(Kind::Lost, || "wait for a process of the sandbox")?;
+                    let code = status.and_then(|status| {
+                        status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+                    });
+                    return Ok(code.unwrap_or(255) as u8);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! A process of ours that goes on when the one that started it, and its terminal, are gone.
+
+use crate::error::{Context, Error, Kind, Result, wire};
+use crate::files;
+use crate::sys::clone::{Side, clone_process, close_from, exit};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{chdir, setsid};
+use std::os::fd::AsFd;
+
+/// The way of a process in the background to say its first word to whoever started it.
+#[derive(Debug)]
+pub(crate) struct Starter(Option<files::Channel>);
+
+impl Starter {
+    /// Says that it has begun, in a few words. Only the first time counts.
+    pub(crate) fn began(&mut self, words: &str) {
+        if let Some(channel) = self.0.take() {
+            // Whoever started us may be gone; that changes nothing for us.
+            let _ = channel.send(&[b"B", words.as_bytes()].concat(), None);
+        }
+    }
+
+    fn failed(&mut self, error: &Error) {
+        if let Some(channel) = self.0.take() {
+            let _ = channel.send(&[b"F", wire::to_bytes(error).as_slice()].concat(), None);
+        }
+    }
+}
+
+/// Does `work` in a process of its own: in its own session, with nothing open but /dev/null, in the root directory. Returns its first word, or why it
+/// never came to one. The caller has one thread.
+pub(crate) fn in_background(work: impl FnOnce(&mut Starter) -> Result<()>) -> Result<String> {
+    let step = || "start a process in the background";
+    let (ours, theirs) = files::Channel::pair().failing(Kind::Internal, step)?;
+    match clone_process(0, None).failing(Kind::Internal, step)? {
+        Side::Parent(..) => {
+            drop(theirs);
+            let packet = ours.receive().failing(Kind::Lost, step)?;
+            let bytes = packet.map(|packet| packet.bytes).unwrap_or_default();
+            match bytes.split_first() {
+                Some((b'B', words)) => Ok(String::from_utf8_lossy(words).into_owned()),
+                Some((b'F', error)) => Err(wire::from_bytes(error)),
+                _ => Err(Error::new(Kind::Lost, "it ended without a word").doing(step())),
+            }
+        }
+        Side::Child => {
+            let mut starter = Starter(Some(theirs));
+            let done = alone(&starter).and_then(|()| work(&mut starter));
+            if let Err(error) = &done {
+                starter.failed(error);
+            }
+            exit(i32::from(done.is_err()))
+        }
+    }
+}
+
+/// Nothing of the caller's is kept open: whoever reads from its pipe sees the end of it, and no file system is held.
+fn alone(starter: &Starter) -> Result<()> {
+    let step = || "leave the terminal";
+    setsid().failing(Kind::Internal, step)?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let null = null.failing(Kind::Internal, step)?;
+    rustix::stdio::dup2_stdin(&null).failing(Kind::Internal, step)?;
+    rustix::stdio::dup2_stdout(&null).failing(Kind::Internal, step)?;
+    rustix::stdio::dup2_stderr(&null).failing(Kind::Internal, step)?;
+    std::mem::forget(null); // closed with all others
+    let kept: Vec<_> = starter.0.iter().map(AsFd::as_fd).collect();
+    close_from(3, &kept).failing(Kind::Internal, step)?;
+    chdir("/").failing(Kind::Internal, step)
+}

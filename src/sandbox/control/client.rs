@@ -1,0 +1,140 @@
+//! The other side: whoever steers a sandbox of this user.
+
+use super::super::report::Sample;
+use super::wire::{Exec, Peer, Reply, Request};
+use super::{NAME, address};
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// A connection to a running sandbox.
+#[derive(Debug)]
+pub(crate) struct Client(Peer);
+
+impl Client {
+    /// Connects to the sandbox whose record is in `directory`.
+    pub(crate) fn connect(directory: &Path) -> Result<Client> {
+        let step = || format!("reach the sandbox of `{}`", directory.display());
+        let folder = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .failing(Kind::NotFound, step)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .failing(Kind::Internal, step)?;
+        match connect(&socket, &address(&folder).failing(Kind::Store, step)?) {
+            Ok(()) => Ok(Client(Peer::new(socket))),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {
+                Err(Error::new(Kind::State, "it is not running").hint("see `brig task ls`"))
+            }
+            Err(errno) => Err(errno).failing(Kind::Store, || format!("{}: {NAME}", step())),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply> {
+        self.0.ask(request)?;
+        match self.0.answer()? {
+            Some((Reply::Failed(error), _)) => Err(error),
+            Some((reply, _)) => Ok(reply),
+            None => Err(over()),
+        }
+    }
+
+    fn done(&self, request: &Request) -> Result<()> {
+        self.ask(request).map(|_| ())
+    }
+
+    /// Asks the command to end, and kills what is left after the grace.
+    pub(crate) fn stop(&self, grace: Option<Duration>) -> Result<()> {
+        self.done(&Request::Stop { grace })
+    }
+
+    /// Sends a signal to the command, or to the process that this connection has started.
+    pub(crate) fn kill(&self, signal: i32) -> Result<()> {
+        self.done(&Request::Kill { signal })
+    }
+
+    /// The same without waiting for an answer, which comes among the others.
+    pub(crate) fn kill_later(&self, signal: i32) -> Result<()> {
+        self.0.ask(&Request::Kill { signal })
+    }
+
+    /// Stops every process where it stands.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.done(&Request::Pause)
+    }
+
+    /// Lets them go on.
+    pub(crate) fn unpause(&self) -> Result<()> {
+        self.done(&Request::Unpause)
+    }
+
+    /// What it uses now.
+    pub(crate) fn stats(&self) -> Result<Sample> {
+        match self.ask(&Request::Stats)? {
+            Reply::Stats(sample) => Ok(*sample),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Its processes, as the supervisor's PID namespace has them.
+    pub(crate) fn processes(&self) -> Result<Vec<i32>> {
+        match self.ask(&Request::Processes)? {
+            Reply::Processes(processes) => Ok(processes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The environment of its command.
+    pub(crate) fn environment(&self) -> Result<Vec<(OsString, OsString)>> {
+        match self.ask(&Request::Environment)? {
+            Reply::Environment(environment) => Ok(environment),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Becomes one whose bytes are the command's input. Says whether that has a terminal, and whether it takes input.
+    pub(crate) fn attach(&self) -> Result<(bool, bool)> {
+        match self.ask(&Request::Attach)? {
+            Reply::Attached { terminal, input } => Ok((terminal, input)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Passes bytes to the command; none for the end of them.
+    pub(crate) fn input(&self, bytes: &[u8]) -> Result<()> {
+        self.0.input(bytes).failing(Kind::Lost, || "pass input on")
+    }
+
+    /// Gives the command's terminal the size of ours. The answer comes among the others.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
+        self.0.ask(&Request::Resize { rows, columns })
+    }
+
+    /// Begins to start a process; its descriptors, its start and its end come as [`Client::next`].
+    pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
+        self.0.ask(&Request::Exec(exec))
+    }
+
+    /// The next word; `None` when the sandbox is gone.
+    pub(crate) fn next(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
+        self.0.answer()
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The sandbox ended while it was asked.
+pub(super) fn over() -> Error {
+    Error::new(Kind::State, "it has ended meanwhile").hint("see `brig task show ID`")
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    Error::new(Kind::Lost, format!("an answer to another question: {reply:?}")).hint("use one version of brig for both")
+}

@@ -1,0 +1,129 @@
+//! Steering a sandbox while it runs: a private socket in its record, served by the one loop that watches it.
+//!
+//! In: requests of the same user (or the machine's root), checked by the kernel's word on who connects. Out: one reply each; for a new process its
+//! descriptors and its end. Order: [`Control::open`] before the sandbox begins; `serve` in the watch; [`Control::end`] before its pid 1 is reaped.
+//! Never: a request that makes the sandbox weaker; a client that can stop the watch by being slow, which is dropped.
+
+mod client;
+mod serve;
+mod session;
+mod wire;
+
+pub(crate) use client::Client;
+pub(super) use serve::Slot;
+pub(crate) use wire::{Exec, Reply};
+
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
+};
+use session::Session;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use wire::Peer;
+
+/// The socket's name in a task's directory.
+const NAME: &str = "control.sock";
+/// More than anybody needs at once; a further client waits to be accepted.
+const CLIENTS: usize = 64;
+
+/// The socket of one sandbox and those who are connected.
+#[derive(Debug)]
+pub(crate) struct Control {
+    listener: OwnedFd,
+    path: PathBuf,
+    clients: Vec<Connected>,
+}
+
+/// One who is connected.
+#[derive(Debug)]
+struct Connected {
+    peer: Peer,
+    /// Whether its bytes are the command's input.
+    is_attached: bool,
+    /// The process that it has started.
+    session: Option<Session>,
+    /// Whether it is to be forgotten.
+    gone: bool,
+}
+
+impl Control {
+    /// Makes the socket in `directory`, for this user alone.
+    pub(crate) fn open(directory: &Path) -> Result<Control> {
+        let step = || format!("make the control socket in `{}`", directory.display());
+        let folder = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .failing(Kind::Store, step)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).failing(Kind::Store, step)?;
+        // Before it has a name, so that it never has one with more rights.
+        rustix::fs::fchmod(&listener, Mode::from_raw_mode(0o600)).failing(Kind::Store, step)?;
+        bind(&listener, &address(&folder).failing(Kind::Store, step)?).failing(Kind::Store, step)?;
+        listen(&listener, 16).failing(Kind::Store, step)?;
+        Ok(Control { listener, path: directory.join(NAME), clients: Vec::new() })
+    }
+
+    /// Takes in whoever waits to be connected, if it may be: this user, or the machine's root.
+    fn accept(&mut self) {
+        while self.clients.len() < CLIENTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(socket) = accept_with(&self.listener, flags) else { return };
+            let allowed = sockopt::socket_peercred(&socket).is_ok_and(|who| is_allowed(who.uid.as_raw()));
+            if allowed {
+                self.clients.push(Connected {
+                    peer: Peer::new(socket),
+                    is_attached: false,
+                    session: None,
+                    gone: false,
+                });
+            }
+        }
+    }
+
+    /// Ends all that was started for clients. Before pid 1 is waited for: the kernel lets that go only when nobody else is left unreaped.
+    pub(crate) fn end(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.end_session());
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.end();
+        // What stays is removed with the task.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether somebody of this user id may steer: the one that we run as, and the machine's root.
+fn is_allowed(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+/// By way of the descriptor of its folder: a path of a socket has at most 107 bytes (unix(7)).
+fn address(folder: &OwnedFd) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new(format!("/proc/self/fd/{}/{NAME}", folder.as_fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_its_users_alone_and_goes_with_its_owner() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        // Deeper than the address of a socket can say.
+        let deep = directory.path().join("x".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        let control = Control::open(&deep).unwrap();
+        let path = deep.join(NAME);
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Client::connect(&deep).is_ok());
+        drop(control);
+        assert!(!path.exists());
+        assert!(Client::connect(&deep).is_err());
+        assert!(!is_allowed(12_345_678) && is_allowed(0));
+    }
+}

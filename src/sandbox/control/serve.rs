@@ -1,0 +1,219 @@
+//! What the watch does for those who steer.
+
+use super::super::outcome::Stopped;
+use super::super::supervise::{Ready, Seen, State, Watch};
+use super::session::Session;
+use super::wire::{Heard, Reply, Request};
+use super::{Connected, Control};
+use crate::error::{Context, Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::Signal;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+/// What of the control socket is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sandbox) enum Slot {
+    /// Somebody wants to be connected.
+    Listener,
+    /// A client says something, or is gone.
+    Client(usize),
+    /// A process of a client's says how its start went.
+    Begun(usize),
+    /// A process of a client's has ended.
+    Ended(usize),
+}
+
+impl Control {
+    /// What to wait for. Bytes for the command are only taken when it takes some.
+    pub(in crate::sandbox) fn watch<'own>(&'own self, takes_input: bool, waits: &mut Vec<(Ready, PollFd<'own>)>) {
+        let mut add = |slot, descriptor| {
+            waits.push((Ready::Control(slot), PollFd::from_borrowed_fd(descriptor, PollFlags::IN)));
+        };
+        if self.clients.len() < super::CLIENTS {
+            add(Slot::Listener, self.listener.as_fd());
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if takes_input || !client.is_attached {
+                add(Slot::Client(index), client.peer.as_fd());
+            }
+            let Some(session) = &client.session else { continue };
+            match session.channel() {
+                Some(channel) => add(Slot::Begun(index), channel),
+                None => add(Slot::Ended(index), session.pidfd()),
+            }
+        }
+    }
+}
+
+impl Connected {
+    /// Ends its process, if it has one, and tells it.
+    pub(super) fn end_session(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        // Ended already is as good.
+        let _ = session.signal(Signal::KILL);
+        if let Ok(status) = session.reap() {
+            let _ = self.peer.reply(&Reply::Exited(status), None);
+        }
+    }
+
+    /// Answers; who does not take its answers is forgotten.
+    fn answer(&mut self, reply: &Reply) {
+        self.gone |= self.peer.reply(reply, None).is_err();
+    }
+}
+
+impl Watch<'_> {
+    /// Serves one thing that is ready.
+    pub(in crate::sandbox) fn serve(&mut self, slot: Slot, state: &mut State, seen: &mut Seen) {
+        match slot {
+            Slot::Listener => {
+                if let Some(control) = &mut self.control {
+                    control.accept();
+                }
+            }
+            Slot::Client(index) => self.hear_client(index, state, seen),
+            Slot::Begun(index) => self.with(index, |client| {
+                if let Some(session) = &mut client.session {
+                    client.gone |= session.hear(&client.peer).is_err();
+                }
+            }),
+            Slot::Ended(index) => self.with(index, Connected::end_session),
+        }
+    }
+
+    /// Forgets who is gone. After all that was ready was served: numbers of clients change.
+    pub(in crate::sandbox) fn forget(&mut self) {
+        let Some(control) = &mut self.control else { return };
+        control.clients.iter_mut().filter(|client| client.gone).for_each(Connected::end_session);
+        control.clients.retain(|client| !client.gone);
+    }
+
+    fn with(&mut self, index: usize, act: impl FnOnce(&mut Connected)) {
+        if let Some(client) = self.control.as_mut().and_then(|control| control.clients.get_mut(index)) {
+            act(client);
+        }
+    }
+
+    fn hear_client(&mut self, index: usize, state: &mut State, seen: &mut Seen) {
+        let mut heard = Ok(None);
+        self.with(index, |client| heard = client.peer.hear());
+        match heard {
+            Ok(None) => self.with(index, |client| client.gone = true),
+            Ok(Some(Heard::Input(bytes))) => {
+                let mut is_attached = false;
+                self.with(index, |client| is_attached = client.is_attached);
+                if is_attached {
+                    self.streams.feed(&bytes);
+                }
+            }
+            Ok(Some(Heard::Request(request))) => match self.carry_out(index, request, state, seen) {
+                Ok(None) => {}
+                Ok(Some(reply)) => self.with(index, |client| client.answer(&reply)),
+                Err(error) => self.with(index, |client| client.answer(&Reply::Failed(error))),
+            },
+            // Nothing to read after all is no fault; words that are not understood get their answer.
+            Err(error) if error.errno() == Some(libc::EAGAIN) => {}
+            Err(error) => self.with(index, |client| {
+                client.answer(&Reply::Failed(error));
+                client.gone = true;
+            }),
+        }
+    }
+
+    /// Does what is asked; `None` where the answer comes later.
+    fn carry_out(
+        &mut self,
+        index: usize,
+        request: Request,
+        state: &mut State,
+        seen: &mut Seen,
+    ) -> Result<Option<Reply>> {
+        match request {
+            Request::Stop { grace } => {
+                self.ask(Stopped::Cancelled, state, seen)?;
+                if let Some(grace) = grace {
+                    state.kill_at = Some(Instant::now() + grace);
+                }
+            }
+            Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
+            Request::Pause => self.pause(state)?,
+            Request::Unpause => self.unpause(state)?,
+            Request::Stats => return Ok(Some(Reply::Stats(Box::new(self.measure(state)?)))),
+            Request::Processes => return Ok(Some(Reply::Processes(self.running.processes()?))),
+            Request::Resize { rows, columns } => self.resize_to(rows, columns),
+            Request::Environment => return Ok(Some(Reply::Environment(self.running.environment().to_vec()))),
+            Request::Attach => {
+                let reply = Reply::Attached { terminal: self.streams.is_terminal(), input: self.streams.takes_input() };
+                self.with(index, |client| client.is_attached = true);
+                return Ok(Some(reply));
+            }
+            Request::Exec(exec) => {
+                if state.paused.is_some() {
+                    return Err(
+                        Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID")
+                    );
+                }
+                let (running, mut started) = (&*self.running, Ok(()));
+                if let Some(client) = self.control.as_mut().and_then(|control| control.clients.get_mut(index)) {
+                    if client.session.is_some() {
+                        return Err(Error::new(Kind::Usage, "one process for each connection"));
+                    }
+                    started = Session::start(running, exec, &client.peer).map(|session| client.session = Some(session));
+                }
+                started?;
+                return Ok(None);
+            }
+        }
+        Ok(Some(Reply::Done))
+    }
+
+    /// To the process that this client has started, else to the command. SIGKILL ends the whole sandbox.
+    fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Seen) -> Result<()> {
+        let signal = Signal::from_named_raw(number)
+            .ok_or_else(|| Error::new(Kind::Usage, format!("{number} is no signal that has a name")))?;
+        let clients = self.control.as_ref().map(|control| control.clients.as_slice()).unwrap_or_default();
+        if let Some(session) = clients.get(index).and_then(|client| client.session.as_ref()) {
+            return session.signal(signal);
+        }
+        match signal {
+            Signal::KILL => {
+                self.unpause(state)?;
+                self.kill(Stopped::Cancelled, seen)
+            }
+            // Sent from outside they would stop pid 1, and the command would go on.
+            Signal::STOP | Signal::CONT => {
+                Err(Error::new(Kind::Usage, "a sandbox is paused, and not stopped by a signal")
+                    .hint("brig task pause ID, brig task unpause ID"))
+            }
+            other => self.running.signal(other),
+        }
+    }
+
+    /// Stops every process; the time that this takes is no idleness.
+    fn pause(&mut self, state: &mut State) -> Result<()> {
+        if state.paused.is_none() {
+            self.running.freeze()?;
+            state.paused = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Lets them go on. One that is not paused goes on anyway.
+    pub(in crate::sandbox) fn unpause(&mut self, state: &mut State) -> Result<()> {
+        if let Some(since) = state.paused {
+            self.running.thaw()?;
+            state.paused = None;
+            state.last_output += since.elapsed();
+        }
+        Ok(())
+    }
+
+    fn resize_to(&self, rows: u16, columns: u16) {
+        if let Some(master) = self.streams.master() {
+            let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+            // A terminal that keeps its old size is an inconvenience, nothing more.
+            let _ = rustix::termios::tcsetwinsize(master, size).failing(Kind::Internal, || "resize");
+        }
+    }
+}

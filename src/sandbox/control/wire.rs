@@ -1,0 +1,189 @@
+//! The words between a running sandbox and those who steer it: one JSON document a message, over a SOCK_SEQPACKET socket, with at most one
+//! descriptor. Input of a terminal travels as bytes, after a tag.
+
+use super::super::report::Sample;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::Channel;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Longer than any command line that we take; a socket's buffer holds it.
+pub(crate) const LARGEST: usize = 128 << 10;
+const JSON: u8 = b'J';
+const INPUT: u8 = b'I';
+
+/// What a sandbox is asked for.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    /// End: ask the command, kill what is left after the grace (the task's own if none is given).
+    Stop { grace: Option<Duration> },
+    /// Send a signal to the command; 9 ends everything at once.
+    Kill { signal: i32 },
+    /// Stop every process where it stands.
+    Pause,
+    /// Let them go on.
+    Unpause,
+    /// What it uses now.
+    Stats,
+    /// Its processes.
+    Processes,
+    /// Start another process in it.
+    Exec(Exec),
+    /// Send its input from here on, if it takes any.
+    Attach,
+    /// The size of the terminal of whoever is attached.
+    Resize { rows: u16, columns: u16 },
+    /// What its command has as environment, values included: the caller is who started it.
+    Environment,
+}
+
+/// A process to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Exec {
+    pub command: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub directory: Option<std::path::PathBuf>,
+    /// Rows and columns of its terminal, if it is to have one.
+    pub terminal: Option<(u16, u16)>,
+    /// Instead of the command: the errand that reads and writes files in the sandbox.
+    pub errand: bool,
+}
+
+/// What comes back.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    /// It is done.
+    Done,
+    /// It is not, and why.
+    Failed(Error),
+    /// What it uses now.
+    Stats(Box<Sample>),
+    /// Its processes, in the PID namespace of whoever runs the sandbox.
+    Processes(Vec<i32>),
+    /// A process's standard descriptor of this number is the one that comes with this message, or its terminal if that has no number.
+    Stream(Option<u8>),
+    /// Its program has taken over.
+    Started,
+    /// It has ended, with this status.
+    Exited(u8),
+    /// Whether it has a terminal, and whether it takes input.
+    Attached { terminal: bool, input: bool },
+    /// Names and values.
+    Environment(Vec<(OsString, OsString)>),
+}
+
+/// A message from one who steers.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// A wish.
+    Request(Request),
+    /// Bytes for the command; none for the end of them.
+    Input(Vec<u8>),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer(Channel);
+
+impl Peer {
+    pub(crate) fn new(socket: OwnedFd) -> Peer {
+        Peer(Channel::from(socket))
+    }
+
+    pub(crate) fn ask(&self, request: &Request) -> Result<()> {
+        self.send(request, None).failing(Kind::Lost, || "ask the sandbox")
+    }
+
+    /// Passes bytes to the command; none for the end of them. `false` if they must be tried again later.
+    pub(crate) fn input(&self, bytes: &[u8]) -> Result<(), Errno> {
+        self.0.send(&[&[INPUT], bytes].concat(), None)
+    }
+
+    pub(crate) fn reply(&self, reply: &Reply, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        self.send(reply, descriptor)
+    }
+
+    fn send<T: Serialize>(&self, words: &T, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let mut bytes = vec![JSON];
+        serde_json::to_writer(&mut bytes, words).map_err(|_| Errno::INVAL)?;
+        if bytes.len() > LARGEST { Err(Errno::MSGSIZE) } else { self.0.send(&bytes, descriptor) }
+    }
+
+    /// The next message of one who steers; `None` when it is gone.
+    pub(crate) fn hear(&self) -> Result<Option<Heard>> {
+        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "hear from a client")?;
+        let Some(packet) = packet else { return Ok(None) };
+        match packet.bytes.split_first() {
+            Some((&INPUT, bytes)) => Ok(Some(Heard::Input(bytes.to_vec()))),
+            Some((&JSON, bytes)) => parse(bytes).map(|request| Some(Heard::Request(request))),
+            _ => Err(Error::new(Kind::Lost, "a client said nothing that is known")),
+        }
+    }
+
+    /// The sandbox's next word; `None` when it is gone.
+    pub(crate) fn answer(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
+        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "hear from the sandbox")?;
+        let Some(packet) = packet else { return Ok(None) };
+        let bytes = packet.bytes.strip_prefix(&[JSON]).unwrap_or_default();
+        Ok(Some((parse(bytes)?, packet.descriptor)))
+    }
+}
+
+fn parse<'bytes, T: Deserialize<'bytes>>(bytes: &'bytes [u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|cause| {
+        Error::new(Kind::Lost, format!("words that are not understood: {cause}"))
+            .hint("use one version of brig for both")
+    })
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Peer, Peer) {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Peer::new(one), Peer::new(other))
+    }
+
+    #[test]
+    fn words_input_and_descriptors_arrive_as_they_were_said() {
+        let (ours, theirs) = pair();
+        ours.ask(&Request::Kill { signal: 15 }).unwrap();
+        ours.input(b"keys").unwrap();
+        assert!(matches!(theirs.hear(), Ok(Some(Heard::Request(Request::Kill { signal: 15 })))));
+        assert!(matches!(theirs.hear(), Ok(Some(Heard::Input(bytes))) if bytes == b"keys"));
+        theirs.reply(&Reply::Stream(Some(1)), Some(std::io::stdin().as_fd())).unwrap();
+        assert!(matches!(ours.answer(), Ok(Some((Reply::Stream(Some(1)), Some(_))))));
+        drop(theirs);
+        assert!(matches!(ours.answer(), Ok(None)));
+    }
+
+    #[test]
+    fn what_is_too_long_or_unknown_is_an_error_and_no_hang() {
+        let (ours, theirs) = pair();
+        let exec = Exec {
+            command: vec!["x".repeat(LARGEST).into()],
+            environment: Vec::new(),
+            directory: None,
+            terminal: None,
+            errand: false,
+        };
+        assert!(ours.ask(&Request::Exec(exec)).is_err());
+        ours.0.send(b"J{\"dance\":1}", None).unwrap();
+        assert!(theirs.hear().is_err());
+        ours.0.send(b"?", None).unwrap();
+        assert!(theirs.hear().is_err());
+    }
+}

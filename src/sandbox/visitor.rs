@@ -1,0 +1,149 @@
+//! Work with files inside a running sandbox, by a process of ours that is one of the sandbox's: its user, its root, its filter, its Landlock
+//! rules. Whatever a path leads to there, through whatever links, is the sandbox's own; nothing of the host has a name.
+//!
+//! In on standard input: one line of JSON, [`Errand`], then data. Out: data on standard output, on failure an error on standard error.
+
+use super::archive;
+use crate::error::{Context, Error, Kind, Result, wire};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What is to be done with a path of the sandbox.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Errand {
+    /// The bytes of a file.
+    Read(PathBuf),
+    /// A file from the bytes that follow.
+    Write {
+        /// Where.
+        path: PathBuf,
+        /// Permissions of a new file.
+        mode: u32,
+    },
+    /// What is in a folder, as a JSON array.
+    List(PathBuf),
+    /// A tree as a tar stream under this name.
+    Pack(PathBuf, PathBuf),
+    /// A tree from the tar stream that follows: into an existing folder under the name that it has, else as this path. The name is its top one.
+    Unpack(PathBuf, PathBuf),
+    /// What a path is, as one JSON object.
+    Look(PathBuf),
+    /// Nothing: stay until somebody ends it.
+    Hold,
+}
+
+/// One entry of a folder in a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name, with what is not UTF-8 replaced.
+    pub name: String,
+    /// What it is: `file`, `directory`, `symlink` or `other`.
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+    /// The twelve permission bits.
+    pub mode: u32,
+    /// Seconds since 1970.
+    pub modified: i64,
+}
+
+/// Longer than any path.
+const LONGEST_LINE: u64 = 64 << 10;
+
+/// The process inside. Its result is the exit status.
+pub(super) fn serve() -> i32 {
+    match work() {
+        Ok(()) => 0,
+        Err(error) => {
+            // Whoever asked is gone then.
+            let _ = std::io::stderr().write_all(&wire::to_bytes(&error));
+            1
+        }
+    }
+}
+
+fn work() -> Result<()> {
+    let mut input = std::io::stdin().lock();
+    let mut line = Vec::new();
+    input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).failing(Kind::Lost, || "read what is to be done")?;
+    let errand = serde_json::from_slice(&line).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))?;
+    let mut out = std::io::stdout().lock();
+    let said = |done: std::io::Result<u64>, path: &Path| done.map(|_| ()).failing(Kind::Store, || words("copy", path));
+    match errand {
+        Errand::Read(path) => said(std::io::copy(&mut open(&path)?, &mut out), &path),
+        Errand::Write { path, mode } => {
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(mode).custom_flags(libc::O_NONBLOCK);
+            let mut file = options.open(&path).failing(Kind::NotFound, || words("write", &path))?;
+            must_be_file(&file, &path)?;
+            said(std::io::copy(&mut input, &mut file), &path)
+        }
+        Errand::List(path) => {
+            let entries = list(&path).failing(Kind::NotFound, || words("list", &path))?;
+            say(&mut out, &entries, &path)
+        }
+        Errand::Look(path) => {
+            let status = std::fs::metadata(&path).failing(Kind::NotFound, || words("look at", &path))?;
+            say(&mut out, &describe(String::new(), &status), &path)
+        }
+        Errand::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
+        Errand::Unpack(target, name) => archive::unpack_at(input, &target, &name),
+        Errand::Hold => loop {
+            std::thread::park(); // a signal ends us, or pid 1's end does
+        },
+    }
+}
+
+fn words(verb: &str, path: &Path) -> String {
+    format!("{verb} `{}` in the sandbox", path.display())
+}
+
+/// Opens a file that can be read without waiting for anybody.
+fn open(path: &Path) -> Result<File> {
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.failing(Kind::NotFound, || words("read", path))?;
+    must_be_file(&file, path)?;
+    Ok(file)
+}
+
+fn must_be_file(file: &File, path: &Path) -> Result<()> {
+    let kind = file.metadata().failing(Kind::NotFound, || words("look at", path))?.file_type();
+    if kind.is_file() || (kind.is_char_device() && path.starts_with("/dev")) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Workspace, "it is no file")
+        .doing(words("open", path))
+        .hint("name a file; `cp` takes folders too"))
+}
+
+fn list(path: &Path) -> std::io::Result<Vec<FileEntry>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        // One that went away meanwhile is not there.
+        let Ok(status) = entry.metadata() else { continue };
+        entries.push(describe(entry.file_name().to_string_lossy().into_owned(), &status));
+    }
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(entries)
+}
+
+fn describe(name: String, status: &std::fs::Metadata) -> FileEntry {
+    let kind = status.file_type();
+    let word = match () {
+        () if kind.is_dir() => "directory",
+        () if kind.is_symlink() => "symlink",
+        () if kind.is_file() => "file",
+        () => "other",
+    };
+    FileEntry { name, kind: word.into(), size: status.len(), mode: status.mode() & 0o7777, modified: status.mtime() }
+}
+
+fn say<T: Serialize>(out: &mut impl Write, value: &T, path: &Path) -> Result<()> {
+    let bytes = serde_json::to_vec(value).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+    out.write_all(&bytes).and_then(|()| out.flush()).failing(Kind::Lost, || words("tell of", path))
+}

@@ -1,0 +1,265 @@
+//! Running tasks and those who steer them: in the background, entered, paused, measured, copied from and to, ended.
+
+use crate::support::{Lab, Run, eventually, is_root, skip};
+use serde_json::Value;
+
+/// Begins a task in the background and gives its id.
+#[track_caller]
+fn begin(lab: &Lab, arguments: &[&str], script: &str) -> String {
+    let run = lab.task().plain().args(["--detach"]).args(arguments).sh(script);
+    run.succeeded().stdout.trim().to_owned()
+}
+
+#[track_caller]
+fn exec(lab: &Lab, id: &str, script: &str) -> Run {
+    lab.brig(["task", "exec", id, "--", "sh", "-c", script])
+}
+
+fn logs(lab: &Lab, id: &str) -> String {
+    lab.brig(["task", "logs", id]).succeeded().stdout.clone()
+}
+
+#[track_caller]
+fn wait(lab: &Lab, id: &str) -> Value {
+    serde_json::from_str(&lab.brig(["task", "wait", "--json", id]).stdout).unwrap()
+}
+
+const UNTIL_GO: &str = "echo ready; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo went; exit 5";
+
+#[test]
+fn a_task_in_the_background_goes_on_is_waited_for_and_exits_as_its_command_did() {
+    let lab = Lab::new();
+    let id = begin(&lab, &[], UNTIL_GO);
+    assert!(lab.brig(["task", "ls"]).succeeded().stdout.contains("running"));
+    eventually("its output is in the log", || logs(&lab, &id) == "ready\n");
+    assert_eq!(lab.brig(["task", "wait", "--timeout", "50ms", &id]).status, Some(124));
+    let go = lab.file("go", "");
+    lab.brig(["task", "cp", go.to_str().unwrap(), &format!("{id}:/tmp/")]).succeeded();
+    let ended = lab.brig(["task", "wait", "--json", &id]);
+    assert_eq!(ended.status, Some(5), "{ended:#?}");
+    assert_eq!(ended.receipt()["outcome"], "failed");
+    assert_eq!(logs(&lab, &id), "ready\nwent\n");
+    // After the end the same words say so.
+    assert_eq!(lab.brig(["task", "wait", &id]).status, Some(5));
+    lab.brig(["task", "stop", &id]).refused(125, &["it has ended"]);
+    lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["it has ended"]);
+}
+
+#[test]
+fn a_mistake_in_a_task_for_the_background_is_told_at_once() {
+    let lab = Lab::new();
+    let run = lab.task().plain().args(["--detach", "--dir", "/nowhere"]).sh("true");
+    run.refused(125, &["/nowhere"]);
+    assert!(lab.ids().is_empty());
+}
+
+#[test]
+fn what_is_run_in_a_task_is_as_confined_as_its_command() {
+    const LOOK: &str = "grep -E '^(Cap|NoNewPrivs|Seccomp:|Uid|Groups)' /proc/self/status; \
+         for n in mnt pid net ipc uts user cgroup; do readlink /proc/self/ns/$n; done; cat /proc/self/cgroup | grep -v ' '; pwd; \
+         touch /usr/x 2>&1; unshare -r true 2>&1; ls /proc/1/root 2>&1; ulimit -n";
+    let lab = Lab::new();
+    let id = begin(&lab, &[], &format!("{{ {LOOK}; }} 2>&1; echo end; sleep 300"));
+    eventually("the command has looked around", || logs(&lab, &id).ends_with("end\n"));
+    let own = logs(&lab, &id).replace("end\n", "");
+    let run = exec(&lab, &id, LOOK);
+    assert_eq!(run.stdout, own, "{run:#?}");
+    assert!(
+        own.contains("NoNewPrivs:\t1") && own.contains("Seccomp:\t2") && own.contains("Operation not permitted"),
+        "{own}"
+    );
+    // Its memory, its executable (ours) and its descriptors are nobody's to look into; nothing of the host is among them.
+    let run = exec(&lab, &id, "ls -l /proc/self/fd | grep -v -E 'pipe|total|/proc/'; echo $?");
+    assert_eq!(run.succeeded().stdout, "1\n", "{run:#?}");
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
+}
+
+#[test]
+fn a_process_has_its_own_streams_status_and_environment() {
+    let lab = Lab::new();
+    let id = begin(&lab, &["-e", "MINE=task"], "sleep 300");
+    let run = exec(&lab, &id, "echo out; echo err >/dev/stderr; exit 7");
+    assert_eq!((run.status, run.stdout.as_str(), run.stderr.as_str()), (Some(7), "out\n", "err\n"));
+    assert_eq!(exec(&lab, &id, "kill -TERM $$").status, Some(143));
+    let words = ["task", "exec", "-e", "OTHER=own", "-w", "/tmp", &id, "--", "sh", "-c", "echo $MINE $OTHER $PWD"];
+    assert_eq!(lab.brig(words).succeeded().stdout, "task own /tmp\n");
+    lab.brig(["task", "exec", &id, "--", "no-such-program"]).refused(127, &["no-such-program"]);
+    lab.brig(["task", "exec", "-w", "/no-such", &id, "--", "true"]).refused(125, &["no-such"]);
+    assert_eq!(logs(&lab, &id), "", "what others run is not the task's output");
+    let input = lab.exec_with_input(&id, "line\n".repeat(30_000), "wc -l");
+    assert_eq!(input.succeeded().stdout.trim(), "30000");
+    lab.brig(["task", "kill", &id]).succeeded();
+    assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
+}
+
+#[test]
+fn nobody_enters_before_the_sandbox_is_built() {
+    let lab = Lab::new();
+    for _ in 0..15 {
+        let id = begin(&lab, &[], "sleep 300");
+        let run = exec(&lab, &id, "hostname; cat /etc/hostname; ls /tmp | wc -l");
+        assert_eq!(run.succeeded().stdout, "sandbox\nsandbox\n0\n", "{run:#?}");
+        lab.brig(["task", "kill", &id]).succeeded();
+        wait(&lab, &id);
+    }
+}
+
+#[test]
+fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
+    let lab = Lab::new();
+    let id = begin(&lab, &[], "sleep 300");
+    let started =
+        lab.start(["task", "exec", &id, "--", "sh", "-c", "echo ready; trap '' TERM HUP; sleep 300; sleep 300"]);
+    started.wait_for("ready");
+    let count = || {
+        let top = lab.brig(["task", "top", "--json", &id]);
+        serde_json::from_str::<Value>(&top.succeeded().stdout).unwrap().as_array().unwrap().len()
+    };
+    let before = count();
+    started.signal(rustix::process::Signal::KILL);
+    started.finish();
+    eventually("its process is gone", || count() < before);
+    let started = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo ready; sleep 300"]);
+    started.wait_for("ready");
+    lab.brig(["task", "stop", "--grace", "100ms", &id]).succeeded();
+    assert_eq!(started.finish().status, Some(137));
+}
+
+#[test]
+fn a_killed_supervisor_leaves_nothing_of_those_who_entered() {
+    let lab = Lab::new();
+    let id = begin(&lab, &[], "sleep 300");
+    let started = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo ready; sleep 300"]);
+    started.wait_for("ready");
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(lab.store().join("tasks").join(&id).join("record.json")).unwrap())
+            .unwrap();
+    let supervisor = rustix::process::Pid::from_raw(record["supervisor"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
+    started.finish().refused(125, &["ended"]);
+    let receipt = wait(&lab, &id);
+    assert_eq!((&receipt["outcome"], &receipt["retryable"]), (&"lost".into(), &true.into()));
+}
+
+#[test]
+fn files_go_in_and_out_and_no_link_leads_to_the_host() {
+    let lab = Lab::new();
+    let secret = lab.file("secret", "of the host\n");
+    let id = begin(
+        &lab,
+        &[],
+        &format!(
+            "mkdir -p out/deep && echo made > out/deep/file && ln -s {0} out/leak && ln -s {1} /tmp/dir && mkfifo out/fifo; \
+             echo ready; sleep 300",
+            secret.display(),
+            lab.path().display()
+        ),
+    );
+    eventually("it is ready", || logs(&lab, &id) == "ready\n");
+    let copy = lab.directory("copy");
+    let of = |path: &str| format!("{id}:{path}");
+    lab.brig(["task", "cp", &of("out"), copy.to_str().unwrap()]).succeeded();
+    assert_eq!(std::fs::read_to_string(copy.join("out/deep/file")).unwrap(), "made\n");
+    assert_eq!(std::fs::read_link(copy.join("out/leak")).unwrap(), secret, "a link is copied as the link that it is");
+    lab.brig(["task", "cp", &of("out/deep/file"), copy.join("renamed").to_str().unwrap()]).succeeded();
+    assert_eq!(std::fs::read_to_string(copy.join("renamed")).unwrap(), "made\n");
+    // Through a link to the host's folder there is nothing, in either direction.
+    lab.brig(["task", "cp", &of("/tmp/dir/secret"), copy.join("x").to_str().unwrap()]).refused(125, &["secret"]);
+    lab.brig(["task", "cp", secret.to_str().unwrap(), &of("/tmp/dir/planted")]).refused(125, &["dir"]);
+    assert!(!lab.path().join("planted").exists() && !copy.join("x").exists());
+    // A folder in, with its links; it belongs to the sandbox's user.
+    lab.file("tree/a/b", "mine\n");
+    std::os::unix::fs::symlink("/etc/shadow", lab.path().join("tree/link")).unwrap();
+    lab.brig(["task", "cp", lab.path().join("tree").to_str().unwrap(), &of("/workspace")]).succeeded();
+    let run = exec(
+        &lab,
+        &id,
+        "cat tree/a/b; readlink tree/link; stat -c %U tree/a/b; echo more >> tree/a/b && echo writable",
+    );
+    assert_eq!(run.succeeded().stdout, "mine\n/etc/shadow\nagent\nwritable\n");
+    lab.brig(["task", "cp", &of("/etc"), &of("/tmp")]).refused(125, &["only one"]);
+    lab.brig(["task", "cp", &of("nothing"), copy.to_str().unwrap()]).refused(125, &["nothing"]);
+    lab.brig(["task", "stop", "--grace", "0s", &id]).succeeded();
+}
+
+#[test]
+fn a_paused_task_stands_still_and_its_idle_limit_rests() {
+    let lab = Lab::new();
+    let id = begin(&lab, &["--idle", "1s"], "while :; do echo tick; sleep 0.05; done");
+    eventually("it ticks", || logs(&lab, &id).contains("tick"));
+    let paused = lab.brig(["task", "pause", &id]);
+    if !is_root() && paused.stderr.contains("cgroup") {
+        lab.brig(["task", "kill", &id]).succeeded();
+        wait(&lab, &id);
+        return skip("this user has no group that can be frozen");
+    }
+    paused.succeeded();
+    let before = logs(&lab, &id);
+    std::thread::sleep(std::time::Duration::from_millis(1300));
+    assert_eq!(logs(&lab, &id), before);
+    assert!(lab.brig(["task", "stats", &id]).succeeded().stdout.contains("paused"));
+    lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["paused"]);
+    lab.brig(["task", "unpause", &id]).succeeded();
+    eventually("it ticks again", || logs(&lab, &id) != before);
+    // Who stands still can be ended, too.
+    lab.brig(["task", "pause", &id]).succeeded();
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
+}
+
+#[test]
+fn signals_reach_the_command_and_stop_waits_for_its_grace() {
+    let lab = Lab::new();
+    let script = "trap 'echo usr1' USR1; trap 'echo term; exit 3' TERM; echo ready; while :; do sleep 0.02; done";
+    let id = begin(&lab, &[], script);
+    eventually("it is ready", || logs(&lab, &id) == "ready\n");
+    lab.brig(["task", "kill", &id, "USR1"]).succeeded();
+    eventually("the signal came", || logs(&lab, &id).contains("usr1\n"));
+    lab.brig(["task", "kill", &id, "NONE"]).refused(125, &["NONE"]);
+    lab.brig(["task", "kill", &id, "STOP"]).refused(125, &["pause"]);
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert!(logs(&lab, &id).contains("term\n"));
+    let id = begin(&lab, &[], "trap '' TERM; echo ready; while :; do sleep 0.02; done");
+    eventually("it is ready", || logs(&lab, &id) == "ready\n");
+    let stop = lab.brig(["task", "stop", "--grace", "300ms", &id]);
+    assert!(stop.succeeded().elapsed.as_millis() >= 300, "{stop:#?}");
+    assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
+}
+
+#[test]
+fn usage_and_processes_are_what_they_are() {
+    let lab = Lab::new();
+    let script = "head -c 3M /dev/zero > file; sleep 301 & echo ready; wait";
+    let id = begin(&lab, &["--pids", "50"], script);
+    eventually("it is ready", || logs(&lab, &id) == "ready\n");
+    let stats: Value = serde_json::from_str(&lab.brig(["task", "stats", "--json"]).succeeded().stdout).unwrap();
+    assert_eq!((&stats[0]["id"], &stats[0]["pids_limit"]), (&id.as_str().into(), &50.into()));
+    assert!(stats[0]["disk_bytes"].as_u64().unwrap() >= 3 << 20, "{stats}");
+    let top: Value = serde_json::from_str(&lab.brig(["task", "top", "--json", &id]).succeeded().stdout).unwrap();
+    let lines: Vec<_> = top.as_array().unwrap().iter().map(|each| each["command"].as_str().unwrap()).collect();
+    assert!(lines.contains(&"sleep 301"), "{lines:?}");
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(lab.brig(["task", "stats", "--json"]).succeeded().stdout.trim(), "[]");
+}
+
+#[test]
+fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
+    let lab = Lab::new();
+    let id = begin(&lab, &["--interactive"], "echo first; read line; echo got $line; cat | wc -c; exit 4");
+    eventually("it is ready", || logs(&lab, &id) == "first\n");
+    let run = lab.attach_with_input(&id, format!("word\n{}", "x".repeat(200_000)));
+    assert_eq!((run.status, run.stdout.as_str()), (Some(4), "first\ngot word\n200000\n"), "{run:#?}");
+    // Whoever leaves changes nothing, and two may look at once.
+    let id = begin(&lab, &[], UNTIL_GO);
+    let one = lab.start(["task", "attach", "--replay", &id]);
+    let two = lab.start(["task", "logs", "-f", &id]);
+    one.wait_for("ready");
+    two.wait_for("ready");
+    one.signal(rustix::process::Signal::INT);
+    let left = one.finish();
+    assert!(left.succeeded().stderr.contains("goes on"), "{left:#?}");
+    exec(&lab, &id, "touch /tmp/go").succeeded();
+    assert_eq!(two.finish().succeeded().stdout, "ready\nwent\n");
+    wait(&lab, &id);
+}
