@@ -54,25 +54,25 @@ impl Follower {
         let path = directory.join(name);
         let mut follower =
             Follower { store: store.clone(), id: id.to_owned(), path, file: None, changes, has_ended: false };
-        if let (true, From::Now) = (follower.open()?, from) {
-            if let Some(file) = &mut follower.file {
-                file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
-            }
+        follower.open()?;
+        if let (Some(file), From::Now) = (&mut follower.file, from) {
+            file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
         }
         Ok(follower)
     }
 
-    fn open(&mut self) -> Result<bool> {
+    /// What is not there yet may still come.
+    fn open(&mut self) -> Result<()> {
         if self.file.is_none() {
             match File::open(&self.path) {
                 Ok(file) => self.file = Some(file),
-                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
                 Err(cause) => {
                     return Err(Error::os(Kind::Store, cause).doing(format!("open `{}`", self.path.display())));
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Readable when there may be more.
