@@ -27,7 +27,10 @@ const FLOORS: [(Shape, &[&str]); 5] = [
     (Shape::Flat, &["host", "spec", "files"]),
     (
         Shape::Flat,
-        &["ns", "cgroup", "mounts", "caps", "seccomp", "landlock", "lsm", "console", "hooks", "net", "egress", "image"],
+        &[
+            "ns", "cgroup", "mounts", "caps", "seccomp", "landlock", "lsm", "console", "hooks", "net", "egress",
+            "image", "resctrl",
+        ],
     ),
     (Shape::Stairs, &["container", "process"]),
     (Shape::Stairs, &["doctor", "worker", "task", "sandbox", "backend"]),

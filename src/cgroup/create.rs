@@ -85,7 +85,6 @@ impl Cgroup {
 
     /// The same where systemd has made the group at `path` already, with `pid` in it: what systemd does not manage (other
     /// v1 controllers) is made beside it, and what it cannot express is written.
-    #[cfg(test)] // until `container` calls the systemd driver
     pub(crate) fn adopt(
         hierarchy: &Hierarchy,
         path: &CgroupPath,
@@ -134,6 +133,14 @@ fn assemble(
     for tree in &hierarchy.v1 {
         if !tree.controllers.and(required.or(purpose.optional())).is_empty() {
             groups.push(make_v1(tree, path, existing, made)?);
+        }
+    }
+    if let (Some(tree), Purpose::Observed) = (&hierarchy.systemd, purpose) {
+        match make_v1(tree, path, existing, made) {
+            Ok(group) => groups.push(group),
+            // It limits nothing, so that an ordinary user's container does without.
+            Err(error) if is_denied(&error) => {}
+            Err(error) => return Err(error),
         }
     }
     let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };

@@ -4,11 +4,16 @@
 //! No path is assumed: a container's hierarchies may be mounted anywhere, and only in part.
 
 use super::controller::{Controller, Controllers};
+use super::create::Purpose;
+use super::path::CgroupPath;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+
+/// The hierarchy of v1 by which systemd tells services apart.
+const SYSTEMD: &str = "name=systemd";
 
 /// How the controllers are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub(crate) struct Tree {
 pub(crate) struct Hierarchy {
     pub(super) v1: Vec<Tree>,
     pub(super) v2: Option<Tree>,
+    /// `name=systemd` of v1, which limits nothing: a systemd inside a container wants to find itself in it.
+    pub(super) systemd: Option<Tree>,
 }
 
 /// One line of `/proc/self/cgroup`.
@@ -60,7 +67,7 @@ impl Hierarchy {
     /// The same from the two files' text, pure but for what `mountinfo` reads.
     pub(super) fn from_parts(own: &str, mountinfo: impl BufRead) -> Result<Hierarchy> {
         let mut missing: Vec<Membership> = own.lines().filter_map(membership).collect();
-        let mut found = Hierarchy { v1: Vec::new(), v2: None };
+        let mut found = Hierarchy { v1: Vec::new(), v2: None, systemd: None };
         for line in mountinfo.split(b'\n') {
             if missing.is_empty() {
                 break;
@@ -80,7 +87,8 @@ impl Hierarchy {
             };
             match mount.options {
                 None => found.v2 = Some(tree),
-                // A named hierarchy (`name=systemd`) limits nothing.
+                Some(_) if member.names == [SYSTEMD] => found.systemd = Some(tree),
+                // Any other named hierarchy is nobody's business of ours.
                 Some(_) if tree.controllers.is_empty() => {}
                 Some(_) => found.v1.push(tree),
             }
@@ -141,6 +149,23 @@ impl Hierarchy {
     /// The v1 hierarchy of `controller`.
     pub(super) fn v1_of(&self, controller: Controller) -> Option<&Tree> {
         self.v1.iter().find(|tree| tree.controllers.has(controller))
+    }
+}
+
+impl Hierarchy {
+    /// Where a container's groups at `path` will be, or the caller's own without one: the name of each v1 hierarchy (empty for v2) and the directory.
+    pub(crate) fn places(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
+        let place = |tree: &Tree| match path {
+            Some(CgroupPath::Absolute(path)) => join(&tree.mount, path),
+            Some(CgroupPath::Relative(path)) => join(&tree.own_directory(), path),
+            Some(CgroupPath::Task(_)) | None => tree.own_directory(),
+        };
+        let v1 = self.v1.iter().flat_map(|tree| {
+            let names = tree.controllers.iter().filter(|&each| Purpose::Observed.optional().has(each));
+            names.map(move |each| (each.name_v1().to_owned(), place(tree)))
+        });
+        let v2 = self.v2.iter().map(|tree| (String::new(), place(tree)));
+        v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), place(tree)))).collect()
     }
 }
 

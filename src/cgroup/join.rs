@@ -4,14 +4,11 @@ use super::Cgroup;
 use crate::error::{Context, Kind, Result};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
-#[cfg(test)]
 use std::time::Duration;
 
 /// The kernel refuses to move a process that is still being made (`TASK_NEW`) with EINVAL; that state lasts as long as
 /// its parent takes to be scheduled again.
-#[cfg(test)]
 const JOIN_TRIES: u32 = 5;
-#[cfg(test)]
 const JOIN_PAUSE: Duration = Duration::from_millis(30);
 
 impl Cgroup {
@@ -32,7 +29,6 @@ impl Cgroup {
     }
 
     /// Moves the process `pid`, with all its threads, into every group.
-    #[cfg(test)] // until `container` calls the systemd driver
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
         let value = pid.to_string();
         for group in &self.groups {

@@ -22,7 +22,6 @@ pub(super) enum Existing {
     /// It was made for us, if nobody is in it.
     Unused,
     /// It is ours, made by systemd.
-    #[cfg(test)]
     Adopt,
 }
 
@@ -183,7 +182,6 @@ fn make_once(
             .hint("run `brig doctor --leaks`")),
         Existing::Unused if weaken::is_off("cgroup-unused") => Ok(leaf),
         Existing::Unused => check_unused(&leaf).map(|()| leaf),
-        #[cfg(test)]
         Existing::Adopt => Ok(leaf),
     }
 }

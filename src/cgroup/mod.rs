@@ -28,8 +28,6 @@ mod plan_v2;
 mod record;
 mod refusal;
 mod stats;
-// Complete and tested against a bus and the real systemd; `container` refuses `--systemd-cgroup` until it calls it, so only tests are built with it.
-#[cfg(test)]
 pub(crate) mod systemd;
 mod usage;
 mod widen;
@@ -39,7 +37,6 @@ pub(crate) mod tests;
 
 pub(crate) use create::Purpose;
 pub(crate) use hierarchy::Hierarchy;
-#[cfg(test)]
 pub(crate) use hierarchy::Layout;
 pub(crate) use join::enter;
 pub(crate) use path::CgroupPath;

@@ -32,7 +32,9 @@ impl Record {
         self.groups.iter().flat_map(|group| {
             let v2 = group.v2.then_some("");
             let v1 = group.controllers.iter().filter(|_| !group.v2).map(|each| each.name_v1());
-            v2.into_iter().chain(v1).map(|name| (name, group.path.as_path()))
+            // The one hierarchy of v1 without a controller.
+            let named = (!group.v2 && group.controllers.is_empty()).then_some("systemd");
+            v2.into_iter().chain(v1).chain(named).map(|name| (name, group.path.as_path()))
         })
     }
 }

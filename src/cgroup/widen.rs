@@ -97,7 +97,6 @@ impl Cgroup {
     /// Makes `owner` the owner of the v2 group, so that the container's root may make groups in it: the directory and the
     /// files that the kernel names for this, and no other (cgroup-v2.rst, "Model of Delegation"). v1 is never given away:
     /// its controllers are not safe in other hands.
-    #[cfg_attr(not(test), allow(dead_code, reason = "delegation is not asked for by a caller yet"))]
     pub(crate) fn give_to(&self, owner: u32) -> Result<()> {
         let Some(group) = self.v2() else { return Ok(()) };
         let path = group.directory.path();

@@ -1,22 +1,22 @@
 //! `create`: from a bundle to a container that waits to be started, or to nothing at all.
 
+use super::group::Wanted;
 use super::id::ContainerId;
 use super::record::{FIFO, Place, REPORT, Record, stat};
-use super::{Containers, bundle, prepare, socket};
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Purpose};
+use super::{Containers, bundle, converse, group, notify, passed, prepare, socket};
+use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::bundle::Entry;
 use crate::process::{
-    self, BuildHooks, Command, First, Gate, Managed, Message, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
+    self, BuildHooks, Command, First, Gate, Managed, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
 use crate::spec::state::{State, Status};
-use crate::sys::attributes::take_descriptor;
-use crate::{hooks, seccomp};
+use crate::{resctrl, seccomp};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustix::process::Signal;
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,9 @@ pub struct Created {
 struct Undo {
     place: Rc<Place>,
     cgroup: Option<Cgroup>,
+    /// What names systemd's unit, and the container's own name.
+    unit: Option<(String, String)>,
+    resctrl: Option<resctrl::Group>,
     spawned: Option<Spawned>,
     kept: bool,
 }
@@ -80,7 +83,15 @@ impl Drop for Undo {
         }
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.kill();
+        }
+        if let (Some((unit, id)), Some(_)) = (&self.unit, &self.cgroup) {
+            let _ = group::stop(unit, id);
+        }
+        if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.remove();
+        }
+        if let Some(group) = &self.resctrl {
+            let _ = group.remove();
         }
         let _ = self.place.remove();
     }
@@ -89,48 +100,46 @@ impl Drop for Undo {
 impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
-        if wish.systemd_cgroup {
-            return Err(Error::new(Kind::Cgroup, "cgroups made by systemd are not supported yet")
-                .hint("let the caller make them itself, such as dockerd --exec-opt native.cgroupdriver=cgroupfs"));
-        }
         let (config, bytes) = bundle::read(&wish.bundle)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
-        refuse_missing(&config, wish)?;
-        check_terminal(process.terminal, wish)?;
-        check_preserved(wish.preserve_fds)?;
+        passed::check_terminal(process.terminal, wish)?;
+        passed::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings: Vec<_> = unknown.iter().map(|name| format!("ignoring unknown capability `{name}`")).collect();
         let rlimits = prepare::rlimits(process)?;
-        let attributes = attributes::plan(process, Some(&config.linux))?;
+        let mut attributes = attributes::plan(process, Some(&config.linux))?;
+        if !wish.no_cgroup {
+            attributes.affinity = Some(attributes::every_cpu()); // not the caller's, but what the group allows
+        }
         let filter = filter(&config)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
         let (environment, home_is_missing) = prepare::environment(process);
         let mut environment = environment;
-        preserve_listeners(&mut environment);
+        passed::preserve_listeners(&mut environment);
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
-        let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
-        let hierarchy = Hierarchy::probe()?;
-        let path = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
-        let cgroup_path = CgroupPath::parse(path)?;
-        let resources = prepare::resources(&config);
+        let landlock = prepare::landlock(&config)?;
+        let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
         let (namespaces, user_namespace) = prepare::namespaces(&config)?;
+        let owner = prepare::group_owner(&config, &user_namespace);
 
         let place = Rc::new(Place::make(&self.root, id)?);
-        let mut undo = Undo { place, cgroup: None, spawned: None, kept: false };
+        let mut undo = Undo { place, cgroup: None, unit: None, resctrl: None, spawned: None, kept: false };
         undo.place.keep_config(&bytes)?;
-        let cgroup = Cgroup::create(&hierarchy, &cgroup_path, Purpose::Observed, &resources)?;
-        let groups = cgroup.record();
-        let bundle = prepare::bundle(
-            &config,
-            &wish.bundle,
-            if wish.no_pivot { Entry::Move } else { Entry::Pivot },
-            groups.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect(),
-        );
-        let clone_into = cgroup.clone_into().map(|group| group.try_clone_to_owned()).transpose();
-        let tasks = cgroup.join_files();
-        undo.cgroup = Some(cgroup);
-        let bundle = bundle?;
+        let notify = notify::prepare(&undo.place, &mut environment)?.filter(|_| has_own_mounts(&config));
+        let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
+        undo.cgroup = wanted.make()?;
+        undo.resctrl = config.linux.intel_rdt.as_ref().map(|rdt| resctrl::create(rdt, id.as_str())).transpose()?;
+        undo.unit = wanted.needs_process().then(|| (config.linux.cgroups_path.clone(), id.as_str().to_owned()));
+        let cgroup = undo.cgroup.as_ref();
+        if let (Some(cgroup), Some(owner)) = (cgroup, owner) {
+            cgroup.give_to(owner)?;
+        }
+        let entry = if wish.no_pivot { Entry::Move } else { Entry::Pivot };
+        let mut bundle = prepare::bundle(&config, &wish.bundle, entry, wanted.places(cgroup), &user_namespace)?;
+        bundle.mounts.extend(notify);
+        let clone_into = cgroup.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
+        let tasks = cgroup.map(Cgroup::join_files).transpose()?.unwrap_or_default();
         let mut record = Record {
             oci_version: config.oci_version.clone(),
             id: id.as_str().to_owned(),
@@ -139,8 +148,10 @@ impl Containers {
             created: humantime::format_rfc3339_nanos(SystemTime::now()).to_string(),
             annotations: config.annotations.clone(),
             owner: rustix::process::getuid().as_raw(),
-            cgroup: Some(groups),
-            cgroup_path: path.to_owned(),
+            cgroup: cgroup.map(Cgroup::record),
+            cgroup_path: wanted.path(),
+            systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
+            resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
             ..Record::new()
         };
@@ -151,7 +162,8 @@ impl Containers {
             namespaces,
             user_namespace,
             cgroup: clone_into.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
-            cgroup_tasks: tasks?,
+            waits: wanted.needs_process(),
+            cgroup_tasks: tasks,
             hostname: (!config.hostname.is_empty()).then(|| config.hostname.clone()),
             domainname: (!config.domainname.is_empty()).then(|| config.domainname.clone()),
             new_keyring: !wish.no_new_keyring,
@@ -167,13 +179,13 @@ impl Containers {
                 identity,
                 attributes,
                 rlimits: Vec::new(),
-                landlock: None,
+                landlock,
                 seccomp: Cow::Owned(filter),
                 directory: PathBuf::from(&process.cwd),
                 vectors,
                 errand: None,
                 managed: Some(Managed {
-                    preserved: wish.preserve_fds + listeners(),
+                    preserved: wish.preserve_fds + passed::listeners(),
                     home_is_missing,
                     gate: Some(make_gate(&undo.place.path)?),
                     rlimits: rlimits.clone(),
@@ -185,11 +197,23 @@ impl Containers {
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),
             first: First::Command,
         };
-        let spawned = process::spawn(plan).map_err(unable)?;
+        let spawned = process::spawn_with(plan, |pid| {
+            let adopted = wanted.adopt(pid)?;
+            let group = undo.cgroup.insert(adopted.ok_or_else(|| Error::new(Kind::Internal, "no group was made"))?);
+            if let Some(owner) = owner {
+                group.give_to(owner)?;
+            }
+            Ok(())
+        })
+        .map_err(unable)?;
         record.pid = spawned.pid;
+        record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
         let spawned = undo.spawned.insert(spawned);
-        let console =
-            converse(spawned, &config, wish, &rlimits, &State { pid: record.pid, ..state }).map_err(unable)?;
+        if let Some(group) = &undo.resctrl {
+            group.join(record.pid)?;
+        }
+        let state = State { pid: record.pid, ..state };
+        let console = converse::create(spawned, &config, wish, &rlimits, &state).map_err(unable)?;
         record.pid_started = stat(record.pid).map(|(_, started)| started).unwrap_or_default();
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {
@@ -219,51 +243,8 @@ pub(super) fn unable(error: Error) -> Error {
     error.doing("unable to start container process")
 }
 
-/// What is asked for and not carried out is an error, never left out in silence.
-fn refuse_missing(config: &Config, wish: &Creation) -> Result<()> {
-    let linux = &config.linux;
-    let missing = [
-        (wish.systemd_cgroup, "--systemd-cgroup", "use the cgroupfs driver"),
-        (wish.no_cgroup, "--cgroup-manager=disabled", "use the cgroupfs driver"),
-        (!linux.net_devices.is_empty(), "`linux.netDevices`", "move the device into the network namespace yourself"),
-        (linux.intel_rdt.is_some(), "`linux.intelRdt`", "remove it"),
-        (config.annotations.contains_key("brig.landlock"), "the annotation `brig.landlock`", "remove it"),
-    ];
-    match missing.into_iter().find(|(asked, _, _)| *asked) {
-        Some((_, what, hint)) => Err(Error::new(Kind::Spec, format!("{what} is not supported yet")).hint(hint)),
-        None => Ok(()),
-    }
-}
-
-fn check_terminal(terminal: bool, wish: &Creation) -> Result<()> {
-    let refuse = |words: &str| Err(Error::new(Kind::Usage, words));
-    match (terminal && wish.detached, wish.console_socket.is_some()) {
-        (true, false) => refuse("cannot allocate tty if runc will detach without setting console socket"),
-        (false, true) => refuse("cannot use console socket if runc will not detach or allocate tty"),
-        _ => Ok(()),
-    }
-}
-
-/// Every descriptor that is to be handed through must be there.
-pub(super) fn check_preserved(count: u32) -> Result<()> {
-    for number in 3..count.saturating_add(3) {
-        std::fs::read_link(format!("/proc/self/fd/{number}"))
-            .failing(Kind::Usage, || format!("unable to stat preserved-fd {number} (of {count})"))?;
-    }
-    Ok(())
-}
-
-/// How many sockets a service manager handed us (sd_listen_fds(3)); they come before those of `--preserve-fds`.
-fn listeners() -> u32 {
-    std::env::var("LISTEN_FDS").ok().and_then(|count| count.parse().ok()).unwrap_or(0)
-}
-
-fn preserve_listeners(environment: &mut Vec<(OsString, OsString)>) {
-    if listeners() > 0 {
-        environment.retain(|(name, _)| name != "LISTEN_FDS" && name != "LISTEN_PID");
-        environment.push(("LISTEN_FDS".into(), listeners().to_string().into()));
-        environment.push(("LISTEN_PID".into(), "1".into()));
-    }
+fn has_own_mounts(config: &Config) -> bool {
+    check::has(config, NamespaceKind::Mount)
 }
 
 fn filter(config: &Config) -> Result<seccomp::Program> {
@@ -289,54 +270,6 @@ fn make_gate(directory: &Path) -> Result<Gate> {
     let fifo = open(&path, OFlags::RDWR)?;
     let report = open(&directory.join(REPORT), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
     Ok(Gate { fifo, report })
-}
-
-/// Answers init until it is ready.
-fn converse(
-    spawned: &Spawned,
-    config: &Config,
-    wish: &Creation,
-    rlimits: &[(Resource, Rlimit)],
-    state: &State,
-) -> Result<Option<std::os::fd::OwnedFd>> {
-    let mut console = None;
-    loop {
-        match spawned.receive()? {
-            Some(Message::Hooks) => {
-                hooks::run("prestart", &config.hooks.prestart, state)?;
-                hooks::run("createRuntime", &config.hooks.create_runtime, state)?;
-                spawned.go()?;
-            }
-            Some(Message::Limits) => {
-                limit(spawned.pid, rlimits)?;
-                spawned.go()?;
-            }
-            Some(Message::Console(master)) => match &wish.console_socket {
-                Some(path) => socket::send_console(path, &master)?,
-                None => console = Some(master),
-            },
-            Some(Message::Listener(number)) => {
-                let listener = take_descriptor(spawned.pidfd(), number)
-                    .failing(Kind::Seccomp, || "fetch the filter's listener")?;
-                if let Some(profile) = &config.linux.seccomp {
-                    socket::send_listener(profile, &listener, state)?;
-                }
-            }
-            Some(Message::Ready) => return Ok(console),
-            Some(Message::Failed(error)) => return Err(error),
-            Some(other) => return Err(Error::new(Kind::Lost, format!("init said something out of turn: {other:?}"))),
-            None => return Err(Error::new(Kind::Lost, "init ended without a word").doing("wait for the container")),
-        }
-    }
-}
-
-/// Sets the limits of a process that may not do so itself: in a user namespace of its own nobody can raise a hard limit.
-pub(super) fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
-    for (resource, limit) in limits {
-        prlimit(Pid::from_raw(pid), *resource, *limit)
-            .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
-    }
-    Ok(())
 }
 
 impl Created {

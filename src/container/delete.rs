@@ -1,9 +1,9 @@
 //! `delete`: all that is left of a container goes.
 
-use super::Containers;
 use super::id::ContainerId;
 use super::record::{Place, Record};
 use super::signal::{hold, send};
+use super::{Containers, group};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
@@ -71,8 +71,14 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
                 group.kill()?;
                 group.wait_until_empty(KILL_WAIT)?;
             }
-            group.remove().map_err(Error::from)?;
         }
+        let stopped = record.systemd.as_ref().map_or(Ok(()), |unit| group::stop(unit, &record.id));
+        group.remove().map_err(Error::from)?;
+        // With the group gone there is nothing left that a systemd could be asked for.
+        let _ = stopped;
+    }
+    if let Some(group) = &record.resctrl {
+        group.remove()?;
     }
     // Without a readable copy no hook is known.
     let hooks = place.config().map(|config| config.hooks.poststop).unwrap_or_default();

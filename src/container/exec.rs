@@ -1,7 +1,9 @@
 //! `exec`: another process in a running container.
 
-use super::create::{check_preserved, limit, unable};
+use super::converse::limit;
+use super::create::unable;
 use super::id::ContainerId;
+use super::passed::check_preserved;
 use super::record::{Place, Record};
 use super::{Containers, prepare, signal, socket};
 use crate::cgroup::Cgroup;
@@ -254,7 +256,7 @@ fn plan(
             identity,
             attributes,
             rlimits: Vec::new(),
-            landlock: None,
+            landlock: prepare::landlock(config)?,
             seccomp: seccomp.map_or_else(|| Cow::Owned(seccomp::Program::nothing()), Cow::Owned),
             directory: PathBuf::from(&process.cwd),
             vectors,

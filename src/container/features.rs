@@ -19,7 +19,7 @@ pub fn features() -> Value {
         "linux": {
             "namespaces": NamespaceKind::ALL.map(NamespaceKind::word),
             "capabilities": capabilities,
-            "cgroup": {"v1": true, "v2": true, "systemd": false, "systemdUser": false, "rdma": true},
+            "cgroup": {"v1": true, "v2": true, "systemd": true, "systemdUser": true, "rdma": true},
             "seccomp": {
                 "enabled": true,
                 "actions": Action::ALL.iter().map(|each| each.word()).collect::<Vec<_>>(),
@@ -30,10 +30,10 @@ pub fn features() -> Value {
             },
             "apparmor": {"enabled": true},
             "selinux": {"enabled": true},
-            "intelRdt": {"enabled": false},
+            "intelRdt": {"enabled": true, "schemata": true, "monitoring": true},
             "memoryPolicy": {"modes": names(&MEMORY_MODES), "flags": names(&MEMORY_FLAGS)},
             "mountExtensions": {"idmap": {"enabled": true}},
-            "netDevices": {"enabled": false},
+            "netDevices": {"enabled": true},
         },
         "annotations": {
             "org.opencontainers.runc.checkpoint.enabled": "false",

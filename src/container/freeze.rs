@@ -30,15 +30,27 @@ impl Containers {
         }
     }
 
-    /// Changes the limits that `limits` names; the others stay.
-    pub fn update(&self, id: &ContainerId, limits: &Resources) -> Result<()> {
+    /// Changes the limits that `limits` names, and the lines of resctrl; the others stay.
+    pub fn update(&self, id: &ContainerId, limits: &Resources, schemata: &[String]) -> Result<()> {
         let (place, mut record, mut group) = self.with_group(id)?;
         if record.status(&place.path) == Status::Stopped {
             return Err(Error::new(Kind::State, "container not running"));
         }
+        if !schemata.is_empty() {
+            let resctrl = record.resctrl.as_ref().ok_or_else(|| {
+                Error::new(Kind::Spec, "the container was made without `linux.intelRdt`")
+                    .doing("change its share of the cache and of memory bandwidth")
+                    .hint("leave out --l3-cache-schema and --mem-bw-schema")
+            })?;
+            resctrl.write(schemata)?;
+        }
         // Which devices may be used is not for update to say.
         let limits = Resources { devices: Vec::new(), ..limits.clone() };
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
+        if let Some(unit) = &record.systemd {
+            // Or it would put back what it was told before, at the next change of anything.
+            super::group::update(unit, &record.id, &limits)?;
+        }
         group.update(&limits)?;
         record.cgroup = Some(group.record());
         place.write(&record)

@@ -67,6 +67,7 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
         namespaces: ns::Namespaces::sandbox(),
+        waits: false,
         hostname: Some(spec.hostname),
         domainname: None,
         new_keyring: true,

@@ -5,16 +5,20 @@
 
 mod bundle;
 mod check;
+mod converse;
 mod create;
 mod delete;
 mod enter;
 mod exec;
 mod features;
 mod freeze;
+mod group;
 mod groups;
 mod id;
 mod launch;
 mod look;
+mod notify;
+mod passed;
 mod place;
 mod possible;
 mod prepare;
@@ -38,6 +42,7 @@ pub use exec::{Executed, Execution};
 pub use features::features;
 pub use id::ContainerId;
 pub use look::Snapshot;
+pub use notify::Notify;
 pub use signal::signal_process;
 pub use template::template;
 

@@ -1,7 +1,7 @@
 //! From a checked config.json to a plan for init. Pure but for what must be opened beforehand: every refusal is made here, before anything is.
 
-use crate::error::{Error, Kind, Result};
-use crate::mounts::bundle::{Bundle, Entry, Mount};
+use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::bundle::{Bundle, Entry, Mount, take_sources};
 use crate::mounts::options::{self, Reach};
 use crate::mounts::{Ids, device};
 use crate::ns::{self, IdMap, Maps, Namespaces};
@@ -10,12 +10,14 @@ use crate::spec::config::check::{clean, has, sysctl_path};
 use crate::spec::config::linux::{Device, IdMapping, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
+use crate::spec::landlock::{self, Landlock};
 use crate::spec::resources::{DeviceRule, Resources};
 use caps::Capability;
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Resource, Rlimit};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -23,6 +25,7 @@ use std::str::FromStr;
 pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)> {
     let mut plan = Namespaces::default();
     let mut user = UserNamespace::Callers;
+    plan.shifts_time_inside = !rustix::process::geteuid().is_root();
     for namespace in &config.linux.namespaces {
         match (namespace.kind, namespace.path.is_empty()) {
             (NamespaceKind::User, true) => {
@@ -32,8 +35,10 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
                 });
             }
             (NamespaceKind::User, false) => {
-                return Err(Error::new(Kind::Spec, "joining a user namespace by its path is not supported yet")
-                    .hint("leave `path` out of the user namespace and give `uidMappings` and `gidMappings`"));
+                // Mappings that come with it are those of its maker: callers send both (containerd, CRI-O).
+                if let Some(userns) = open_user(&namespace.path)? {
+                    user = UserNamespace::Joined(userns);
+                }
             }
             (NamespaceKind::Cgroup, true) => plan.cgroup = true,
             // Offsets must be written before somebody is in the namespace, so that one is made by the parent.
@@ -47,6 +52,34 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
         }
     }
     Ok((plan, user))
+}
+
+/// A user namespace to join; `None` if it is the one that we are in, which the kernel lets nobody enter.
+fn open_user(path: &str) -> Result<Option<OwnedFd>> {
+    let step = || format!("open the namespace `{path}`");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let open = |path: &str| rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Namespace, step);
+    let (theirs, own) = (open(path)?, open("/proc/self/ns/user")?);
+    let inode = |file: &OwnedFd| rustix::fs::fstat(file).map(|status| status.st_ino).failing(Kind::Namespace, step);
+    Ok(if inode(&theirs)? == inode(&own)? { None } else { Some(theirs) })
+}
+
+/// Whether init will be in a user namespace that is not ours.
+fn has_own_users(user: &UserNamespace) -> bool {
+    matches!(user, UserNamespace::Mapped(_) | UserNamespace::Joined(_))
+}
+
+/// The host's id of the container's user 0, to whom its group can be given; `None` where that makes no sense: without a user and a cgroup namespace
+/// of its own and a cgroup mount that it may write to (runtime-spec, "Cgroup ownership").
+pub(super) fn group_owner(config: &Config, user: &UserNamespace) -> Option<u32> {
+    let UserNamespace::Mapped(maps) = user else { return None };
+    let is_new = |kind| config.linux.namespaces.iter().any(|each| each.kind == kind && each.path.is_empty());
+    let writable = config.mounts.iter().any(|mount| {
+        matches!(mount.kind.as_str(), "cgroup" | "cgroup2")
+            && !mount.options.iter().any(|word| word == "ro" || word == "rro")
+    });
+    let root = maps.uid.iter().find(|line| line.inside == 0)?;
+    (is_new(NamespaceKind::Cgroup) && writable).then_some(root.outside)
 }
 
 fn lines(maps: &[IdMapping]) -> Vec<IdMap> {
@@ -159,12 +192,13 @@ pub(super) fn resources(config: &Config) -> Resources {
     resources
 }
 
-/// The root as init will build it; `groups` are the container's own cgroups.
+/// The root as init will build it; `groups` are the container's cgroups, and whether they are its own.
 pub(super) fn bundle(
     config: &Config,
     directory: &Path,
     entry: Entry,
-    groups: Vec<(String, PathBuf)>,
+    (groups, own_groups): (Vec<(String, PathBuf)>, bool),
+    user: &UserNamespace,
 ) -> Result<Bundle> {
     let linux = &config.linux;
     let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
@@ -175,7 +209,7 @@ pub(super) fn bundle(
     })?;
     let mounts = config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
     let paths = |list: &[String]| list.iter().map(|path| PathBuf::from(clean(path))).collect();
-    Ok(Bundle {
+    let mut bundle = Bundle {
         root,
         read_only: wish.readonly,
         own_mounts: has(config, NamespaceKind::Mount),
@@ -187,7 +221,14 @@ pub(super) fn bundle(
         masked: paths(&linux.masked_paths),
         read_only_paths: paths(&linux.readonly_paths),
         groups,
-    })
+        // Without a cgroup namespace what is shown is not the container's alone to change (CVE-2023-25809).
+        groups_read_only: !own_groups || (has_own_users(user) && !has(config, NamespaceKind::Cgroup)),
+    };
+    let new_mounts = linux.namespaces.iter().any(|each| each.kind == NamespaceKind::Mount && each.path.is_empty());
+    if has_own_users(user) && new_mounts && rustix::process::geteuid().is_root() {
+        take_sources(&mut bundle)?;
+    }
+    Ok(bundle)
 }
 
 fn absolute(directory: &Path, path: &str) -> PathBuf {
@@ -209,10 +250,15 @@ fn propagation(word: &str) -> Option<MountPropagationFlags> {
 
 fn mount(config: &Config, directory: &Path, wish: &config::Mount) -> Result<Mount> {
     let mut options = options::parse(&wish.destination, &wish.options)?;
+    let joined = config.linux.namespaces.iter().find(|each| each.kind == NamespaceKind::User && !each.path.is_empty());
+    let mut userns = None;
     let maps = if !wish.uid_mappings.is_empty() {
         Some(Maps { uid: lines(&wish.uid_mappings), gid: lines(&wish.gid_mappings) })
     } else if options.idmap.is_some() && !config.linux.uid_mappings.is_empty() {
         Some(Maps { uid: lines(&config.linux.uid_mappings), gid: lines(&config.linux.gid_mappings) })
+    } else if let (Some(_), Some(joined)) = (options.idmap, joined) {
+        userns = open_user(&joined.path)?;
+        None
     } else if options.idmap.is_some() {
         let words =
             format!("mount `{}`: `idmap` needs mappings, or a user namespace of the container", wish.destination);
@@ -220,17 +266,27 @@ fn mount(config: &Config, directory: &Path, wish: &config::Mount) -> Result<Moun
     } else {
         None
     };
-    if maps.is_some() {
+    if maps.is_some() || userns.is_some() {
         options.idmap = options.idmap.or(Some(Reach::One));
         if options.bind.is_none() {
             let words = format!("mount `{}`: only bind mounts can be id-mapped", wish.destination);
             return Err(Error::new(Kind::Spec, words));
         }
     }
-    let userns = maps.as_ref().map(|maps| ns::mapped(maps).map(|made| made.userns)).transpose()?;
+    if let Some(maps) = &maps {
+        userns = Some(ns::mapped(maps)?.userns);
+    }
     let source = if options.bind.is_some() { absolute(directory, &wish.source) } else { PathBuf::from(&wish.source) };
     let label = config.linux.mount_label.clone();
-    Ok(Mount { at: clean(&wish.destination).into(), kind: wish.kind.clone(), source, options, userns, label })
+    Ok(Mount {
+        at: clean(&wish.destination).into(),
+        kind: wish.kind.clone(),
+        source,
+        options,
+        userns,
+        label,
+        tree: None,
+    })
 }
 
 fn node(wish: &Device) -> device::Node {
@@ -247,6 +303,11 @@ fn node(wish: &Device) -> device::Node {
         mode: wish.file_mode.unwrap_or(0o666) & 0o7777,
         owner: Ids { uid: wish.uid.unwrap_or_default(), gid: wish.gid.unwrap_or_default() },
     }
+}
+
+/// The rules of the annotation, if there is one.
+pub(super) fn landlock(config: &Config) -> Result<Option<Landlock>> {
+    config.annotations.get(landlock::ANNOTATION).map(|text| Landlock::parse(text)).transpose()
 }
 
 /// Kernel parameters, as paths below /proc/sys.

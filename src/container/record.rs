@@ -2,11 +2,11 @@
 //! whole), `config.json` (a copy of the bundle's, which may change or vanish), and `exec.fifo` as long as it waits to be started.
 
 use super::id::ContainerId;
-use crate::cgroup;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use crate::spec::config::{self, Config};
 use crate::spec::state::{State, Status};
+use crate::{cgroup, resctrl};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -43,14 +43,14 @@ pub(crate) struct Record {
     pub cgroup: Option<cgroup::Record>,
     /// `linux.cgroupsPath`, or what stood for it.
     pub cgroup_path: String,
-    /// Whether systemd made its cgroup.
+    /// What names the unit, if systemd made its cgroup: `slice:prefix:name`, or nothing for the default.
     #[serde(default)]
-    pub systemd: bool,
+    pub systemd: Option<String>,
     /// Whether it has a PID namespace of its own, so that the end of its first process ends all others.
     pub own_pids: bool,
-    /// The resctrl group that we made for it.
+    /// Its resctrl group.
     #[serde(default)]
-    pub resctrl: Option<String>,
+    pub resctrl: Option<resctrl::Group>,
 }
 
 /// A container's directory, and the lock on it while this is held.

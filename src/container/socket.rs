@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The longest path that an address holds (unix(7)); longer ones are reached through the directory's descriptor.
 const LONGEST_ADDRESS: usize = 107;
@@ -22,8 +22,8 @@ pub(super) fn send(path: &Path, words: &str, descriptor: BorrowedFd<'_>) -> Resu
     let step = || format!("send a descriptor to the socket `{}`", path.display());
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).failing(Kind::State, step)?;
-    let (address, _directory) = address(path).failing(Kind::State, step)?;
-    connect(&socket, &address).failing(Kind::State, step)?;
+    let address = Address::of(path).failing(Kind::State, step)?;
+    connect(&socket, &SocketAddrUnix::new(address.path()).failing(Kind::State, step)?).failing(Kind::State, step)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
@@ -33,17 +33,31 @@ pub(super) fn send(path: &Path, words: &str, descriptor: BorrowedFd<'_>) -> Resu
         .map(|_| ())
 }
 
-fn address(path: &Path) -> rustix::io::Result<(SocketAddrUnix, Option<OwnedFd>)> {
-    use rustix::fs::{Mode, OFlags};
-    if path.as_os_str().len() <= LONGEST_ADDRESS {
-        return Ok((SocketAddrUnix::new(path)?, None));
+/// A socket's path, short enough for an address.
+pub(super) struct Address {
+    path: PathBuf,
+    _directory: Option<OwnedFd>,
+}
+
+impl Address {
+    /// Of any path: a long one is reached through its directory's descriptor.
+    pub(super) fn of(path: &Path) -> rustix::io::Result<Address> {
+        use rustix::fs::{Mode, OFlags};
+        if path.as_os_str().len() <= LONGEST_ADDRESS {
+            return Ok(Address { path: path.to_path_buf(), _directory: None });
+        }
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(rustix::io::Errno::NAMETOOLONG);
+        };
+        let directory = rustix::fs::open(above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+        Ok(Address { path: short, _directory: Some(directory) })
     }
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(rustix::io::Errno::NAMETOOLONG);
-    };
-    let directory = rustix::fs::open(above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-    Ok((SocketAddrUnix::new(&short)?, Some(directory)))
+
+    /// Good as long as this is held.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Sends a terminal's master, with the slave's name.

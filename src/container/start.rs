@@ -3,7 +3,7 @@
 use super::create::{Created, unable};
 use super::id::ContainerId;
 use super::record::{Place, REPORT, Record};
-use super::{Containers, delete, signal};
+use super::{Containers, Notify, delete, signal};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::hooks;
 use crate::spec::config::Config;
@@ -24,16 +24,25 @@ impl Containers {
             Status::Running => return Err(refuse("cannot start an already running container")),
             other => return Err(refuse(&format!("cannot start a container in the {} state", other.word()))),
         }
+        let notify = Notify::listen(&place)?;
+        let process = signal::hold(&record)?;
         open_gate(&place)?;
-        poststart(&place, &record, None)
+        poststart(&place, &record, None)?;
+        if let (Some(notify), Some(process)) = (notify, process) {
+            drop(place); // others may look while its program gets ready
+            notify.pass_on(&process, record.pid)?;
+        }
+        Ok(())
     }
 }
 
 impl Created {
-    /// Starts it.
-    pub fn start(&self) -> Result<()> {
+    /// Starts it. What comes back is to be passed on, if somebody waits for the program to be ready.
+    pub fn start(&self) -> Result<Option<Notify>> {
+        let notify = Notify::listen(&self.place)?;
         open_gate(&self.place)?;
-        poststart(&self.place, &self.record, Some(&self.config))
+        poststart(&self.place, &self.record, Some(&self.config))?;
+        Ok(notify)
     }
 
     /// Removes what was created, if its command could not be started after all.

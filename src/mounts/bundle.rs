@@ -39,6 +39,8 @@ pub(crate) struct Bundle {
     pub read_only_paths: Vec<PathBuf>,
     /// The container's own groups: the name of each v1 hierarchy's directory (empty for v2) and where the group is.
     pub groups: Vec<(String, PathBuf)>,
+    /// Whether nothing of them may be changed from inside, whatever the mount says.
+    pub groups_read_only: bool,
 }
 
 /// How the new root becomes the root.
@@ -65,6 +67,8 @@ pub(crate) struct Mount {
     pub userns: Option<OwnedFd>,
     /// The SELinux context of the files in it.
     pub label: String,
+    /// The tree of a bind mount, where the parent has taken it: in a user namespace init might not reach the source.
+    pub tree: Option<OwnedFd>,
 }
 
 /// What [`build`] made.
@@ -212,20 +216,49 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     Ok(late.then_some(made))
 }
 
-fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
+/// A detached copy of the tree at `source`, with its owners shown as asked.
+fn take(source: &Path, reach: Reach, userns: Option<&OwnedFd>, options: &Options) -> Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if reach == Reach::Below {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
-    let tree = open_tree(CWD, &mount.source, flags)
-        .failing(Kind::Mount, || format!("take the tree `{}`", mount.source.display()))?;
-    let kind = resolve::file_type(&tree)?;
-    if let Some(userns) = &mount.userns {
+    let tree =
+        open_tree(CWD, source, flags).failing(Kind::Mount, || format!("take the tree `{}`", source.display()))?;
+    if let Some(userns) = userns {
         let wanted = MountAttr { set: bits::IDMAP, userns: userns.as_raw_fd() as u64, ..MountAttr::default() };
-        set_attributes(tree.as_fd(), c"", mount.options.idmap == Some(Reach::Below), &wanted)
+        set_attributes(tree.as_fd(), c"", options.idmap == Some(Reach::Below), &wanted)
             .failing(Kind::Mount, || "show the owners by an id map")
             .hint(|| "the file system of the source must know idmapped mounts (ext4, xfs, btrfs, tmpfs from 6.3), and it cannot be mapped twice")?;
     }
+    Ok(tree)
+}
+
+/// Takes the trees of all bind mounts with the privileges that we have now. In a container whose mounts do not propagate to the host, these do not
+/// either: taken here, they are still of the host's peer groups.
+pub(crate) fn take_sources(plan: &mut Bundle) -> Result<()> {
+    let shared = plan.propagation.is_some_and(|flags| flags.contains(MountPropagationFlags::SHARED));
+    for mount in &mut plan.mounts {
+        let Some(reach) = mount.options.bind.filter(|_| !mount.options.remount) else { continue };
+        let step = || format!("mount `{}`", mount.at.display());
+        let tree = take(&mount.source, reach, mount.userns.as_ref(), &mount.options).doing(step)?;
+        if !shared {
+            let slave = u64::from(MountPropagationFlags::DOWNSTREAM.bits());
+            let wanted = MountAttr { propagation: slave, ..MountAttr::default() };
+            set_attributes(tree.as_fd(), c"", true, &wanted)
+                .failing(Kind::Mount, || "keep the container's mounts from the host")
+                .doing(step)?;
+        }
+        mount.tree = Some(tree);
+    }
+    Ok(())
+}
+
+fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
+    let tree = match &mount.tree {
+        Some(tree) => tree.try_clone().failing(Kind::Mount, || "keep a tree open")?,
+        None => take(&mount.source, reach, mount.userns.as_ref(), &mount.options)?,
+    };
+    let kind = resolve::file_type(&tree)?;
     change(tree.as_fd(), &mount.options, false)?;
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;

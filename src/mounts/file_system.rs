@@ -120,15 +120,20 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
 /// The container's own groups: v2 as one tree, v1 as a directory for each hierarchy.
 pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
+    let mut options = mount.options.clone();
+    if plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
+        options.set |= bits::RDONLY; // CVE-2023-25809
+        options.clear &= !bits::RDONLY;
+    }
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
     if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
         let tree = host_tree(path)?;
-        change(tree.as_fd(), &mount.options, false)?;
+        change(tree.as_fd(), &options, false)?;
         attach(&tree, target.as_fd())?;
         return Ok(tree);
     }
-    let top = super::apply::tmpfs(1 << 20, 256, 0o755, plan.owner, Attributes(mount.options.set & !bits::RDONLY))?;
+    let top = super::apply::tmpfs(1 << 20, 256, 0o755, plan.owner, Attributes(options.set & !bits::RDONLY))?;
     attach(&top, target.as_fd())?;
     let mut shown: Vec<(&Path, String)> = Vec::new();
     for (controller, path) in v1 {
@@ -139,7 +144,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
                 let name = hierarchy_name(path).unwrap_or_else(|| controller.clone());
                 let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
                 let tree = host_tree(path)?;
-                change(tree.as_fd(), &mount.options, false)?;
+                change(tree.as_fd(), &options, false)?;
                 attach(&tree, place.as_fd())?;
                 if name != *controller {
                     symlink(top.as_fd(), &Path::new("/").join(controller), Path::new(&name))?;
@@ -148,7 +153,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
             }
         }
     }
-    if mount.options.set & bits::RDONLY != 0 {
+    if options.set & bits::RDONLY != 0 {
         restrict(&top, Attributes(bits::RDONLY))?;
     }
     Ok(top)

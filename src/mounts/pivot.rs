@@ -1,7 +1,7 @@
 //! Into the new root, and the old one out of sight for good.
 
 use crate::error::{Context, Kind, Result};
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{chdir, fchdir, pivot_root};
@@ -9,11 +9,16 @@ use std::os::fd::BorrowedFd;
 
 /// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".", ".")".
 pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let old = rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the old root")?;
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
     pivot_root(".", ".").failing(Kind::Mount, || "make the new root the root")?;
-    // The old root is stacked on top of "." now; it must not hand its unmounting on to where it came from.
-    mount_change(".", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .failing(Kind::Mount, || "make the old root private")?;
+    // The old root is stacked on the new one now; it must not hand its unmounting on to where it came from. By its descriptor: "." alone would
+    // be the new root, whose propagation is not to be touched.
+    fchdir(&old).failing(Kind::Mount, || "enter the old root")?;
+    drop(old);
+    mount_change(".", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .failing(Kind::Mount, || "keep the old root's end from the host")?;
     unmount(".", UnmountFlags::DETACH).failing(Kind::Mount, || "detach the old root")?;
     chdir("/").failing(Kind::Mount, || "enter the root")
 }

@@ -11,7 +11,7 @@ mod range;
 mod user;
 
 pub(crate) use idmap::{IdMap, Maps, swapped};
-pub(crate) use plan::{Namespaces, flag, visit};
+pub(crate) use plan::{Namespaces, flag, shift_time, visit};
 pub(crate) use range::Range;
 pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_maps, write_own_map};
 

@@ -18,12 +18,19 @@ pub(crate) struct Namespaces {
     pub joined: Vec<(NamespaceKind, PathBuf)>,
     /// Lines for /proc/PID/timens_offsets, which must be written before anybody is in the new time namespace.
     pub time_offsets: String,
+    /// Whether the new process makes that namespace, and not its parent.
+    pub shifts_time_inside: bool,
 }
 
 impl Namespaces {
     /// What every sandbox has.
     pub(crate) fn sandbox() -> Namespaces {
         Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() }
+    }
+
+    /// Whether processes that are not ours see the new one from its first instant.
+    pub(crate) fn joins_processes(&self) -> bool {
+        self.joined.iter().any(|(kind, _)| *kind == NamespaceKind::Pid)
     }
 
     /// Whether a namespace of this kind is made.
@@ -83,7 +90,7 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
             .failing(Kind::Namespace, || format!("join the {} namespace `{}`", kind.word(), path.display()))?;
         left.own.push((kind, own));
     }
-    if !plan.time_offsets.is_empty() {
+    if !plan.time_offsets.is_empty() && !plan.shifts_time_inside {
         let own = open(&PathBuf::from("/proc/self/ns/time"))?;
         nix::sched::unshare(nix::sched::CloneFlags::from_bits_retain(libc::CLONE_NEWTIME))
             .failing(Kind::Namespace, || "make a time namespace")?;
@@ -92,6 +99,19 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
         left.own.push((NamespaceKind::Time, own));
     }
     Ok(left)
+}
+
+/// Makes and enters the time namespace with offsets from inside a new user namespace, for an ordinary user, whose parent may make none.
+pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
+    if plan.time_offsets.is_empty() || !plan.shifts_time_inside {
+        return Ok(());
+    }
+    nix::sched::unshare(nix::sched::CloneFlags::from_bits_retain(libc::CLONE_NEWTIME))
+        .failing(Kind::Namespace, || "make a time namespace")?;
+    std::fs::write("/proc/self/timens_offsets", &plan.time_offsets)
+        .failing(Kind::Namespace, || "set the offsets of the time namespace")?;
+    let made = open(std::path::Path::new("/proc/self/ns/time_for_children"))?;
+    enter(&made, NamespaceKind::Time).failing(Kind::Namespace, || "enter the time namespace")
 }
 
 impl Left {

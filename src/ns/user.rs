@@ -1,12 +1,13 @@
 //! User namespaces as things to hold: made, mapped, and named by a descriptor.
 
-use super::idmap::{Maps, lines};
-use crate::error::{Context, Kind, Result, Step};
+use super::idmap::{IdMap, Maps, lines};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::sys::clone::{Side, clone_process, exit};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::CapabilitySet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -57,14 +58,60 @@ pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
     opened.map(|userns| Mapped { userns, helper })
 }
 
-/// Writes the maps of the new user namespace that process `pid` is in.
+/// Writes the maps of the new user namespace that process `pid` is in. An ordinary user may write one line alone, that of his own id, and for groups
+/// only once `setgroups` is denied; for all else there are the set-uid programs newuidmap(1) and newgidmap(1), which know what /etc/subuid and
+/// /etc/subgid give to whom. Each map is decided for itself.
 pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
-    for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
+    let privileged = may_map_any();
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // Groups first: a group map of our own needs a denial that comes before it.
+    for (name, helper, map, own) in [("gid_map", "newgidmap", &maps.gid, gid), ("uid_map", "newuidmap", &maps.uid, uid)]
+    {
+        let alone = matches!(map.as_slice(), [line] if line.size == 1 && line.outside == own);
+        if !privileged && !alone {
+            by_helper(helper, pid, map)?;
+            continue;
+        }
+        if !privileged && name == "gid_map" {
+            fs::write(format!("/proc/{pid}/setgroups"), "deny")
+                .failing(Kind::UserNamespace, || "deny setgroups in a user namespace")?;
+        }
         fs::write(format!("/proc/{pid}/{name}"), lines(map))
             .failing(Kind::UserNamespace, || format!("write `{name}` of a user namespace"))
             .hint(user_namespace_advice)?;
     }
     Ok(())
+}
+
+/// Whether we may map ids that are not our own (user_namespaces(7)).
+fn may_map_any() -> bool {
+    let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(wanted))
+}
+
+fn by_helper(program: &str, pid: i32, map: &[IdMap]) -> Result<()> {
+    let step = || format!("map the ids of a user namespace by `{program}`");
+    let numbers = map.iter().flat_map(|line| [line.inside, line.outside, line.size]);
+    let done = std::process::Command::new(program)
+        .arg(pid.to_string())
+        .args(numbers.map(|number| number.to_string()))
+        .stdin(std::process::Stdio::null())
+        .output();
+    let hint = "install the package uidmap and give this user a range in /etc/subuid and /etc/subgid, or map your own id alone";
+    let done = match done {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            // Not the system's words: callers take them for a missing program of the container.
+            return Err(Error::new(Kind::UserNamespace, format!("the program `{program}` is not installed"))
+                .doing(step())
+                .hint(hint));
+        }
+        other => other.failing(Kind::UserNamespace, step)?,
+    };
+    if done.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&done.stderr).trim().escape_debug().to_string();
+    Err(Error::new(Kind::UserNamespace, words).doing(step()).hint(hint))
 }
 
 /// Maps our own single id, from inside a user namespace that we were just born into. Needs no privilege: the kernel allows the
@@ -98,7 +145,6 @@ pub(crate) fn is_initial() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::idmap::IdMap;
     use super::*;
 
     #[test]

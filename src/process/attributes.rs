@@ -185,6 +185,11 @@ fn personality(asked: &Personality) -> Result<u32> {
     word(&[("LINUX", 0), ("LINUX32", 8)], &asked.domain, "personality").map(|value| value as u32)
 }
 
+/// Every CPU that any kernel can have; the kernel takes those that there are and that the group allows.
+pub(crate) fn every_cpu() -> Vec<u64> {
+    vec![u64::MAX; 128]
+}
+
 /// The bits of a list such as `0-3,7`.
 pub(crate) fn cpu_list(list: &str) -> Result<Vec<u64>> {
     /// More than any kernel can be built for.

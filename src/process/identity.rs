@@ -165,6 +165,26 @@ pub(super) fn be_undumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
 }
 
+/// A while in which nobody may look into this process, and none of the children that it has meanwhile.
+pub(super) struct Hidden;
+
+impl Hidden {
+    /// Begins it. For the machine's root alone: an ordinary user's parent must write files of /proc that would be root's meanwhile.
+    pub(super) fn begin() -> Result<Option<Hidden>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        be_undumpable().map(|()| Some(Hidden))
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // Of our own process alone; if it stays hidden, so much the better.
+        let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+    }
+}
+
 /// No longer dies when the parent does: the OCI runtime's create ends, and the container stays.
 pub(super) fn outlive_parent() -> Result<()> {
     set_parent_process_death_signal(None).failing(Kind::Identity, || "unbind our life from the parent's")

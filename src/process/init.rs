@@ -42,8 +42,13 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         UserNamespace::Callers => {}
         UserNamespace::Born(maps) => ns::write_own_map(&maps)?,
         UserNamespace::Entered(userns) => inner = Some(userns),
-        UserNamespace::Mapped(_) => be_root_inside(parent)?,
+        UserNamespace::Mapped(_) | UserNamespace::Joined(_) => be_root_inside(parent)?,
     }
+    identity::die_with_supervisor(parent)?; // again: a change of user takes it back (prctl(2))
+    if plan.waits {
+        parent.wait_for_go()?;
+    }
+    ns::shift_time(&plan.namespaces)?; // before undumpable: its file would be root's
     identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
     join_cgroups(&plan.cgroup_tasks)?;
     if plan.namespaces.cgroup {
@@ -119,7 +124,7 @@ fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result
     }
 }
 
-/// In a user namespace that others mapped: once that is done we are its root, without any group of the caller's.
+/// In a user namespace that others mapped: once that is done, or known to them, we are its root, without any group of the caller's.
 fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
     identity::become_user(&Identity::default())

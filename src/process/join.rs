@@ -70,6 +70,8 @@ pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
 }
 
 fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, Box<Join>)> {
+    // The child is seen inside from its first instant, so nobody may look into it from then on (CVE-2016-9962).
+    let Ok(_hidden) = identity::Hidden::begin() else { return Err((Errno::PERM, Box::new(plan))) };
     let begin = || -> Result<_, Errno> {
         let (ours, theirs) = Channel::pair().map_err(|_| Errno::MFILE)?;
         let joined = different(plan.pid)?;

@@ -19,6 +19,8 @@ pub(crate) enum Ended {
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
+    /// A helper has made the first process in a user namespace that it joined; the process's pidfd.
+    Born(OwnedFd),
     /// The root of the scratch file system.
     Scratch(OwnedFd),
     /// The master of the container's terminal.
@@ -136,6 +138,8 @@ impl AsFd for Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Tag {
+    /// [`Message::Born`].
+    Born = b'B',
     /// [`Message::Scratch`].
     Scratch = b'S',
     /// [`Message::Console`].
@@ -160,6 +164,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
     let torn = || Error::new(Kind::Lost, format!("a torn message of {} bytes came from the container", bytes.len()));
     let (tag, rest) = bytes.split_first().ok_or_else(torn)?;
     match (*tag, descriptor) {
+        (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),

@@ -9,6 +9,7 @@
 pub(crate) mod attributes;
 mod background;
 mod directory;
+mod enter;
 mod identity;
 mod init;
 mod join;
@@ -26,7 +27,7 @@ pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use own::protect_own_executable;
-pub(crate) use parent::{Spawned, spawn};
+pub(crate) use parent::{Spawned, spawn, spawn_with};
 pub(crate) use plan::{
     BuildHooks, Command, Errand, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
 };

@@ -1,8 +1,8 @@
 //! The parent's side: one clone, and what it gets back.
 
-use super::init;
 use super::message::{Channel, Message, Tag};
 use super::plan::{Plan, UserNamespace};
+use super::{enter, identity, init};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
@@ -21,7 +21,13 @@ pub(crate) struct Spawned {
 }
 
 /// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
-pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
+pub(crate) fn spawn(plan: Plan) -> Result<Spawned> {
+    spawn_with(plan, |_| Ok(()))
+}
+
+/// The same; if `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned. If that fails, there is no
+/// container.
+pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
     let mut flags = plan.namespaces.made;
     if matches!(plan.user_namespace, UserNamespace::Born(_) | UserNamespace::Mapped(_)) {
@@ -32,6 +38,13 @@ pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
         UserNamespace::Mapped(maps) => Some(maps.clone()),
         _ => None,
     };
+    let waits = plan.waits;
+    if let UserNamespace::Joined(_) = plan.user_namespace {
+        let spawned = enter::spawn(plan, ours, theirs, cgroup)?;
+        return settled(spawned, waits, settle);
+    }
+    // Whoever is in a PID namespace that we have a child in sees that child from its first instant (CVE-2016-9962).
+    let _hidden = plan.namespaces.joins_processes().then(identity::Hidden::begin).transpose()?;
     let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
@@ -45,17 +58,32 @@ pub(crate) fn spawn(mut plan: Plan) -> Result<Spawned> {
             let spawned = Spawned { pid, pidfd, channel: ours };
             left.back()?;
             if let Some(maps) = maps {
-                ns::write_maps(pid, &maps)?;
+                ns::write_maps(pid, &maps).inspect_err(|_| spawned.abandon())?;
                 spawned.go()?;
             }
-            Ok(spawned)
+            settled(spawned, waits, settle)
         }
     }
+}
+
+/// Lets a process that waits go on, when the parent has done its part.
+fn settled(spawned: Spawned, waits: bool, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
+    if waits {
+        settle(spawned.pid).inspect_err(|_| spawned.abandon())?;
+        spawned.go()?;
+    }
+    Ok(spawned)
 }
 
 impl Spawned {
     pub(super) fn new(pid: i32, pidfd: OwnedFd, channel: Channel) -> Spawned {
         Spawned { pid, pidfd, channel }
+    }
+
+    /// Ends a process that will never be a container. The error that led here is on its way already.
+    fn abandon(&self) {
+        let _ = self.signal(Signal::KILL);
+        let _ = self.reap();
     }
 
     /// Answers init, which waits for that: go on.

@@ -25,6 +25,8 @@ pub(crate) struct Plan {
     pub user_namespace: UserNamespace,
     /// The v2 cgroup to be born in.
     pub cgroup: Option<OwnedFd>,
+    /// Whether the parent has something to do with the new process before that does anything: a group that systemd makes needs a process first.
+    pub waits: bool,
     /// The `tasks` files of v1 cgroups, into which init writes itself.
     pub cgroup_tasks: Vec<OwnedFd>,
     /// Name of the machine inside; `None` keeps it.
@@ -138,6 +140,8 @@ pub(crate) enum UserNamespace {
     Mapped(Maps),
     /// Born with the process, mapping its one id; everything is built inside it. All that an ordinary user can have.
     Born(Maps),
+    /// Somebody else's. A helper of ours enters it and has the process born there, so that all other new namespaces belong to it.
+    Joined(OwnedFd),
     /// Made beforehand and entered when everything is built: mounts, network and cgroup namespaces then belong to the machine's root, and
     /// nothing inside, whatever capability it gains, has power over them.
     Entered(OwnedFd),

@@ -1,9 +1,15 @@
 //! Landlock rules as data.
 
-use std::path::PathBuf;
+use crate::error::{Error, Kind, Result};
+use serde::Deserialize;
+use std::path::{Component, PathBuf};
+
+/// The annotation of a config.json that asks for rules.
+pub(crate) const ANNOTATION: &str = "brig.landlock";
 
 /// What may be done below a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
     /// Read, list and execute.
     ReadExecute,
@@ -14,7 +20,8 @@ pub(crate) enum Access {
 }
 
 /// One rule: what may be done at and below a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     /// As the container sees it.
     pub path: PathBuf,
@@ -23,10 +30,52 @@ pub(crate) struct Rule {
 }
 
 /// A set of rules; what no rule allows is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Landlock {
     /// The rules.
     pub rules: Vec<Rule>,
     /// Whether a kernel without Landlock (before 5.13, or switched off) is accepted.
+    #[serde(default)]
     pub optional: bool,
+}
+
+impl Landlock {
+    /// The rules of the annotation. Unlike in the rest of a config.json, a property that nobody knows is refused: it could be meant to forbid.
+    pub(crate) fn parse(text: &str) -> Result<Landlock> {
+        let failed = |words: String| {
+            Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(
+                "write {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
+            )
+        };
+        let rules: Landlock = serde_json::from_str(text).map_err(|cause| failed(cause.to_string()))?;
+        for rule in &rules.rules {
+            if !rule.path.is_absolute() || rule.path.components().any(|part| part == Component::ParentDir) {
+                return Err(failed(format!("the path `{}` is not absolute or holds `..`", rule.path.display())));
+            }
+        }
+        Ok(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_strictly() {
+        let rules = Landlock::parse(r#"{"rules": [{"path": "/usr", "access": "read-execute"}]}"#).unwrap();
+        let expected = Rule { path: "/usr".into(), access: Access::ReadExecute };
+        assert_eq!((rules.rules, rules.optional), (vec![expected], false));
+        for wrong in [
+            "",
+            "[]",
+            r#"{"rules": [{"path": "usr", "access": "write"}]}"#,
+            r#"{"rules": [{"path": "/a/../b", "access": "write"}]}"#,
+            r#"{"rules": [{"path": "/a", "access": "all"}]}"#,
+            r#"{"rules": [], "deny": []}"#,
+        ] {
+            assert_eq!(Landlock::parse(wrong).unwrap_err().kind(), Kind::Spec, "{wrong}");
+        }
+    }
 }

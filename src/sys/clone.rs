@@ -42,6 +42,11 @@ pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Res
     start(flags, libc::SIGCHLD as u64, cgroup)
 }
 
+/// The same, but the new process is our parent's child and not ours (`CLONE_PARENT`): it then signals its end as we would.
+pub(crate) fn clone_sibling(flags: Flags) -> Result<Side, Errno> {
+    start(flags | libc::CLONE_PARENT as u64, 0, None)
+}
+
 fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
     let mut args = CloneArgs {

@@ -53,8 +53,8 @@ fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored()
         ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 0, "size": 1}]), "USER namespace"),
         ("/linux/seccomp", json!({"defaultAction": "SCMP_ACT_MOON"}), "unknown variant"),
         ("/process/scheduler", json!({"policy": "SCHED_MOON"}), "SCHED_MOON"),
-        ("/linux/netDevices", json!({"eth9": {}}), "not supported yet"),
-        ("/linux/intelRdt", json!({"closID": "x"}), "not supported yet"),
+        ("/linux/netDevices", json!({"eth9": {}}), "no such device"),
+        ("/annotations", json!({"brig.landlock": "{\"rules\": 1}"}), "brig.landlock"),
         ("/linux/personality", json!({"domain": "MOON"}), "MOON"),
     ] {
         lab.config = good.clone();

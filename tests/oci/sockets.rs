@@ -105,3 +105,31 @@ fn a_filters_listener_goes_to_the_agent_with_the_state() {
     lab.config["linux"]["seccomp"]["listenerPath"] = json!("");
     lab.create().failed_with("listenerPath");
 }
+
+#[test]
+fn a_filters_listener_in_exec_goes_to_the_agent_too() {
+    let Some(mut lab) = Lab::new() else { return };
+    let path = lab.path().join("agent");
+    lab.config["linux"]["seccomp"] = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "listenerPath": path,
+        "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}],
+    });
+    lab.args(&["sleep", "100"]);
+    let (_, listener) = receive(&lab, "agent", &["create", &lab.id]);
+    drop(listener);
+    lab.on(&["start"]).succeeded();
+    for privileges in ["--no-new-privs", "--no-new-privs=false"] {
+        std::fs::remove_file(&path).unwrap();
+        let arguments = ["exec", "-d", privileges, &lab.id, "/bin/sh", "-c", "mkdir /made; sleep 100"];
+        let (text, listener) = receive(&lab, "agent", &arguments);
+        let state: Value = serde_json::from_str(&text).unwrap();
+        assert_ne!(state["pid"], lab.state()["pid"], "the pid is that of the process of exec");
+        assert_eq!(state["state"]["status"], "running");
+        let mut watched = [rustix::event::PollFd::new(&listener, rustix::event::PollFlags::IN)];
+        let wait = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut watched, Some(&wait)).unwrap(), 1, "{privileges}");
+        drop(listener);
+        assert!(!lab.root("/made").exists());
+    }
+}

@@ -29,13 +29,11 @@ impl DeviceList {
     }
 
     /// Whether a device that no exception names may be used.
-    #[cfg(test)]
     pub(in crate::cgroup) fn allows_by_default(&self) -> bool {
         self.allow
     }
 
     /// What is allowed where nothing else is, or the other way round.
-    #[cfg(test)]
     pub(in crate::cgroup) fn exceptions(&self) -> &[Rule] {
         &self.exceptions
     }

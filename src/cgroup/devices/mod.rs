@@ -10,7 +10,6 @@ mod rules;
 
 pub(crate) use attach::DeviceControl;
 pub(super) use attach::control;
-#[cfg(test)] // what systemd is told
+
 pub(super) use list::DeviceList;
-#[cfg(test)]
 pub(super) use rules::{DeviceKind, Rule};

@@ -19,3 +19,4 @@ mod tests;
 pub(crate) use annotation::property;
 pub(crate) use driver::Systemd;
 pub(crate) use names::{Manager, Unit};
+pub(crate) use wire::Property;

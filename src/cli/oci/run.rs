@@ -41,13 +41,24 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let failed = |error: brig::error::Error| error.doing(format!("{} run failed", context.name));
     let mut created = context.containers.create(&id, &wish).map_err(failed)?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
-    if let Err(error) = created.start() {
-        created.discard();
-        return Err(failed(error));
-    }
-    let Some(signals) = signals else { return Ok(ExitCode::SUCCESS) };
+    let notify = match created.start() {
+        Ok(notify) => notify,
+        Err(error) => {
+            created.discard();
+            return Err(failed(error));
+        }
+    };
     let (pid, console) = (created.pid(), created.take_console());
     drop(created); // and its lock: others may look while it runs
+    let Some(signals) = signals else {
+        notify.map_or(Ok(()), |notify| notify.pass_on(&open(pid)?, pid))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    if let Some(notify) = notify {
+        let process = open(pid)?;
+        // Whoever waits for it to be ready is told beside our own waiting; nothing is cloned from here on.
+        std::thread::spawn(move || notify.pass_on(&process, pid));
+    }
     let status = serve(&signals, pid, console)?;
     if !arguments.is_on("keep") {
         context.containers.delete(&id, true)?.iter().for_each(|words| context.log.warn(words));
@@ -76,8 +87,7 @@ impl Signals {
 /// Waits for a child, passing signals on and copying between our terminal and its own; its exit status.
 pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Result<u8> {
     let step = || "wait for the process";
-    let child = Pid::from_raw(pid).ok_or_else(|| brig::error::Error::new(Kind::Internal, "a process without a pid"))?;
-    let process = pidfd_open(child, PidfdFlags::empty()).failing(Kind::Lost, step)?;
+    let process = open(pid)?;
     let stdin = rustix::stdio::stdin();
     let raw = if console.is_some() && rustix::termios::isatty(stdin) { Some(Raw::enter()?) } else { None };
     resize(console.as_ref());
@@ -120,6 +130,11 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
     let code = status
         .and_then(|status| status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)));
     Ok(code.unwrap_or(255) as u8)
+}
+
+fn open(pid: i32) -> Result<OwnedFd> {
+    let child = Pid::from_raw(pid).ok_or_else(|| brig::error::Error::new(Kind::Internal, "a process without a pid"))?;
+    pidfd_open(child, PidfdFlags::empty()).failing(Kind::Lost, || "wait for the process")
 }
 
 fn pass(signals: &Signals, process: &OwnedFd, console: Option<&OwnedFd>) -> Result<()> {

@@ -78,7 +78,9 @@ fn update(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     cpu.mems = arguments.text("cpuset-mems")?.or(cpu.mems.take());
     limits.pids.limit = arguments.number("pids-limit")?.or(limits.pids.limit);
     limits.block_io.weight = arguments.number("blkio-weight")?.or(limits.block_io.weight);
-    context.containers.update(&id, &limits)?;
+    let lines = [arguments.text("l3-cache-schema")?, arguments.text("mem-bw-schema")?];
+    let schemata: Vec<_> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
+    context.containers.update(&id, &limits, &schemata)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,85 @@
+//! The parent's answers to a container's first process while it is made.
+
+use super::create::Creation;
+use super::socket;
+use crate::error::{Context, Error, Kind, Result};
+use crate::hooks;
+use crate::net::{self, Route};
+use crate::ns::{self, Namespaces};
+use crate::process::{Message, Spawned};
+use crate::spec::config::Config;
+use crate::spec::config::linux::NamespaceKind;
+use crate::spec::state::State;
+use crate::sys::attributes::take_descriptor;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use std::os::fd::AsFd;
+
+/// Answers init until it is ready.
+pub(super) fn create(
+    spawned: &Spawned,
+    config: &Config,
+    wish: &Creation,
+    rlimits: &[(Resource, Rlimit)],
+    state: &State,
+) -> Result<Option<std::os::fd::OwnedFd>> {
+    let mut console = None;
+    loop {
+        match spawned.receive()? {
+            Some(Message::Hooks) => {
+                hooks::run("prestart", &config.hooks.prestart, state)?;
+                hooks::run("createRuntime", &config.hooks.create_runtime, state)?;
+                spawned.go()?;
+            }
+            Some(Message::Limits) => {
+                limit(spawned.pid, rlimits)?;
+                spawned.go()?;
+            }
+            Some(Message::Console(master)) => match &wish.console_socket {
+                Some(path) => socket::send_console(path, &master)?,
+                None => console = Some(master),
+            },
+            Some(Message::Listener(number)) => {
+                let listener = take_descriptor(spawned.pidfd(), number)
+                    .failing(Kind::Seccomp, || "fetch the filter's listener")?;
+                if let Some(profile) = &config.linux.seccomp {
+                    socket::send_listener(profile, &listener, state)?;
+                }
+            }
+            Some(Message::Ready) => {
+                move_devices(spawned.pid, config)?;
+                return Ok(console);
+            }
+            Some(Message::Failed(error)) => return Err(error),
+            Some(other) => return Err(Error::new(Kind::Lost, format!("init said something out of turn: {other:?}"))),
+            None => return Err(Error::new(Kind::Lost, "init ended without a word").doing("wait for the container")),
+        }
+    }
+}
+
+/// Sets the limits of a process that may not do so itself: in a user namespace of its own nobody can raise a hard limit.
+pub(super) fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
+    for (resource, limit) in limits {
+        prlimit(Pid::from_raw(pid), *resource, *limit)
+            .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
+    }
+    Ok(())
+}
+
+/// Moves network devices into the container's namespace: after the hooks, which may have made some.
+fn move_devices(pid: i32, config: &Config) -> Result<()> {
+    if config.linux.net_devices.is_empty() {
+        return Ok(());
+    }
+    let step = || "open a connection to the kernel's network part";
+    let path = format!("/proc/{pid}/ns/net");
+    let target = rustix::fs::open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Network, || "open the container's network namespace")?;
+    let host = Route::open().failing(Kind::Network, step)?;
+    // A connection is of the namespace in which it was opened, for good.
+    let joined = vec![(NamespaceKind::Network, path.into())];
+    let left = ns::visit(&Namespaces { joined, ..Namespaces::default() })?;
+    let inside = Route::open();
+    left.back()?;
+    net::move_devices(&config.linux.net_devices, &host, &inside.failing(Kind::Network, step)?, target.as_fd())
+}

@@ -1,0 +1,144 @@
+//! Who makes a container's cgroup, and where: we ourselves, systemd on our behalf, or nobody.
+
+use super::create::Creation;
+use super::id::ContainerId;
+use crate::cgroup::systemd::{Manager, Property, Systemd, Unit, property};
+use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Layout, Purpose};
+use crate::error::{Error, Kind, Result};
+use crate::ns;
+use crate::spec::config::Config;
+use crate::spec::resources::Resources;
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// The annotations that name properties of the unit. Callers that pass on an image's labels must keep them back (`features` says so).
+const PROPERTY: &str = "org.systemd.property.";
+
+/// What is to be made.
+pub(super) struct Wanted {
+    hierarchy: Hierarchy,
+    path: CgroupPath,
+    limits: Resources,
+    maker: Maker,
+}
+
+enum Maker {
+    Nobody,
+    Ourselves,
+    Systemd { systemd: Systemd, unit: Unit, properties: Vec<Property> },
+}
+
+impl Wanted {
+    /// Decides who makes it, and refuses what cannot be.
+    pub(super) fn new(config: &Config, id: &ContainerId, wish: &Creation, limits: Resources) -> Result<Wanted> {
+        let hierarchy = Hierarchy::probe()?;
+        let asked = &config.linux.cgroups_path;
+        if wish.no_cgroup {
+            if !is_unlimited(&limits) {
+                return Err(Error::new(Kind::LimitUnenforceable, "limits need a cgroup, and `disabled` makes none")
+                    .doing("create the container's cgroup")
+                    .hint("remove `linux.resources`, or pass --cgroup-manager=cgroupfs"));
+            }
+            return Ok(Wanted { hierarchy, path: CgroupPath::parse(id.as_str())?, limits, maker: Maker::Nobody });
+        }
+        if !wish.systemd_cgroup {
+            let path = if asked.is_empty() { id.as_str() } else { asked };
+            return Ok(Wanted { hierarchy, path: CgroupPath::parse(path)?, limits, maker: Maker::Ourselves });
+        }
+        let manager = manager();
+        let unit = Unit::parse(asked, id.as_str(), manager)?;
+        let properties = config
+            .annotations
+            .iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix(PROPERTY)?, value)))
+            .map(|(name, value)| property(name, value))
+            .collect::<Result<Vec<_>>>()?;
+        let mut systemd = Systemd::connect(manager)?;
+        let above = match manager {
+            Manager::System => String::new(),
+            Manager::User => systemd.group()?,
+        };
+        let path = CgroupPath::parse(&format!("/{above}/{}", unit.path()?))?;
+        Ok(Wanted { hierarchy, path, limits, maker: Maker::Systemd { systemd, unit, properties } })
+    }
+
+    /// Makes it, where we do so ourselves: before there is a process.
+    pub(super) fn make(&self) -> Result<Option<Cgroup>> {
+        if !matches!(self.maker, Maker::Ourselves) {
+            return Ok(None);
+        }
+        match Cgroup::create(&self.hierarchy, &self.path, Purpose::Observed, &self.limits) {
+            Ok(group) => Ok(Some(group)),
+            // An ordinary user to whom no group is given, and who asks for no limit: the container is in the caller's group.
+            Err(error) if is_denied(&error) && !is_host_root() && is_unlimited(&self.limits) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the group needs a process first.
+    pub(super) fn needs_process(&self) -> bool {
+        matches!(self.maker, Maker::Systemd { .. })
+    }
+
+    /// Has systemd make the group with the process in it, and does beside it what systemd does not.
+    pub(super) fn adopt(&mut self, pid: i32) -> Result<Option<Cgroup>> {
+        let Maker::Systemd { systemd, unit, properties } = &mut self.maker else { return Ok(None) };
+        let is_v2 = self.hierarchy.layout() == Layout::Unified;
+        let member = (!unit.is_slice()).then_some(pid);
+        systemd.start(unit, member, &self.limits, properties, is_v2)?;
+        let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Observed, &self.limits);
+        if adopted.is_err() {
+            // The error of the group is what is reported; the unit ends with its process anyway.
+            let _ = systemd.stop(unit);
+        }
+        adopted.map(Some)
+    }
+
+    /// What the container sees as its groups, and whether they are its own.
+    pub(super) fn places(&self, group: Option<&Cgroup>) -> (Vec<(String, PathBuf)>, bool) {
+        match (group, &self.maker) {
+            (Some(group), _) => {
+                let record = group.record();
+                (record.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect(), true)
+            }
+            (None, Maker::Systemd { .. }) => (self.hierarchy.places(Some(&self.path)), true),
+            (None, _) => (self.hierarchy.places(None), false),
+        }
+    }
+
+    /// Its path, for the record.
+    pub(super) fn path(&self) -> String {
+        match &self.path {
+            CgroupPath::Absolute(path) => format!("/{path}"),
+            CgroupPath::Relative(path) | CgroupPath::Task(path) => path.clone(),
+        }
+    }
+}
+
+fn manager() -> Manager {
+    if is_host_root() { Manager::System } else { Manager::User }
+}
+
+fn is_host_root() -> bool {
+    rustix::process::geteuid().is_root() && ns::is_initial()
+}
+
+fn is_denied(error: &Error) -> bool {
+    matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+}
+
+/// Whether nothing but the use of devices is limited, which an ordinary user's container cannot have more of anyway.
+fn is_unlimited(limits: &Resources) -> bool {
+    Resources { devices: Vec::new(), ..limits.clone() } == Resources::default()
+}
+
+/// Tells systemd the new limits of a container's unit.
+pub(super) fn update(unit: &str, id: &str, limits: &Resources) -> Result<()> {
+    let is_v2 = Hierarchy::probe()?.layout() == Layout::Unified;
+    Systemd::connect(manager())?.set(&Unit::parse(unit, id, manager())?, limits, is_v2)
+}
+
+/// Has systemd forget a container's unit.
+pub(super) fn stop(unit: &str, id: &str) -> Result<()> {
+    Systemd::connect(manager())?.stop(&Unit::parse(unit, id, manager())?)
+}

@@ -1,0 +1,147 @@
+//! Network devices of the host that move into a container (runtime-spec, `linux.netDevices`).
+//!
+//! A device that moves loses its addresses, so the permanent ones that count beyond the machine are written down before and given back after.
+
+use super::netlink::{Request, Route, attributes};
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::config::linux::NetDevice;
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const NEW_LINK: u16 = 16;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
+const LINK_NAME: u16 = 3;
+const LINK_NAMESPACE: u16 = 28;
+const ADDRESS_FLAGS: u16 = 8;
+/// Bytes of `struct ifinfomsg` and `struct ifaddrmsg`.
+const LINK: usize = 16;
+const ADDRESS: usize = 8;
+const UP: u32 = 1;
+const PERMANENT: u32 = 0x80;
+/// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`: what an address is given back with.
+const KEPT: [u16; 3] = [1, 2, 4];
+/// `IFNAMSIZ`, with the NUL.
+const NAME_BYTES: usize = 16;
+
+/// Moves each device of `wish` into the namespace of `target`; `host` and `inside` are connections here and there.
+pub(crate) fn move_devices(
+    wish: &BTreeMap<String, NetDevice>,
+    host: &Route,
+    inside: &Route,
+    target: BorrowedFd<'_>,
+) -> Result<()> {
+    for (name, device) in wish {
+        let new = if device.name.is_empty() { name } else { &device.name };
+        move_one(name, new, host, inside, target)
+            .map_err(|error| error.doing(format!("move the network device `{name}` into the container")))?;
+    }
+    Ok(())
+}
+
+fn move_one(name: &str, new: &str, host: &Route, inside: &Route, target: BorrowedFd<'_>) -> Result<()> {
+    check_name(name)?;
+    check_name(new)?;
+    let index = links(host)?.into_iter().find(|(_, each)| each == name).map(|(index, _)| index);
+    let index = index.ok_or_else(|| {
+        Error::new(Kind::Network, "there is no such device").hint("list the devices of the host: ip link")
+    })?;
+    let addresses = addresses(host, index)?;
+    let before = links(inside)?;
+    let request = Request::new(&link(index, 0))
+        .attribute(LINK_NAMESPACE, &(target.as_raw_fd() as u32).to_ne_bytes())
+        .attribute(LINK_NAME, &[new.as_bytes(), b"\0"].concat());
+    host.change(NEW_LINK, request).failing(Kind::Network, || "change its namespace")?;
+    // Its number may be another one there, and its name made from a template.
+    let moved = links(inside)?.into_iter().find(|each| !before.contains(each)).map(|(index, _)| index);
+    let index = moved.ok_or_else(|| Error::new(Kind::Network, "it did not arrive"))?;
+    for (fixed, kept) in addresses {
+        let mut request = Request::new(&[&fixed[..4], &index.to_ne_bytes()].concat());
+        for (kind, value) in kept {
+            request = request.attribute(kind, &value);
+        }
+        inside.add(NEW_ADDRESS, request).failing(Kind::Network, || "give it its address again")?;
+    }
+    inside.change(NEW_LINK, Request::new(&link(index, UP))).failing(Kind::Network, || "bring it up")
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() >= NAME_BYTES || name.contains(['/', '\0']) || matches!(name, "." | "..") {
+        return Err(Error::new(Kind::Spec, format!("`{}` is no name of a network device", name.escape_debug())));
+    }
+    Ok(())
+}
+
+/// `struct ifinfomsg` for one device, with flags to set.
+fn link(index: i32, flags: u32) -> [u8; LINK] {
+    let mut bytes = [0; LINK];
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+    bytes[12..].copy_from_slice(&flags.to_ne_bytes());
+    bytes
+}
+
+/// Every device: its number and its name.
+fn links(route: &Route) -> Result<Vec<(i32, String)>> {
+    let answers =
+        route.dump(GET_LINK, Request::new(&[0; LINK])).failing(Kind::Network, || "list the network devices")?;
+    Ok(answers
+        .iter()
+        .filter(|answer| answer.kind == NEW_LINK)
+        .filter_map(|answer| {
+            let index = i32::from_ne_bytes(*answer.body.get(4..)?.first_chunk()?);
+            let (_, name) = attributes(&answer.body, LINK).find(|(kind, _)| *kind == LINK_NAME)?;
+            Some((index, String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()))
+        })
+        .collect())
+}
+
+type Address = ([u8; ADDRESS], Vec<(u16, Vec<u8>)>);
+
+/// The permanent addresses of a device that count beyond the machine.
+fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
+    let answers =
+        route.dump(GET_ADDRESS, Request::new(&[0; ADDRESS])).failing(Kind::Network, || "list the network addresses")?;
+    Ok(answers
+        .iter()
+        .filter(|answer| answer.kind == NEW_ADDRESS)
+        .filter_map(|answer| kept(&answer.body, index))
+        .collect())
+}
+
+/// An address as it was dumped: family, prefix, flags, scope, device.
+fn kept(body: &[u8], index: i32) -> Option<Address> {
+    let fixed: [u8; ADDRESS] = *body.first_chunk()?;
+    let wide = attributes(body, ADDRESS).find(|(kind, _)| *kind == ADDRESS_FLAGS);
+    let flags = wide.and_then(|(_, value)| Some(u32::from_ne_bytes(*value.first_chunk()?))).unwrap_or(fixed[2].into());
+    let ours = i32::from_ne_bytes(*fixed.get(4..)?.first_chunk()?) == index;
+    let universal = fixed[3] == 0;
+    if !ours || !universal || flags & PERMANENT == 0 {
+        return None;
+    }
+    let attributes = attributes(body, ADDRESS).filter(|(kind, _)| KEPT.contains(kind));
+    Some((fixed, attributes.map(|(kind, value)| (kind, value.to_vec())).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_permanent_addresses_of_the_device_that_count_beyond_the_machine_are_kept() {
+        let dumped = |index: i32, scope: u8, flags: u8| [&[2, 24, flags, scope][..], &index.to_ne_bytes()].concat();
+        assert!(kept(&dumped(7, 0, 0x80), 7).is_some());
+        for (index, scope, flags) in [(8, 0, 0x80), (7, 253, 0x80), (7, 0, 0)] {
+            assert!(kept(&dumped(index, scope, flags), 7).is_none(), "{index} {scope} {flags}");
+        }
+    }
+
+    #[test]
+    fn names_that_the_kernel_does_not_take_are_refused() {
+        for wrong in ["", "a/b", "..", "sixteen-letters!", "a\0b"] {
+            assert!(check_name(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(check_name("eth%d").is_ok());
+    }
+}

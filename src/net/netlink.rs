@@ -1,0 +1,137 @@
+//! As much of rtnetlink(7) as moving a device takes: messages, their attributes, and the kernel's answers. Numbers are those of linux/netlink.h and
+//! linux/rtnetlink.h.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use std::os::fd::OwnedFd;
+
+const REQUEST: u16 = 0x1;
+const ACKNOWLEDGE: u16 = 0x4;
+const DUMP: u16 = 0x300;
+const CREATE: u16 = 0x400;
+const REPLACE: u16 = 0x100;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const HEADER: usize = 16;
+/// The kernel's answers are at most a page or this; a smaller buffer would cut them.
+const BUFFER: usize = 32 << 10;
+
+/// A connection to the kernel's routing part, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct Route(OwnedFd);
+
+/// One message of an answer: its type, and what follows the header.
+pub(super) struct Answer {
+    pub(super) kind: u16,
+    pub(super) body: Vec<u8>,
+}
+
+/// A request being written: the fixed part, then attributes.
+#[derive(Default)]
+pub(super) struct Request(Vec<u8>);
+
+impl Request {
+    /// Begins with the fixed part of its kind.
+    pub(super) fn new(fixed: &[u8]) -> Request {
+        Request(fixed.to_vec())
+    }
+
+    /// Adds an attribute; each begins at a multiple of four bytes.
+    pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
+        let length = (value.len() + 4) as u16;
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+}
+
+impl Route {
+    /// Opens one.
+    pub(crate) fn open() -> Result<Route, Errno> {
+        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map(Route)
+    }
+
+    /// Asks for a change of what is there and waits until it is made.
+    pub(super) fn change(&self, kind: u16, request: Request) -> Result<(), Errno> {
+        self.exchange(kind, ACKNOWLEDGE, request).map(drop)
+    }
+
+    /// Adds something, or puts it in the place of what is there.
+    pub(super) fn add(&self, kind: u16, request: Request) -> Result<(), Errno> {
+        self.exchange(kind, ACKNOWLEDGE | CREATE | REPLACE, request).map(drop)
+    }
+
+    /// Asks for everything of a kind.
+    pub(super) fn dump(&self, kind: u16, request: Request) -> Result<Vec<Answer>, Errno> {
+        self.exchange(kind, DUMP, request)
+    }
+
+    fn exchange(&self, kind: u16, flags: u16, Request(body): Request) -> Result<Vec<Answer>, Errno> {
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend((REQUEST | flags).to_ne_bytes());
+        message.extend([0; 8]); // number and port: the socket has one question at a time
+        message.extend(body);
+        send(&self.0, &message, SendFlags::empty())?;
+        let mut answers = Vec::new();
+        let mut buffer = vec![0_u8; BUFFER];
+        loop {
+            let (length, _) = recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
+            let mut rest = &buffer[..length];
+            while let Some((kind, body, after)) = split(rest) {
+                match kind {
+                    DONE => return Ok(answers),
+                    ERROR => {
+                        let code = body.first_chunk().map_or(libc_io(), |bytes| i32::from_ne_bytes(*bytes));
+                        return if code == 0 { Ok(answers) } else { Err(Errno::from_raw_os_error(-code)) };
+                    }
+                    kind => answers.push(Answer { kind, body: body.to_vec() }),
+                }
+                rest = after;
+            }
+        }
+    }
+}
+
+/// What an error message without a number counts as.
+fn libc_io() -> i32 {
+    -Errno::IO.raw_os_error()
+}
+
+/// The first message, and what comes after it.
+fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let body = bytes.get(HEADER..length)?;
+    Some((kind, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The attributes after a fixed part.
+pub(super) fn attributes(body: &[u8], fixed: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body.get(fixed..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_back_as_they_were_written_and_torn_ones_end_the_list() {
+        let Request(bytes) = Request::new(&[0; 4]).attribute(3, b"eth0\0").attribute(28, &7_u32.to_ne_bytes());
+        let found: Vec<_> = attributes(&bytes, 4).collect();
+        assert_eq!(found, [(3, &b"eth0\0"[..]), (28, &7_u32.to_ne_bytes()[..])]);
+        assert_eq!(attributes(&bytes[..bytes.len() - 1], 4).count(), 1);
+        assert_eq!(attributes(&[9, 0], 0).count(), 0);
+        assert!(split(&[255; 8]).is_none());
+    }
+}

@@ -1,0 +1,78 @@
+//! A first process in a user namespace that exists: a helper of ours enters that and has the process born there, as our child, so that the other
+//! new namespaces belong to it. We could not do so ourselves: there is no way back out of a user namespace (user_namespaces(7)).
+
+use super::init;
+use super::message::{Channel, Message, Tag};
+use super::parent::Spawned;
+use super::plan::{Plan, UserNamespace};
+use super::{identity, identity::OomScore};
+use crate::error::{Context, Error, Kind, Result};
+use crate::ns;
+use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Starts the container that `plan`, with a joined user namespace, describes.
+pub(super) fn spawn(mut plan: Plan, ours: Channel, theirs: Channel, cgroup: Option<OwnedFd>) -> Result<Spawned> {
+    // What the machine's root may join is joined with its privileges; what only the namespace's own root may is left to the helper.
+    let privileged = rustix::process::geteuid().is_root();
+    let _hidden = identity::Hidden::begin()?;
+    let left = if privileged { Some(ns::visit(&plan.namespaces)?) } else { None };
+    let step = || "start a helper in the container's user namespace";
+    let helper = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, step)? {
+        Side::Child => {
+            drop(ours);
+            match enter(&mut plan, &theirs, privileged) {
+                Ok(Side::Child) => init::run(plan, theirs),
+                // If that cannot be told, nobody answers the process, and it ends.
+                Ok(Side::Parent(_, pidfd)) => exit(i32::from(theirs.hand(Tag::Born, pidfd.as_fd()).is_err())),
+                Err(error) => {
+                    theirs.fail(&error);
+                    exit(1)
+                }
+            }
+        }
+        Side::Parent(_, pidfd) => pidfd,
+    };
+    drop(theirs);
+    if let Some(left) = left {
+        left.back()?;
+    }
+    let born = ours.receive();
+    waitid(WaitId::PidFd(helper.as_fd()), WaitIdOptions::EXITED).failing(Kind::Namespace, step)?;
+    match born? {
+        Some(Message::Born(pidfd)) => {
+            let pid = pid_of(&pidfd)?;
+            let spawned = Spawned::new(pid, pidfd, ours);
+            spawned.go()?;
+            Ok(spawned)
+        }
+        Some(Message::Failed(error)) => Err(error),
+        _ => Err(Error::new(Kind::Lost, "the helper ended without a word").doing(step())),
+    }
+}
+
+/// The helper's part, one line a step.
+fn enter(plan: &mut Plan, parent: &Channel, privileged: bool) -> Result<Side> {
+    let UserNamespace::Joined(userns) = &plan.user_namespace else {
+        return Err(Error::new(Kind::Internal, "there is no user namespace to join"));
+    };
+    identity::die_with_supervisor(parent)?;
+    identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // ours to lower now, and not inside
+    identity::be_undumpable()?; // who is root inside must not look into us
+    move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
+        .failing(Kind::UserNamespace, || "join the container's user namespace")?;
+    if !privileged {
+        let _stay = ns::visit(&plan.namespaces)?;
+    }
+    clone_sibling(plan.namespaces.made).failing(Kind::Namespace, || "create the container's namespaces")
+}
+
+/// The pid of a process in our PID namespace. proc_pid_fdinfo(5).
+fn pid_of(pidfd: &OwnedFd) -> Result<i32> {
+    let step = || "find the container's first process";
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).failing(Kind::Lost, step)?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    pid.filter(|pid| *pid > 0).ok_or_else(|| Error::new(Kind::Lost, "it has ended").doing(step()))
+}

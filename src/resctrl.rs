@@ -1,0 +1,177 @@
+//! Cache and memory bandwidth of a container, by the resctrl file system (Documentation/filesystems/resctrl.rst; runtime-spec, "IntelRdt").
+//!
+//! In: `linux.intelRdt` and the container's name. Out: a [`Group`] that its first process joins, and that is removed with the container if it was
+//! made for it. Never: a group removed that was there before.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::config::linux::IntelRdt;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// A container's class of service and its monitoring group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    path: PathBuf,
+    /// Whether we made it.
+    made: bool,
+    /// The monitoring group that we made in it.
+    monitor: Option<PathBuf>,
+}
+
+/// Makes or finds the group of a container.
+pub(crate) fn create(wish: &IntelRdt, id: &str) -> Result<Group> {
+    create_below(&mount_point()?, wish, id)
+}
+
+fn create_below(top: &Path, wish: &IntelRdt, id: &str) -> Result<Group> {
+    let lines = lines(wish);
+    let name = if wish.clos_id.is_empty() { id } else { &wish.clos_id };
+    let path = match name {
+        "/" => top.to_path_buf(),
+        // These are the file system's own.
+        "." | ".." | "info" | "mon_groups" | "mon_data" => return Err(invalid(name)),
+        name if name.contains(['/', '\0', '\n']) => return Err(invalid(name)),
+        name => top.join(name),
+    };
+    if !wish.clos_id.is_empty() && lines.is_empty() && !path.is_dir() {
+        return Err(Error::new(Kind::Spec, "there is no such group, and no schema to make one with")
+            .doing(format!("use the resctrl group `{name}`"))
+            .hint("give `linux.intelRdt.schemata`, or make the group first"));
+    }
+    let made = match std::fs::create_dir(&path) {
+        Ok(()) => true,
+        Err(cause) if cause.kind() == ErrorKind::AlreadyExists => false,
+        Err(cause) => {
+            return Err(cause).failing(Kind::LimitUnenforceable, || format!("make the resctrl group `{name}`"));
+        }
+    };
+    let mut group = Group { path, made, monitor: None };
+    let finished = group.write(&lines).and_then(|()| {
+        if wish.enable_monitoring {
+            let monitor = group.path.join("mon_groups").join(id);
+            std::fs::create_dir(&monitor)
+                .failing(Kind::LimitUnenforceable, || format!("make the monitoring group `{id}`"))?;
+            group.monitor = Some(monitor);
+        }
+        Ok(())
+    });
+    match finished {
+        Ok(()) => Ok(group),
+        Err(error) => {
+            // The error that led here is the one that is reported.
+            let _ = group.remove();
+            Err(error)
+        }
+    }
+}
+
+fn invalid(name: &str) -> Error {
+    Error::new(Kind::Spec, format!("`{}` is no name of a resctrl group", name.escape_debug()))
+        .doing("use `linux.intelRdt.closID`")
+}
+
+/// The lines for `schemata`; the older two fields come first, as the specification has it.
+fn lines(wish: &IntelRdt) -> Vec<String> {
+    let old = [&wish.l3_cache_schema, &wish.mem_bw_schema].into_iter().flat_map(|text| text.split('\n'));
+    old.chain(wish.schemata.iter().map(String::as_str)).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+impl Group {
+    /// Moves a process in.
+    pub(crate) fn join(&self, pid: i32) -> Result<()> {
+        for place in [Some(&self.path), self.monitor.as_ref()].into_iter().flatten() {
+            std::fs::write(place.join("tasks"), pid.to_string())
+                .failing(Kind::LimitUnenforceable, || format!("move the container into `{}`", place.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes lines to `schemata`, all of them or, if the kernel refuses one, none that counts: it takes them by line.
+    pub(crate) fn write(&self, lines: &[String]) -> Result<()> {
+        for line in lines {
+            std::fs::write(self.path.join("schemata"), format!("{line}\n"))
+                .failing(Kind::LimitUnenforceable, || format!("write `{line}` to the resctrl group's schemata"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what was made for the container.
+    pub(crate) fn remove(&self) -> Result<()> {
+        let made = self.made.then_some(&self.path);
+        for place in [self.monitor.as_ref(), made].into_iter().flatten() {
+            match std::fs::remove_dir(place) {
+                Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                    return Err(cause).failing(Kind::LimitUnenforceable, || {
+                        format!("remove the resctrl group `{}`", place.display())
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where resctrl is mounted. Mounting it is not ours to do: its options decide for the whole machine.
+fn mount_point() -> Result<PathBuf> {
+    let step = || "find the resctrl file system";
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
+    let found = mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        kind.starts_with("resctrl ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?
+    });
+    if let Some(path) = found {
+        return Ok(path);
+    }
+    let known = std::fs::read_to_string("/proc/filesystems").failing(Kind::LimitUnenforceable, step)?;
+    let error = |words: &str| Error::new(Kind::LimitUnenforceable, words).doing("use `linux.intelRdt`");
+    if known.split_whitespace().any(|name| name == "resctrl") {
+        return Err(error("the resctrl file system is not mounted").hint("mount -t resctrl resctrl /sys/fs/resctrl"));
+    }
+    Err(error("this kernel has no resctrl file system: the processor cannot divide its cache, or the kernel is built without it")
+        .hint("remove `linux.intelRdt`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(clos_id: &str, schemata: &[&str]) -> IntelRdt {
+        IntelRdt {
+            clos_id: clos_id.into(),
+            schemata: schemata.iter().map(|line| (*line).to_owned()).collect(),
+            l3_cache_schema: "L3:0=f".into(),
+            ..IntelRdt::default()
+        }
+    }
+
+    #[test]
+    fn a_group_of_ours_is_removed_and_another_ones_is_not() {
+        let top = tempfile::tempdir().unwrap();
+        let group = create_below(top.path(), &wish("", &["MB:0=50"]), "box").unwrap();
+        assert_eq!(std::fs::read_to_string(top.path().join("box/schemata")).unwrap(), "MB:0=50\n");
+        group.join(77).unwrap();
+        assert_eq!(std::fs::read_to_string(top.path().join("box/tasks")).unwrap(), "77");
+        // A real group is a directory whose files go with it.
+        for file in ["schemata", "tasks"] {
+            std::fs::remove_file(top.path().join("box").join(file)).unwrap();
+        }
+        group.remove().unwrap();
+        assert!(!top.path().join("box").exists());
+        std::fs::create_dir(top.path().join("there")).unwrap();
+        create_below(top.path(), &wish("there", &[]), "box").unwrap().remove().unwrap();
+        assert!(top.path().join("there").exists());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_and_groups_that_nobody_made_are_refused() {
+        let top = tempfile::tempdir().unwrap();
+        for name in ["a/b", "..", ".", "info", "mon_groups"] {
+            assert_eq!(create_below(top.path(), &wish(name, &[]), "box").unwrap_err().kind(), Kind::Spec, "{name}");
+        }
+        let missing = IntelRdt { clos_id: "missing".into(), ..IntelRdt::default() };
+        assert!(create_below(top.path(), &missing, "box").is_err());
+        assert_eq!(std::fs::read_dir(top.path()).unwrap().count(), 0);
+    }
+}
