@@ -66,11 +66,9 @@ fn kill(record: &Record) -> Result<()> {
 pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     if let Some(group) = &record.cgroup {
         let group = Cgroup::open(group)?;
-        if !group.is_gone() {
-            if !record.own_pids || !group.processes()?.is_empty() {
-                group.kill()?;
-                group.wait_until_empty(KILL_WAIT)?;
-            }
+        if !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty()) {
+            group.kill()?;
+            group.wait_until_empty(KILL_WAIT)?;
         }
         let stopped = record.systemd.as_ref().map_or(Ok(()), |unit| group::stop(unit, &record.id));
         group.remove().map_err(Error::from)?;

@@ -39,6 +39,12 @@ pub(super) fn spawn(mut plan: Plan, ours: Channel, theirs: Channel, cgroup: Opti
     if let Some(left) = left {
         left.back()?;
     }
+    born(ours, &helper)
+}
+
+/// What a helper that ends with this has made: our child, which waits until we know it.
+pub(super) fn born(ours: Channel, helper: &OwnedFd) -> Result<Spawned> {
+    let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
     waitid(WaitId::PidFd(helper.as_fd()), WaitIdOptions::EXITED).failing(Kind::Namespace, step)?;
     match born? {

@@ -1,14 +1,15 @@
 //! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
 
+use super::enter;
 use super::identity::{self, Identity, OomScore};
 use super::launch;
-use super::message::Channel;
+use super::message::{Channel, Tag};
 use super::parent::Spawned;
 use super::plan::{Command, Stdio};
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::Ids;
 use crate::sys::attributes::set_affinity;
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
@@ -78,22 +79,67 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, 
         // A PID namespace is for children: we visit it, have one there, and come back (setns(2)).
         let own = rustix::fs::open("/proc/self/ns/pid_for_children", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let visits = is_different(plan.pid, "pid")?;
-        if visits {
+        // An ordinary user may not visit it before he is in the user namespace that it belongs to, from which there is no way back: a helper does.
+        let by_helper = visits && joined.contains(ThreadNameSpaceType::USER) && !rustix::process::geteuid().is_root();
+        if visits && !by_helper {
             move_into_thread_name_spaces(plan.init.as_fd(), ThreadNameSpaceType::PROCESS_ID)?;
         }
         let side = clone_process(0, cgroup);
-        if visits && !matches!(side, Ok(Side::Child)) {
+        if visits && !by_helper && !matches!(side, Ok(Side::Child)) {
             move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
         }
-        Ok((ours, theirs, joined, side?))
+        Ok((ours, theirs, joined, by_helper, side?))
     };
     match begin() {
         Err(errno) => Err((errno, Box::new(plan))),
-        Ok((ours, theirs, joined, Side::Child)) => {
+        Ok((ours, theirs, joined, by_helper, Side::Child)) => {
             drop(ours);
-            run(plan, joined, &theirs)
+            if by_helper { help(plan, joined, theirs) } else { run(plan, joined, &theirs) }
         }
-        Ok((ours, _, _, Side::Parent(pid, pidfd))) => Ok(Spawned::new(pid, pidfd, ours)),
+        Ok((ours, theirs, _, true, Side::Parent(_, helper))) => {
+            drop(theirs);
+            // The helper's words are an error of its own, which the caller gets as that of the recipe.
+            enter::born(ours, &helper).map_err(|error| {
+                let errno = error.errno().map_or(Errno::PERM, Errno::from_raw_os_error);
+                (errno, Box::new(plan))
+            })
+        }
+        Ok((ours, _, _, false, Side::Parent(pid, pidfd))) => Ok(Spawned::new(pid, pidfd, ours)),
+    }
+}
+
+/// The helper's part: into the group and the user namespace, and then a child in the PID namespace that is our parent's.
+fn help(mut plan: Join, joined: ThreadNameSpaceType, parent: Channel) -> ! {
+    let mut begin = || -> Result<Side> {
+        identity::die_with_supervisor(&parent)?;
+        identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?;
+        identity::be_undumpable()?;
+        if let Some(cpus) = plan.first_affinity.take() {
+            set_affinity(&cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
+        }
+        crate::cgroup::enter(&std::mem::take(&mut plan.cgroup_tasks))
+            .failing(Kind::Cgroup, || "move into the container's cgroup")?;
+        let first = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+        move_into_thread_name_spaces(plan.init.as_fd(), first)
+            .failing(Kind::Namespace, || "enter the container's user namespace")?;
+        clone_sibling(0).failing(Kind::Namespace, || "start a process for the container")
+    };
+    match begin() {
+        Ok(Side::Child) => {
+            // What was changed for it is known to the parent before it goes on.
+            match parent.wait_for_go().and_then(|()| identity::become_user(&Identity::default())) {
+                Ok(()) => run(plan, joined - ThreadNameSpaceType::USER, &parent),
+                Err(error) => {
+                    parent.fail(&error);
+                    exit(1)
+                }
+            }
+        }
+        Ok(Side::Parent(_, pidfd)) => exit(i32::from(parent.hand(Tag::Born, pidfd.as_fd()).is_err())),
+        Err(error) => {
+            parent.fail(&error);
+            exit(1)
+        }
     }
 }
 

@@ -16,5 +16,6 @@ mod docker;
 mod fields;
 mod hostile;
 mod lifecycle;
+mod rootless;
 mod sockets;
 mod support;

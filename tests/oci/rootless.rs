@@ -1,0 +1,175 @@
+//! Containers of an ordinary user: with the set-uid helpers and a range of ids, and with nothing but his own id.
+
+use crate::support::{Done, Lab, finish, skip};
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// An account that no Debian machine has, with a range that no other has; only its number matters.
+const USER: u32 = 61_237;
+const FIRST: u32 = 0x6000_0000;
+
+/// A bundle that belongs to an ordinary user, and his directory for records.
+struct Rootless {
+    lab: Lab,
+    /// A mount namespace's worth of changes that the command is run with: files of /etc that give the user a range.
+    range: bool,
+}
+
+impl Rootless {
+    fn new(range: bool) -> Option<Rootless> {
+        let mut lab = Lab::new()?;
+        if range && !Path::new("/usr/bin/newuidmap").exists() {
+            skip("needs uidmap");
+            return None;
+        }
+        let program = lab.path().join("brig");
+        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_brig")).arg(&program).status().unwrap().success());
+        let owned = Command::new("chown").args(["-hR", &format!("{USER}:{USER}")]).arg(lab.path()).status();
+        assert!(owned.unwrap().success());
+        std::fs::set_permissions(lab.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, file) in [("subuid", "subuid"), ("subgid", "subgid")] {
+            std::fs::write(lab.path().join(name), format!("{USER}:{FIRST}:65536\nrooty:{FIRST}:65536\n")).unwrap();
+            let _ = file;
+        }
+        for (name, line) in
+            [("passwd", format!("rooty:x:{USER}:{USER}::/:/bin/sh\n")), ("group", format!("rooty:x:{USER}:\n"))]
+        {
+            let mut text = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap();
+            text.push_str(&line);
+            std::fs::write(lab.path().join(name), text).unwrap();
+        }
+        let line = |first: u32, outside: u32, size: u32| json!({"containerID": first, "hostID": outside, "size": size});
+        let map = if range { json!([line(0, USER, 1), line(1, FIRST, 65_535)]) } else { json!([line(0, USER, 1)]) };
+        lab.config["linux"]["uidMappings"] = map.clone();
+        lab.config["linux"]["gidMappings"] = map;
+        lab.namespace("user");
+        lab.config["linux"].as_object_mut().unwrap().remove("resources");
+        if !range {
+            // An id of the terminals' group is not mapped: `brig spec --rootless` leaves it out as well.
+            for mount in lab.config["mounts"].as_array_mut().unwrap() {
+                if let Some(options) = mount["options"].as_array_mut() {
+                    options.retain(|word| !word.as_str().unwrap().starts_with("gid="));
+                }
+            }
+        }
+        Some(Rootless { lab, range })
+    }
+
+    /// Runs a command of ours as the user.
+    fn brig(&self, arguments: &[&str]) -> Done {
+        finish(&mut self.command(arguments))
+    }
+
+    /// Such a command. The files of accounts are covered in a mount namespace of its own.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let command = self.lab.command(arguments); // writes config.json
+        let covered = if self.range { "passwd group subuid subgid" } else { "passwd group" };
+        let shell = format!(
+            "for file in {covered}; do touch /etc/$file; mount --bind $file /etc/$file || exit 99; done; \
+             exec setpriv --reuid {USER} --regid {USER} --clear-groups --inh-caps=-all -- ./brig \"$@\""
+        );
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(["-m", "/bin/sh", "-c", &shell, "sh"]).args(command.get_args());
+        wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        wrapped.env_remove("XDG_RUNTIME_DIR").current_dir(self.lab.path()).stdin(Stdio::null());
+        wrapped
+    }
+
+    fn run(&mut self, line: &str) -> Done {
+        self.lab.sh(line);
+        let id = self.lab.id.clone();
+        self.brig(&["run", &id])
+    }
+}
+
+#[test]
+fn a_user_with_a_range_of_ids_has_a_whole_container() {
+    let Some(mut user) = Rootless::new(true) else { return };
+    let line = "cat /proc/self/uid_map /proc/self/gid_map | tr -s ' '; id -u; touch /made && stat -c %u /made; \
+                cat /proc/self/setgroups; echo x > /dev/null && echo null; ip link show lo | grep -c UP; hostname; ls /sys/class/net; \
+                echo x 2> /dev/null > /proc/sys/kernel/core_pattern || echo masked";
+    let done = user.run(line);
+    let map = format!(" 0 {USER} 1\n 1 {FIRST} 65535\n");
+    assert_eq!(done.out, format!("{map}{map}0\n0\nallow\nnull\n1\nbrig\nlo\nmasked\n"), "{}", done.err);
+    user.lab.config["process"]["user"] = json!({"uid": 1000, "gid": 1000, "additionalGids": [1000, 7]});
+    assert_eq!(user.run("id -u; id -G").out, "1000\n1000 7\n");
+}
+
+#[test]
+fn a_user_with_one_id_has_a_container_of_that_id() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    let done = user.run("cat /proc/self/uid_map | tr -s ' '; id -u; cat /proc/self/setgroups; touch /made && echo made; echo x > /dev/null && echo null");
+    assert_eq!(done.out, format!(" 0 {USER} 1\n0\ndeny\nmade\nnull\n"), "{}", done.err);
+    user.lab.config["process"]["user"] = json!({"uid": 0, "gid": 0, "additionalGids": [7]});
+    user.run("true").failed_with("set the supplementary groups");
+}
+
+#[test]
+fn a_range_that_is_not_the_users_is_refused_with_what_to_do() {
+    let Some(mut user) = Rootless::new(true) else { return };
+    user.lab.config["linux"]["uidMappings"][1]["hostID"] = json!(1);
+    let done = user.run("true");
+    done.failed_with("map the ids of a user namespace by `newuidmap`");
+}
+
+#[test]
+fn an_ordinary_users_container_goes_through_its_life() {
+    let Some(mut user) = Rootless::new(true) else { return };
+    let id = user.lab.id.clone();
+    user.lab.args(&["sleep", "100"]);
+    let mut started = user.command(&["run", "-d", &id]);
+    assert!(started.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+    let state: Value = serde_json::from_str(&user.brig(&["state", &id]).out).unwrap();
+    assert_eq!(state["status"], "running");
+    let done = user.brig(&[
+        "exec",
+        "--user",
+        "33:33",
+        &id,
+        "/bin/sh",
+        "-c",
+        "id -u; cat /proc/self/uid_map | wc -l; hostname",
+    ]);
+    assert_eq!(done.out, "33\n2\nbrig\n", "{}", done.err);
+    user.brig(&["kill", &id, "KILL"]).succeeded();
+    user.brig(&["delete", "--force", &id]).succeeded();
+}
+
+#[test]
+fn offsets_of_a_time_namespace_are_an_ordinary_users_too() {
+    let Some(mut user) = Rootless::new(true) else { return };
+    user.lab.namespace("time");
+    user.lab.config["linux"]["timeOffsets"] = json!({"boottime": {"secs": 1_000_000, "nanosecs": 0}});
+    let done = user.run("cut -d. -f1 /proc/uptime");
+    let seconds: u64 = done.out.trim().parse().unwrap_or_else(|_| panic!("{}", done.err));
+    assert!(seconds >= 1_000_000, "{seconds}");
+}
+
+#[test]
+fn groups_cannot_be_changed_from_a_user_namespace_without_a_cgroup_namespace() {
+    // T-09, CVE-2023-25809
+    let attack = |weakened: bool| {
+        let mut lab = Lab::new()?;
+        lab.user_namespace().without("cgroup").unmount("/sys/fs/cgroup");
+        lab.mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev"]);
+        lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+        if weakened {
+            lab.weaken("groups-read-only")?;
+        }
+        lab.args(&["sleep", "100"]).create().succeeded();
+        // As where a group was given to a user: what it may write to is its container's, too.
+        let find = format!("find /sys/fs/cgroup -name {} -exec chown 700000 {{}} +", lab.id);
+        assert!(Command::new("/bin/sh").args(["-c", &find]).status().unwrap().success());
+        lab.on(&["start"]).succeeded();
+        let made = lab.exec("for place in $(find /sys/fs/cgroup -type d -maxdepth 1); do mkdir $place/made 2> /dev/null && echo $place; done");
+        lab.exec("rmdir /sys/fs/cgroup/made /sys/fs/cgroup/*/made");
+        Some(made.out)
+    };
+    let Some(out) = attack(false) else { return };
+    assert_eq!(out, "");
+    if let Some(out) = attack(true) {
+        assert_ne!(out, "", "without the protection nothing is different: it proves nothing");
+    }
+}
