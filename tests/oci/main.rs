@@ -19,3 +19,4 @@ mod lifecycle;
 mod rootless;
 mod sockets;
 mod support;
+mod systemd;

@@ -68,6 +68,7 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn new(name: &str) -> Option<Place> {
         let mut hierarchy = Hierarchy::probe().unwrap();
+        hierarchy.systemd = None; // it limits nothing, and is not given to users
         if std::env::var(AGAIN).is_ok_and(|how| how == "legacy") {
             hierarchy.v2 = None;
         }
