@@ -44,7 +44,6 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         UserNamespace::Entered(userns) => inner = Some(userns),
         UserNamespace::Mapped(_) | UserNamespace::Joined(_) => be_root_inside(parent)?,
     }
-    identity::die_with_supervisor(parent)?; // again: a change of user takes it back (prctl(2))
     if plan.waits {
         parent.wait_for_go()?;
     }
@@ -127,7 +126,8 @@ fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result
 /// In a user namespace that others mapped: once that is done, or known to them, we are its root, without any group of the caller's.
 fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
-    identity::become_user(&Identity::default())
+    identity::become_user(&Identity::default())?;
+    identity::die_with_supervisor(parent) // again: a change of user takes it back (prctl(2))
 }
 
 /// Moves ourselves into the v1 cgroups. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where
