@@ -36,10 +36,13 @@ enum Verb {
 
 /// Runs the verb that the command line names and returns its exit status.
 pub fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(rest) = task::short_form(&words) {
+        return task::run_directly(rest);
+    }
     if let Some(status) = oci::main() {
         return status;
     }
-    let words: Vec<_> = std::env::args_os().collect();
     if let [_, task, run, rest @ ..] = words.as_slice()
         && task == "task"
         && run == "run"

@@ -60,7 +60,9 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
     if let Some(resources) = &mut spec.resources {
         let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
         let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
-        for refusal in refusals {
+        // Nobody asked to freeze; it only comes with a group, and without one there is nothing to be frozen.
+        let matters = |refusal: &Refusal| refusal.limit != "freezer" || no_group.is_none();
+        for refusal in refusals.into_iter().filter(matters) {
             for name in names_of(&refusal, resources) {
                 missing.push(Missing { name, reason: refusal.reason.clone(), fix: refusal.fix.clone() });
             }

@@ -85,7 +85,10 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
             user_xattr: users.user_xattr,
         }),
         command: process::Command {
-            identity: process::Identity::powerless(spec.command.uid, spec.command.gid),
+            identity: process::Identity {
+                groups: spec.command.groups,
+                ..process::Identity::powerless(spec.command.uid, spec.command.gid)
+            },
             attributes: process::attributes::Attributes::default(),
             managed: None,
             rlimits: spec.command.rlimits,
@@ -185,6 +188,7 @@ impl Users {
 fn shown(spec: &Container) -> Vec<Shown> {
     let root = match &spec.file_system.root {
         Root::Overlay { shown, .. } => Some(*shown),
+        Root::Layers(layers) => Some(layers.shown),
         Root::Empty => None,
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {

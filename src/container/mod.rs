@@ -29,6 +29,9 @@ mod socket;
 mod start;
 mod template;
 
+/// How many ids a sandbox of the machine's root has.
+pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
+
 pub(crate) use check::{Checked, check, nested, privileged};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use groups::{groups, remove_groups};

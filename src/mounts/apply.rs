@@ -7,7 +7,7 @@ use super::disk::Pending;
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::{Attributes, DEVICES, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, DEVICES, Layers, Root, Shown, Source, Step};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
@@ -47,6 +47,7 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
             restrict(&root, Attributes::WRITABLE)?;
             root
         }
+        Root::Layers(layers) => builder.layers(layers)?,
     };
     let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
     attach(&root, place.as_fd()).doing(|| "attach the new root")?;
@@ -139,6 +140,28 @@ impl Builder<'_> {
         }
     }
 
+    /// Mounts the layers of an image copy-on-write, as the root.
+    fn layers(&self, layers: &Layers) -> Result<OwnedFd> {
+        self.upper("root", self.plan.administrator)?;
+        let made = super::layers::mount(self.stage.as_fd(), layers, "root", self.plan)?;
+        restrict(&made, Attributes::WRITABLE)?;
+        let mode = Mode::from_raw_mode(layers.mode & 0o7777);
+        rustix::fs::chmodat(&made, ".", mode, AtFlags::empty()).failing(Kind::Mount, || "give the root its mode")?;
+        Ok(made)
+    }
+
+    /// The directories of the scratch file system for what an overlay changes.
+    fn upper(&self, changes: &str, owner: Ids) -> Result<()> {
+        for part in ["upper", "work"] {
+            let path = format!("{changes}/{part}");
+            let (directory, new) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
+            if new || owner != self.plan.user {
+                own(directory.as_fd(), "", owner)?; // a disk's directories are the user's from the beginning
+            }
+        }
+        Ok(())
+    }
+
     /// Mounts `lower` copy-on-write. Its layers get names below the stage, since mount(2) takes overlay layers by path, and before
     /// 6.15 only from mounts that are attached in this namespace.
     fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
@@ -147,13 +170,7 @@ impl Builder<'_> {
         let below = format!("lower-{changes}");
         let place = resolve::directory(self.stage.as_fd(), Path::new(&below), 0o700)?.0;
         attach(&tree, place.as_fd()).doing(|| "stage the lower layer")?;
-        for part in ["upper", "work"] {
-            let path = format!("{changes}/{part}");
-            let (directory, new) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
-            if new || owner != self.plan.user {
-                own(directory.as_fd(), "", owner)?; // a disk's directories are the user's from the beginning
-            }
-        }
+        self.upper(changes, owner)?;
         let marks = if self.plan.user_xattr { "userxattr," } else { "" };
         let options = format!(
             "{marks}volatile,xino=off,lowerdir={below},upperdir=scratch/{changes}/upper,workdir=scratch/{changes}/work\0"

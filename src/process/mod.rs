@@ -31,3 +31,4 @@ pub(crate) use parent::{Spawned, spawn, spawn_with};
 pub(crate) use plan::{
     BuildHooks, Command, Errand, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
 };
+pub(crate) use reaper::USER as PID_1_USER;

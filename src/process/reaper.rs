@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 
 /// Who pid 1 is where it can be somebody else than the command: neither the machine's root, as which it built the sandbox, nor any user of
 /// the sandbox's files.
-pub(super) const USER: u32 = 65_533;
+pub(crate) const USER: u32 = 65_533;
 
 /// Serves as pid 1 until the command with this pid has ended. Never returns.
 pub(super) fn run(command: i32, user: Option<u32>, parent: &Channel) -> ! {

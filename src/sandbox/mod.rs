@@ -8,6 +8,7 @@
 mod archive;
 mod control;
 mod devices;
+mod image;
 pub(crate) mod limits;
 mod options;
 pub(crate) mod outcome;
@@ -23,6 +24,7 @@ pub(crate) use crate::container::{Place, groups, remove_groups};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use archive::{pack, unpack_at};
 pub(crate) use control::{Client, Control, Exec, Reply};
+pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};

@@ -1,5 +1,6 @@
 //! What a caller asks of a sandbox, checked as a whole before anything is made.
 
+use super::image::ImageRoot;
 use super::limits::Limits;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, FileType};
@@ -25,6 +26,8 @@ pub struct Options {
     pub environment: Vec<(OsString, OsString)>,
     /// The root file system; `None` for the host's own system folders, read-only.
     pub rootfs: Option<PathBuf>,
+    /// The image whose layers are the root, instead of both.
+    pub image: Option<ImageRoot>,
     /// What it works on.
     pub workspace: Workspace,
     /// Host paths shown read-only, with their place inside.
@@ -48,6 +51,7 @@ impl Options {
             command,
             environment: Vec::new(),
             rootfs: None,
+            image: None,
             workspace: Workspace::Empty,
             shown: Vec::new(),
             limits: Limits::default(),
@@ -79,6 +83,9 @@ impl Options {
         if let Some(path) = &self.rootfs {
             directory(path, Kind::NotFound, "root file system")
                 .map_err(|error| error.doing("use a root file system"))?;
+        }
+        if let Some(image) = &self.image {
+            image.check()?;
         }
         let limits = &self.limits;
         descriptors(limits.open_files)?;

@@ -1,6 +1,7 @@
 //! From options to a container's spec. Pure, given what the host has.
 
 use super::devices::Device;
+use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
 use super::options::{Options, Workspace};
 use super::system::System;
@@ -10,13 +11,13 @@ use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, Rlimit};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// The sandbox user's id. Not 0: nothing inside runs as root, not even a root without power.
 pub(crate) const USER: u32 = 1000;
-const HOME: &str = "/home/agent";
-const WORKSPACE: &str = "/workspace";
+pub(super) const HOME: &str = "/home/agent";
+pub(super) const WORKSPACE: &str = "/workspace";
 const HOSTNAME: &str = "sandbox";
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
@@ -87,14 +88,17 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         }
     };
     let mut steps = Vec::new();
-    let root = match &options.rootfs {
-        Some(lower) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
-        None => {
+    let root = match (&options.image, &options.rootfs) {
+        (Some(image), _) => image.root(),
+        (None, Some(lower)) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
+        (None, None) => {
             steps.extend(system_steps(facts.system));
             Root::Empty
         }
     };
+    let is_ours = root == Root::Empty;
     steps.extend(kernel_steps());
+    steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
     steps.extend(writable_steps(options, facts.workspace_owner));
     steps.extend(options.shown.iter().zip(&facts.shown_owners).map(|((from, at), &(uid, gid))| Step::Bind {
         source: Source::Host(from.clone()),
@@ -102,7 +106,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         attributes: Attributes::READ_ONLY,
         shown: Shown::Users { uid, gid },
     }));
-    if options.rootfs.is_none() {
+    if is_ours {
         steps.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
     }
     FileSystem {
@@ -195,24 +199,35 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
             shown: Shown::Users { uid: owner.0, gid: owner.1 },
         },
     };
-    vec![bind("home", HOME), bind("tmp", "/tmp"), workspace]
+    let home = options.image.is_none().then(|| bind("home", HOME)); // an image's has its own
+    home.into_iter().chain([bind("tmp", "/tmp"), workspace]).collect()
 }
 
 fn command(options: &Options) -> Command {
-    let own = |name: &str| options.environment.iter().any(|(each, _)| each == name);
+    let image = options.image.as_ref();
+    let given = |name: &OsStr, all: &[(OsString, OsString)]| all.iter().any(|(each, _)| each == name);
+    let home = image.map_or(Path::new(HOME), ImageRoot::home);
+    let of_image = image.map_or(&[][..], |image| &image.environment);
     let mut environment: Vec<(OsString, OsString)> = [
-        ("PATH", SEARCH_PATH),
-        ("HOME", HOME),
-        ("USER", "agent"),
-        ("LOGNAME", "agent"),
-        ("LANG", "C.UTF-8"),
-        ("TERM", if options.terminal { "xterm-256color" } else { "dumb" }),
+        ("PATH", OsStr::new(SEARCH_PATH)),
+        ("HOME", home.as_os_str()),
+        ("LANG", OsStr::new("C.UTF-8")),
+        ("TERM", OsStr::new(if options.terminal { "xterm-256color" } else { "dumb" })),
     ]
     .into_iter()
+    .chain(
+        image
+            .is_none()
+            .then_some([("USER", OsStr::new("agent")), ("LOGNAME", OsStr::new("agent"))])
+            .into_iter()
+            .flatten(),
+    )
     // A git below /usr/local would look for the /etc/gitconfig that we make below /usr/local too.
-    .chain(options.rootfs.is_none().then_some(("GIT_CONFIG_SYSTEM", "/etc/gitconfig")))
-    .filter(|(name, _)| !own(name))
+    .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
+    .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
+    .chain(of_image.iter().cloned())
+    .filter(|(name, _)| !given(name, &options.environment))
     .collect();
     environment.extend(options.environment.iter().cloned());
     let mut rlimits = vec![
@@ -229,9 +244,11 @@ fn command(options: &Options) -> Command {
     Command {
         arguments: options.command.clone(),
         environment,
-        directory: WORKSPACE.into(),
-        uid: USER,
-        gid: USER,
+        directory: image.map_or_else(|| WORKSPACE.into(), |image| image.start(options.workspace != Workspace::Empty)),
+        uid: image.map_or(USER, |image| image.uid),
+        gid: image.map_or(USER, |image| image.gid),
+        // An ordinary user's namespace has one id, and refuses setgroups(2).
+        groups: image.filter(|_| container::privileged()).map_or_else(Vec::new, |image| image.groups.clone()),
         rlimits,
     }
 }
@@ -254,6 +271,7 @@ fn landlock(options: &Options) -> Landlock {
                 .map(|path| rule(path, Access::Write)),
         );
     }
+    rules.extend(options.image.iter().flat_map(ImageRoot::landlock));
     Landlock { rules, optional: options.may_degrade.iter().any(|name| name == "landlock") }
 }
 

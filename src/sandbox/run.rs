@@ -15,6 +15,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Stdio, Terminal};
 use crate::spec::Container;
 use rustix::fs::Stat;
+use rustix::process::Signal;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
     let (spec, checked) = plan(options)?;
     let degraded = degraded(&checked);
     let disk_bytes = spec.file_system.scratch.bytes;
+    let stop_signal = stop_signal(options)?;
     let signals = Signals::take()?;
     let (streams, stdio) = if options.terminal {
         let size = rustix::termios::tcgetwinsize(rustix::stdio::stdin())
@@ -60,6 +62,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         streams,
         limits: &options.limits,
         grace: options.grace,
+        stop_signal,
         disk_bytes,
         signals: &signals,
         sink: site.sink,
@@ -71,6 +74,13 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         control.end();
     }
     Ok(finish(options, running, seen, degraded, site.collect))
+}
+
+/// What asks the command to end.
+fn stop_signal(options: &Options) -> Result<Signal> {
+    let Some(number) = options.image.as_ref().and_then(|image| image.stop_signal) else { return Ok(Signal::TERM) };
+    Signal::from_named_raw(number)
+        .ok_or_else(|| Error::new(Kind::Image, format!("the image's StopSignal {number} cannot be passed on")))
 }
 
 /// Turns what was seen into a report, after the work was collected and everything removed.
@@ -163,13 +173,14 @@ fn degraded(checked: &Checked) -> Vec<Degraded> {
 
 /// Everything of the host that the command can read.
 fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl Iterator<Item = &'all Path> {
-    let system = system.folders.iter().filter(|_| options.rootfs.is_none());
+    let layers = options.image.as_ref().map(|image| &image.directory);
+    let system = system.folders.iter().filter(|_| options.rootfs.is_none() && options.image.is_none());
     let workspace = match &options.workspace {
         Workspace::Directory(path) => Some(path),
         Workspace::Empty => None,
     };
     let shown = options.shown.iter().map(|(path, _)| path);
-    system.chain(&options.rootfs).chain(workspace).chain(shown).map(PathBuf::as_path)
+    system.chain(&options.rootfs).chain(layers).chain(workspace).chain(shown).map(PathBuf::as_path)
 }
 
 fn owner(path: &Path) -> Result<(u32, u32)> {
@@ -199,10 +210,11 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
         (
             "root".to_owned(),
-            options.rootfs.as_ref().map_or_else(
-                || "the host's system folders, read-only".to_owned(),
-                |path| format!("{} (copy-on-write)", path.display()),
-            ),
+            match (&options.image, &options.rootfs) {
+                (Some(image), _) => format!("{} layers of an image (copy-on-write)", image.layers.len()),
+                (None, Some(path)) => format!("{} (copy-on-write)", path.display()),
+                (None, None) => "the host's system folders, read-only".to_owned(),
+            },
         ),
         (
             "workspace".to_owned(),

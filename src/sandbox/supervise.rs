@@ -60,6 +60,7 @@ pub(super) struct Watch<'run> {
     pub streams: Streams,
     pub limits: &'run Limits,
     pub grace: Duration,
+    pub stop_signal: rustix::process::Signal,
     pub disk_bytes: u64,
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
@@ -231,7 +232,7 @@ impl Watch<'_> {
         self.unpause(state)?; // who stands still cannot end
         seen.stopped.get_or_insert(why);
         state.kill_at.get_or_insert(Instant::now() + self.grace);
-        self.running.signal(rustix::process::Signal::TERM)
+        self.running.signal(self.stop_signal)
     }
 
     pub(super) fn kill(&mut self, why: Stopped, seen: &mut Seen) -> Result<()> {

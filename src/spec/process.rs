@@ -16,6 +16,8 @@ pub(crate) struct Command {
     pub uid: u32,
     /// Group id inside the container.
     pub gid: u32,
+    /// Supplementary groups; only where more than one id is mapped.
+    pub groups: Vec<u32>,
     /// Limits of setrlimit(2), soft and hard alike.
     pub rlimits: Vec<(Rlimit, u64)>,
 }

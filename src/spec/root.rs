@@ -88,6 +88,21 @@ pub(crate) enum Root {
     Empty,
     /// A directory of the host under a copy-on-write layer.
     Overlay { lower: PathBuf, shown: Shown },
+    /// The layers of an image under a copy-on-write layer.
+    Layers(Layers),
+}
+
+/// Directories in overlayfs's own form, which together are a root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layers {
+    /// The directory of the host in which all of them are.
+    pub directory: PathBuf,
+    /// Their paths in it, topmost first: of plain names, never through a symlink.
+    pub names: Vec<String>,
+    /// Whose their files look.
+    pub shown: Shown,
+    /// The mode of the root itself.
+    pub mode: u32,
 }
 
 /// The one file system under everything writable, whose size is the disk limit.

@@ -1,5 +1,6 @@
 //! What a task is: the work, and what it may use.
 
+use super::image::ImageWish;
 use crate::sandbox::Limits;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -34,6 +35,8 @@ pub struct Definition {
     pub environment: Vec<(OsString, OsString)>,
     /// A root file system; `None` for the host's own system folders.
     pub rootfs: Option<PathBuf>,
+    /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
+    pub image: Option<ImageWish>,
     /// What it may use.
     pub limits: Limits,
     /// Protections and limits that may be missing, by name.
@@ -54,6 +57,7 @@ impl Definition {
             command,
             environment: Vec::new(),
             rootfs: None,
+            image: None,
             limits: Limits::default(),
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),

@@ -11,6 +11,7 @@ mod definition;
 mod exposure;
 mod follow;
 mod handback;
+mod image;
 mod live;
 mod log;
 mod options;
@@ -31,6 +32,7 @@ pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,
 };
+pub use image::{ImageUsed, ImageWish};
 pub use live::{Executed, Execution, Live};
 pub use options::{degradable, read_profile, variable};
 pub use pipeline::{Watcher, explain, run};

@@ -1,6 +1,7 @@
 //! The profile file, and words of the command line that mean more than themselves.
 
 use super::definition::Definition;
+use super::image::ImageWish;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{LimitName, Limits};
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 #[serde(deny_unknown_fields, default)]
 struct Profile {
     rootfs: Option<PathBuf>,
+    image: Option<String>,
     limits: BTreeMap<String, toml::Value>,
     env: BTreeMap<String, String>,
     allow_degraded: Vec<String>,
@@ -77,6 +79,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     definition.needs_input_codes = profile.exit_codes.needs_input;
     if definition.needs_input_codes.contains(&0) {
         return Err(wrong("the exit code 0 means success and cannot mean `needs_input` too".into()));
+    }
+    if let Some(reference) = profile.image {
+        definition.image = Some(ImageWish { reference, ..ImageWish::default() });
     }
     if let Some(rootfs) = profile.rootfs {
         // A relative path is meant from the profile's own folder, wherever it is used.

@@ -2,6 +2,7 @@
 
 use super::definition::{Definition, WorkspaceSource};
 use super::handback;
+use super::image::{self, Opened};
 use super::log::Log;
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
@@ -31,7 +32,8 @@ pub trait Watcher {
 /// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
 /// made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
-    options(definition, checked_workspace(definition)?).check()?;
+    let image = image::open(store, definition)?;
+    options(definition, image.as_ref(), checked_workspace(definition)?).check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
@@ -39,11 +41,12 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
-    let record = Record::new(&id, definition);
+    let record = Record::new(&id, definition, image.as_ref());
     record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
     let mut control = Control::open(&directory)?;
     watcher.began(&id);
-    let mut attempt = Attempt { store, definition, id: &id, course: Course::default(), control: &mut control };
+    let mut attempt =
+        Attempt { store, definition, image: image.as_ref(), id: &id, course: Course::default(), control: &mut control };
     let report = attempt.carry_out(watcher);
     let receipt = Receipt::new(&record, report, attempt.course);
     drop(control);
@@ -53,8 +56,13 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
 }
 
 /// What would be in force; runs nothing.
-pub fn explain(definition: &Definition) -> Result<Vec<(String, String)>> {
-    let mut rows = sandbox::explain(&options(definition, checked_workspace(definition)?))?;
+pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
+    let image = image::open(store, definition)?;
+    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?))?;
+    if let Some(image) = &image {
+        let digest = &image.used.digest;
+        rows.insert(1, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));
+    }
     if let WorkspaceSource::Repository { url, reference } = &definition.workspace {
         let reference = reference.as_deref().unwrap_or("HEAD");
         if let Some(row) = rows.iter_mut().find(|(name, _)| name == "workspace") {
@@ -73,23 +81,26 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     }
 }
 
-fn options(definition: &Definition, workspace: Workspace) -> Options {
+fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Options {
+    let command = image.map_or(&definition.command, |image| &image.command);
     Options {
         environment: definition.environment.clone(),
         rootfs: definition.rootfs.clone(),
+        image: image.map(|image| image.root.clone()),
         workspace,
         limits: definition.limits.clone(),
         may_degrade: definition.may_degrade.clone(),
         grace: definition.grace,
         terminal: definition.terminal,
         needs_input_codes: definition.needs_input_codes.clone(),
-        ..Options::new(definition.command.clone())
+        ..Options::new(command.clone())
     }
 }
 
 struct Attempt<'run> {
     store: &'run Store,
     definition: &'run Definition,
+    image: Option<&'run Opened>,
     id: &'run str,
     course: Course,
     control: &'run mut Control,
@@ -102,7 +113,7 @@ impl Attempt<'_> {
             Ok(workspace) => workspace,
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
-        let options = options(self.definition, workspace);
+        let options = options(self.definition, self.image, workspace);
         self.timed("run", |attempt| attempt.run(&options, watcher))
             .unwrap_or_else(|error| stopped(Outcome::StartFailed, error))
     }

@@ -42,6 +42,9 @@ pub struct Receipt {
     pub limits_hit: Vec<LimitHit>,
     /// What it used.
     pub usage: Usage,
+    /// The image that was the root, and what it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<super::image::ImageUsed>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
     /// What changed in the workspace; missing if the task never came so far.
@@ -113,6 +116,7 @@ impl Receipt {
             limits: record.limits.clone(),
             limits_hit: report.limits_hit,
             usage: report.usage,
+            image: record.image.clone(),
             commit_in: course.commit_in,
             changes: course.changes,
             steps: course.steps,

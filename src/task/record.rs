@@ -2,6 +2,7 @@
 //! running, neither lost.
 
 use super::definition::{Definition, WorkspaceSource};
+use super::image::{ImageUsed, Opened};
 use super::receipt::Receipt;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
@@ -33,6 +34,9 @@ pub struct Record {
     pub workspace: WorkspaceSource,
     /// The root file system, if not the host's own folders.
     pub rootfs: Option<std::path::PathBuf>,
+    /// The image that is the root, with what it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageUsed>,
     /// What it may use.
     pub limits: Limits,
     /// The supervisor's process id.
@@ -40,16 +44,17 @@ pub struct Record {
 }
 
 impl Record {
-    pub(super) fn new(id: &str, definition: &Definition) -> Record {
+    pub(super) fn new(id: &str, definition: &Definition, image: Option<&Opened>) -> Record {
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
         Record {
             schema: SCHEMA,
             id: id.to_owned(),
             created: now(),
-            command: definition.command.iter().map(text).collect(),
+            command: image.map_or(&definition.command, |image| &image.command).iter().map(text).collect(),
             environment_names: definition.environment.iter().map(|(name, _)| text(name)).collect(),
             workspace: definition.workspace.clone(),
             rootfs: definition.rootfs.clone(),
+            image: image.map(|image| image.used.clone()),
             limits: definition.limits.clone(),
             supervisor: std::process::id(),
         }

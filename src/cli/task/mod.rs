@@ -5,6 +5,7 @@ mod attach;
 mod copy;
 mod diff;
 mod exec;
+mod image;
 mod list;
 mod logs;
 mod remove;
@@ -61,6 +62,14 @@ struct Direct {
     store: Option<PathBuf>,
     #[command(flatten)]
     run: run::Arguments,
+}
+
+/// What follows `brig run` if it is the short form of `brig task run`: `run` is runc's verb, which knows no `--image`.
+pub(super) fn short_form(words: &[OsString]) -> Option<&[OsString]> {
+    let [_, run, rest @ ..] = words else { return None };
+    let is_image = |word: &OsString| word == "--image" || word.as_encoded_bytes().starts_with(b"--image=");
+    let flags = rest.iter().take_while(|word| *word != "--");
+    (run == "run" && flags.into_iter().any(is_image)).then_some(rest)
 }
 
 /// Runs `brig task run` with what follows these words.

@@ -1,5 +1,6 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
+use super::image::Pull;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::{LimitName, Limits};
@@ -20,6 +21,7 @@ Examples:
   brig task run --dir . -- make test              your folder, never written
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
+  brig task run --image debian:12 --dir . -- make test
   brig task run --explain --dir .                 what would be in force; runs nothing
   brig task run --json --dir . -- make | jq .outcome
   id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
@@ -43,6 +45,8 @@ pub(super) struct Arguments {
     /// The root file system [default: the host's own system folders, read-only]
     #[arg(long, value_name = "DIR")]
     rootfs: Option<PathBuf>,
+    #[command(flatten)]
+    image: super::image::Flags,
     /// Read limits and settings from a TOML file; flags go before it
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -118,9 +122,14 @@ impl FromArgMatches for LimitFlags {
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let (json, explain, detach, interactive) =
         (arguments.json, arguments.explain, arguments.detach, arguments.interactive);
-    let definition = definition(arguments)?;
+    let (definition, pull) = definition(arguments)?;
+    if let Some(wish) = &definition.image
+        && let Some(failed) = super::image::fetch(store.root(), wish, pull)?
+    {
+        return Ok(failed);
+    }
     if explain {
-        output::pairs(&brig::task::explain(&definition)?, json);
+        output::pairs(&brig::task::explain(store, &definition)?, json);
         return Ok(ExitCode::SUCCESS);
     }
     if detach {
@@ -159,17 +168,21 @@ fn tell(receipt: &Receipt) {
 }
 
 /// Everything that the command line says, checked; all of it before anything is made.
-fn definition(arguments: Arguments) -> Result<Definition> {
+fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     let absolute = |path: &Path| {
         std::path::absolute(path)
             .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
     };
     let mut definition = Definition::new(arguments.command);
-    if definition.command.is_empty() && arguments.explain {
-        definition.command = vec!["true".into()];
-    }
     if let Some(path) = &arguments.profile {
         brig::task::read_profile(path, &mut definition)?;
+    }
+    if arguments.rootfs.is_some() {
+        definition.image = None; // a profile's: what the command line says counts
+    }
+    let pull = arguments.image.take(&mut definition);
+    if definition.command.is_empty() && arguments.explain && definition.image.is_none() {
+        definition.command = vec!["true".into()];
     }
     for (name, text) in arguments.limits.0 {
         definition.limits.set(name, &text)?;
@@ -200,7 +213,7 @@ fn definition(arguments: Arguments) -> Result<Definition> {
     if arguments.tty && !arguments.detach && !isatty(input) {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
-    Ok(definition)
+    Ok((definition, pull))
 }
 
 /// A relative path is meant from here; `brig task apply` may come from elsewhere.

@@ -79,13 +79,19 @@ impl Store {
         Store::open_or_make(path).map_err(|error| error.doing(format!("open the store `{}`", path.display())))
     }
 
-    /// The form of the store at `path`, if there is one.
-    pub(crate) fn peek(path: &Path) -> Result<Option<Form>> {
-        match files::read_bounded(&path.join("store.json"), LARGEST_RECORD) {
-            Ok(bytes) => Store::with_header(path, &bytes).map(|store| Some(store.form)),
+    /// The store at `path` if there is one; nothing is made.
+    pub fn existing(path: &Path) -> Result<Option<Store>> {
+        let there = match files::read_bounded(&path.join("store.json"), LARGEST_RECORD) {
+            Ok(bytes) => Store::with_header(path, &bytes).map(Some),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
             Err(error) => Err(error),
-        }
+        };
+        there.map_err(|error| error.doing(format!("open the store `{}`", path.display())))
+    }
+
+    /// The form of the store at `path`, if there is one.
+    pub(crate) fn peek(path: &Path) -> Result<Option<Form>> {
+        Ok(Store::existing(path)?.map(|store| store.form))
     }
 
     fn open_or_make(path: &Path) -> Result<Store> {

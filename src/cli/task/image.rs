@@ -1,0 +1,96 @@
+//! The flags of a task's image, and fetching it when it is not there.
+
+use brig::error::{Error, Kind, Result};
+use brig::image;
+use brig::task::{Definition, ImageWish};
+use clap::{Args, ValueEnum};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+/// When an image is fetched from its registry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Pull {
+    /// If the store does not have it
+    #[default]
+    Missing,
+    /// Each time; what has not changed is not fetched again
+    Always,
+    /// Never
+    Never,
+}
+
+#[derive(Args)]
+pub(super) struct Flags {
+    /// Run in an image: its layers are the root, copy-on-write; without a command it runs its own
+    #[arg(long, value_name = "REF", conflicts_with = "rootfs")]
+    image: Option<String>,
+    /// When to fetch the image from its registry [default: missing]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        hide_possible_values = true,
+        help = "When to fetch the image: missing, always or never [default: missing]"
+    )]
+    pull: Option<Pull>,
+    /// Replace the image's Entrypoint ('' for none); its Cmd goes with it
+    #[arg(long, value_name = "COMMAND", requires = "image")]
+    entrypoint: Option<String>,
+    /// Run as this user of the image [default: the image's]
+    #[arg(short, long, value_name = "USER[:GROUP]", requires = "image")]
+    user: Option<String>,
+    /// Start in this directory [default: the workspace; without one the image's WorkingDir]
+    #[arg(short, long, value_name = "DIR", requires = "image")]
+    workdir: Option<String>,
+    /// How the command is asked to end [default: the image's StopSignal, else SIGTERM]
+    #[arg(long, value_name = "SIGNAL", requires = "image")]
+    stop_signal: Option<String>,
+}
+
+impl Flags {
+    /// What they say; over what a profile has said.
+    pub(super) fn take(self, definition: &mut Definition) -> Pull {
+        if let Some(reference) = self.image {
+            definition.rootfs = None;
+            definition.image = Some(ImageWish {
+                reference,
+                entrypoint: self.entrypoint,
+                user: self.user,
+                working_directory: self.workdir,
+                stop_signal: self.stop_signal,
+            });
+        }
+        self.pull.unwrap_or_default()
+    }
+}
+
+/// Fetches the image unless it is there. In a process of its own: an ordinary user's store is written in a user namespace, which a
+/// supervisor must not be in, and nothing of a TLS connection stays in a supervisor's memory. The exit status of a fetch that failed, which
+/// has said why, is returned.
+pub(super) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option<ExitCode>> {
+    let is_there = || match image::Store::existing(store)? {
+        Some(store) => match store.find(&wish.reference) {
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            other => other.map(|_| true),
+        },
+        None => Ok(false),
+    };
+    let wanted = match when {
+        Pull::Always => true,
+        Pull::Never => false,
+        Pull::Missing => !is_there()?,
+    };
+    if !wanted {
+        return Ok(None);
+    }
+    let failed = |cause| Error::os(Kind::Internal, cause).doing("start `brig image pull`");
+    let fetch = Command::new("/proc/self/exe")
+        .args(["image", "--store"])
+        .arg(store)
+        .args(["pull", "--", &wish.reference])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(failed)?;
+    Ok(if fetch.success() { None } else { Some(ExitCode::from(fetch.code().map_or(130, |code| code as u8))) })
+}

@@ -1,0 +1,87 @@
+//! What a sandbox must know of an image to use its layers as a root: names and facts, read without mounting anything.
+
+use super::layer::{Marks, Owners};
+use super::store::Image;
+use super::union::Stack;
+use crate::error::{Error, Kind, Result};
+use rustix::fs::FileType;
+use std::path::{Path, PathBuf};
+
+/// An image's layers as overlayfs takes them, and what their root shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayeredRoot {
+    /// The directory in which all layers are.
+    pub directory: PathBuf,
+    /// Their paths in it, topmost first.
+    pub layers: Vec<String>,
+    /// The mode of the root.
+    pub mode: u32,
+    /// The names of its top-level entries that are true directories.
+    pub folders: Vec<String>,
+    /// The names of all others: links and files.
+    pub others: Vec<String>,
+}
+
+/// Who wants to mount layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounter {
+    /// The machine's root.
+    Root,
+    /// An ordinary user, whose sandbox has one id.
+    User,
+}
+
+impl Image {
+    /// The layers as a root. Refuses a store whose form this mounter's overlay would show wrongly: marks that it does not read would bring
+    /// removed files back.
+    pub fn layered_root(&self, mounter: Mounter) -> Result<LayeredRoot> {
+        self.fits(mounter)?;
+        let (Some(first), false) = (self.layers.first(), self.layers.is_empty()) else {
+            return Err(Error::new(Kind::Image, "the image has no layers, so there is nothing to run in it"));
+        };
+        let directory = first.parent().and_then(Path::parent).map(Path::to_path_buf);
+        let directory = directory.ok_or_else(|| Error::new(Kind::Internal, "a layer without a directory"))?;
+        let relative = |path: &PathBuf| {
+            let below = path.strip_prefix(&directory).ok().and_then(Path::to_str).map(str::to_owned);
+            below.ok_or_else(|| Error::new(Kind::Internal, "a layer outside the store"))
+        };
+        let layers = self.layers.iter().map(relative).collect::<Result<Vec<_>>>()?;
+        let stack = Stack::open(&self.layers, self.form)?;
+        let mode = stack.top()?.map_or(0o755, |top| top.stat.st_mode & 0o7777);
+        let (mut folders, mut others) = (Vec::new(), Vec::new());
+        for name in stack.root_names()? {
+            let is_folder = stack.find(&name)?.is_some_and(|hit| hit.kind() == FileType::Directory);
+            // Names that are no text are nobody's volume, and get no right to be written.
+            if let Ok(name) = String::from_utf8(name) {
+                if is_folder { folders.push(name) } else { others.push(name) }
+            }
+        }
+        Ok(LayeredRoot { directory, layers, mode, folders, others })
+    }
+
+    /// Whether the image has a directory at `path`, symlinks followed inside it.
+    pub fn has_directory(&self, path: &str) -> Result<bool> {
+        let stack = Stack::open(&self.layers, self.form)?;
+        let real = stack.real_path(path.as_bytes(), true)?;
+        Ok(real.is_empty() || stack.find(&real)?.is_some_and(|hit| hit.kind() == FileType::Directory))
+    }
+
+    fn fits(&self, mounter: Mounter) -> Result<()> {
+        match (mounter, self.form.marks, self.form.owners) {
+            (Mounter::Root, Marks::Trusted, Owners::Image) | (Mounter::User, Marks::User, Owners::Caller) => Ok(()),
+            (Mounter::Root, ..) => Err(Error::new(
+                Kind::Store,
+                "its store was made without root, and root's overlays do not read its marks",
+            )
+            .hint("as root use a store that root made: --store DIR")),
+            (Mounter::User, _, Owners::Image) => Err(Error::new(
+                Kind::Store,
+                "its store has files of many owners, and an ordinary user's sandbox has one id",
+            )
+            .hint("use a store of your own that was made without --subuid: --store DIR")),
+            (Mounter::User, ..) => {
+                Err(Error::new(Kind::Store, "its store was made by root").hint("use a store of your own: --store DIR"))
+            }
+        }
+    }
+}

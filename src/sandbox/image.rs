@@ -1,0 +1,167 @@
+//! An image as the root of a sandbox: what its config adds to the spec. Pure.
+
+use super::profile::{HOME, WORKSPACE};
+use crate::container;
+use crate::error::{Error, Kind, Result};
+use crate::process;
+use crate::spec::landlock::{Access, Rule};
+use crate::spec::root::{Attributes, Layers, Owner, Root, Shown, Source, Step};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Folders of a root that an image has no say about: the kernel's own are mounted there.
+const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
+
+/// The layers of an image, and what its config says about how to run it, as far as it is in force.
+#[derive(Clone, Debug)]
+pub struct ImageRoot {
+    /// The directory of the host in which the layers are. Somebody else keeps them there while the sandbox runs.
+    pub directory: PathBuf,
+    /// The layers in it, topmost first.
+    pub layers: Vec<String>,
+    /// The mode of the root.
+    pub mode: u32,
+    /// The names of the true directories in the root.
+    pub folders: Vec<String>,
+    /// The names of everything else in the root.
+    pub others: Vec<String>,
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// The user's home, if the image says one and has it; else it is an empty one.
+    pub home: Option<PathBuf>,
+    /// Where the command starts if it has no workspace of its own.
+    pub working_directory: Option<PathBuf>,
+    /// Whether it starts there even if it has a workspace.
+    pub always_starts_there: bool,
+    /// The image's variables.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Directories that are there whether the image has them or not.
+    pub volumes: Vec<PathBuf>,
+    /// What asks the command to end; SIGTERM if nothing is said.
+    pub stop_signal: Option<i32>,
+}
+
+impl ImageRoot {
+    pub(super) fn root(&self) -> Root {
+        Root::Layers(Layers {
+            directory: self.directory.clone(),
+            names: self.layers.clone(),
+            shown: Shown::Inside,
+            mode: self.mode,
+        })
+    }
+
+    /// The user's home inside.
+    pub(super) fn home(&self) -> &Path {
+        self.home.as_deref().unwrap_or(Path::new(HOME))
+    }
+
+    /// Where the command starts. A workspace is what it is there for, so the image's word counts only without one.
+    pub(super) fn start(&self, has_workspace: bool) -> PathBuf {
+        match &self.working_directory {
+            Some(directory) if !has_workspace || self.always_starts_there => directory.clone(),
+            _ => WORKSPACE.into(),
+        }
+    }
+
+    /// What the sandbox has of its own in the image's root. Everything there is copy-on-write on the capped disk already, so that a volume
+    /// needs nothing but to be there: it begins with what the image has at its place, and ends with the sandbox.
+    pub(super) fn steps(&self, hostname: &str) -> Vec<Step> {
+        let file = |at: &str, content: String| Step::File { at: at.into(), content: content.into(), mode: 0o644 };
+        let mut steps = vec![
+            file("/etc/hosts", format!("127.0.0.1 localhost {hostname}\n::1 localhost\n")),
+            file("/etc/hostname", format!("{hostname}\n")),
+            file("/etc/resolv.conf", String::new()),
+        ];
+        steps.extend(self.volumes.iter().chain(&self.working_directory).map(|at| Step::Directory {
+            at: at.clone(),
+            mode: 0o755,
+            owner: Owner::Administrator,
+        }));
+        if self.home.is_none() {
+            steps.push(Step::Bind {
+                source: Source::Scratch("home"),
+                at: HOME.into(),
+                attributes: Attributes::WRITABLE,
+                shown: Shown::Stored,
+            });
+        }
+        steps
+    }
+
+    /// Refuses ids that a sandbox has not.
+    pub(super) fn check(&self) -> Result<()> {
+        let largest = self.groups.iter().chain([&self.uid, &self.gid]).max().copied().unwrap_or(0);
+        if container::privileged() && largest >= container::IDS {
+            return Err(Error::new(
+                Kind::Identity,
+                format!("the id {largest} of the image is beyond the {} ids that a sandbox has", container::IDS),
+            )
+            .hint("name another user of the image: --user NAME"));
+        }
+        if container::privileged() && self.uid == process::PID_1_USER {
+            return Err(Error::new(Kind::Identity, format!("the user id {} is that of a sandbox's pid 1", self.uid))
+                .hint("name another user of the image: --user NAME"));
+        }
+        Ok(())
+    }
+
+    /// Where its files may be changed: below each true directory of the root. A link there could lead to the kernel's own.
+    pub(super) fn landlock(&self) -> Vec<Rule> {
+        let made = self.volumes.iter().chain(&self.working_directory).filter_map(|path| top(path));
+        let mut names: Vec<&str> = self.folders.iter().map(String::as_str).chain(made).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+            .into_iter()
+            .filter(|name| !KERNELS.contains(name) && !self.others.iter().any(|other| other == name))
+            .map(|name| Rule { path: Path::new("/").join(name), access: Access::Write })
+            .collect()
+    }
+}
+
+/// The first component of an absolute path.
+fn top(path: &Path) -> Option<&str> {
+    path.strip_prefix("/").ok()?.iter().next()?.to_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image() -> ImageRoot {
+        ImageRoot {
+            directory: "/s/layers".into(),
+            layers: vec!["a/fs".into()],
+            mode: 0o755,
+            folders: ["etc", "proc", "dev", "usr"].map(str::to_owned).to_vec(),
+            others: vec!["link".to_owned()],
+            uid: 0,
+            gid: 0,
+            groups: vec![0],
+            home: None,
+            working_directory: Some("/app/src".into()),
+            always_starts_there: false,
+            environment: Vec::new(),
+            volumes: ["/data", "/link/x"].map(PathBuf::from).to_vec(),
+            stop_signal: None,
+        }
+    }
+
+    #[test]
+    fn only_true_folders_of_the_image_and_what_we_make_may_be_written() {
+        let paths: Vec<_> = image().landlock().into_iter().map(|rule| rule.path).collect();
+        assert_eq!(paths, ["/app", "/data", "/etc", "/usr"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_images_directory_is_where_a_command_without_a_workspace_starts() {
+        assert_eq!(image().start(false), Path::new("/app/src"));
+        assert_eq!(image().start(true), Path::new("/workspace"));
+        assert_eq!(ImageRoot { working_directory: None, ..image() }.start(false), Path::new("/workspace"));
+    }
+}
