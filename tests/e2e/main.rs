@@ -8,6 +8,7 @@ mod crowd;
 mod escape;
 mod exits;
 mod handback;
+mod images;
 mod limits;
 mod live;
 mod manage;

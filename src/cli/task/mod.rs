@@ -33,7 +33,7 @@ pub(super) struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     #[command(visible_alias = "list")]
     Ls(list::Arguments),
     Show(show::Arguments),
@@ -84,7 +84,7 @@ pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     let store = open_store(arguments.store)?;
     match arguments.verb {
-        Verb::Run(arguments) => run::main(&store, arguments),
+        Verb::Run(arguments) => run::main(&store, *arguments),
         Verb::Ls(arguments) => list::main(&store, &arguments),
         Verb::Show(arguments) => show::main(&store, &arguments),
         Verb::Logs(arguments) => logs::main(&store, &arguments),

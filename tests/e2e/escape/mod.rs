@@ -17,7 +17,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The limits that a machine without a group for an ordinary user cannot enforce; where there is one they are in force all the same.
-const WITHOUT_GROUP: &str = "memory,swap,pids,cpus,cpu_time";
+pub const WITHOUT_GROUP: &str = "memory,swap,pids,cpus,cpu_time";
 
 /// A task of whoever runs the tests.
 pub fn task(lab: &Lab) -> Task<'_> {

@@ -19,12 +19,14 @@
 //! - Not here: anything of brig's own code. A test sees what a user sees, and what the kernel says.
 
 mod host;
+mod image;
 mod lab;
 mod program;
 mod run;
 mod task;
 
 pub use host::processes_of;
+pub use image::Image;
 pub use lab::{Lab, is_root, skip};
 pub use run::Run;
 pub use task::{Started, Task};

@@ -1,0 +1,140 @@
+//! Images that want more than to be run (/etc/passwd as a FIFO, links to the kernel's files, set-id programs, devices), each refused or without
+//! effect, and each with the build in which it has one.
+
+use super::{has, task_in};
+use crate::escape::host;
+use crate::support::{Image, Lab, is_root, skip};
+use serde_json::json;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+#[test]
+fn the_root_of_an_image_has_no_power() {
+    let lab = Lab::new();
+    Image::new(&lab, "root").load();
+    let script = "id -u; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | while read a b; do echo $a$b; done; \
+         mount -t tmpfs x /tmp 2>/dev/null && echo mounted; chown 1 /etc/passwd 2>/dev/null && echo chowned; \
+         (echo 1 >/proc/sys/vm/drop_caches) 2>/dev/null && echo kernel; (echo x >/proc/sys/net/core/somaxconn) 2>/dev/null && echo net; true";
+    let run = task_in(&lab, "root").sh(script);
+    run.ended_as("succeeded", 0);
+    let none = "0000000000000000";
+    has(
+        &run,
+        &[
+            "0",
+            &format!("CapEff:{none}"),
+            &format!("CapPrm:{none}"),
+            &format!("CapBnd:{none}"),
+            "NoNewPrivs:1",
+            "Seccomp:2",
+        ],
+    );
+    for word in ["mounted", "chowned", "kernel", "net"] {
+        assert!(!run.stderr.lines().any(|line| line == word), "{word}: {run:#?}");
+    }
+    // Without what takes them away, a root inside has the capabilities of its namespace.
+    let run = task_in(&lab, "root").weakened("capabilities,no-new-privs,seccomp,landlock").sh(script);
+    assert!(run.stderr.contains("chowned") && !run.stderr.contains(&format!("CapEff:{none}")), "{run:#?}");
+}
+
+/// T-39: account files that are no files, or too long, are refused without waiting.
+#[test]
+fn account_files_that_are_none_are_refused_at_once() {
+    let lab = Lab::new();
+    for (name, make) in [
+        ("fifo", "rm passwd; mkfifo passwd"),
+        (
+            "zero",
+            "rm passwd; ln -s ../dev/zero passwd; mkdir -p ../dev; mknod ../dev/zero c 1 5 || : > ../dev/zero.none",
+        ),
+        ("sparse", "truncate -s 1G passwd"),
+        ("folder", "rm passwd; mkdir passwd"),
+    ] {
+        if name == "zero" && !is_root() {
+            continue; // a device is left out of an ordinary user's layers
+        }
+        let mut image = Image::new(&lab, name).config(json!({ "User": "me" }));
+        let layer = image.layer("--owner=0 --group=0 --sparse");
+        std::fs::create_dir(layer.join("etc")).unwrap();
+        let made = std::process::Command::new("sh")
+            .args(["-c", &format!("touch passwd; {make}")])
+            .current_dir(layer.join("etc"))
+            .status();
+        assert!(made.unwrap().success());
+        image.load();
+        let run = task_in(&lab, name).sh("true");
+        run.refused(125, &["/etc/passwd"]);
+        assert!(run.elapsed < Duration::from_secs(5), "{name}: {run:#?}");
+    }
+}
+
+/// T-37, CVE-2022-36109: a group that a mode or ACL denies is always among the groups.
+#[test]
+fn the_primary_group_is_one_of_the_groups() {
+    if !is_root() {
+        return skip("an ordinary user's sandbox has no supplementary groups");
+    }
+    let lab = Lab::new();
+    Image::new(&lab, "groups").config(json!({ "User": "me" })).load();
+    let script = "grep ^Groups /proc/self/status | while read a b; do echo groups $b; done";
+    has(&task_in(&lab, "groups").sh(script), &["groups 55 1002"]);
+    has(&task_in(&lab, "groups").weakened("image-primary-group").sh(script), &["groups 55"]);
+}
+
+/// Links of an image at places that a sandbox makes, or where the second fence is drawn, lead to nothing of the kernel's or the host's.
+#[test]
+fn links_of_an_image_reach_neither_the_host_nor_the_kernels_files() {
+    let lab = Lab::new();
+    let victim = lab.file("victim/file", "untouched");
+    let folder = victim.parent().unwrap();
+    let mut image = Image::new(&lab, "links").config(json!({
+        "WorkingDir": "/out/made", "Volumes": { "/out/volume": {} },
+    }));
+    let layer = image.layer("--owner=0 --group=0");
+    symlink(folder, layer.join("out")).unwrap();
+    image.load();
+    let run = task_in(&lab, "links").sh("true");
+    // The link's target is looked for in the root, where it is not.
+    assert_eq!(run.outcome(), "start_failed", "{run:#?}");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
+
+    let mut image = Image::new(&lab, "kernel").config(json!({ "User": "0" }));
+    let layer = image.layer("--owner=0 --group=0");
+    symlink("proc", layer.join("up")).unwrap();
+    image.load();
+    let script = "(echo 500 >/up/self/oom_score_adj) 2>/dev/null && echo written || echo refused";
+    has(&task_in(&lab, "kernel").sh(script), &["refused"]);
+    has(&task_in(&lab, "kernel").weakened("landlock").sh(script), &["written"]);
+
+    for (name, link, target) in [("proc", "proc", "tmp"), ("dev", "dev", "tmp"), ("etc", "etc", "proc/self")] {
+        let mut image = Image::new(&lab, &format!("link-{name}"));
+        let layer = image.layer("--owner=0 --group=0");
+        std::fs::write(layer.join(format!(".wh.{link}")), "").unwrap();
+        let layer = image.layer("--owner=0 --group=0");
+        symlink(target, layer.join(link)).unwrap();
+        image.load();
+        let run = task_in(&lab, &format!("link-{name}")).sh("true");
+        assert_eq!(run.outcome(), "start_failed", "{name}: {run:#?}");
+    }
+}
+
+#[test]
+fn set_id_programs_and_devices_of_an_image_give_nothing() {
+    let lab = Lab::new();
+    let mut image = Image::new(&lab, "armed").config(json!({ "User": "me" }));
+    let layer = image.layer("--owner=0 --group=0");
+    std::fs::copy("/bin/busybox", layer.join("suid")).unwrap();
+    std::fs::set_permissions(layer.join("suid"), std::os::unix::fs::PermissionsExt::from_mode(0o6755)).unwrap();
+    if is_root() {
+        host("mknod", &[layer.join("memory").to_str().unwrap(), "c", "1", "5"]);
+        std::fs::set_permissions(layer.join("memory"), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    }
+    image.load();
+    let script = "/suid id -u; (head -c 1 /memory >/dev/null) 2>/dev/null && echo opened || echo closed";
+    has(&task_in(&lab, "armed").sh(script), &["1001", "closed"]);
+    if is_root() {
+        let run = task_in(&lab, "armed").weakened("nodev,nosuid,no-new-privs,seccomp,landlock").sh(script);
+        has(&run, &["0", "opened"]);
+    }
+}
