@@ -59,8 +59,13 @@ enum Part<'a> {
 impl Accounts {
     /// Reads them from layers without mounting those.
     pub(crate) fn of(stack: &Stack) -> Result<Accounts> {
-        let passwd = stack.read("/etc/passwd", LARGEST_FILE)?.unwrap_or_default();
-        Ok(Accounts { passwd, group: stack.read("/etc/group", LARGEST_FILE)?.unwrap_or_default() })
+        let read = |path| {
+            stack
+                .read(path, LARGEST_FILE)
+                .map_err(|error| error.hint("use another image: a sound one has a small file there"))
+        };
+        let passwd = read("/etc/passwd")?.unwrap_or_default();
+        Ok(Accounts { passwd, group: read("/etc/group")?.unwrap_or_default() })
     }
 
     /// Looks `user[:group]` up. Empty is root.

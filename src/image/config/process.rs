@@ -91,7 +91,10 @@ fn environment(image: &[String], caller: &[String]) -> Vec<String> {
 
 /// A path inside the root. An image that climbs with `..` wants out of it (CVE-2022-23648): refused, not tidied.
 fn absolute(path: &str, what: &str) -> Result<String> {
-    let refused = |why: &str| Err(Error::new(Kind::Image, format!("{what} `{}` {why}", path.escape_debug())));
+    let refused = |why: &str| {
+        Err(Error::new(Kind::Image, format!("{what} `{}` {why}", path.escape_debug()))
+            .hint("use another image: nobody needs such a path for anything good"))
+    };
     if path.split('/').any(|part| part == "..") && !weaken::is_off("image-volume-path") {
         return refused("leads upwards");
     }

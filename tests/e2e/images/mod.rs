@@ -163,8 +163,9 @@ fn layers(lab: &Lab) -> Vec<(String, u32, u32, u64, i64, i64)> {
 fn what_is_written_to_an_images_root_counts_against_the_disk() {
     let lab = Lab::new();
     Image::new(&lab, "full").load();
-    let run =
-        task_in(&lab, "full").args(["--user", "0", "--disk", "24M"]).sh("dd if=/dev/zero of=/etc/fill bs=1M count=64");
+    let run = task_in(&lab, "full")
+        .args(["--user", "0", "--disk", "24M"])
+        .sh("dd if=/dev/zero of=/etc/fill bs=4k count=16384");
     run.ended_as("disk", 1);
     assert!(run.hit("disk"));
 }
