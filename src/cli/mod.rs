@@ -31,7 +31,7 @@ enum Verb {
     /// Run agents in sandboxes, and see what came of it
     Task(task::Arguments),
     Doctor(doctor::Arguments),
-    Image(image::Arguments),
+    Image(Box<image::Arguments>),
 }
 
 /// Runs the verb that the command line names and returns its exit status.
