@@ -23,3 +23,6 @@ mod seccomp;
 mod spec;
 mod sys;
 pub mod task;
+
+#[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
+pub use sys::heap::StartHeap;

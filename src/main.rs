@@ -2,6 +2,10 @@
 
 mod cli;
 
+/// A start is short and allocates little: see the type's own words.
+#[global_allocator]
+static HEAP: brig::StartHeap = brig::StartHeap;
+
 fn main() -> std::process::ExitCode {
     cli::main()
 }

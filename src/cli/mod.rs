@@ -47,6 +47,7 @@ pub fn main() -> ExitCode {
         && task == "task"
         && run == "run"
     {
+        brig::sandbox::begin_ahead();
         return task::run_directly(rest);
     }
     let arguments = match Arguments::try_parse_from(&words) {

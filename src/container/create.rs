@@ -159,6 +159,7 @@ impl Containers {
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size));
         let plan = Plan {
+            network: None,
             namespaces,
             user_namespace,
             cgroup: clone_into.failing(Kind::Cgroup, || "keep the container's cgroup open")?,

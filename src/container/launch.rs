@@ -23,6 +23,10 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
     let range = if privileged() { Some(Range::take(&place.id_ranges)?) } else { None };
+    let users = match range {
+        Some(range) => Users::of_root(&spec, range)?,
+        None => Users::own(&spec),
+    };
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
             let scratch = &spec.file_system.scratch;
@@ -33,16 +37,12 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
                     && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
             };
             let (disk, maker) =
-                disk::begin(&place.templates, size, ids(range.as_ref(), spec.command.uid, spec.command.gid))?;
+                disk::begin(&place.templates, size, users.user)?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
     };
     let rates = spec.file_system.scratch.rates;
-    let users = match range {
-        Some(range) => Users::of_root(&spec, range)?,
-        None => Users::own(&spec),
-    };
     let cgroup = match (&spec.resources, &checked.hierarchy) {
         (Some(resources), Some(hierarchy)) => {
             Some(Group(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
@@ -66,7 +66,8 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
             .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
-        namespaces: ns::Namespaces::sandbox(),
+        namespaces: ns::Namespaces::sandbox(users.network.is_some()),
+        network: users.network,
         waits: false,
         hostname: Some(spec.hostname),
         domainname: None,
@@ -100,8 +101,8 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
         },
         stdio,
     };
-    drop(users.helpers);
     let spawned = process::spawn(plan)?;
+    drop(users.helpers); // they have ended meanwhile
     Ok(Running::new(spawned, cgroup, maker, rates, users.range, entry))
 }
 
@@ -119,6 +120,8 @@ struct Users {
     mappings: Vec<(Shown, OwnedFd)>,
     user_xattr: bool,
     range: Option<Range>,
+    /// A network namespace that was made ahead, with the user namespace.
+    network: Option<OwnedFd>,
     /// Children that are ending meanwhile.
     helpers: Vec<Helper>,
 }
@@ -128,8 +131,13 @@ impl Users {
     fn of_root(spec: &Container, range: Range) -> Result<Users> {
         let (base, size) = (range.base, Range::SIZE);
         let line = vec![IdMap { inside: 0, outside: base, size }];
-        let Mapped { userns: inside, helper } =
-            ns::mapped(&Maps { uid: line.clone(), gid: line }).doing(|| "map the sandbox's ids")?;
+        let maps = Maps { uid: line.clone(), gid: line };
+        let step = || "map the sandbox's ids";
+        let ahead = ns::ahead::take().map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
+        let (Mapped { userns: inside, helper }, network) = match ahead {
+            Some(made) => (made.users, Some(made.network)),
+            None => (ns::mapped(&maps).doing(step)?, None),
+        };
         let copy = || {
             inside
                 .try_clone()
@@ -161,6 +169,7 @@ impl Users {
             mappings,
             user_xattr: false,
             range: Some(range),
+            network,
             helpers,
         })
     }
@@ -179,6 +188,7 @@ impl Users {
             mappings: Vec::new(),
             user_xattr: true,
             range: None,
+            network: None,
             helpers: Vec::new(),
         }
     }

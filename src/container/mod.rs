@@ -49,6 +49,11 @@ pub use notify::Notify;
 pub use signal::signal_process;
 pub use template::template;
 
+/// Begins what takes longest of a sandbox, in a child (`ns::ahead`).
+pub(crate) fn begin_ahead() {
+    crate::ns::ahead::begin();
+}
+
 pub use crate::spec::resources::Resources;
 pub use crate::spec::state::Status;
 

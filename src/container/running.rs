@@ -3,11 +3,10 @@
 use super::enter::Entry;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::mounts::disk::Maker;
+use crate::mounts::disk::{self, Maker, Template};
 use crate::ns::Range;
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
-use crate::sys::clone::close_elsewhere;
 use rustix::process::Signal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,7 +19,8 @@ pub(crate) struct Running {
     /// Held until the end, so that pid 1 does not spend its last moment on taking the mounts apart while we wait for it.
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
-    has_disk: bool,
+    /// What the disk was made from, when it is made.
+    disk: Option<Template>,
     rates: Rates,
     range: Option<Range>,
     entry: Entry,
@@ -52,7 +52,7 @@ impl Running {
             cgroup,
             mount_namespace,
             maker,
-            has_disk: false,
+            disk: None,
             rates,
             range,
             entry,
@@ -69,7 +69,7 @@ impl Running {
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
-                self.has_disk = self.maker.take().is_some(); // whoever made the disk is done
+                self.disk = self.maker.take().map(|maker| maker.template().clone()); // whoever made the disk is done
                 self.slow_down(root.as_fd())?;
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
@@ -81,7 +81,7 @@ impl Running {
     /// Sets the rates of the disk that was made for this container. Its number is known only now; the command, which comes to life at the
     /// same moment, may have written for some microseconds.
     fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let (Some(group), true) = (&self.cgroup, self.has_disk && self.rates.any()) else { return Ok(()) };
+        let (Some(group), true) = (&self.cgroup, self.disk.is_some() && self.rates.any()) else { return Ok(()) };
         let step = || "limit the rate of the disk";
         let device = rustix::fs::fstat(root).failing(Kind::Disk, step)?.st_dev;
         let disk = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -195,7 +195,7 @@ impl Running {
         if held.is_empty() {
             return Ok(());
         }
-        close_elsewhere(held).failing(Kind::Mount, || "let the mounts go")
+        disk::let_go(held, self.disk.as_ref())
     }
 
     fn undo(&mut self) -> Removal {
@@ -209,7 +209,7 @@ impl Running {
         };
         let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
         note("processes and namespaces", ended);
-        if self.maker.take().is_some() || self.has_disk {
+        if self.maker.take().is_some() || self.disk.is_some() {
             // It has no name: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));
         }

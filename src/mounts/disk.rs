@@ -1,23 +1,24 @@
 //! The disk cap: one small file system under everything that a sandbox can write, so that a full disk is ENOSPC for the agent and
 //! never the host's problem.
 //!
-//! As root it is an ext4 image on a loop device. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template
-//! and only its few allocated blocks are copied. There is no journal: the image never outlives a crash. Without privilege it is
-//! a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
+//! As root it is an ext4 image on a loop device (`template` has where images come from). There is no journal: the image never outlives a
+//! crash. Without privilege it is a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
 use super::plan::Ids;
+pub(crate) use super::template::Template;
+use super::template::Image;
 use crate::error::{Context, Error, Kind, Result, wire};
-use crate::files::{self, Channel, Packet};
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::files::{Channel, Packet};
+use crate::sys::clone::{Side, clone_process, close_from, exit};
 use crate::sys::loop_device;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, SeekFrom, Uid, ftruncate, open, seek};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What the image must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,20 +39,23 @@ pub(crate) struct Pending {
 
 /// The helper, to be reaped.
 #[derive(Debug)]
-pub(crate) struct Maker(OwnedFd);
+pub(crate) struct Maker {
+    process: OwnedFd,
+    template: Template,
+}
 
 /// Begins to make an empty disk of `size`, whose directories belong to `user`. The template is made here if there is none yet.
 pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending, Maker)> {
     let step = || "start making the disk";
-    let template = template(templates, size)?;
+    let template = Template::of(templates, size)?;
     let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
     match clone_process(0, None).failing(Kind::Disk, step)? {
-        Side::Parent(_, pidfd) => Ok((Pending { channel: ours }, Maker(pidfd))),
+        Side::Parent(_, pidfd) => Ok((Pending { channel: ours }, Maker { process: pidfd, template })),
         Side::Child => {
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, templates, size, user));
+            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size, user));
             let sent = match &made {
                 Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
@@ -74,21 +78,46 @@ impl Pending {
     }
 }
 
-impl Drop for Maker {
-    fn drop(&mut self) {
-        // It has sent the disk and ends by itself; there is nothing to hear from it.
-        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+impl Maker {
+    /// What the disk was made from, for [`let_go`].
+    pub(crate) fn template(&self) -> &Template {
+        &self.template
     }
 }
 
-/// Copies the template to an image without a name and mounts it.
-fn mount_image(template: &Path, directory: &Path, size: Size, user: Ids) -> Result<OwnedFd> {
-    let file = copy_sparse(template, directory)?;
-    let device = attach_loop(&file).map_err(|error| {
+impl Drop for Maker {
+    fn drop(&mut self) {
+        // It has sent the disk and ends by itself; there is nothing to hear from it.
+        let _ = waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// Closes `held`, the last that keeps a disk's mounts, in a child of its own that nobody waits for: unmounting, detaching the loop device and
+/// freeing the image (1 to 40 ms) are then on the child's time. It goes on to make the image that the next start takes.
+pub(crate) fn let_go(held: Vec<OwnedFd>, template: Option<&Template>) -> Result<()> {
+    match clone_process(0, None).failing(Kind::Mount, || "let the mounts go")? {
+        Side::Parent(..) => Ok(()),
+        Side::Child => {
+            // First all that somebody else waits for, such as our standard output.
+            let kept: Vec<_> = held.iter().map(AsFd::as_fd).collect();
+            let closed = close_from(0, &kept);
+            drop(held);
+            // Without it the next start makes its own, which takes it longer.
+            let spared = template.map_or(Ok(()), Template::spare);
+            exit(i32::from(closed.is_err() || spared.is_err()))
+        }
+    }
+}
+
+/// Attaches an empty image to a loop device and mounts it.
+fn mount_image(template: &Template, size: Size, user: Ids) -> Result<OwnedFd> {
+    let image = template.image()?;
+    let device = attach_loop(&image).map_err(|error| {
         error.hint(
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
         )
     })?;
+    image.forget_name()?; // before anything is written
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
@@ -107,79 +136,13 @@ fn mount_image(template: &Path, directory: &Path, size: Size, user: Ids) -> Resu
     Ok(mounted)
 }
 
-/// The formatted, empty image of this size, made once. Two that make it at once both make a whole one, and the later rename wins.
-fn template(directory: &Path, size: Size) -> Result<PathBuf> {
-    let path = directory.join(format!("ext4-v4-{}-{}.img", size.bytes, size.inodes));
-    if path.exists() {
-        return Ok(path);
-    }
-    files::create_directories(directory, 0o700)?;
-    let unfinished = directory.join(format!("new-{}", std::process::id()));
-    let image = unfinished.join("image");
-    files::create_directories(&unfinished, 0o700)?;
-    let made = super::format::format(&image, size).and_then(|()| {
-        std::fs::rename(&image, &path).failing(Kind::Disk, || format!("keep the template `{}`", path.display()))
-    });
-    // What a crash leaves here has nothing in it but zeroes, and a later process of that number removes it.
-    let _ = std::fs::remove_dir_all(&unfinished);
-    made.map(|()| path)
-}
-
-/// Copies only what `template` has allocated, a few hundred kilobytes of an image of gigabytes.
-fn copy_sparse(template: &Path, directory: &Path) -> Result<OwnedFd> {
-    let step = || format!("copy the disk template `{}`", template.display());
-    let from = open(template, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
-    let to = unnamed_file(directory)?;
-    let length = rustix::fs::fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
-    ftruncate(&to, length).failing(Kind::Disk, step)?;
-    let mut position = 0;
-    while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
-        let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
-        let (mut read, mut write) = (start, start);
-        while read < end {
-            let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
-            let copied = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted)
-                .failing(Kind::Disk, step)?;
-            if copied == 0 {
-                break;
-            }
-        }
-        position = end;
-    }
-    Ok(to)
-}
-
-/// A file that is gone when its last user is: no crash can leave it behind. open(2), O_TMPFILE; by hand where the file system has none.
-fn unnamed_file(directory: &Path) -> Result<OwnedFd> {
-    let step = || format!("make a disk image in `{}`", directory.display());
-    let mode = Mode::from_raw_mode(0o600);
-    match open(directory, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
-        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {}
-        other => return other.failing(Kind::Disk, step),
-    }
-    let path = directory.join(format!("image-{}", std::process::id()));
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = open(&path, flags, mode).failing(Kind::Disk, step)?;
-    rustix::fs::unlink(&path).failing(Kind::Disk, step)?;
-    Ok(file)
-}
-
-/// ENXIO means that no data follows.
-fn found(position: Result<u64, Errno>) -> Result<Option<u64>, Errno> {
-    match position {
-        Ok(position) => Ok(Some(position)),
-        Err(Errno::NXIO) => Ok(None),
-        Err(errno) => Err(errno),
-    }
-}
-
 /// A configured loop device; it stays attached as long as this is open or something is mounted from it.
 struct LoopDevice {
     path: String,
     _open: OwnedFd,
 }
 
-fn attach_loop(file: &OwnedFd) -> Result<LoopDevice> {
+fn attach_loop(image: &Image) -> Result<LoopDevice> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let control = open("/dev/loop-control", flags, Mode::empty()).failing(Kind::Disk, || "open `/dev/loop-control`")?;
     // Somebody else may take the free device between the two calls; with 64 at it, each loses a few times.
@@ -191,7 +154,7 @@ fn attach_loop(file: &OwnedFd) -> Result<LoopDevice> {
             Err(Errno::NOENT | Errno::NXIO) => continue,
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };
-        match loop_device::configure(device.as_fd(), file.as_fd(), 4096) {
+        match loop_device::configure(device.as_fd(), image.file(), 4096) {
             Ok(()) => return Ok(LoopDevice { path, _open: device }),
             Err(Errno::BUSY | Errno::AGAIN) => {}
             Err(errno) => return Err(errno).failing(Kind::Disk, || format!("attach the image to `{path}`")),

@@ -18,6 +18,7 @@ pub(crate) mod options;
 mod pivot;
 mod plan;
 pub(crate) mod resolve;
+mod template;
 
 pub(crate) use pivot::enter;
 pub(crate) use plan::{Ids, Plan};

@@ -5,6 +5,7 @@
 
 use crate::sys::weaken;
 
+pub(crate) mod ahead;
 mod idmap;
 mod plan;
 mod range;

@@ -23,9 +23,10 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// What every sandbox has.
-    pub(crate) fn sandbox() -> Namespaces {
-        Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() }
+    /// What every sandbox has; the network namespace may be there already.
+    pub(crate) fn sandbox(has_network: bool) -> Namespaces {
+        let network = if has_network { flag(NamespaceKind::Network) } else { 0 };
+        Namespaces { made: super::sandbox() & !network, cgroup: true, ..Namespaces::default() }
     }
 
     /// Whether processes that are not ours see the new one from its first instant.

@@ -16,13 +16,19 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(crate) struct Mapped {
     /// Names the namespace.
     pub userns: OwnedFd,
-    /// Ends by itself; wait for it before anything runs in the namespace.
+    /// Ends by itself. Nothing in a sandbox can reach it: it is in nobody's PID namespace but ours.
     pub helper: Helper,
 }
 
 /// A child that is ending; dropping this waits for it.
 #[derive(Debug)]
 pub(crate) struct Helper(OwnedFd);
+
+impl Helper {
+    pub(super) fn new(pidfd: OwnedFd) -> Helper {
+        Helper(pidfd)
+    }
+}
 
 impl Drop for Helper {
     fn drop(&mut self) {
@@ -49,13 +55,18 @@ pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
         }
         Side::Parent(pid, pidfd) => (pid, pidfd),
     };
-    let opened = write_maps(pid, maps).and_then(|()| {
-        let path = format!("/proc/{pid}/ns/user");
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::UserNamespace, step)
-    });
+    let opened = open_and_map(pid, maps);
     drop(hold);
     let helper = Helper(pidfd);
     opened.map(|userns| Mapped { userns, helper })
+}
+
+/// Gives the user namespace that process `pid` is in its maps.
+pub(super) fn open_and_map(pid: i32, maps: &Maps) -> Result<OwnedFd> {
+    write_maps(pid, maps)?;
+    let path = format!("/proc/{pid}/ns/user");
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::UserNamespace, || "open a user namespace")
 }
 
 /// Writes the maps of the new user namespace that process `pid` is in. An ordinary user may write one line alone, that of his own id, and for groups
@@ -130,7 +141,7 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
 /// No user namespace may be made in the one that we are in, so that nobody in it becomes a root with capabilities. A second
 /// fence: seccomp refuses the calls already. Where /proc/sys is read-only (inside another container) that one stands alone.
 /// namespaces(7), "The /proc/sys/user directory": the limit is that of the writer's own user namespace.
-fn forbid_nested() {
+pub(super) fn forbid_nested() {
     if !crate::sys::weaken::is_off("nested-userns") {
         let _ = fs::write("/proc/sys/user/max_user_namespaces", "0");
     }

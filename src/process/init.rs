@@ -37,6 +37,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     identity::die_with_supervisor(parent)?;
     umask(Mode::WGRP | Mode::WOTH); // what is built does not depend on the caller's
     identity::score(plan.oom_score)?; // before undumpable: its file belongs to root afterwards
+    if let Some(network) = plan.network {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+            .failing(Kind::Network, || "enter the sandbox's network namespace")?;
+    }
     let mut inner = None;
     match plan.user_namespace {
         UserNamespace::Callers => {}

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 pub(crate) struct Plan {
     /// The namespaces, but for the user namespace.
     pub namespaces: Namespaces,
+    /// The network namespace to enter, where one was made ahead.
+    pub network: Option<OwnedFd>,
     /// How the container gets its user namespace.
     pub user_namespace: UserNamespace,
     /// The v2 cgroup to be born in.

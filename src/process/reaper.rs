@@ -7,7 +7,7 @@
 use super::identity::{self, Identity};
 use super::message::{Channel, Ended, Tag};
 use crate::error::{Context, Kind, Result};
-use crate::sys::clone::{close_all_but, exit};
+use crate::sys::clone::{close_from, exit};
 use caps::Capability;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::unistd::Pid;
@@ -30,7 +30,7 @@ pub(super) fn run(command: i32, user: Option<u32>, parent: &Channel) -> ! {
 fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
-    close_all_but(&[parent.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    close_from(0, &[parent.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
     if let Some(user) = user {
         identity::become_user(&Identity::powerless(user, user))?;
     }

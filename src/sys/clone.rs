@@ -1,7 +1,7 @@
 //! clone3(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The namespaces and flags of [`clone_process`], as in clone(2).
 pub(crate) type Flags = u64;
@@ -93,35 +93,9 @@ pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errn
     Ok(())
 }
 
-/// Closes every descriptor but `kept`, which must be in rising order. close_range(2), kernel 5.9.
-pub(crate) fn close_all_but(kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut first: libc::c_uint = 0;
-    for next in kept.iter().map(|each| each.as_raw_fd() as libc::c_uint) {
-        if next > first {
-            close_range(first, next - 1)?;
-        }
-        first = next + 1;
-    }
-    close_range(first, libc::c_uint::MAX)
-}
-
 fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
     // SAFETY: the descriptors belong to values of this process that are never used or dropped again: callers leave by `exit`.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
-}
-
-/// Closes descriptors in a child of its own, which ends at once: whatever the kernel does at the last closing (unmounting, detaching a loop device,
-/// freeing a file) is then done on the child's time. Nobody waits for the child.
-pub(crate) fn close_elsewhere(mut descriptors: Vec<OwnedFd>) -> Result<(), Errno> {
-    descriptors.sort_by_key(AsRawFd::as_raw_fd);
-    match clone_process(0, None)? {
-        Side::Parent(..) => Ok(()),
-        Side::Child => {
-            // First all that somebody else waits for, such as our standard output.
-            let kept: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            exit(i32::from(close_all_but(&kept).is_err()))
-        }
-    }
 }
 
 /// Ends this process at once: no destructors, no buffers, no `atexit`. After a raw clone on musl `abort` and `raise` would

@@ -1,0 +1,115 @@
+//! The namespaces that take longest to make, made by a child while we still read the command line: a network namespace (half a millisecond of
+//! a start, docs/decisions/0005-start-path.md) and the user namespace that is entered last, whose map is written when the range is known.
+//!
+//! The network namespace belongs to the machine's root, like all that a sandbox of root's is built from: nobody inside has a right over it.
+
+use super::idmap::Maps;
+use super::user::{Helper, Mapped, forbid_nested, open_and_map};
+use crate::error::Result;
+use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::{net, weaken};
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+/// The child, and what it waits on.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pid: i32,
+    helper: Helper,
+    channel: OwnedFd,
+}
+
+/// What was made ahead.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub users: Mapped,
+    /// The network namespace; its loopback interface is up.
+    pub network: OwnedFd,
+}
+
+/// At most one is begun, by the program's own first lines; the first sandbox takes it.
+static BEGUN: Mutex<Option<Ahead>> = Mutex::new(None);
+
+/// Begins, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way.
+pub(crate) fn begin() {
+    if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
+        return;
+    }
+    let flags = SocketFlags::CLOEXEC;
+    let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) else { return };
+    match clone_process(0, None) {
+        Ok(Side::Child) => {
+            drop(ours);
+            exit(i32::from(lend(&theirs).is_none()))
+        }
+        Ok(Side::Parent(pid, pidfd)) => {
+            let ahead = Ahead { pid, helper: Helper::new(pidfd), channel: ours };
+            if let Ok(mut begun) = BEGUN.lock() {
+                *begun = Some(ahead);
+            }
+        }
+        Err(_) => {}
+    }
+}
+
+/// The child: makes them, says so, and ends when it is told to or when nobody is left to tell it.
+fn lend(parent: &OwnedFd) -> Option<()> {
+    unshare(CloneFlags::CLONE_NEWNET).ok()?;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    net::bring_loopback_up(socket.as_fd()).ok()?;
+    unshare(CloneFlags::CLONE_NEWUSER).ok()?;
+    forbid_nested();
+    send(parent, b"R", SendFlags::NOSIGNAL).ok()?;
+    recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
+}
+
+/// What was begun, if anything was.
+pub(crate) fn take() -> Option<Ahead> {
+    BEGUN.lock().ok()?.take()
+}
+
+impl Ahead {
+    /// Waits for the child and maps the user namespace; `None` if the child could not make them.
+    pub(crate) fn finish(self, maps: &Maps) -> Result<Option<Made>> {
+        if !matches!(recv(&self.channel, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
+            return Ok(None);
+        }
+        let path = format!("/proc/{}/ns/net", self.pid);
+        let Ok(network) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+            return Ok(None);
+        };
+        let userns = open_and_map(self.pid, maps);
+        // Other children of ours may hold a copy of the channel, so its closing alone would tell nothing.
+        let _ = send(&self.channel, b"E", SendFlags::NOSIGNAL);
+        let users = Mapped { userns: userns?, helper: self.helper };
+        Ok(Some(Made { users, network }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::idmap::IdMap;
+    use super::*;
+    use std::os::linux::fs::MetadataExt;
+
+    #[test]
+    fn what_is_made_ahead_is_new_mapped_and_taken_once() {
+        if !rustix::process::geteuid().is_root() {
+            crate::sys::skip("what_is_made_ahead_is_new_mapped_and_taken_once: needs root");
+            return;
+        }
+        begin();
+        let map = vec![IdMap { inside: 0, outside: 0x7FFC_0000, size: 65_536 }];
+        let made = take().unwrap().finish(&Maps { uid: map.clone(), gid: map }).unwrap().unwrap();
+        assert!(take().is_none());
+        let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
+        let own = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).unwrap().st_ino();
+        assert_ne!(inode(&made.network), own("net"));
+        assert_ne!(inode(&made.users.userns), own("user"));
+    }
+}
