@@ -36,8 +36,7 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
                 synchronous: scratch.rates.any()
                     && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
             };
-            let (disk, maker) =
-                disk::begin(&place.templates, size, users.user)?;
+            let (disk, maker) = disk::begin(&place.templates, size)?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),

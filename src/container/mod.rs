@@ -54,6 +54,12 @@ pub(crate) fn begin_ahead() {
     crate::ns::ahead::begin();
 }
 
+/// Begins a disk that a sandbox will most probably want, in a child (`mounts::disk`).
+pub(crate) fn begin_disk(templates: &std::path::Path, bytes: u64, inodes: u64) {
+    let size = crate::mounts::disk::Size { bytes, inodes, synchronous: false };
+    crate::mounts::disk::begin_ahead(templates, size);
+}
+
 pub use crate::spec::resources::Resources;
 pub use crate::spec::state::Status;
 

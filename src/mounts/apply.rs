@@ -115,7 +115,7 @@ impl Builder<'_> {
         }
         let size = self.plan.file_system.scratch;
         let mounted = match self.disk.take() {
-            Some(disk) => disk.wait()?,
+            Some(disk) => disk.wait(self.plan.user)?,
             None => tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?,
         };
         let place = resolve::directory(self.stage.as_fd(), Path::new("/scratch"), 0o700)?.0;

@@ -5,8 +5,8 @@
 //! crash. Without privilege it is a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
 use super::plan::Ids;
-pub(crate) use super::template::Template;
 use super::template::Image;
+pub(crate) use super::template::Template;
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::clone::{Side, clone_process, close_from, exit};
@@ -18,7 +18,8 @@ use rustix::mount::{
 };
 use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// What the image must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,36 @@ pub(crate) struct Maker {
     template: Template,
 }
 
-/// Begins to make an empty disk of `size`, whose directories belong to `user`. The template is made here if there is none yet.
-pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending, Maker)> {
+/// A disk that was begun before the request was read to its end, and what it was begun for.
+struct Ahead {
+    templates: PathBuf,
+    size: Size,
+    disk: (Pending, Maker),
+}
+
+/// At most one is begun; the first sandbox that wants just this one takes it.
+static AHEAD: Mutex<Option<Ahead>> = Mutex::new(None);
+
+/// Begins a disk that will most probably be wanted. What goes wrong is found out, and said, by [`begin`].
+pub(crate) fn begin_ahead(templates: &Path, size: Size) {
+    let Ok(mut ahead) = AHEAD.lock() else { return };
+    if ahead.is_none()
+        && let Ok(disk) = make(templates, size)
+    {
+        *ahead = Some(Ahead { templates: templates.to_path_buf(), size, disk });
+    }
+}
+
+/// Begins to make an empty disk of `size`. The template is made here if there is none yet.
+pub(crate) fn begin(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
+    let wanted = |ahead: &mut Ahead| ahead.templates == templates && ahead.size == size;
+    match AHEAD.lock().ok().and_then(|mut ahead| ahead.take_if(wanted)) {
+        Some(ahead) => Ok(ahead.disk),
+        None => make(templates, size),
+    }
+}
+
+fn make(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
     let step = || "start making the disk";
     let template = Template::of(templates, size)?;
     let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
@@ -55,7 +84,7 @@ pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending,
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size, user));
+            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size));
             let sent = match &made {
                 Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
@@ -66,12 +95,19 @@ pub(crate) fn begin(templates: &Path, size: Size, user: Ids) -> Result<(Pending,
 }
 
 impl Pending {
-    /// Waits for the disk: a detached mount that nobody else can see. When the mount is gone, the kernel frees the loop device and the
-    /// image, which has no name, by itself.
-    pub(crate) fn wait(self) -> Result<OwnedFd> {
+    /// Waits for the disk: a detached mount that nobody else can see, whose directories are given to `user`. When the mount is gone, the
+    /// kernel frees the loop device and the image, which has no name, by itself.
+    pub(crate) fn wait(self, user: Ids) -> Result<OwnedFd> {
         let packet = self.channel.receive().failing(Kind::Disk, || "wait for the disk")?;
         match packet {
-            Some(Packet { descriptor: Some(mounted), .. }) => Ok(mounted),
+            Some(Packet { descriptor: Some(mounted), .. }) => {
+                let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
+                for (name, _) in super::format::DIRECTORIES {
+                    rustix::fs::chownat(&mounted, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                        .failing(Kind::Disk, || "give the disk to the sandbox's user")?;
+                }
+                Ok(mounted)
+            }
             Some(Packet { bytes, .. }) => Err(wire::from_bytes(&bytes)),
             None => Err(Error::new(Kind::Lost, "the process that makes the disk died")),
         }
@@ -110,7 +146,7 @@ pub(crate) fn let_go(held: Vec<OwnedFd>, template: Option<&Template>) -> Result<
 }
 
 /// Attaches an empty image to a loop device and mounts it.
-fn mount_image(template: &Template, size: Size, user: Ids) -> Result<OwnedFd> {
+fn mount_image(template: &Template, size: Size) -> Result<OwnedFd> {
     let image = template.image()?;
     let device = attach_loop(&image).map_err(|error| {
         error.hint(
@@ -129,9 +165,9 @@ fn mount_image(template: &Template, size: Size, user: Ids) -> Result<OwnedFd> {
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)?;
-    let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
     for (name, _) in super::format::DIRECTORIES {
-        rustix::fs::chownat(&mounted, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
+        // Read from the image now, and not while others wait for it.
+        rustix::fs::statat(&mounted, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     }
     Ok(mounted)
 }

@@ -7,7 +7,9 @@
 use super::disk::Size;
 use crate::error::{Context, Kind, Result};
 use crate::files;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, fsync, ftruncate, linkat, open, seek};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, fsync, ftruncate, linkat, open, seek,
+};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

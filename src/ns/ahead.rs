@@ -10,9 +10,7 @@ use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 

@@ -34,7 +34,7 @@ pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
-pub(crate) use profile::{CHANGES, FILES};
+pub(crate) use profile::{CHANGES, FILES, begin_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Site, explain, guarantee, possible, run};
 pub(crate) use streams::{Sink, Stream};

@@ -58,6 +58,13 @@ pub(crate) fn on_disk() -> bool {
     container::privileged()
 }
 
+/// Begins what takes longest of a sandbox with these limits and is known without looking at the machine: its disk.
+pub(crate) fn begin_disk(limits: &Limits, templates: &Path) {
+    if on_disk() && limits.io_bps.is_none() && limits.io_iops.is_none() {
+        container::begin_disk(templates, limits.disk.unwrap_or(Limits::DISK), limits.inodes);
+    }
+}
+
 /// The whole spec.
 pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container {
     Container {

@@ -37,6 +37,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
+    sandbox::begin_disk(&definition.limits, &store.templates());
     super::reconcile::reap(store)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;
