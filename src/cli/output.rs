@@ -26,6 +26,13 @@ pub(super) fn json<T: Serialize>(value: &T) {
     }
 }
 
+/// One JSON document on one line, at once. `false` when the reader has gone.
+pub(super) fn json_line<T: Serialize>(value: &T) -> bool {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_string(value)
+        .is_ok_and(|text| writeln!(out, "{}", safe_json(&text)).and_then(|()| out.flush()).is_ok())
+}
+
 /// serde_json escapes what is below U+0020; DEL and the control characters above it stand only within strings, where they may be escaped as well.
 fn safe_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());

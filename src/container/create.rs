@@ -184,6 +184,7 @@ impl Containers {
                 seccomp: Cow::Owned(filter),
                 directory: PathBuf::from(&process.cwd),
                 vectors,
+                handed: None,
                 errand: None,
                 managed: Some(Managed {
                     preserved: wish.preserve_fds + passed::listeners(),

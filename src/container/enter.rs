@@ -64,7 +64,10 @@ impl Running {
         let words = step();
         let entry = self.entry();
         let mut environment = entry.environment.clone();
-        environment.retain(|(name, _)| !visit.environment.iter().any(|(other, _)| other == name));
+        // The descriptor that this one names is the command's alone.
+        environment.retain(|(name, _)| {
+            name != crate::spec::process::EVENTS && !visit.environment.iter().any(|(other, _)| other == name)
+        });
         environment.extend(visit.environment);
         let vectors = Vectors::new(&visit.command, &environment)?;
         self.give_pipes(&visit.stdio)?;
@@ -87,6 +90,7 @@ impl Running {
                 seccomp: Cow::Borrowed(seccomp::profile::agent()?),
                 directory: visit.directory.unwrap_or_else(|| entry.directory.clone()),
                 vectors,
+                handed: None,
                 errand: visit.errand,
             },
             stdio: visit.stdio,

@@ -260,6 +260,7 @@ fn plan(
             seccomp: seccomp.map_or_else(|| Cow::Owned(seccomp::Program::nothing()), Cow::Owned),
             directory: PathBuf::from(&process.cwd),
             vectors,
+            handed: None,
             errand: None,
             managed: Some(Managed {
                 preserved: wish.preserve_fds,

@@ -16,8 +16,14 @@ use crate::sys::exec::restore_signal;
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
 
-/// Starts the container; its command may still fail to start, which the first message tells.
-pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: Stdio) -> Result<Running> {
+/// Starts the container; its command may still fail to start, which the first message tells. It keeps `handed` under the number that it has here.
+pub(crate) fn launch(
+    spec: Container,
+    checked: &Checked,
+    place: &Place,
+    stdio: Stdio,
+    handed: Option<OwnedFd>,
+) -> Result<Running> {
     // A caller that ignores this one (a daemon that wants no zombies) would leave pid 1 waiting for an end that the kernel tells nobody.
     restore_signal(libc::SIGCHLD);
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
@@ -96,6 +102,7 @@ pub(crate) fn launch(spec: Container, checked: &Checked, place: &Place, stdio: S
             seccomp: std::borrow::Cow::Borrowed(seccomp::profile::agent()?),
             directory: spec.command.directory,
             vectors,
+            handed,
             errand: None,
         },
         stdio,

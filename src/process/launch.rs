@@ -10,7 +10,7 @@ use crate::sys::exec::{execve, restore_signal};
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -47,7 +47,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     if !identity.no_new_privileges && !command.seccomp.is_empty() {
         listener = filter(&command.seccomp, managed, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
-    close(preserved, managed, listener.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    close(preserved, (managed, command.handed.as_ref()), listener.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
     if managed.is_some() {
         directory::make(&command.directory); // as root of the container: its user may not
     }
@@ -85,6 +85,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     if let Some(errand) = command.errand {
         run_errand(errand)?;
     }
+    if let Some(handed) = &command.handed {
+        rustix::io::fcntl_setfd(handed, FdFlags::empty()).failing(Kind::Identity, || "keep a descriptor open")?;
+    }
     let failed = execute(&command.vectors);
     drop(listener);
     Err(failed)
@@ -104,13 +107,19 @@ fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channe
 }
 
 /// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
-fn close(preserved: u32, managed: Option<&Managed>, listener: Option<&OwnedFd>, parent: &Channel) -> Result<()> {
+fn close(
+    preserved: u32,
+    (managed, handed): (Option<&Managed>, Option<&OwnedFd>),
+    listener: Option<&OwnedFd>,
+    parent: &Channel,
+) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
     }
     let gate = managed.and_then(|managed| managed.gate.as_ref());
     let gate = gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
-    let kept: Vec<_> = gate.chain(listener.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
+    let kept: Vec<_> =
+        gate.chain(listener.map(AsFd::as_fd)).chain(handed.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
     close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 

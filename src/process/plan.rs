@@ -97,6 +97,8 @@ pub(crate) struct Command {
     pub directory: PathBuf,
     /// What is executed.
     pub vectors: Vectors,
+    /// A descriptor that the command keeps under its number, beside the three standard ones.
+    pub handed: Option<OwnedFd>,
     /// Work of our own that is done instead, by the process that would otherwise execute: with nothing but its three standard descriptors.
     pub errand: Option<Errand>,
     /// What is special about a command of the OCI runtime; `None` for a task's.

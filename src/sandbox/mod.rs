@@ -37,6 +37,6 @@ pub use outcome::{LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, begin_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Site, explain, guarantee, possible, run};
-pub(crate) use streams::{Sink, Stream};
+pub(crate) use streams::{Notice, Progress, Sink, Stream};
 pub(crate) use visitor::Errand;
 pub use visitor::FileEntry;

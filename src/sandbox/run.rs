@@ -7,16 +7,17 @@ use super::options::{Options, Workspace};
 use super::outcome::{Facts, LimitHit, Outcome, decide};
 use super::profile::{self, container_spec};
 use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
-use super::streams::{Sink, Streams};
+use super::streams::{Progress, Sink, Streams};
 use super::supervise::{Seen, Signals, Watch};
 use super::system;
 use crate::container::{self, Checked, Place, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Stdio, Terminal};
 use crate::spec::Container;
+use crate::spec::process::EVENTS;
 use rustix::fs::Stat;
 use rustix::process::Signal;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// Where a run has its own things on the host, and who hears of it.
@@ -29,6 +30,8 @@ pub(crate) struct Site<'run> {
     pub forward_input: bool,
     /// Whether the command's input stays open for those who attach.
     pub open_input: bool,
+    /// The pipe on which the command tells of its progress.
+    pub progress: Option<Progress>,
     /// The socket by which it is steered.
     pub control: Option<&'run mut Control>,
     /// Called with the root of the scratch file system when every process is gone, before it is removed.
@@ -39,7 +42,11 @@ pub(crate) struct Site<'run> {
 /// later is in the report.
 pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
     options.check()?;
-    let (spec, checked) = plan(options)?;
+    let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
+    let (mut spec, checked) = plan(options)?;
+    if let Some(handed) = &handed {
+        spec.command.environment.push((EVENTS.into(), handed.as_raw_fd().to_string().into()));
+    }
     let degraded = degraded(&checked);
     let disk_bytes = spec.file_system.scratch.bytes;
     let stop_signal = stop_signal(options)?;
@@ -52,7 +59,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
-    let mut running = match container::launch(spec, &checked, &site.place, stdio) {
+    let mut running = match container::launch(spec, &checked, &site.place, stdio, handed) {
         Ok(running) => running,
         Err(error) => return Ok(failed_to_start(error, degraded)),
     };
@@ -67,6 +74,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         signals: &signals,
         sink: site.sink,
         forward_input: site.forward_input,
+        progress,
         control: control.as_deref_mut(),
     };
     let seen = watch.run();

@@ -16,8 +16,48 @@ pub(crate) enum Stream {
     Error,
 }
 
+/// What happens while a sandbox runs, besides output.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// Some time has passed.
+    Tick,
+    /// It is `running` (again), `paused`.
+    State(&'static str),
+    /// It was asked to end, or killed, for this reason.
+    Stopping(String),
+    /// A limit was reached.
+    Limit(super::outcome::LimitHit),
+    /// What it uses now.
+    Usage(super::report::Sample),
+    /// Somebody runs this in it.
+    Exec(Vec<String>),
+    /// Bytes that the command wrote to the descriptor for its progress.
+    Progress(Vec<u8>),
+}
+
+/// The pipe on which a command tells of its progress, one JSON object a line.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(super) ours: OwnedFd,
+    pub(super) theirs: OwnedFd,
+}
+
+impl Progress {
+    /// Makes it. The earlier in the life of the process, the smaller is the number that the command writes to.
+    pub(crate) fn open() -> Result<Progress> {
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, || "make a pipe for events")?;
+        fcntl_setfl(&ours, OFlags::NONBLOCK).failing(Kind::Internal, || "make a pipe for events")?;
+        Ok(Progress { ours, theirs })
+    }
+}
+
 /// Where output goes.
 pub(crate) trait Sink {
+    /// Hears what else happens.
+    fn notice(&mut self, _notice: Notice) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
 

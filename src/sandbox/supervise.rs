@@ -4,7 +4,7 @@ use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, Usage, seconds};
-use super::streams::{Sink, Slot, Streams};
+use super::streams::{Notice, Sink, Slot, Streams};
 use crate::container::Running;
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{tcgetwinsize, tcsetwinsize};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
@@ -24,6 +24,9 @@ const FASTEST_FILES: u64 = 1_000_000;
 const DISK_SAMPLE: Duration = Duration::from_millis(4);
 /// The same when output comes: a program says that the disk is full just before it makes room again.
 const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
+/// When the first sample of what it uses is an event, and how often others are.
+const FIRST_USAGE: Duration = Duration::from_secs(1);
+const USAGE: Duration = Duration::from_secs(5);
 /// How long output may still come when every process is gone: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
@@ -65,6 +68,7 @@ pub(super) struct Watch<'run> {
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
     pub forward_input: bool,
+    pub progress: Option<OwnedFd>,
     pub control: Option<&'run mut Control>,
 }
 
@@ -77,6 +81,7 @@ pub(super) enum Ready {
     Input,
     Stream(Slot),
     Control(control::Slot),
+    Progress,
 }
 
 pub(super) struct State {
@@ -94,6 +99,17 @@ pub(super) struct State {
     over: Option<Instant>,
     blocked: [bool; 2],
     cpu_ns: u64,
+    told: Told,
+    next_usage: Instant,
+}
+
+/// What the sink has heard.
+#[derive(Debug, Default)]
+struct Told {
+    is_ready: bool,
+    is_paused: bool,
+    is_stopping: bool,
+    hits: usize,
 }
 
 impl Watch<'_> {
@@ -112,6 +128,8 @@ impl Watch<'_> {
             over: None,
             blocked: [true, true],
             cpu_ns: 0,
+            told: Told::default(),
+            next_usage: now + FIRST_USAGE,
         };
         let mut seen = Seen::default();
         let out_of_memory = self.running.oom_notifier()?;
@@ -132,6 +150,9 @@ impl Watch<'_> {
                 let reads = self.streams.wants_input() || !self.streams.takes_input();
                 control.watch(reads, &mut waits);
             }
+            if let Some(progress) = &self.progress {
+                waits.push((Ready::Progress, PollFd::from_borrowed_fd(progress.as_fd(), PollFlags::IN)));
+            }
             let mut of_streams = Vec::new();
             self.streams.watch(&*self.sink, &mut of_streams, state.blocked);
             waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
@@ -141,10 +162,13 @@ impl Watch<'_> {
             }
             self.forget();
             self.check_deadlines(&mut state, &mut seen)?;
+            self.tell(&mut state, &seen)?;
         }
         self.streams.close();
         self.running.reap()?;
+        while self.progress.is_some() && self.take_progress()? {}
         self.sample(&mut state, &mut seen)?;
+        self.tell(&mut state, &seen)?;
         seen.usage.wall_seconds = seconds(state.started.elapsed());
         seen.usage.output_bytes = self.streams.count;
         Ok(seen)
@@ -159,6 +183,7 @@ impl Watch<'_> {
             Ready::Channel => self.hear(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
+            Ready::Progress => self.take_progress().map(|_| ()),
             Ready::Input => self.pass_input(),
             Ready::Control(slot) => {
                 self.serve(slot, state, seen);
@@ -249,6 +274,43 @@ impl Watch<'_> {
         Ok(())
     }
 
+    /// Tells the sink what has changed since it was told last.
+    fn tell(&mut self, state: &mut State, seen: &Seen) -> Result<()> {
+        if state.is_ready && !std::mem::replace(&mut state.told.is_ready, state.is_ready) {
+            self.sink.notice(Notice::State("running"))?;
+        }
+        let is_paused = state.paused.is_some();
+        if std::mem::replace(&mut state.told.is_paused, is_paused) != is_paused {
+            self.sink.notice(Notice::State(if is_paused { "paused" } else { "running" }))?;
+        }
+        for hit in seen.hits.get(state.told.hits..).unwrap_or_default() {
+            self.sink.notice(Notice::Limit(hit.clone()))?;
+        }
+        state.told.hits = seen.hits.len();
+        if let (Some(why), false) = (seen.stopped, state.told.is_stopping) {
+            state.told.is_stopping = true;
+            self.sink.notice(Notice::Stopping(format!("{why:?}").to_lowercase()))?;
+        }
+        Ok(())
+    }
+
+    /// Takes what the command says of its progress; it counts as output does. `false` when there was nothing.
+    fn take_progress(&mut self) -> Result<bool> {
+        let Some(pipe) = &self.progress else { return Ok(false) };
+        let mut buffer = [0_u8; 4096];
+        match rustix::io::read(pipe, &mut buffer) {
+            Ok(0) => self.progress = None,
+            Ok(count) => {
+                self.streams.count += count as u64;
+                self.sink.notice(Notice::Progress(buffer[..count].to_vec()))?;
+                return Ok(true);
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).failing(Kind::Internal, || "read the command's events"),
+        }
+        Ok(false)
+    }
+
     fn pass_input(&mut self) -> Result<()> {
         let mut buffer = [0_u8; 4096];
         match rustix::io::read(rustix::stdio::stdin(), &mut buffer) {
@@ -308,7 +370,13 @@ impl Watch<'_> {
         if now >= state.next_disk {
             self.look_at_disk(state, seen)?;
         }
+        if now >= state.next_usage {
+            state.next_usage = now + USAGE;
+            let sample = self.measure(state)?;
+            self.sink.notice(Notice::Usage(sample))?;
+        }
         if now >= state.next_sample {
+            self.sink.notice(Notice::Tick)?;
             self.sample(state, seen)?;
             state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
             let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);

@@ -3,6 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+/// The variable that names the descriptor on which a command tells of its progress.
+pub(crate) const EVENTS: &str = "BRIG_EVENTS_FD";
+
 /// A command, as execve(2) will get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command {

@@ -1,5 +1,6 @@
 //! What a task is: the work, and what it may use.
 
+use super::forward::Receiver;
 use super::image::ImageWish;
 use crate::sandbox::Limits;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,10 @@ pub struct Definition {
     pub terminal: bool,
     /// Exit codes that mean that a person is needed.
     pub needs_input_codes: Vec<u8>,
+    /// Whether lines of its output that are JSON objects are events of its progress.
+    pub stream_json: bool,
+    /// Where its events go, besides its record.
+    pub events: Vec<Receiver>,
 }
 
 impl Definition {
@@ -63,6 +68,8 @@ impl Definition {
             grace: Duration::from_secs(10),
             terminal: false,
             needs_input_codes: vec![3],
+            stream_json: false,
+            events: Vec::new(),
         }
     }
 }

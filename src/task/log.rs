@@ -1,43 +1,65 @@
-//! Where a task's output goes: its log, and whoever watches.
+//! Where what a sandbox says goes: its log and events, and whoever watches.
 
+use super::event::{Lines, Writer};
 use super::pipeline::Watcher;
-use crate::error::{Error, Kind, Result};
-use crate::files;
-use crate::sandbox::{Sink, Stream};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use crate::error::Result;
+use crate::sandbox::{Notice, Sink, Stream};
+use serde_json::json;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The log file and the watcher, as one sink.
+/// The writer of the record and the watcher, as one sink.
 pub(super) struct Log<'run> {
-    file: File,
+    pub(super) writer: Writer,
     watcher: &'run mut dyn Watcher,
+    progress: Lines,
+    /// Looks for progress in the output, where the command speaks stream-json there.
+    output: Option<Lines>,
 }
 
 impl<'run> Log<'run> {
-    pub(super) fn create(directory: &Path, watcher: &'run mut dyn Watcher) -> Result<Log<'run>> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(directory.join("output.log"))
-            .map_err(|cause| files::failed(cause, "make the log".to_owned()))?;
-        Ok(Log { file, watcher })
+    pub(super) fn create(
+        directory: &Path,
+        id: &str,
+        stream_json: bool,
+        watcher: &'run mut dyn Watcher,
+    ) -> Result<Log<'run>> {
+        let writer = Writer::create(directory, id)?;
+        Ok(Log { writer, watcher, progress: Lines::default(), output: stream_json.then(Lines::default) })
+    }
+
+    fn note(&mut self, notice: Notice) -> Result<()> {
+        match notice {
+            Notice::Tick => self.writer.tick(),
+            Notice::State(state) => self.writer.put("state", json!({ "state": state })),
+            Notice::Stopping(why) => self.writer.put("state", json!({ "state": "stopping", "because": why })),
+            Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
+            Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
+            Notice::Exec(command) => self.writer.bounded("exec", json!({ "command": command })),
+            Notice::Progress(bytes) => {
+                let objects = self.progress.objects(&bytes);
+                objects.into_iter().try_for_each(|data| self.writer.bounded("progress", json!({ "data": data })))
+            }
+        }
     }
 }
 
 impl Sink for Log<'_> {
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(|cause| {
-            Error::os(Kind::Disk, cause).doing("write the log").hint("make room on the disk of the store")
-        })?;
+        self.writer.output(stream, bytes)?;
         self.watcher.output(stream == Stream::Error, bytes);
-        Ok(())
+        let found = match (&mut self.output, stream) {
+            (Some(lines), Stream::Output) => lines.objects(bytes),
+            _ => return Ok(()),
+        };
+        found.into_iter().try_for_each(|data| self.writer.bounded("progress", json!({ "data": data })))
     }
 
     fn gate(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
         self.watcher.gate(stream == Stream::Error)
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<()> {
+        self.note(notice)
     }
 }

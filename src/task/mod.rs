@@ -8,8 +8,10 @@
 mod background;
 mod changes;
 mod definition;
+mod event;
 mod exposure;
 mod follow;
+mod forward;
 mod handback;
 mod image;
 mod live;
@@ -27,7 +29,9 @@ mod tree;
 
 pub use background::run_detached;
 pub use definition::{Definition, WorkspaceSource};
+pub use event::{Event, Reader};
 pub use follow::{Follower, From};
+pub use forward::Receiver;
 pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,

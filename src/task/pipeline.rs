@@ -1,6 +1,7 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
 use super::definition::{Definition, WorkspaceSource};
+use super::event::Writer;
 use super::handback;
 use super::image::{self, Opened};
 use super::log::Log;
@@ -9,8 +10,10 @@ use super::record::{self, Record};
 use super::repository;
 use super::store::{Store, new_id};
 use crate::error::{Error, Result, Step};
-use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Report, Site, Usage, Workspace};
+use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace};
+use serde_json::json;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 /// Somebody who watches a task while it runs.
@@ -32,6 +35,8 @@ pub trait Watcher {
 /// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
 /// made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
+    // First of all, so that the number of its descriptor is one that a shell can write to.
+    let progress = Some(Progress::open()?);
     let image = image::open(store, definition)?;
     options(definition, image.as_ref(), checked_workspace(definition)?).check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
@@ -46,14 +51,43 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
     let mut control = Control::open(&directory)?;
     watcher.began(&id);
-    let mut attempt =
-        Attempt { store, definition, image: image.as_ref(), id: &id, course: Course::default(), control: &mut control };
+    Writer::create(&directory, &id)?.put("state", json!({ "state": "preparing" }))?;
+    super::forward::start(store, &id, &definition.events)?;
+    let mut attempt = Attempt {
+        store,
+        definition,
+        image: image.as_ref(),
+        id: &id,
+        course: Course::default(),
+        control: &mut control,
+        progress,
+        writer: None,
+    };
     let report = attempt.carry_out(watcher);
+    let writer = attempt.writer.take();
     let receipt = Receipt::new(&record, report, attempt.course);
+    tell_end(writer, &directory, &receipt)?;
     drop(control);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
     drop(alive);
     Ok(receipt)
+}
+
+/// The last event. A task that never came to a sandbox has this one only.
+fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
+    let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
+    writer.finish()?;
+    writer.put(
+        "ended",
+        json!({
+            "outcome": receipt.outcome.word(),
+            "exit_status": receipt.exit_status,
+            "retryable": receipt.retryable,
+            "limits_hit": receipt.limits_hit,
+            "usage": receipt.usage,
+            "error": receipt.error.as_ref().map(|error| &error.message),
+        }),
+    )
 }
 
 /// What would be in force; runs nothing.
@@ -105,6 +139,9 @@ struct Attempt<'run> {
     id: &'run str,
     course: Course,
     control: &'run mut Control,
+    progress: Option<Progress>,
+    /// The writer of events, when the sandbox has ended.
+    writer: Option<Writer>,
 }
 
 impl Attempt<'_> {
@@ -136,7 +173,7 @@ impl Attempt<'_> {
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
         let (forward_input, open_input) = (watcher.forward_input(), watcher.open_input());
-        let mut log = Log::create(&directory, watcher)?;
+        let mut log = Log::create(&directory, self.id, self.definition.stream_json, watcher)?;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
             Workspace::Empty => None,
@@ -154,10 +191,13 @@ impl Attempt<'_> {
             sink: &mut log,
             forward_input,
             open_input,
+            progress: self.progress.take(),
             control: Some(&mut *self.control),
             collect: &mut collect,
         };
-        sandbox::run(options, site)
+        let report = sandbox::run(options, site);
+        self.writer = Some(log.writer);
+        report
     }
 
     fn timed<T>(&mut self, step: &str, work: impl FnOnce(&mut Self) -> T) -> T {

@@ -150,7 +150,7 @@ impl Courier<'_> {
         let mut output = Captured::default();
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
         let collect = collect.unwrap_or(&mut nothing);
-        let mut log = Log::create(&self.store.task(self.id), &mut output)?;
+        let mut log = Log::create(&self.store.task(self.id), self.id, false, &mut output)?;
         let mut courier_place = place(self.store, self.id);
         courier_place.id = format!("{}-git", self.id);
         let report = sandbox::run(
@@ -160,6 +160,7 @@ impl Courier<'_> {
                 sink: &mut log,
                 forward_input: false,
                 open_input: false,
+                progress: None,
                 control: None,
                 collect,
             },

@@ -1,7 +1,7 @@
 //! Where tasks are kept: one directory each, and one lock file for each that runs.
 //!
 //! ```text
-//! <store>/tasks/<id>/   record.json  events.jsonl  output.log  receipt.json  changes/  (disk.img while it runs)
+//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (disk.img while it runs)
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
 //! <store>/templates/    formatted empty disk images
 //! <store>/bases/        checkouts of repositories, one for each commit

@@ -6,6 +6,7 @@
 mod crash;
 mod crowd;
 mod escape;
+mod events;
 mod exits;
 mod handback;
 mod images;

@@ -4,6 +4,7 @@ mod apply;
 mod attach;
 mod copy;
 mod diff;
+mod events;
 mod exec;
 mod image;
 mod list;
@@ -38,6 +39,7 @@ enum Verb {
     Ls(list::Arguments),
     Show(show::Arguments),
     Logs(logs::Arguments),
+    Events(events::Arguments),
     Attach(attach::Arguments),
     Wait(wait::Arguments),
     Stop(stop::StopArguments),
@@ -88,6 +90,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Ls(arguments) => list::main(&store, &arguments),
         Verb::Show(arguments) => show::main(&store, &arguments),
         Verb::Logs(arguments) => logs::main(&store, &arguments),
+        Verb::Events(arguments) => events::main(&store, &arguments),
         Verb::Attach(arguments) => attach::main(&store, &arguments),
         Verb::Wait(arguments) => wait::main(&store, &arguments),
         Verb::Stop(arguments) => stop::stop(&store, &arguments),

@@ -67,6 +67,12 @@ pub(super) struct Arguments {
     /// Give the command no terminal
     #[arg(long)]
     no_tty: bool,
+    /// Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)
+    #[arg(long, value_name = "WHERE")]
+    events: Vec<String>,
+    /// Lines of the output that are JSON objects are events of the agent's progress
+    #[arg(long)]
+    stream_json: bool,
     /// Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there
     #[arg(short, long, conflicts_with = "explain")]
     detach: bool,
@@ -198,6 +204,10 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     if let Some(rootfs) = arguments.rootfs {
         definition.rootfs = Some(absolute(&rootfs)?);
     }
+    for word in &arguments.events {
+        definition.events.push(brig::task::Receiver::parse(word)?);
+    }
+    definition.stream_json = arguments.stream_json;
     if let Some(rootfs) = &mut definition.rootfs {
         *rootfs = absolute(rootfs)?; // a task in the background has another working directory
     }

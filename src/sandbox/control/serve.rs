@@ -1,6 +1,7 @@
 //! What the watch does for those who steer.
 
 use super::super::outcome::Stopped;
+use super::super::streams::Notice;
 use super::super::supervise::{Ready, Seen, State, Watch};
 use super::session::Session;
 use super::wire::{Heard, Reply, Request};
@@ -154,6 +155,8 @@ impl Watch<'_> {
                         Error::new(Kind::State, "the sandbox is paused").hint("let it go on: brig task unpause ID")
                     );
                 }
+                let words = exec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+                self.sink.notice(Notice::Exec(words))?;
                 let (running, mut started) = (&*self.running, Ok(()));
                 if let Some(client) = self.control.as_mut().and_then(|control| control.clients.get_mut(index)) {
                     if client.session.is_some() {
