@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) struct Running {
     spawned: Spawned,
     scratch: Option<OwnedFd>,
+    secrets: Option<OwnedFd>,
     cgroup: Option<Group>,
     /// Held until the end, so that pid 1 does not spend its last moment on taking the mounts apart while we wait for it.
     mount_namespace: Option<OwnedFd>,
@@ -49,6 +50,7 @@ impl Running {
         Running {
             spawned,
             scratch: None,
+            secrets: None,
             cgroup,
             mount_namespace,
             maker,
@@ -73,6 +75,10 @@ impl Running {
                 self.slow_down(root.as_fd())?;
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
+            }
+            Some(Message::Secrets(directory)) => {
+                self.secrets = Some(directory.try_clone().failing(Kind::Internal, || "keep the secrets' directory")?);
+                Ok(Some(Message::Secrets(directory)))
             }
             other => Ok(other),
         }
@@ -153,6 +159,11 @@ impl Running {
         }
     }
 
+    /// The directory of the secrets, writable; `None` before init has made it, or where there are none.
+    pub(crate) fn secrets(&self) -> Option<BorrowedFd<'_>> {
+        self.secrets.as_ref().map(AsFd::as_fd)
+    }
+
     /// Passes a signal to the command.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         self.spawned.signal(signal)
@@ -191,7 +202,8 @@ impl Running {
 
     /// Lets the kernel take the mounts apart without us: the last unmounting of a disk writes and frees blocks, which takes 1 to 40 ms.
     fn let_go(&mut self) -> Result<()> {
-        let held: Vec<_> = self.scratch.take().into_iter().chain(self.mount_namespace.take()).collect();
+        let held = self.scratch.take().into_iter().chain(self.secrets.take()).chain(self.mount_namespace.take());
+        let held: Vec<_> = held.collect();
         if held.is_empty() {
             return Ok(());
         }

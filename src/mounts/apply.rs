@@ -27,6 +27,8 @@ pub(crate) struct Built {
     pub root: OwnedFd,
     /// The root directory of the scratch file system, readable.
     pub scratch: OwnedFd,
+    /// The directory of the secrets, writable; `None` where there are none.
+    pub secrets: Option<OwnedFd>,
 }
 
 /// Builds the whole root below the plan's stage.
@@ -39,7 +41,7 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
     attach_to_host(&stage, &plan.stage)?;
     let disk = Cell::new(plan.disk.take());
-    let builder = Builder { scratch: OnceCell::new(), disk, stage, plan: &plan };
+    let builder = Builder { scratch: OnceCell::new(), secrets: Cell::new(None), disk, stage, plan: &plan };
     let root = match &plan.file_system.root {
         Root::Empty => tmpfs(4 << 20, 4096, 0o755, plan.administrator, Attributes::WRITABLE)?,
         Root::Overlay { lower, shown } => {
@@ -64,14 +66,16 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         read_only(root.as_fd(), path)?;
     }
     builder.scratch()?;
+    let secrets = builder.secrets.take();
     let scratch = builder.scratch.into_inner();
     let scratch = scratch.ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
-    Ok(Built { root, scratch })
+    Ok(Built { root, scratch, secrets })
 }
 
 struct Builder<'plan> {
     stage: OwnedFd,
     scratch: OnceCell<OwnedFd>,
+    secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
     plan: &'plan Plan,
 }
@@ -99,6 +103,11 @@ impl Builder<'_> {
                 let made = self.overlay(lower, changes, *shown, self.plan.user)?;
                 restrict(&made, *attributes)?;
                 attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+            }
+            Step::Secrets { at, files } => {
+                let made = super::secrets::make(self.stage.as_fd(), root, at, files, self.plan.user)?;
+                self.secrets.set(Some(made));
+                Ok(())
             }
             Step::Proc { at } => attach(&proc()?, real_directory(root, at)?.as_fd()),
             Step::Pts { at } => attach(&pts()?, resolve::directory(root, at, 0o755)?.0.as_fd()),

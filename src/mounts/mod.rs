@@ -18,6 +18,7 @@ pub(crate) mod options;
 mod pivot;
 mod plan;
 pub(crate) mod resolve;
+mod secrets;
 mod template;
 
 pub(crate) use pivot::enter;

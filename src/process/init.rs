@@ -95,6 +95,9 @@ fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result
     let built = mounts::apply::build(mounts)?;
     parent.hand(Tag::Scratch, built.scratch.as_fd())?;
     drop(built.scratch);
+    if let Some(secrets) = built.secrets {
+        parent.hand(Tag::Secrets, secrets.as_fd())?;
+    }
     let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
     launch::hand_over(&stdio, user)?;
     mounts::enter(built.root.as_fd())?;

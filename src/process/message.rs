@@ -15,7 +15,8 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is, for a task: `Scratch`, `Console` if there is a terminal, `Ready` from pid 1, `Ended`; for the OCI runtime:
+/// One message to the parent. The legal order is, for a task: `Scratch`, `Secrets` and `Console` if there are any, `Ready` from pid 1, `Ended`;
+/// for the OCI runtime:
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -23,6 +24,8 @@ pub(crate) enum Message {
     Born(OwnedFd),
     /// The root of the scratch file system.
     Scratch(OwnedFd),
+    /// The directory of the secrets, writable.
+    Secrets(OwnedFd),
     /// The master of the container's terminal.
     Console(OwnedFd),
     /// The root is built and not yet entered: the parent runs its hooks and answers.
@@ -142,6 +145,8 @@ pub(crate) enum Tag {
     Born = b'B',
     /// [`Message::Scratch`].
     Scratch = b'S',
+    /// [`Message::Secrets`].
+    Secrets = b'K',
     /// [`Message::Console`].
     Console = b'C',
     /// [`Message::Hooks`].
@@ -166,6 +171,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
     match (*tag, descriptor) {
         (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Secrets as u8 => Ok(Message::Secrets(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
         (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),

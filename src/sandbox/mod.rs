@@ -28,13 +28,14 @@ pub fn begin_ahead() {
 
 pub(crate) use crate::container::{Place, groups, remove_groups};
 pub(crate) use crate::process::{Starter, in_background};
+pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};
 pub(crate) use control::{Client, Control, Exec, Reply};
 pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
-pub(crate) use profile::{CHANGES, FILES, begin_disk};
+pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Site, explain, guarantee, possible, run};
 pub(crate) use streams::{Notice, Progress, Sink, Stream};

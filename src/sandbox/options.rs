@@ -3,6 +3,7 @@
 use super::image::ImageRoot;
 use super::limits::Limits;
 use crate::error::{Context, Error, Kind, Result};
+use crate::spec::root::Hidden;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,8 @@ pub struct Options {
     pub workspace: Workspace,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
+    /// Files that only the command's user can read, below `/run/secrets`: names and contents.
+    pub(crate) secrets: Vec<(String, Hidden)>,
     /// What it may use.
     pub limits: Limits,
     /// Protections and limits that may be missing on this machine, by name.
@@ -54,6 +57,7 @@ impl Options {
             image: None,
             workspace: Workspace::Empty,
             shown: Vec::new(),
+            secrets: Vec::new(),
             limits: Limits::default(),
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),

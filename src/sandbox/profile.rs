@@ -20,6 +20,8 @@ pub(super) const HOME: &str = "/home/agent";
 pub(super) const WORKSPACE: &str = "/workspace";
 const HOSTNAME: &str = "sandbox";
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where the command finds its secrets.
+pub(crate) const SECRETS: &str = "/run/secrets";
 /// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
 pub(crate) const CHANGES: &str = "workspace";
 /// The directory of the scratch file system that is a workspace by itself, where there was no folder to begin with.
@@ -107,6 +109,9 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     steps.extend(kernel_steps());
     steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
     steps.extend(writable_steps(options, facts.workspace_owner));
+    if !options.secrets.is_empty() {
+        steps.push(Step::Secrets { at: SECRETS.into(), files: options.secrets.clone() });
+    }
     steps.extend(options.shown.iter().zip(&facts.shown_owners).map(|((from, at), &(uid, gid))| Step::Bind {
         source: Source::Host(from.clone()),
         at: at.clone(),

@@ -61,6 +61,16 @@ pub(crate) trait Sink {
     /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
 
+    /// Called every now and then while the command runs, with the directory of its secrets once that is there.
+    fn tick(&mut self, _secrets: Option<BorrowedFd<'_>>) -> Result<()> {
+        Ok(())
+    }
+
+    /// All output has come.
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// A descriptor that must be writable before more is read for this stream, so that a slow reader slows the command down and
     /// not the supervisor.
     fn gate(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {

@@ -165,6 +165,7 @@ impl Watch<'_> {
             self.tell(&mut state, &seen)?;
         }
         self.streams.close();
+        self.sink.end()?;
         self.running.reap()?;
         while self.progress.is_some() && self.take_progress()? {}
         self.sample(&mut state, &mut seen)?;
@@ -213,7 +214,7 @@ impl Watch<'_> {
 
     fn hear(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
         match self.running.receive()? {
-            Some(Message::Scratch(_)) => {}
+            Some(Message::Scratch(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
             Some(Message::Failed(error)) => seen.failure = Some(error),
             Some(Message::Ended(ended)) => seen.ended = Some(ended),
@@ -378,6 +379,7 @@ impl Watch<'_> {
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
             self.sample(state, seen)?;
+            self.sink.tick(self.running.secrets())?;
             state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
             let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
             if state.cpu_ns >= limit && seen.stopped.is_none() {

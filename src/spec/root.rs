@@ -56,6 +56,16 @@ pub(crate) enum Source {
     Scratch(&'static str),
 }
 
+/// Bytes that no message, record or debugging output shows.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Hidden(pub Vec<u8>);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} hidden bytes", self.0.len())
+    }
+}
+
 /// One step of the building; `at` is absolute as the container sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -67,6 +77,9 @@ pub(crate) enum Step {
     File { at: PathBuf, content: Vec<u8>, mode: u32 },
     /// A memory file system, limited in bytes and inodes.
     Tmpfs { at: PathBuf, bytes: u64, inodes: u64, mode: u32, owner: Owner, attributes: Attributes },
+    /// A memory file system of its own with one file for each secret, which only the command's user can read and nobody inside can write. Its
+    /// directory is handed to the supervisor, who may change and remove files later.
+    Secrets { at: PathBuf, files: Vec<(String, Hidden)> },
     /// A bind mount of one file or directory, without the mounts below it.
     Bind { source: Source, at: PathBuf, attributes: Attributes, shown: Shown },
     /// A copy-on-write view: `lower` is never written, changes go to `<changes>/upper` of the scratch file system.

@@ -2,6 +2,7 @@
 
 use super::forward::Receiver;
 use super::image::ImageWish;
+use super::secrets::Secret;
 use crate::sandbox::Limits;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -34,6 +35,8 @@ pub struct Definition {
     pub command: Vec<OsString>,
     /// Variables added to the empty environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// Secrets, without their values.
+    pub secrets: Vec<Secret>,
     /// A root file system; `None` for the host's own system folders.
     pub rootfs: Option<PathBuf>,
     /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
@@ -61,6 +64,7 @@ impl Definition {
             workspace: WorkspaceSource::Empty,
             command,
             environment: Vec::new(),
+            secrets: Vec::new(),
             rootfs: None,
             image: None,
             limits: Limits::default(),

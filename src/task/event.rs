@@ -5,7 +5,7 @@
 //! not fill the disk with lines about them. [`Reader`] puts the text back in.
 //!
 //! **The one way of text to disk and screen**: all output passes [`Writer::output`], everything else that has words of a sandbox in it
-//! [`Writer::put`]. A redactor of secrets belongs at the beginning of these two, before the length of the text is counted.
+//! [`Writer::put`], and both come from `log`, where the redactor stands before them.
 
 use super::follow::{Follower, From};
 use super::record::now;

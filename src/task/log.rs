@@ -1,7 +1,9 @@
-//! Where what a sandbox says goes: its log and events, and whoever watches.
+//! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
 
 use super::event::{Lines, Writer};
 use super::pipeline::Watcher;
+use super::redact::{Redactor, Stream as Redacted};
+use super::secrets::Held;
 use crate::error::Result;
 use crate::sandbox::{Notice, Sink, Stream};
 use serde_json::json;
@@ -15,17 +17,39 @@ pub(super) struct Log<'run> {
     progress: Lines,
     /// Looks for progress in the output, where the command speaks stream-json there.
     output: Option<Lines>,
+    redactor: Redactor,
+    streams: [Redacted; 2],
+    held: &'run mut Held,
+}
+
+/// What the command does besides writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manner {
+    /// Whether it speaks stream-json on its output.
+    pub stream_json: bool,
+    /// Whether somebody types at its terminal.
+    pub interactive: bool,
 }
 
 impl<'run> Log<'run> {
+    /// A log in which these secrets are hidden.
     pub(super) fn create(
         directory: &Path,
         id: &str,
-        stream_json: bool,
+        manner: Manner,
         watcher: &'run mut dyn Watcher,
+        held: &'run mut Held,
     ) -> Result<Log<'run>> {
         let writer = Writer::create(directory, id)?;
-        Ok(Log { writer, watcher, progress: Lines::default(), output: stream_json.then(Lines::default) })
+        Ok(Log {
+            writer,
+            watcher,
+            progress: Lines::default(),
+            output: manner.stream_json.then(Lines::default),
+            redactor: held.redactor().clone(),
+            streams: [Redacted::new(manner.interactive), Redacted::new(manner.interactive)],
+            held,
+        })
     }
 
     fn note(&mut self, notice: Notice) -> Result<()> {
@@ -35,24 +59,56 @@ impl<'run> Log<'run> {
             Notice::Stopping(why) => self.writer.put("state", json!({ "state": "stopping", "because": why })),
             Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
             Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
-            Notice::Exec(command) => self.writer.bounded("exec", json!({ "command": command })),
+            Notice::Exec(command) => {
+                let data = self.redactor.value(json!({ "command": command }));
+                self.writer.bounded("exec", data)
+            }
             Notice::Progress(bytes) => {
                 let objects = self.progress.objects(&bytes);
-                objects.into_iter().try_for_each(|data| self.writer.bounded("progress", json!({ "data": data })))
+                objects.into_iter().try_for_each(|data| {
+                    let data = self.redactor.value(data);
+                    self.writer.bounded("progress", json!({ "data": data }))
+                })
             }
         }
     }
-}
 
-impl Sink for Log<'_> {
-    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+    /// Passes on what came out of the redactor.
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.writer.output(stream, bytes)?;
         self.watcher.output(stream == Stream::Error, bytes);
         let found = match (&mut self.output, stream) {
             (Some(lines), Stream::Output) => lines.objects(bytes),
             _ => return Ok(()),
         };
-        found.into_iter().try_for_each(|data| self.writer.bounded("progress", json!({ "data": data })))
+        found.into_iter().try_for_each(|data| {
+            let data = self.redactor.value(data);
+            self.writer.bounded("progress", json!({ "data": data }))
+        })
+    }
+}
+
+impl Sink for Log<'_> {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let mut passed = Vec::with_capacity(bytes.len());
+        self.redactor.push(&mut self.streams[stream as usize], bytes, &mut passed);
+        self.write(stream, &passed)
+    }
+
+    fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<()> {
+        secrets.map_or(Ok(()), |directory| self.held.tick(directory))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        for stream in [Stream::Output, Stream::Error] {
+            let mut passed = Vec::new();
+            self.redactor.finish(&mut self.streams[stream as usize], &mut passed);
+            self.write(stream, &passed)?;
+        }
+        Ok(())
     }
 
     fn gate(&self, stream: Stream) -> Option<BorrowedFd<'_>> {

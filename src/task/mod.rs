@@ -23,7 +23,9 @@ mod pump;
 mod receipt;
 mod reconcile;
 mod record;
+mod redact;
 mod repository;
+mod secrets;
 mod store;
 mod tree;
 
@@ -38,11 +40,13 @@ pub use handback::{
 };
 pub use image::{ImageUsed, ImageWish};
 pub use live::{Executed, Execution, Live};
-pub use options::{degradable, read_profile, variable};
+pub use options::{Variable, degradable, given_variable, read_profile, variable};
 pub use pipeline::{Watcher, explain, run};
 pub use processes::TaskProcess;
 pub use pump::{Console, Left};
 pub use receipt::Receipt;
 pub use reconcile::{Leak, leaks, reap};
 pub use record::{Record, Status, Summary};
+pub use redact::Redactor;
+pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
 pub use store::Store;

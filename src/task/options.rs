@@ -2,6 +2,7 @@
 
 use super::definition::Definition;
 use super::image::ImageWish;
+use super::secrets::{Secret, Wish};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{LimitName, Limits};
@@ -19,6 +20,7 @@ struct Profile {
     image: Option<String>,
     limits: BTreeMap<String, toml::Value>,
     env: BTreeMap<String, String>,
+    secrets: BTreeMap<String, Wish>,
     allow_degraded: Vec<String>,
     grace: Option<String>,
     exit_codes: ExitCodes,
@@ -68,6 +70,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
             return Err(wrong(format!("`env.{}` is no variable", name.escape_debug())));
         }
         definition.environment.push((name.into(), value.into()));
+    }
+    for (name, wish) in profile.secrets {
+        definition.secrets.push(wish.into_secret(&name)?);
     }
     for name in &profile.allow_degraded {
         definition.may_degrade.push(degradable(name)?);
@@ -146,22 +151,43 @@ pub fn degradable(name: &str) -> Result<String> {
         .hint(format!("these may: {}", all.join(", "))))
 }
 
+/// A variable of the command line, by how it is given.
+pub enum Variable {
+    /// `NAME=VALUE`
+    Set(OsString, OsString),
+    /// `NAME`: the caller's own value, which is a secret.
+    Passed(Secret),
+}
+
 /// `NAME=VALUE`, or `NAME` for the caller's own value.
 pub fn variable(text: &OsStr) -> Result<(OsString, OsString)> {
+    match given_variable(text)? {
+        Variable::Set(name, value) => Ok((name, value)),
+        Variable::Passed(secret) => {
+            let name = OsString::from(secret.name);
+            let value = std::env::var_os(&name).unwrap_or_default();
+            Ok((name, value))
+        }
+    }
+}
+
+/// The same for a task, where the caller's own value is hidden in all output.
+pub fn given_variable(text: &OsStr) -> Result<Variable> {
     let bytes = text.as_bytes();
     let (name, value) = match bytes.iter().position(|&byte| byte == b'=') {
         Some(at) => (OsStr::from_bytes(&bytes[..at]), Some(OsStr::from_bytes(&bytes[at + 1..]).to_owned())),
-        None => (text, std::env::var_os(text)),
+        None => (text, None),
     };
     if name.is_empty() {
         return Err(Error::new(Kind::Usage, format!("`{}` has no name", text.to_string_lossy()))
             .hint("give it like `-e NAME=VALUE`"));
     }
-    let value = value.ok_or_else(|| {
-        Error::new(Kind::Usage, format!("the variable `{}` is not set", name.to_string_lossy()))
-            .hint("set it, or give the value: -e NAME=VALUE")
-    })?;
-    Ok((name.to_owned(), value))
+    match value {
+        Some(value) => Ok(Variable::Set(name.to_owned(), value)),
+        None if std::env::var_os(name).is_some() => Ok(Variable::Passed(Secret::of_caller(&name.to_owned())?)),
+        None => Err(Error::new(Kind::Usage, format!("the variable `{}` is not set", name.to_string_lossy()))
+            .hint("set it, or give the value: -e NAME=VALUE")),
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
 use super::handback;
 use super::image::{self, Opened};
-use super::log::Log;
+use super::log::{Log, Manner};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
 use super::repository;
+use super::secrets::Held;
 use super::store::{Store, new_id};
 use crate::error::{Error, Result, Step};
 use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace};
@@ -42,30 +43,33 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
+    let mut held = Held::read(&definition.secrets)?;
     sandbox::begin_disk(&definition.limits, &store.templates());
     super::reconcile::reap(store)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
-    let record = Record::new(&id, definition, image.as_ref());
+    let record = Record::new(&id, definition, image.as_ref(), &held);
     record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
     let mut control = Control::open(&directory)?;
     watcher.began(&id);
     Writer::create(&directory, &id)?.put("state", json!({ "state": "preparing" }))?;
     super::forward::start(store, &id, &definition.events)?;
+    held.listen(&directory);
     let mut attempt = Attempt {
         store,
         definition,
         image: image.as_ref(),
         id: &id,
         course: Course::default(),
+        held: &mut held,
         control: &mut control,
         progress,
         writer: None,
     };
     let report = attempt.carry_out(watcher);
-    let writer = attempt.writer.take();
-    let receipt = Receipt::new(&record, report, attempt.course);
+    let (writer, course) = (attempt.writer.take(), attempt.course);
+    let receipt = Receipt::new(&record, report, course, &held);
     tell_end(writer, &directory, &receipt)?;
     drop(control);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
@@ -139,6 +143,7 @@ struct Attempt<'run> {
     id: &'run str,
     course: Course,
     control: &'run mut Control,
+    held: &'run mut Held,
     progress: Option<Progress>,
     /// The writer of events, when the sandbox has ended.
     writer: Option<Writer>,
@@ -151,7 +156,9 @@ impl Attempt<'_> {
             Ok(workspace) => workspace,
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
-        let options = options(self.definition, self.image, workspace);
+        let mut options = options(self.definition, self.image, workspace);
+        options.secrets = self.held.files();
+        options.environment.extend(self.held.variables());
         self.timed("run", |attempt| attempt.run(&options, watcher))
             .unwrap_or_else(|error| stopped(Outcome::StartFailed, error))
     }
@@ -173,7 +180,8 @@ impl Attempt<'_> {
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
         let (forward_input, open_input) = (watcher.forward_input(), watcher.open_input());
-        let mut log = Log::create(&directory, self.id, self.definition.stream_json, watcher)?;
+        let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
+        let mut log = Log::create(&directory, self.id, manner, watcher, self.held)?;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
             Workspace::Empty => None,

@@ -2,6 +2,8 @@
 
 use super::handback::Handback;
 use super::record::{Record, now};
+use super::redact::Redactor;
+use super::secrets::{Held, SecretUse};
 use crate::error::Error;
 use crate::sandbox::{LimitHit, Limits, Outcome, Report, Usage};
 use serde::{Deserialize, Serialize};
@@ -47,6 +49,12 @@ pub struct Receipt {
     pub image: Option<super::image::ImageUsed>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
+    /// The secrets that were in force, without their values.
+    #[serde(default)]
+    pub secrets: Vec<SecretUse>,
+    /// How often something was hidden in what came out.
+    #[serde(default)]
+    pub redactions: u64,
     /// What changed in the workspace; missing if the task never came so far.
     #[serde(default)]
     pub changes: Option<Handback>,
@@ -87,6 +95,18 @@ pub(super) struct Course {
     pub steps: Vec<Timing>,
 }
 
+impl Failure {
+    /// The same with every secret hidden: an error may quote what a program said.
+    fn redacted(error: &Error, redactor: &Redactor) -> Failure {
+        let failure = Failure::from(error);
+        Failure {
+            message: redactor.text(&failure.message),
+            hint: failure.hint.map(|hint| redactor.text(&hint)),
+            ..failure
+        }
+    }
+}
+
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Failure {
         Failure {
@@ -98,7 +118,8 @@ impl From<&Error> for Failure {
 }
 
 impl Receipt {
-    pub(super) fn new(record: &Record, report: Report, course: Course) -> Receipt {
+    pub(super) fn new(record: &Record, report: Report, course: Course, held: &Held) -> Receipt {
+        let error = report.error.as_ref().map(|error| Failure::redacted(error, held.redactor()));
         Receipt {
             schema: super::record::SCHEMA,
             id: record.id.clone(),
@@ -108,7 +129,7 @@ impl Receipt {
             command: record.command.clone(),
             retryable: report.outcome.retryable() || report.error.as_ref().is_some_and(Error::retryable),
             exit_status: report.exit_status(),
-            error: report.error.as_ref().map(Failure::from),
+            error,
             outcome: report.outcome,
             backend: "native".to_owned(),
             guarantee: report.guarantee,
@@ -118,6 +139,8 @@ impl Receipt {
             usage: report.usage,
             image: record.image.clone(),
             commit_in: course.commit_in,
+            secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },
+            redactions: held.redactor().count(),
             changes: course.changes,
             steps: course.steps,
             cleanup: report.cleanup,

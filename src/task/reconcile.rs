@@ -5,6 +5,7 @@
 
 use super::receipt::{Course, Receipt};
 use super::record;
+use super::secrets::Held;
 use super::store::Store;
 use crate::error::Result;
 use crate::files::{Attempt, Lock};
@@ -77,7 +78,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
         degraded: Vec::new(),
         cleanup,
     };
-    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default()))
+    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default(), &Held::none()))
 }
 
 /// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.

@@ -4,6 +4,7 @@
 use super::definition::{Definition, WorkspaceSource};
 use super::image::{ImageUsed, Opened};
 use super::receipt::Receipt;
+use super::secrets::{Held, SecretUse};
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
@@ -30,6 +31,9 @@ pub struct Record {
     pub command: Vec<String>,
     /// Names of the variables that were set; never their values.
     pub environment_names: Vec<String>,
+    /// The secrets, without their values.
+    #[serde(default)]
+    pub secrets: Vec<SecretUse>,
     /// Where the workspace came from.
     pub workspace: WorkspaceSource,
     /// The root file system, if not the host's own folders.
@@ -44,14 +48,16 @@ pub struct Record {
 }
 
 impl Record {
-    pub(super) fn new(id: &str, definition: &Definition, image: Option<&Opened>) -> Record {
-        let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+    pub(super) fn new(id: &str, definition: &Definition, image: Option<&Opened>, held: &Held) -> Record {
+        // A value that the caller wrote into the command all the same is hidden at least here.
+        let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());
         Record {
             schema: SCHEMA,
             id: id.to_owned(),
             created: now(),
             command: image.map_or(&definition.command, |image| &image.command).iter().map(text).collect(),
             environment_names: definition.environment.iter().map(|(name, _)| text(name)).collect(),
+            secrets: held.told(),
             workspace: definition.workspace.clone(),
             rootfs: definition.rootfs.clone(),
             image: image.map(|image| image.used.clone()),

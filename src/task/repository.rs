@@ -3,8 +3,9 @@
 //! A repository is hostile input. git never reads it on the host: a courier sandbox without network sees it read-only, resolves the reference,
 //! and clones it with hooks, submodules and unusual protocols off. What comes out is copied by descriptors.
 
-use super::log::Log;
+use super::log::{Log, Manner};
 use super::pipeline::{Watcher, place};
+use super::secrets::Held;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
@@ -150,7 +151,8 @@ impl Courier<'_> {
         let mut output = Captured::default();
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
         let collect = collect.unwrap_or(&mut nothing);
-        let mut log = Log::create(&self.store.task(self.id), self.id, false, &mut output)?;
+        let mut held = Held::none();
+        let mut log = Log::create(&self.store.task(self.id), self.id, Manner::default(), &mut output, &mut held)?;
         let mut courier_place = place(self.store, self.id);
         courier_place.id = format!("{}-git", self.id);
         let report = sandbox::run(

@@ -14,6 +14,7 @@ mod limits;
 mod live;
 mod manage;
 mod refusals;
+mod secrets;
 mod streams;
 mod support;
 mod terminal;

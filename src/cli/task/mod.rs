@@ -10,6 +10,7 @@ mod image;
 mod list;
 mod logs;
 mod remove;
+mod revoke;
 mod run;
 mod show;
 mod stats;
@@ -33,6 +34,7 @@ pub(super) struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and it is used at once")]
 enum Verb {
     Run(Box<run::Arguments>),
     #[command(visible_alias = "list")]
@@ -52,6 +54,7 @@ enum Verb {
     Top(stats::TopArguments),
     Diff(diff::Arguments),
     Apply(apply::Arguments),
+    Revoke(revoke::Arguments),
     Rm(remove::Arguments),
 }
 
@@ -103,6 +106,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Top(arguments) => stats::top(&store, &arguments),
         Verb::Diff(arguments) => diff::main(&store, &arguments),
         Verb::Apply(arguments) => apply::main(&store, &arguments),
+        Verb::Revoke(arguments) => revoke::main(&store, &arguments),
         Verb::Rm(arguments) => remove::main(&store, &arguments),
     }
 }

@@ -4,7 +4,7 @@ use super::image::Pull;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::{LimitName, Limits};
-use brig::task::{Definition, Receipt, Store, Watcher, WorkspaceSource};
+use brig::task::{Definition, Receipt, Secret, Store, Variable, Watcher, WorkspaceSource};
 use clap::{ArgMatches, Args, FromArgMatches};
 use rustix::termios::isatty;
 use std::ffi::OsString;
@@ -22,6 +22,7 @@ Examples:
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --image debian:12 --dir . -- make test
+  brig task run --secret TOKEN=env:GH_TOKEN --dir . -- sh -c 'login < /run/secrets/TOKEN'
   brig task run --explain --dir .                 what would be in force; runs nothing
   brig task run --json --dir . -- make | jq .outcome
   id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
@@ -50,9 +51,12 @@ pub(super) struct Arguments {
     /// Read limits and settings from a TOML file; flags go before it
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Set a variable, or pass on the caller's own
+    /// Set a variable, or pass on the caller's own, which is then hidden in all output
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     environment: Vec<OsString>,
+    /// Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND
+    #[arg(long = "secret", value_name = "NAME=SOURCE")]
+    secrets: Vec<String>,
     #[command(flatten)]
     limits: LimitFlags,
     /// How long the command may take to end when it is asked to [default: 10s]
@@ -199,7 +203,13 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         _ => WorkspaceSource::Empty,
     };
     for variable in &arguments.environment {
-        definition.environment.push(brig::task::variable(variable)?);
+        match brig::task::given_variable(variable)? {
+            Variable::Set(name, value) => definition.environment.push((name, value)),
+            Variable::Passed(secret) => definition.secrets.push(secret),
+        }
+    }
+    for secret in &arguments.secrets {
+        definition.secrets.push(Secret::parse(secret)?);
     }
     if let Some(rootfs) = arguments.rootfs {
         definition.rootfs = Some(absolute(&rootfs)?);

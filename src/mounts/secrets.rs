@@ -1,0 +1,47 @@
+//! Secrets as files: a memory file system that is read-only inside, and that the supervisor can write from outside.
+
+use super::apply::{attach, clone_tree, own, restrict, tmpfs};
+use super::plan::Ids;
+use super::resolve;
+use crate::error::{Context, Kind, Result, Step as _};
+use crate::spec::root::{Attributes, Hidden};
+use crate::sys::mount as bits;
+use rustix::fs::{Mode, OFlags, openat};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Room for values that are replaced by longer ones.
+const ROOM: u64 = 1 << 20;
+/// A new file is there beside the old one for a moment; and the directory itself.
+const MORE_INODES: u64 = 16;
+/// Nothing runs from there, and nothing is written through this view.
+const SHOWN: Attributes = Attributes(bits::NOSUID | bits::NODEV | bits::NOEXEC | bits::RDONLY);
+
+/// Makes the files and shows them at `at` of the root. Returns the directory, writable.
+pub(super) fn make(
+    stage: BorrowedFd<'_>,
+    root: BorrowedFd<'_>,
+    at: &Path,
+    files: &[(String, Hidden)],
+    user: Ids,
+) -> Result<OwnedFd> {
+    let step = || "make the files of the secrets";
+    let bytes = files.iter().map(|(_, value)| value.0.len() as u64 * 2).sum::<u64>() + ROOM;
+    let writable = tmpfs(bytes, files.len() as u64 * 2 + MORE_INODES, 0o700, user, Attributes::KERNEL)?;
+    // A tree can be copied only from where it is attached (before Linux 6.15), so it gets a name on the stage, which nobody inside sees.
+    let place = resolve::directory(stage, Path::new("/secrets"), 0o700)?.0;
+    attach(&writable, place.as_fd()).doing(step)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(&writable, ".", flags, Mode::empty()).failing(Kind::Mount, step)?;
+    for (name, value) in files {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&directory, name.as_str(), flags, Mode::from_raw_mode(0o400)).failing(Kind::Mount, step)?;
+        own(file.as_fd(), "", user)?;
+        std::fs::File::from(file).write_all(&value.0).failing(Kind::Mount, step)?;
+    }
+    let shown = clone_tree(stage, Path::new("secrets"))?;
+    restrict(&shown, SHOWN)?;
+    attach(&shown, resolve::directory(root, at, 0o755)?.0.as_fd()).doing(step)?;
+    Ok(directory)
+}

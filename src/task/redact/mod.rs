@@ -1,0 +1,165 @@
+//! The one redactor: what every log, terminal, event, envelope and text artifact passes before anybody can read it.
+//!
+//! In: the values of the secrets in force ([`Patterns::add`]) and the shapes of tokens that everybody knows (`shapes`). Out: the same
+//! bytes, where a secret stood a word in square brackets. [`Stream`] holds back no more than what may still become a secret, so that it
+//! does not matter how the bytes are cut, and a line without a candidate is never late.
+//! Order of the work on a byte: a filter of three-byte beginnings (`filter`), then the exact comparison (`needles`, `shapes`).
+//! Not here: defence against an agent that hides what it says. Whoever has a secret can write it in a way that nobody recognises; what
+//! it may reach with it is the business of the egress rules.
+
+mod filter;
+mod needles;
+mod shapes;
+mod stream;
+
+#[cfg(test)]
+mod tests;
+
+pub use stream::Redactor;
+pub(super) use stream::Stream;
+
+use filter::Filter;
+use needles::{Compared, Needle};
+use shapes::{SHAPES, Seen, Swallow};
+
+/// What is looked for: every value in every form, and the shapes.
+#[derive(Clone)]
+pub(super) struct Patterns {
+    needles: Vec<Needle>,
+    names: Vec<String>,
+    filter: Filter,
+}
+
+/// Who a three-byte beginning may belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Candidate {
+    Needle(usize),
+    Shape(usize),
+}
+
+/// What is at a place of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing.
+    No,
+    /// Perhaps something, once more has come. What is before `hold` may go already.
+    Wait { hold: usize },
+    /// Something to hide, from here to there; with `swallow` what follows belongs to it too.
+    Hide { from: usize, to: usize, label: Label, swallow: Option<Swallow> },
+}
+
+/// What stands in for what was hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Label {
+    Secret(usize),
+    Shape(&'static str),
+}
+
+/// The least length of a value that is looked for: shorter ones are in every text.
+pub(super) const SHORTEST: usize = 6;
+
+impl Patterns {
+    /// The shapes alone.
+    pub(super) fn new() -> Patterns {
+        let mut patterns = Patterns { needles: Vec::new(), names: Vec::new(), filter: Filter::new() };
+        patterns.index();
+        patterns
+    }
+
+    /// Looks for this value too, in every form. Says whether it does: what is shorter than [`SHORTEST`] is in every text.
+    pub(super) fn add(&mut self, name: &str, value: &[u8]) -> bool {
+        let name_index = self.names.iter().position(|each| each == name).unwrap_or(self.names.len());
+        let forms = needles::forms(value, name_index);
+        if forms.is_empty() {
+            return false;
+        }
+        if name_index == self.names.len() {
+            self.names.push(name.to_owned());
+        }
+        for form in forms {
+            if !self.needles.iter().any(|each| each.same_as(&form)) {
+                self.needles.push(form);
+            }
+        }
+        self.index();
+        true
+    }
+
+    fn index(&mut self) {
+        let needles = self.needles.iter().enumerate().map(|(index, each)| (each.beginning(), Candidate::Needle(index)));
+        let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.beginning(), Candidate::Shape(index)));
+        self.filter = Filter::of(needles.chain(shapes));
+    }
+
+    /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes.
+    fn look(&self, text: &[u8], at: usize, whole: bool) -> Verdict {
+        let mut found = Verdict::No;
+        for candidate in self.filter.candidates(text, at) {
+            let seen = match candidate {
+                Candidate::Needle(index) => match self.needles[index].compare(&text[at..]) {
+                    Compared::No => Verdict::No,
+                    Compared::Begun => Verdict::Wait { hold: at },
+                    Compared::Whole(length) => Verdict::Hide {
+                        from: at,
+                        to: at + length,
+                        label: Label::Secret(self.needles[index].name()),
+                        swallow: None,
+                    },
+                },
+                Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole) {
+                    Seen::No => Verdict::No,
+                    Seen::Begun { hold } => Verdict::Wait { hold: at + hold },
+                    Seen::Whole { from, to, swallow } => {
+                        Verdict::Hide { from: at + from, to: at + to, label: Label::Shape(SHAPES[index].name), swallow }
+                    }
+                },
+            };
+            found = wider(found, seen, whole);
+        }
+        found
+    }
+
+    fn label(&self, label: Label) -> &str {
+        match label {
+            Label::Secret(index) => &self.names[index],
+            Label::Shape(name) => name,
+        }
+    }
+
+    /// A whole text with everything hidden, and how often something was.
+    pub(super) fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
+        let mut stream = Stream::default();
+        let mut out = Vec::with_capacity(text.len());
+        stream.push(self, text, &mut out);
+        stream.finish(self, &mut out);
+        (out, stream.count)
+    }
+
+    /// The same for words of ours that may quote a text.
+    pub(super) fn redact_text(&self, text: &str) -> (String, u64) {
+        let (bytes, count) = self.redact(text.as_bytes());
+        (String::from_utf8_lossy(&bytes).into_owned(), count)
+    }
+}
+
+/// The one of two verdicts on a place that hides more; waiting comes before both, because it may hide more still.
+fn wider(one: Verdict, other: Verdict, whole: bool) -> Verdict {
+    match (one, other) {
+        (Verdict::Wait { .. }, other) if whole => other,
+        (one, Verdict::Wait { .. }) if whole => one,
+        (Verdict::Wait { hold: one }, Verdict::Wait { hold: other }) => Verdict::Wait { hold: one.min(other) },
+        (wait @ Verdict::Wait { .. }, Verdict::No) | (Verdict::No, wait @ Verdict::Wait { .. }) => wait,
+        (Verdict::Wait { hold }, Verdict::Hide { from, .. }) | (Verdict::Hide { from, .. }, Verdict::Wait { hold }) => {
+            Verdict::Wait { hold: hold.min(from) }
+        }
+        (Verdict::No, other) => other,
+        (one, Verdict::No) => one,
+        (one @ Verdict::Hide { .. }, other @ Verdict::Hide { .. }) => {
+            let reach = |verdict: &Verdict| match verdict {
+                Verdict::Hide { from, to, swallow, .. } => (swallow.is_some(), *to, usize::MAX - from),
+                _ => (false, 0, 0),
+            };
+            if reach(&other) > reach(&one) { other } else { one }
+        }
+    }
+}

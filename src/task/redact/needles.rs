@@ -1,0 +1,165 @@
+//! A secret's value in every form in which programs write values: as it is, base64, hex, URL- and JSON-escaped.
+
+use super::SHORTEST;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
+/// One form of one value.
+#[derive(Clone)]
+pub(super) struct Needle {
+    bytes: Box<[u8]>,
+    name: usize,
+    /// Whether programs break lines within it, as base64(1) does.
+    wraps: bool,
+}
+
+/// What comparing with a text says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compared {
+    No,
+    /// The text ends within it.
+    Begun,
+    /// It is there, this long in the text.
+    Whole(usize),
+}
+
+/// A line break this early in a wrapped form would hold back every line that ends in its first letters; the form without them finds it.
+const BEFORE_BREAK: usize = 4;
+/// A line of a value of several lines, such as a key, is looked for by itself from this length on.
+const LINE: usize = 16;
+
+impl Needle {
+    /// Its first three bytes; every needle has as many as [`SHORTEST`].
+    pub(super) fn beginning(&self) -> [u8; 3] {
+        [self.bytes[0], self.bytes[1], self.bytes[2]]
+    }
+
+    /// The number of the value's name.
+    pub(super) fn name(&self) -> usize {
+        self.name
+    }
+
+    pub(super) fn same_as(&self, other: &Needle) -> bool {
+        self.bytes == other.bytes && self.wraps == other.wraps
+    }
+
+    /// Whether the text begins with it, seen over line breaks: a terminal writes `\r\n` for `\n`.
+    pub(super) fn compare(&self, text: &[u8]) -> Compared {
+        if text.starts_with(&self.bytes) {
+            return Compared::Whole(self.bytes.len());
+        }
+        let mut at = 0;
+        for (index, &wanted) in self.bytes.iter().enumerate() {
+            loop {
+                match text.get(at) {
+                    None => return Compared::Begun,
+                    Some(&byte) if byte == wanted => break,
+                    Some(b'\r') if wanted == b'\n' => at += 1,
+                    Some(b'\r' | b'\n') if self.wraps && index >= BEFORE_BREAK => at += 1,
+                    Some(_) => return Compared::No,
+                }
+            }
+            at += 1;
+        }
+        Compared::Whole(at)
+    }
+}
+
+/// Every form of a value, each once; none of a value that is too short.
+pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
+    let mut all: Vec<(Vec<u8>, bool)> = Vec::new();
+    let trimmed = value.trim_ascii();
+    if trimmed.len() < SHORTEST {
+        return Vec::new();
+    }
+    let mut wholes = vec![trimmed];
+    if trimmed.contains(&b'\n') {
+        wholes.extend(trimmed.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| line.len() >= LINE));
+    }
+    for whole in wholes {
+        all.push((whole.to_vec(), false));
+        all.extend(in_base64(whole).into_iter().map(|form| (form, true)));
+        all.extend(in_hex(whole).into_iter().map(|form| (form, true)));
+        all.extend(in_urls(whole).into_iter().chain(in_json(whole)).map(|form| (form, false)));
+    }
+    let mut needles: Vec<Needle> = Vec::new();
+    for (bytes, wraps) in all {
+        let shifted = wraps.then(|| bytes[BEFORE_BREAK - 1..].to_vec());
+        for bytes in [Some(bytes), shifted].into_iter().flatten() {
+            let needle = Needle { bytes: bytes.into(), name, wraps };
+            if needle.bytes.len() >= SHORTEST && !needles.iter().any(|each| each.bytes == needle.bytes) {
+                needles.push(needle);
+            }
+        }
+    }
+    needles
+}
+
+/// The letters that do not depend on what stands before and after, for each of the three places at which a value can begin (RFC 4648).
+fn in_base64(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut forms = Vec::new();
+    for before in 0..3 {
+        let padded = [&vec![0; before], value].concat();
+        let first = (before * 8).div_ceil(6);
+        let end = padded.len() * 8 / 6;
+        for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
+            forms.push(engine.encode(&padded).as_bytes()[first..end].to_vec());
+        }
+    }
+    forms
+}
+
+fn in_hex(value: &[u8]) -> [Vec<u8>; 2] {
+    let hex = |upper: bool| {
+        value
+            .iter()
+            .flat_map(|byte| if upper { format!("{byte:02X}") } else { format!("{byte:02x}") }.into_bytes())
+            .collect()
+    };
+    [hex(false), hex(true)]
+}
+
+/// What stays as it is in URLs: by RFC 3986, JavaScript's encodeURIComponent, Python's quote, JavaScript's encodeURI.
+const KEPT: [&[u8]; 4] = [b"-._~", b"-._~!'()*", b"-._~/", b"-._~!'()*;/?:@&=+$,#"];
+
+fn in_urls(value: &[u8]) -> Vec<Vec<u8>> {
+    let mut forms = Vec::new();
+    for kept in KEPT {
+        for upper in [true, false] {
+            for space in [&b"%20"[..], b"+"] {
+                let escape = |&byte: &u8| match byte {
+                    b' ' => space.to_vec(),
+                    _ if byte.is_ascii_alphanumeric() || kept.contains(&byte) => vec![byte],
+                    _ if upper => format!("%{byte:02X}").into_bytes(),
+                    _ => format!("%{byte:02x}").into_bytes(),
+                };
+                forms.push(value.iter().flat_map(escape).collect());
+            }
+        }
+    }
+    forms
+}
+
+/// As serde and JavaScript write it, with slashes escaped (PHP), in ASCII (Python), and safe for HTML (Go).
+fn in_json(value: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
+    let Ok(quoted) = serde_json::to_string(text) else { return Vec::new() };
+    let plain = quoted[1..quoted.len() - 1].to_owned();
+    let ascii = |text: &str, also: &[char]| -> String {
+        let escape = |character: char| {
+            if character.is_ascii() && !also.contains(&character) {
+                return character.to_string();
+            }
+            character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        };
+        text.chars().map(escape).collect()
+    };
+    let html: String = plain
+        .chars()
+        .map(|each| if "<>&".contains(each) { format!("\\u{:04x}", u32::from(each)) } else { each.to_string() })
+        .collect();
+    let forms = [plain.replace('/', "\\/"), ascii(&plain, &[]), ascii(&plain, &['<', '>', '&']), html, plain];
+    // A text in a text, as in a log of JSON lines that quotes an answer.
+    let twice = forms.clone().map(|form| form.replace('\\', "\\\\").replace('"', "\\\""));
+    forms.into_iter().chain(twice).map(String::into_bytes).collect()
+}

@@ -1,0 +1,314 @@
+//! Tokens that are known by their shape, whoever they belong to. One row each; the forms are those that the issuers document.
+
+/// One shape: how it begins, and what must follow.
+pub(super) struct Shape {
+    /// The word for it.
+    pub name: &'static str,
+    /// How it begins; three bytes at the least.
+    prefix: &'static [u8],
+    /// What must follow.
+    rest: Rest,
+    /// Looks at a text that has passed the filter; the flag says that nothing more comes.
+    pub look: fn(&Shape, &[u8], bool) -> Seen,
+}
+
+/// What follows the beginning of a token.
+#[derive(Clone, Copy)]
+struct Rest {
+    letters: fn(u8) -> bool,
+    least: usize,
+}
+
+/// What looking says; places are from the beginning of the shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    No,
+    /// More must come; what is before `hold` may be seen in any case.
+    Begun {
+        hold: usize,
+    },
+    /// To be hidden, and with `swallow` what follows.
+    Whole {
+        from: usize,
+        to: usize,
+        swallow: Option<Swallow>,
+    },
+}
+
+/// What follows a hidden place and belongs to it, to be dropped as it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Swallow {
+    /// All of these letters.
+    Letters(Letters),
+    /// All up to the line that ends a key, and no more than this.
+    Key { left: usize, last: Vec<u8> },
+}
+
+/// A set of letters, comparable where a function is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Letters {
+    Word,
+    Dashed,
+}
+
+impl Swallow {
+    /// How many of these bytes belong to it.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
+        match self {
+            Swallow::Letters(letters) => {
+                let letters = match letters {
+                    Letters::Word => word,
+                    Letters::Dashed => dashed,
+                };
+                bytes.iter().position(|&byte| !letters(byte)).unwrap_or(bytes.len())
+            }
+            Swallow::Key { left, last } => {
+                // The end may be cut anywhere: what was seen last is looked at again.
+                let before = last.len();
+                let seen = [last.as_slice(), &bytes[..bytes.len().min(*left)]].concat();
+                if let Some(end) = seen.windows(KEY_END.len()).position(|each| each == KEY_END) {
+                    *left = 0; // what follows is seen again, also if it comes later
+                    last.clear();
+                    return (end + KEY_END.len()).saturating_sub(before);
+                }
+                let taken = bytes.len().min(*left);
+                *left -= taken;
+                *last = seen[seen.len().saturating_sub(KEY_END.len() - 1)..].to_vec();
+                taken
+            }
+        }
+    }
+}
+
+fn word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn dashed(byte: u8) -> bool {
+    word(byte) || byte == b'-'
+}
+
+fn capital(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte.is_ascii_digit()
+}
+
+const fn token(name: &'static str, prefix: &'static [u8], letters: fn(u8) -> bool, least: usize) -> Shape {
+    Shape { name, prefix, rest: Rest { letters, least }, look: token_at }
+}
+
+const fn special(name: &'static str, prefix: &'static [u8], look: fn(&Shape, &[u8], bool) -> Seen) -> Shape {
+    Shape { name, prefix, rest: Rest { letters: dashed, least: 0 }, look }
+}
+
+/// Every shape. A beginning alone is in many texts; with so many letters after it, it is in tokens.
+pub(super) const SHAPES: &[Shape] = &[
+    token("github-token", b"ghp_", word, 36),
+    token("github-token", b"gho_", word, 36),
+    token("github-token", b"ghu_", word, 36),
+    token("github-token", b"ghs_", word, 36),
+    token("github-token", b"ghr_", word, 36),
+    token("github-token", b"github_pat_", word, 40),
+    token("gitlab-token", b"glpat-", dashed, 20),
+    token("gitlab-token", b"gldt-", dashed, 20),
+    token("gitlab-token", b"glrt-", dashed, 20),
+    token("gitlab-token", b"glptt-", dashed, 20),
+    token("gitlab-token", b"glcbt-", dashed, 20),
+    token("gitlab-token", b"glsoat-", dashed, 20),
+    token("anthropic-key", b"sk-ant-", dashed, 20),
+    token("openai-key", b"sk-proj-", dashed, 20),
+    token("openai-key", b"sk-svcacct-", dashed, 20),
+    token("openai-key", b"sk-admin-", dashed, 20),
+    special("openai-key", b"sk-", old_openai_at),
+    special("aws-key-id", b"AKIA", aws_at),
+    special("aws-key-id", b"ASIA", aws_at),
+    special("aws-secret-key", b"aws_secret_access_key", aws_secret_at),
+    special("aws-secret-key", b"AWS_SECRET_ACCESS_KEY", aws_secret_at),
+    token("slack-token", b"xoxb-", dashed, 10),
+    token("slack-token", b"xoxp-", dashed, 10),
+    token("slack-token", b"xoxa-", dashed, 10),
+    token("slack-token", b"xoxr-", dashed, 10),
+    token("slack-token", b"xoxs-", dashed, 10),
+    token("slack-token", b"xoxe-", dashed, 10),
+    token("slack-token", b"xapp-", dashed, 10),
+    token("npm-token", b"npm_", word, 36),
+    token("pypi-token", b"pypi-", dashed, 50),
+    special("jwt", b"eyJ", jwt_at),
+    special("private-key", b"-----BEGIN ", key_at),
+    special("url-password", b"://", url_at),
+];
+
+impl Shape {
+    /// Its first three bytes.
+    pub(super) fn beginning(&self) -> [u8; 3] {
+        [self.prefix[0], self.prefix[1], self.prefix[2]]
+    }
+
+    /// What follows the prefix, or what there is to say without it.
+    fn after<'text>(&self, text: &'text [u8]) -> Result<&'text [u8], Seen> {
+        match text.strip_prefix(self.prefix) {
+            Some(rest) => Ok(rest),
+            None if self.prefix.starts_with(text) => Err(Seen::Begun { hold: 0 }),
+            None => Err(Seen::No),
+        }
+    }
+}
+
+fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
+    text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
+}
+
+fn token_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    let length = run(rest, shape.rest.letters);
+    let ends = length < rest.len();
+    if length < shape.rest.least {
+        return if ends { Seen::No } else { Seen::Begun { hold: 0 } };
+    }
+    let letters = if (shape.rest.letters)(b'-') { Letters::Dashed } else { Letters::Word };
+    let swallow = (!ends).then_some(Swallow::Letters(letters));
+    Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow }
+}
+
+/// Keys of the old kind have a fixed word in their middle; without it `sk-` is the end of `task-`.
+fn old_openai_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    const MIDDLE: &[u8] = b"T3BlbkFJ";
+    const LONGEST: usize = 200;
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    let length = run(rest, dashed);
+    if rest[..length].windows(MIDDLE.len()).any(|each| each == MIDDLE) {
+        let swallow = (length == rest.len()).then_some(Swallow::Letters(Letters::Dashed));
+        return Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow };
+    }
+    if length == rest.len() && length < LONGEST { Seen::Begun { hold: 0 } } else { Seen::No }
+}
+
+/// Four letters and sixteen more.
+fn aws_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    const LENGTH: usize = 16;
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    match run(rest, capital) {
+        LENGTH.. => Seen::Whole { from: 0, to: shape.prefix.len() + LENGTH, swallow: None },
+        less if less == rest.len() => Seen::Begun { hold: 0 },
+        _ => Seen::No,
+    }
+}
+
+/// Forty letters without a shape, known by the name before them.
+fn aws_secret_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    const LENGTH: usize = 40;
+    const MOST_BETWEEN: usize = 8;
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    let between = run(rest, |byte| b" \t=:\"'\\".contains(&byte));
+    let from = shape.prefix.len() + between;
+    if between == rest.len() && between <= MOST_BETWEEN {
+        return Seen::Begun { hold: from };
+    }
+    if between == 0 || between > MOST_BETWEEN {
+        return Seen::No;
+    }
+    let length = run(&rest[between..], |byte| byte.is_ascii_alphanumeric() || byte == b'/' || byte == b'+');
+    match length {
+        LENGTH.. => Seen::Whole { from, to: from + LENGTH, swallow: None },
+        less if between + less == rest.len() => Seen::Begun { hold: from },
+        _ => Seen::No,
+    }
+}
+
+/// Three parts with points between (RFC 7519); each but the signature is a JSON object or long enough to be one.
+fn jwt_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    const LEAST: usize = 8;
+    const LONGEST: usize = 16 << 10;
+    if let Err(seen) = shape.after(text) {
+        return seen;
+    }
+    let unsure = |length: usize| if length < LONGEST { Seen::Begun { hold: 0 } } else { Seen::No };
+    let mut at = 0;
+    for _ in 0..2 {
+        let length = run(&text[at..], dashed);
+        at += length;
+        match text.get(at) {
+            None => return unsure(at),
+            Some(b'.') if length >= LEAST => at += 1,
+            Some(_) => return Seen::No,
+        }
+    }
+    let to = at + run(&text[at..], dashed);
+    Seen::Whole { from: 0, to, swallow: (to == text.len()).then_some(Swallow::Letters(Letters::Dashed)) }
+}
+
+/// No key is longer; what comes after so much is shown again.
+const LONGEST_KEY: usize = 64 << 10;
+const KEY_END: &[u8] = b"-----END";
+
+/// From the line `-----BEGIN … PRIVATE KEY…-----` to its end (RFC 7468); also within JSON, where lines are not lines.
+fn key_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+    const LONGEST_LABEL: usize = 64;
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    let label = run(rest, |byte| capital(byte) || byte == b' ');
+    if label > LONGEST_LABEL {
+        return Seen::No;
+    }
+    let dashes = run(&rest[label..], |byte| byte == b'-');
+    if label + dashes == rest.len() && dashes < 5 {
+        return Seen::Begun { hold: 0 };
+    }
+    let private = rest[..label].windows(11).any(|each| each == b"PRIVATE KEY");
+    if dashes != 5 || !private {
+        return Seen::No;
+    }
+    let from = shape.prefix.len() + label + dashes;
+    let mut swallow = Swallow::Key { left: LONGEST_KEY, last: Vec::new() };
+    let to = from + swallow.take(&text[from..]);
+    Seen::Whole { from, to, swallow: (to == text.len()).then_some(swallow) }
+}
+
+/// The password of `scheme://user:password@host` (RFC 3986, 3.2.1). The rest is seen.
+fn url_at(shape: &Shape, text: &[u8], whole: bool) -> Seen {
+    const LONGEST_USER: usize = 128;
+    const LONGEST_PASSWORD: usize = 512;
+    fn part(byte: u8) -> bool {
+        byte.is_ascii_graphic() && !b"/@:\"'`<>".contains(&byte)
+    }
+    /// A password should have its `@` escaped, and often has not: the last one ends it.
+    fn password(byte: u8) -> bool {
+        part(byte) || byte == b':' || byte == b'@'
+    }
+    let rest = match shape.after(text) {
+        Ok(rest) => rest,
+        Err(seen) => return seen,
+    };
+    let user = run(rest, part);
+    if user > LONGEST_USER {
+        return Seen::No;
+    }
+    match rest.get(user) {
+        None => return Seen::Begun { hold: text.len() },
+        Some(b':') => {}
+        Some(_) => return Seen::No,
+    }
+    let after = &rest[user + 1..];
+    let length = run(after, password);
+    let from = shape.prefix.len() + user + 1;
+    if length == after.len() && length <= LONGEST_PASSWORD && !whole {
+        return Seen::Begun { hold: from };
+    }
+    match after[..length].iter().rposition(|&byte| byte == b'@') {
+        Some(end) if end > 0 => Seen::Whole { from, to: from + end, swallow: None },
+        _ => Seen::No,
+    }
+}

@@ -1,0 +1,178 @@
+//! A stream on its way through the redactor, however it is cut.
+
+use super::shapes::Swallow;
+use super::{Patterns, Verdict};
+use serde_json::Value;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// One stream: what is held back of it, and how often something was hidden.
+#[derive(Clone, Debug, Default)]
+pub(in crate::task) struct Stream {
+    /// The end of what came, which may be the beginning of a secret.
+    held: Vec<u8>,
+    /// How much of `held` is out already, or hidden.
+    settled: usize,
+    /// Whether the last settled byte was hidden, so that what joins it needs no word of its own.
+    covered: bool,
+    /// What follows the last hidden place and belongs to it.
+    swallow: Option<Swallow>,
+    /// Whether one or two bytes that could begin something are let go: somebody types, and wants to see the letters.
+    interactive: bool,
+    /// How often something was hidden.
+    pub(super) count: u64,
+}
+
+impl Stream {
+    /// A stream at which somebody types, or not.
+    pub(in crate::task) fn new(interactive: bool) -> Stream {
+        Stream { interactive, ..Stream::default() }
+    }
+
+    /// Takes the next bytes and appends what may be seen.
+    pub(in crate::task) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut Vec<u8>) {
+        if self.held.is_empty() {
+            self.work(patterns, bytes, false, out);
+        } else {
+            let mut text = std::mem::take(&mut self.held);
+            text.extend_from_slice(bytes);
+            self.work(patterns, &text, false, out);
+        }
+    }
+
+    /// Nothing more comes: what was held back is no secret's beginning.
+    pub(in crate::task) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
+        let text = std::mem::take(&mut self.held);
+        self.work(patterns, &text, true, out);
+        self.swallow = None;
+    }
+
+    /// Puts out what of `text` may be seen and keeps its end in `held`. The first `settled` bytes of it are out already.
+    fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
+        let mut settled = std::mem::take(&mut self.settled);
+        if let Some(swallow) = self.swallow.take() {
+            settled = self.go_on(swallow, text, settled);
+        }
+        let mut at = 0;
+        let mut keep = None;
+        while let Some(place) = patterns.filter.next(text, at) {
+            at = place + 1;
+            match patterns.look(text, place, whole) {
+                Verdict::No => {}
+                Verdict::Wait { .. } if whole => {}
+                Verdict::Wait { hold } => {
+                    keep = Some((place, hold));
+                    break;
+                }
+                Verdict::Hide { from, to, label, swallow } => {
+                    if from > settled {
+                        out.extend_from_slice(&text[settled..from]);
+                        self.covered = false;
+                    }
+                    if to > settled {
+                        self.count += 1;
+                        // Of two secrets that overlap or touch, one word stands for both.
+                        if !std::mem::replace(&mut self.covered, true) {
+                            out.extend_from_slice(format!("[redacted:{}]", patterns.label(label)).as_bytes());
+                        }
+                    }
+                    settled = settled.max(to);
+                    if let Some(swallow) = swallow {
+                        settled = self.go_on(swallow, text, settled);
+                    }
+                }
+            }
+        }
+        let (place, hold) = keep.unwrap_or_else(|| {
+            let begun = if whole { 0 } else { patterns.filter.begun(text) };
+            let place = text.len() - begun;
+            (place, if self.interactive { text.len() } else { place })
+        });
+        if hold > settled {
+            out.extend_from_slice(&text[settled..hold]);
+            self.covered = false;
+            settled = hold;
+        }
+        self.settled = settled.saturating_sub(place);
+        self.held = text[place..].to_vec();
+    }
+
+    /// Hides what follows a hidden place and belongs to it; returns how far that goes.
+    fn go_on(&mut self, mut swallow: Swallow, text: &[u8], from: usize) -> usize {
+        let to = from + swallow.take(&text[from..]);
+        if to == text.len() {
+            self.swallow = Some(swallow);
+        }
+        to
+    }
+}
+
+/// Hides secrets in streams; several streams share what is looked for, which may grow while they run.
+#[derive(Clone)]
+pub struct Redactor {
+    patterns: Rc<RefCell<Patterns>>,
+    count: Rc<RefCell<u64>>,
+}
+
+impl Default for Redactor {
+    fn default() -> Redactor {
+        Redactor::new()
+    }
+}
+
+impl Redactor {
+    /// Looks for the shapes of well-known tokens only.
+    pub fn new() -> Redactor {
+        Redactor { patterns: Rc::new(RefCell::new(Patterns::new())), count: Rc::default() }
+    }
+
+    /// Looks for this value too. Says whether it does: a value of fewer than six bytes is in every text.
+    pub fn add(&self, name: &str, value: &[u8]) -> bool {
+        self.patterns.borrow_mut().add(name, value)
+    }
+
+    /// Hides secrets in a whole text.
+    pub fn text(&self, text: &str) -> String {
+        let (text, count) = self.patterns.borrow().redact_text(text);
+        *self.count.borrow_mut() += count;
+        text
+    }
+
+    /// Hides secrets in every text of a JSON value.
+    pub(in crate::task) fn value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(all) => all.into_iter().map(|each| self.value(each)).collect(),
+            Value::Object(map) => {
+                Value::Object(map.into_iter().map(|(key, each)| (self.text(&key), self.value(each))).collect())
+            }
+            other => other,
+        }
+    }
+
+    /// Hides secrets in a whole file.
+    pub fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        let (bytes, count) = self.patterns.borrow().redact(bytes);
+        *self.count.borrow_mut() += count;
+        bytes
+    }
+
+    /// How often something was hidden, in all that passed.
+    pub fn count(&self) -> u64 {
+        *self.count.borrow()
+    }
+
+    /// Passes bytes of a stream on.
+    pub(in crate::task) fn push(&self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) {
+        let before = stream.count;
+        stream.push(&self.patterns.borrow(), bytes, out);
+        *self.count.borrow_mut() += stream.count - before;
+    }
+
+    /// Passes on what a stream that has ended still holds.
+    pub(in crate::task) fn finish(&self, stream: &mut Stream, out: &mut Vec<u8>) {
+        let before = stream.count;
+        stream.finish(&self.patterns.borrow(), out);
+        *self.count.borrow_mut() += stream.count - before;
+    }
+}

@@ -1,0 +1,233 @@
+//! The secrets of an attempt with their values, from before its start to its end.
+
+use super::source::Version;
+use super::{Exposure, Secret};
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::sandbox::{Hidden, SECRETS};
+use crate::task::record::Status;
+use crate::task::redact::{Redactor, SHORTEST};
+use crate::task::store::Store;
+use rustix::fs::{AtFlags, Mode, OFlags, fchown, fstat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A secret in a receipt: everything but its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretUse {
+    /// Its name.
+    pub name: String,
+    /// The kind of its source: `env`, `file` or `cmd`.
+    pub source: String,
+    /// How the command got it.
+    pub exposure: Exposure,
+    /// Whether it was looked for in all output; a variable of fewer than six bytes is not.
+    pub redacted: bool,
+    /// How often it was replaced by a new value while the command ran.
+    pub replaced: u32,
+    /// Whether it was taken back while the command ran.
+    pub revoked: bool,
+}
+
+/// The secrets in force, and what became of them.
+pub(in crate::task) struct Held {
+    each: Vec<One>,
+    redactor: Redactor,
+    requests: Option<PathBuf>,
+}
+
+struct One {
+    secret: Secret,
+    value: Vec<u8>,
+    version: Option<Version>,
+    told: SecretUse,
+}
+
+/// Where requests to take a secret back are left, in the task's directory.
+const REQUESTS: &str = "revoke";
+
+impl Held {
+    /// Reads every value. Nothing has been made yet: what cannot be read or hidden refuses the task.
+    pub(in crate::task) fn read(secrets: &[Secret]) -> Result<Held> {
+        super::check(secrets)?;
+        let redactor = Redactor::new();
+        let mut each = Vec::new();
+        for secret in secrets {
+            let step = || format!("read the secret `{}`", secret.name);
+            let version = secret.source.version();
+            let value = secret.source.read().doing(step)?;
+            if secret.exposure == Exposure::Environment && value.contains(&0) {
+                return Err(Error::new(Kind::Secret, "a variable cannot hold a NUL byte")
+                    .doing(step())
+                    .hint("expose it as a file"));
+            }
+            let redacted = redactor.add(&secret.name, &value);
+            // The caller's own variables go in by `-e` whatever they hold; what is called a secret must be one.
+            if !redacted && secret.exposure == Exposure::File {
+                return Err(Error::new(
+                    Kind::Secret,
+                    format!("it is shorter than {SHORTEST} bytes, and could not be told from any other text"),
+                )
+                .doing(step())
+                .hint("use a longer one, or pass it on as a variable: -e NAME"));
+            }
+            let told = SecretUse {
+                name: secret.name.clone(),
+                source: secret.source.word().to_owned(),
+                exposure: secret.exposure,
+                redacted,
+                replaced: 0,
+                revoked: false,
+            };
+            each.push(One { secret: secret.clone(), value, version, told });
+        }
+        Ok(Held { each, redactor, requests: None })
+    }
+
+    /// None at all.
+    pub(in crate::task) fn none() -> Held {
+        Held { each: Vec::new(), redactor: Redactor::new(), requests: None }
+    }
+
+    /// Whether there is none.
+    pub(in crate::task) fn is_empty(&self) -> bool {
+        self.each.is_empty()
+    }
+
+    /// What hides them.
+    pub(in crate::task) fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+
+    /// The files of the sandbox.
+    pub(in crate::task) fn files(&self) -> Vec<(String, Hidden)> {
+        let files = self.each.iter().filter(|one| one.secret.exposure == Exposure::File);
+        files.map(|one| (one.secret.name.clone(), Hidden(one.value.clone()))).collect()
+    }
+
+    /// The variables of the command.
+    pub(in crate::task) fn variables(&self) -> Vec<(OsString, OsString)> {
+        let variables = self.each.iter().filter(|one| one.secret.exposure == Exposure::Environment);
+        variables.map(|one| (OsString::from(&one.secret.name), OsString::from_vec(one.value.clone()))).collect()
+    }
+
+    /// From now on requests to take one back are looked for in the task's directory.
+    pub(in crate::task) fn listen(&mut self, task: &Path) {
+        self.requests = Some(task.join(REQUESTS));
+    }
+
+    /// What the receipt says of them.
+    pub(in crate::task) fn told(&self) -> Vec<SecretUse> {
+        self.each.iter().map(|one| one.told.clone()).collect()
+    }
+
+    /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files.
+    pub(in crate::task) fn tick(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
+        if let Some(requests) = &self.requests
+            && let Ok(entries) = std::fs::read_dir(requests)
+        {
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let wanted = |one: &&mut One| name == one.secret.name.as_str() && one.secret.exposure == Exposure::File;
+                if let Some(one) = self.each.iter_mut().find(wanted) {
+                    one.take_back(directory)?;
+                }
+                // The request goes when it is done: that is the answer.
+                std::fs::remove_file(entry.path()).failing(Kind::Store, || "answer a request to take back a secret")?;
+            }
+        }
+        for one in self.each.iter_mut().filter(|one| one.secret.exposure == Exposure::File && !one.told.revoked) {
+            let version = one.secret.source.version();
+            if version.is_none() || version == one.version {
+                continue; // not a file, or one that is being replaced at this moment
+            }
+            let Ok(value) = one.secret.source.read() else { continue };
+            one.version = version;
+            if value == one.value || !self.redactor.add(&one.secret.name, &value) {
+                continue; // a value that could not be hidden does not go in
+            }
+            one.value = value;
+            one.replace(directory)?;
+        }
+        Ok(())
+    }
+}
+
+impl One {
+    fn take_back(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
+        match unlinkat(directory, self.secret.name.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => {
+                return Err(errno).failing(Kind::Secret, || format!("take back the secret `{}`", self.secret.name));
+            }
+        }
+        self.told.revoked = true;
+        Ok(())
+    }
+
+    /// A reader sees the old value or the whole new one.
+    fn replace(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
+        let step = || format!("replace the secret `{}`", self.secret.name);
+        let new = format!(".new-{}", self.secret.name);
+        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let made = openat(directory, new.as_str(), flags, Mode::from_raw_mode(0o400)).failing(Kind::Secret, step)?;
+        // Whoever owns the directory is the command's user, as this process sees it.
+        let owner = fstat(directory).failing(Kind::Secret, step)?;
+        fchown(&made, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))
+            .failing(Kind::Secret, step)?;
+        std::fs::File::from(made).write_all(&self.value).failing(Kind::Secret, step)?;
+        renameat(directory, new.as_str(), directory, self.secret.name.as_str()).failing(Kind::Secret, step)?;
+        self.told.replaced += 1;
+        Ok(())
+    }
+}
+
+/// Takes a secret back from a running task: its file is gone when this returns.
+pub fn revoke(store: &Store, id: &str, name: &str) -> Result<()> {
+    const LONGEST: Duration = Duration::from_secs(10);
+    let step = || format!("take back the secret `{name}` of `{id}`");
+    let refuse = |kind, why: String, hint: &str| Err(Error::new(kind, why).doing(step()).hint(hint));
+    let record = store.record(id)?;
+    let Some(secret) = record.secrets.iter().find(|each| each.name == name) else {
+        let names: Vec<_> = record.secrets.iter().map(|each| each.name.as_str()).collect();
+        let all = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        return refuse(Kind::NotFound, format!("the task has no such secret; it has: {all}"), "give one of its names");
+    };
+    if secret.exposure != Exposure::File {
+        return refuse(
+            Kind::State,
+            "it is a variable of the command, and what is in a process's memory cannot be taken back".to_owned(),
+            "end the task, and expose the secret as a file next time: --secret",
+        );
+    }
+    if store.status(id)? != Status::Running {
+        return refuse(Kind::State, "the task has ended, and its secrets with it".to_owned(), "nothing is left to do");
+    }
+    let requests = store.task(id).join(REQUESTS);
+    crate::files::create_directories(&requests, 0o700)?;
+    let request = requests.join(name);
+    std::fs::write(&request, b"").map_err(|cause| crate::files::failed(cause, step()))?;
+    let end = Instant::now() + LONGEST;
+    while request.exists() {
+        if store.status(id)? != Status::Running {
+            // A request that nobody answers is no use any more.
+            let _ = std::fs::remove_file(&request);
+            return Ok(()); // its files have ended with it
+        }
+        if Instant::now() > end {
+            return refuse(
+                Kind::State,
+                format!("its supervisor has not answered; the file may still be in {SECRETS}"),
+                "end the task",
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

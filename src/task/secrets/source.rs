@@ -1,0 +1,149 @@
+//! Where a secret's value comes from: a variable, a file, a command of the caller's.
+
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The source of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A variable of the caller's environment.
+    Environment(OsString),
+    /// A file, followed when it is replaced.
+    File(PathBuf),
+    /// What a command of the shell prints.
+    Command(String),
+}
+
+/// No credential is longer; what is longer was named by mistake.
+const LONGEST: u64 = 64 << 10;
+
+/// What tells one state of a file from the next.
+pub(super) type Version = (u64, u64, i64, i64, u64);
+
+impl Source {
+    /// `env:VARIABLE`, `file:PATH` or `cmd:COMMAND`.
+    pub fn parse(text: &str) -> Result<Source> {
+        match text.split_once(':') {
+            Some(("env", name)) if !name.is_empty() && !name.contains('=') => Ok(Source::Environment(name.into())),
+            Some(("file", path)) if !path.is_empty() => {
+                let path = std::path::absolute(path).failing(Kind::Secret, || format!("find `{path}`"))?;
+                Ok(Source::File(path))
+            }
+            Some(("cmd", command)) if !command.trim().is_empty() => Ok(Source::Command(command.to_owned())),
+            // What stands there may be the value itself: it is not repeated.
+            _ => Err(Error::new(Kind::Secret, "that is no source of a secret")
+                .hint("give env:VARIABLE, file:PATH or cmd:COMMAND; a value itself is never an argument, where others can see it")),
+        }
+    }
+
+    /// The word for its kind, as records have it.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Source::Environment(_) => "env",
+            Source::File(_) => "file",
+            Source::Command(_) => "cmd",
+        }
+    }
+
+    /// Reads the value, without the line break at its end.
+    pub(super) fn read(&self) -> Result<Vec<u8>> {
+        let value = match self {
+            Source::Environment(name) => std::env::var_os(name)
+                .map(|value| value.as_bytes().to_vec())
+                .ok_or_else(|| {
+                    Error::new(Kind::Secret, format!("the variable `{}` is not set", name.to_string_lossy()))
+                })
+                .hint(|| "set it, or name another source: file:PATH or cmd:COMMAND")?,
+            Source::File(path) => files::read_bounded(path, LONGEST)
+                .map_err(|error| error.of_kind(Kind::Secret))
+                .hint(|| "name a file that you can read, of at most 64 KiB")?,
+            Source::Command(command) => run(command)?,
+        };
+        let end = value.len() - usize::from(value.ends_with(b"\n"));
+        let end = end - usize::from(value[..end].ends_with(b"\r"));
+        if end == 0 {
+            return Err(Error::new(Kind::Secret, "the value is empty").hint("see that its source has one"));
+        }
+        Ok(value[..end].to_vec())
+    }
+
+    /// The file's state, if it is one.
+    pub(super) fn version(&self) -> Option<Version> {
+        let Source::File(path) = self else { return None };
+        version(path)
+    }
+}
+
+fn version(path: &Path) -> Option<Version> {
+    let status = std::fs::metadata(path).ok()?;
+    Some((status.dev(), status.ino(), status.mtime(), status.mtime_nsec(), status.size()))
+}
+
+/// Runs the caller's own command as the caller; what it prints is the value, what it says goes to our standard error.
+fn run(command: &str) -> Result<Vec<u8>> {
+    let step = || "run the command of a secret";
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .failing(Kind::Secret, step)?;
+    let mut value = Vec::new();
+    let read = match child.stdout.take() {
+        Some(out) => out.take(LONGEST + 1).read_to_end(&mut value),
+        None => Ok(0),
+    };
+    let status = child.wait().failing(Kind::Secret, step)?;
+    read.failing(Kind::Secret, step)?;
+    if value.len() as u64 > LONGEST {
+        return Err(Error::new(Kind::Secret, "it printed more than 64 KiB")
+            .doing(step())
+            .hint("print the value alone"));
+    }
+    if !status.success() {
+        return Err(Error::new(Kind::Secret, format!("it ended with {status}"))
+            .doing(step())
+            .hint("run it by hand and see what is wrong"));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_read_without_the_line_break_at_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        for (content, value) in [("abc\n", "abc"), ("abc\r\n", "abc"), ("a\n\n", "a\n"), ("abc", "abc")] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(Source::File(path.clone()).read().unwrap(), value.as_bytes());
+        }
+        assert_eq!(Source::Command("printf 'x y\\n'".into()).read().unwrap(), b"x y");
+    }
+
+    #[test]
+    fn a_source_without_a_value_is_an_error_of_one_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let empty = directory.path().join("empty");
+        std::fs::write(&empty, "\n").unwrap();
+        let check = |source: Source, words: &str| {
+            let error = source.read().unwrap_err();
+            assert!(error.to_string().contains(words) && error.kind() == Kind::Secret, "{error}");
+            assert!(error.advice().is_some(), "{error}");
+        };
+        check(Source::File(empty), "empty");
+        check(Source::File(directory.path().join("none")), "No such file");
+        check(Source::File("/dev/zero".into()), "longer than");
+        check(Source::Environment("BRIG_NO_SUCH_VARIABLE".into()), "is not set");
+        check(Source::Command("exit 3".into()), "exit status: 3");
+        check(Source::Command("cat /dev/zero".into()), "more than 64 KiB");
+    }
+}
