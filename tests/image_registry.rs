@@ -292,3 +292,72 @@ fn a_mirror_is_asked_first_and_the_registry_if_it_has_nothing() {
     let pulled = second.image(&["pull", &server.reference(), "--mirror", &none]).good();
     assert!(pulled.err.contains("trying the next registry"), "{}", pulled.err);
 }
+
+/// A pull that has its small bottom layer and waits for a large one, for as long as a slow line takes.
+fn slow_pull(scratch: &Scratch, server: &Server) -> (Child, Server) {
+    let slow = faulty(server, &["slow"]);
+    let child = Command::new(env!("CARGO_BIN_EXE_brig"))
+        .args(["image", "--store", &scratch.path("store"), "pull", &slow.reference()])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let committed = || std::fs::read_dir(scratch.path("store/layers")).is_ok_and(|mut layers| layers.next().is_some());
+    for _ in 0..1000 {
+        if committed() {
+            return (child, slow);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("no layer came");
+}
+
+#[test]
+fn a_prune_in_the_midst_of_a_pull_neither_waits_nor_takes_what_has_come() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("bottom-first");
+    let (mut pull, _slow) = slow_pull(&scratch, &server);
+    let prune = scratch.image(&["prune"]).good();
+    assert!(prune.took < Duration::from_millis(1500), "it waited {:?}", prune.took);
+    assert!(pull.try_wait().unwrap().is_none(), "the pull was over before");
+    assert!(pull.wait().unwrap().success());
+    scratch.image(&["verify"]).good();
+    let other = Scratch::new();
+    let (mut pull, _slow) = slow_pull(&other, &server);
+    other.weakened("image-reservation", &["prune"]).good();
+    assert!(!pull.wait().unwrap().success(), "without reservations its layer is taken away");
+}
+
+#[test]
+fn a_task_fetches_the_image_that_is_not_there_and_no_other() {
+    if !ready() || skipped("root", support::is_root()) {
+        return;
+    }
+    let (scratch, server) = with_image("runnable");
+    let proxy = faulty(&server, &[]);
+    let store = scratch.path("store");
+    let task = |flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+        command.args(["run", "--store", &store, "--image", &proxy.reference()]).args(flags).env("BRIG_WEAKEN", "");
+        support::run(&mut command)
+    };
+    let never = task(&["--pull", "never"]);
+    assert_eq!(never.status, 125, "{}", never.err);
+    assert!(never.err.contains("there is no such image") || never.err.contains("not in the store"), "{}", never.err);
+    assert!(proxy.requests().is_empty());
+    let first = task(&[]);
+    assert_eq!((first.status, first.out.as_str()), (0, "hello\n"), "{}", first.err);
+    assert!(first.err.contains(": done"), "progress: {}", first.err);
+    let after = proxy.requests().len();
+    assert_eq!(task(&[]).out, "hello\n");
+    assert_eq!(proxy.requests().len(), after, "it was there, and was asked for again");
+    assert_eq!(task(&["--pull", "always"]).out, "hello\n");
+    assert_eq!(proxy.requests().len(), after + 1, "an image that is there is one request");
+    let absent = format!("127.0.0.1:{}/team/none:1", server.port);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+    let absent = support::run(command.args(["run", "--store", &store, "--image", &absent]).env("BRIG_WEAKEN", ""));
+    assert_eq!(absent.status, 125);
+    assert!(absent.err.contains("404") && absent.err.matches("error:").count() == 1, "{}", absent.err);
+}

@@ -44,8 +44,10 @@ pub(crate) fn add(
     report: Report<'_>,
 ) -> Result<ImageRecord> {
     let chosen = choose(source, descriptor, options.platform.as_ref())?;
-    let _writing = store.writing()?;
     store.sweep()?;
+    let blobs = chosen.manifest.layers.iter().chain([&chosen.manifest.config, &chosen.descriptor]);
+    let chains = chain(&chosen.config.diff_ids);
+    let _reservation = store.reserve(blobs.map(|blob| &blob.digest).chain(&chains).chain([&descriptor.digest]))?;
     let lock = store.path().join("temporary").join(format!("image-{}", chosen.descriptor.digest.hex()));
     let _one_at_a_time = Lock::wait(&lock)?;
     let there = store.image(&chosen.descriptor.digest)?;

@@ -213,6 +213,19 @@ def random_large(layout, seed):
     layout.image([tar(BASE + [entry(f"file-{n}", data=rng.randbytes(40_000))]) for n in range(3)])
 
 
+def bottom_first(layout, seed):
+    """A small layer below one that takes a while on a slow line."""
+    dice = random.Random(seed)
+    layout.image([tar([entry("small", "dir", mode=0o755), entry("small/file", data=b"small")]), tar([entry("large", data=dice.randbytes(900_000))])])
+
+
+def runnable(layout, _):
+    """Something to run: busybox by itself."""
+    program = next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
+    layer = tar([entry(name, "dir", mode=0o755) for name in ("bin", "etc", "tmp")] + [entry("bin/busybox", data=open(program, "rb").read(), mode=0o755)])
+    layout.image([layer], config={"Entrypoint": ["/bin/busybox"], "Cmd": ["echo", "hello"]})
+
+
 def attack(*entries, config=None, lower=()):
     def make(layout, canary):
         fill = lambda rows: [(fix(info, canary), data) for info, data in rows]
@@ -314,7 +327,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "multi": multi,
+    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "multi": multi,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

@@ -7,7 +7,7 @@
 //!       images/HEX/image.json          what a start needs, named by the manifest; the directory carries the lease
 //!       names/HOST/REPOSITORY:TAG      the digest of the image that a name means
 //!       temporary/…                    work in progress, each with a lock that dies with its process
-//!       lock                           shared by writers, exclusive for the moment in which prune decides
+//!       lock                           shared while something is named or reserved, exclusive while prune decides
 //! ```
 //! Everything gets its name by rename(2) when it is whole, so a reader never sees a part and a crash leaves only what is
 //! in `temporary`. A start takes no lock but a shared one on its own image.
@@ -19,6 +19,7 @@ mod names;
 mod prune;
 mod record;
 mod remove;
+mod reserve;
 mod temporary;
 mod verify;
 
@@ -138,7 +139,7 @@ impl Store {
         self.form
     }
 
-    /// Held by everybody who adds something, so that `prune` does not decide in the meantime.
+    /// Held for the moments in which something is named or reserved, so that `prune` does not decide in the meantime.
     pub(crate) fn writing(&self) -> Result<WriteLease> {
         let path = self.path.join("lock");
         let file = File::open(&path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;

@@ -3,9 +3,10 @@
 //! The decision is made under the exclusive lock and is only renames into a temporary directory; the deletion, which may take
 //! seconds, comes after it. An image that somebody has locked stays, and so does everything of it.
 
+use super::reserve::Reserved;
 use super::{Store, Temporary};
 use crate::error::{Context, Kind, Result};
-use crate::files::{self, Lock};
+use crate::files::{self, Attempt, Lock};
 use crate::image::Digest;
 use crate::sys::weaken;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -38,9 +39,10 @@ impl Store {
         let trash = Temporary::new(self)?;
         {
             let _lock = Lock::wait(&self.path.join("lock"))?;
+            let reserved = self.reserved()?; // before the names: what is no longer reserved has one
             let named: BTreeSet<Digest> = self.names()?.into_iter().map(|(_, digest)| digest).collect();
             for record in self.images()? {
-                if named.contains(&record.digest) {
+                if named.contains(&record.digest) || reserved.digests.contains(record.digest.hex()) {
                     continue;
                 }
                 match self.set_aside(&record.digest, trash.path())? {
@@ -48,7 +50,7 @@ impl Store {
                     false => pruned.in_use.push(record.digest),
                 }
             }
-            self.set_aside_unused(&trash, &mut pruned)?;
+            self.set_aside_unused(&trash, &reserved, &mut pruned)?;
             pruned.leftovers = self.sweep()? + self.sweep_partial()?;
         }
         drop(trash);
@@ -59,10 +61,11 @@ impl Store {
     pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool> {
         let trash = Temporary::new(self)?;
         let _lock = Lock::wait(&self.path.join("lock"))?;
-        if !self.set_aside(digest, trash.path())? {
+        let reserved = self.reserved()?;
+        if reserved.digests.contains(digest.hex()) || !self.set_aside(digest, trash.path())? {
             return Ok(false);
         }
-        self.set_aside_unused(&trash, &mut Pruned::default())?;
+        self.set_aside_unused(&trash, &reserved, &mut Pruned::default())?;
         Ok(true)
     }
 
@@ -80,11 +83,11 @@ impl Store {
         Ok(true)
     }
 
-    fn set_aside_unused(&self, trash: &Temporary, pruned: &mut Pruned) -> Result<()> {
+    fn set_aside_unused(&self, trash: &Temporary, reserved: &Reserved, pruned: &mut Pruned) -> Result<()> {
         let images = self.images()?;
         let layers: BTreeSet<&str> = images.iter().flat_map(|image| image.chain.iter().map(Digest::hex)).collect();
         for (name, path) in list(&self.path.join("layers"))? {
-            if !layers.contains(name.as_str()) {
+            if !layers.contains(name.as_str()) && !reserved.digests.contains(&name) {
                 let digest = format!("sha256:{name}").parse::<Digest>();
                 pruned.bytes +=
                     digest.ok().and_then(|digest| self.layer(&digest).ok().flatten()).map_or(0, |layer| layer.size);
@@ -96,7 +99,7 @@ impl Store {
             images.iter().flat_map(|image| image.blobs().map(|blob| blob.digest.hex())).collect();
         for folder in ["sha256", "sha512"] {
             for (name, path) in list(&self.path.join("blobs").join(folder))? {
-                if !blobs.contains(name.as_str()) {
+                if !blobs.contains(name.as_str()) && !reserved.digests.contains(&name) {
                     pruned.bytes += std::fs::metadata(&path).map_or(0, |found| found.len());
                     away(&path, trash.path())?;
                     pruned.blobs += 1;
@@ -110,7 +113,9 @@ impl Store {
     fn sweep_partial(&self) -> Result<u64> {
         let mut swept = 0;
         for (name, path) in list(&self.path.join("temporary"))? {
-            if name.starts_with("partial-") || name.starts_with("image-") {
+            let ours = name.starts_with("partial-") || name.starts_with("image-");
+            // One that is locked is in use: a download goes on there, or others wait for it.
+            if ours && matches!(Lock::attempt(&path)?, Attempt::Taken(_)) {
                 std::fs::remove_file(&path)
                     .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
                 swept += u64::from(name.starts_with("partial-"));
