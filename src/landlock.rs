@@ -8,9 +8,12 @@ use crate::error::{Error, Kind, Result};
 use crate::spec::landlock::{Access, Landlock};
 use crate::sys::weaken;
 use ::landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// The newest ABI that we ask for; the kernel takes the part that it knows.
 const NEWEST: ABI = ABI::V6;
@@ -45,10 +48,12 @@ pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
         .and_then(Ruleset::create)
         .map_err(|cause| failed(cause.to_string()))?;
     for rule in &rules.rules {
-        let place = match PathFd::new(&rule.path) {
+        // Not the crate's PathFd: the standard library takes O_PATH for a part of O_ACCMODE on musl and drops it, and without it a folder that
+        // its owner alone may read cannot be opened.
+        let place = match rustix::fs::open(&rule.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(place) => place,
             // What is not there needs no permission.
-            Err(_) if !rule.path.exists() => continue,
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
             Err(cause) => return Err(failed(format!("`{}`: {cause}", rule.path.display()))),
         };
         ruleset = ruleset

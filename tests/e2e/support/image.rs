@@ -32,6 +32,8 @@ impl<'lab> Image<'lab> {
         for program in PROGRAMS {
             symlink("busybox", base.join("bin").join(program)).unwrap();
         }
+        // As in every distribution: a folder that the image's other users may not even read.
+        std::fs::set_permissions(base.join("root"), PermissionsExt::from_mode(0o700)).unwrap();
         let passwd = "root:x:0:0::/root:/bin/sh\nme:x:1001:1002::/home/me:/bin/sh\n";
         std::fs::write(base.join("etc/passwd"), passwd).unwrap();
         std::fs::write(base.join("etc/group"), "root:x:0:\nme:x:1002:\nextra:x:55:me\n").unwrap();
