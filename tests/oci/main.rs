@@ -13,6 +13,7 @@
 mod attacks;
 mod config;
 mod docker;
+mod engines;
 mod fields;
 mod hostile;
 mod lifecycle;

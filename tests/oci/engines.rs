@@ -1,0 +1,186 @@
+//! containerd and Podman with brig as their runtime: daemons, sockets and stores are the test's own, and gone afterwards.
+
+use crate::support::{Done, Lab, eventually, finish, skip};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A containerd with the image `bb`.
+struct Containerd {
+    lab: Lab,
+    daemon: Child,
+}
+
+impl Containerd {
+    fn start() -> Option<Containerd> {
+        let lab = Lab::new()?;
+        if !Path::new("/usr/bin/containerd").exists() || !Path::new("/usr/bin/ctr").exists() {
+            skip("needs containerd");
+            return None;
+        }
+        let at = |name: &str| lab.path().join(name).display().to_string();
+        // Without plugins for Kubernetes, which want network configurations.
+        let config = format!(
+            "version = 2\nroot = \"{}\"\nstate = \"{}\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{}\"\n[ttrpc]\naddress = \"{}.ttrpc\"\n",
+            at("root"),
+            at("state"),
+            at("sock"),
+            at("sock")
+        );
+        std::fs::write(at("config.toml"), config).unwrap();
+        let daemon = Command::new("containerd")
+            .args(["--config", &at("config.toml")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(at("containerd.log")).unwrap())
+            .spawn()
+            .unwrap();
+        let containerd = Containerd { lab, daemon };
+        eventually("containerd answers", || containerd.run("ctr version").status == 0);
+        let archive = "umoci init --layout oci && umoci new --image oci:bb && umoci insert --image oci:bb rootfs / && \
+                       umoci config --image oci:bb --config.env PATH=/bin && tar -C oci -cf bb.tar . && \
+                       ctr image import --base-name bb --snapshotter native bb.tar";
+        let image = containerd.run(archive);
+        image.succeeded();
+        Some(containerd)
+    }
+
+    /// Runs a line of shell in which `ctr` is this daemon's, `$BRIG` the runtime, `$IMAGE` the image and `$C` a name.
+    fn run(&self, line: &str) -> Done {
+        let socket = self.lab.path().join("sock");
+        let image = "IMAGE=$(ctr image ls -q 2> /dev/null | head -n 1); RUN=\"ctr run --snapshotter native --runc-binary $BRIG\"; ";
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("{image}{line}")]);
+        command.env("CONTAINERD_ADDRESS", socket).env("BRIG", env!("CARGO_BIN_EXE_brig")).env("C", &self.lab.id);
+        finish(command.current_dir(self.lab.path()).stdin(Stdio::null()))
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        self.run("ctr task rm -f $C; ctr container rm $C");
+        if let Some(pid) = rustix::process::Pid::from_raw(self.daemon.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.daemon.wait();
+        unmount_all(self.lab.path());
+    }
+}
+
+/// What a daemon has mounted below its directories.
+fn unmount_all(below: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = below.display().to_string();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|place| place.starts_with(&ours));
+    for place in places.collect::<Vec<_>>().into_iter().rev() {
+        let _ = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn containerd_runs_its_containers_with_brig() {
+    let Some(containerd) = Containerd::start() else { return };
+    let check = |line: &str, status: i32, out: &str| {
+        let done = containerd.run(line);
+        assert_eq!((done.status, done.out.as_str()), (status, out), "{line}\n{}", done.err);
+    };
+    check("$RUN --rm $IMAGE $C sh -c 'echo hi; exit 3'", 3, "hi\n");
+    check(
+        "$RUN --rm --memory-limit 67108864 --read-only $IMAGE $C sh -c 'touch /x 2> /dev/null || echo ro; id -u'",
+        0,
+        "ro\n0\n",
+    );
+    check("$RUN --rm --env A=b --cwd /tmp $IMAGE $C sh -c 'echo $A; pwd'", 0, "b\n/tmp\n");
+    check("$RUN --rm --seccomp $IMAGE $C grep Seccomp: /proc/self/status", 0, "Seccomp:\t2\n");
+    let missing = containerd.run("$RUN --rm $IMAGE $C /nope");
+    missing.failed_with("no such file or directory");
+    containerd.run("ctr container rm $C");
+    check(
+        "$RUN -d $IMAGE $C sh -c 'trap \"exit 9\" TERM; while :; do sleep 0.1; done' && ctr task ls -q",
+        0,
+        &format!("{}\n", containerd.lab.id),
+    );
+    check("ctr task exec --exec-id e $C sh -c 'echo in; exit 4'", 4, "in\n");
+    check(
+        "ctr task pause $C && ctr task ls | awk 'NR == 2 { print $3 }'; ctr task resume $C && ctr task ls | awk 'NR == 2 { print $3 }'",
+        0,
+        "PAUSED\nRUNNING\n",
+    );
+    check("ctr task ps $C | wc -l | tr -d ' '", 0, "3\n");
+    check("ctr task metrics $C | grep -c memory.usage_in_bytes", 0, "1\n");
+    check(
+        "ctr task kill -s TERM $C; for i in 1 2 3 4 5 6 7 8 9 10; do ctr task ls | grep -q STOPPED && break; sleep 0.2; done; ctr task delete $C 2>&1 | grep -o \"exit code [0-9]*\"; ctr container rm $C",
+        0,
+        "exit code 9\n",
+    );
+}
+
+/// Podman with a store of its own. It runs in a mount namespace of its own, so that nothing that it mounts is left.
+fn podman(lab: &Lab, line: &str) -> Done {
+    let at = |name: &str| lab.path().join(name).display().to_string();
+    let call = format!(
+        "podman() {{ command podman --root {} --runroot {} --tmpdir {} --storage-driver vfs --cgroup-manager cgroupfs --events-backend none --runtime brig \"$@\"; }}; ",
+        at("store"),
+        at("run"),
+        at("tmp")
+    );
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{call}{line}")]).env("BRIG", env!("CARGO_BIN_EXE_brig")).env("C", &lab.id);
+    command.env("CONTAINERS_CONF", at("containers.conf")).env("XDG_CONFIG_HOME", lab.path());
+    finish(command.current_dir(lab.path()).stdin(Stdio::null()))
+}
+
+#[test]
+fn podman_runs_its_containers_with_brig() {
+    let Some(lab) = Lab::new() else { return };
+    if !Path::new("/usr/bin/podman").exists() {
+        return skip("needs podman");
+    }
+    let conf = format!(
+        "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
+         [engine]\nruntime_supports_nocgroup = [\"brig\"]\nruntime_supports_json = [\"brig\"]\n\
+         [engine.runtimes]\nbrig = [\"{}\"]\n",
+        env!("CARGO_BIN_EXE_brig")
+    );
+    std::fs::write(lab.path().join("containers.conf"), conf).unwrap();
+    podman(&lab, "tar -C rootfs -c . | podman import -q - bb").succeeded();
+    let check = |line: &str, status: i32, out: &str| {
+        let done = podman(&lab, line);
+        assert_eq!((done.status, done.out.as_str()), (status, out), "{line}\n{}", done.err);
+    };
+    let run = "podman run --rm --network none";
+    check(&format!("{run} bb sh -c 'echo hi; exit 3'"), 3, "hi\n");
+    check(&format!("{run} bb /nope"), 127, "");
+    check(&format!("{run} bb /etc/passwd"), 126, "");
+    check(
+        &format!(
+            "{run} --memory 64m --pids-limit 50 --read-only --user 1000 bb sh -c 'touch /x 2> /dev/null || id -u'"
+        ),
+        0,
+        "1000\n",
+    );
+    check(
+        &format!("{run} --uidmap 0:700000:65536 bb sh -c 'tr -s \" \" < /proc/self/uid_map'"),
+        0,
+        " 0 700000 65536\n",
+    );
+    check(&format!("{run} --cgroups=disabled bb echo no-group"), 0, "no-group\n");
+    check(
+        "podman run -d --network none --name $C bb sh -c 'trap \"exit 9\" TERM; echo started; while :; do sleep 0.1; done' > /dev/null; podman exec $C sh -c 'echo in; exit 4'",
+        4,
+        "in\n",
+    );
+    check("podman exec $C nope 2> /dev/null", 127, "");
+    check(
+        "podman pause $C > /dev/null; podman inspect -f '{{.State.Status}}' $C; podman unpause $C > /dev/null",
+        0,
+        "paused\n",
+    );
+    check("podman logs $C; podman top $C comm | sort -u | head -n 1", 0, "started\nCOMMAND\n");
+    check(
+        "podman stop -t 5 $C > /dev/null; podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C",
+        0,
+        "exited 9\n",
+    );
+    check("podman rm -f $C > /dev/null; podman ps -aq; podman rmi -af > /dev/null", 0, "");
+    unmount_all(lab.path());
+}
