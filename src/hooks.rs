@@ -33,7 +33,10 @@ fn one(hook: &Hook, state: &State) -> Result<()> {
     if let Some((name, arguments)) = hook.args.split_first() {
         command.arg0(name).args(arguments);
     }
-    command.env_clear().envs(hook.env.iter().filter_map(|each| each.split_once('=')));
+    if !crate::sys::weaken::is_off("hook-environment") {
+        command.env_clear();
+    }
+    command.envs(hook.env.iter().filter_map(|each| each.split_once('=')));
     // Our standard streams are the container's already. What a hook says is kept for the error, if there is one.
     let said: File =
         memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();

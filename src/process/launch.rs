@@ -156,6 +156,9 @@ impl Managed {
 
 /// A session of our own, so that no terminal of the caller's can be written to (CVE-2017-5226). Who leads one already stays.
 fn new_session() -> Result<()> {
+    if sys::weaken::is_off("new-session") {
+        return Ok(());
+    }
     match setsid() {
         Ok(_) => Ok(()),
         Err(Errno::PERM) if rustix::process::getsid(None) == Ok(rustix::process::getpid()) => Ok(()),

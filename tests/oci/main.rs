@@ -16,6 +16,7 @@ mod docker;
 mod engines;
 mod fields;
 mod hostile;
+mod intruders;
 mod lifecycle;
 mod rootless;
 mod sockets;

@@ -296,6 +296,11 @@ fn process_faults(process: &Process) -> Vec<String> {
     } else if !process.cwd.starts_with('/') {
         faults.push("Cwd must be an absolute path".into());
     }
+    let user = &process.user;
+    // The largest number stands for "no change" in the kernel's calls: with it the process would stay root.
+    if [user.uid, user.gid].iter().chain(&user.additional_gids).any(|&id| id == u32::MAX) {
+        faults.push(format!("the user or group id {} is none", u32::MAX));
+    }
     let mut seen = BTreeSet::new();
     for limit in &process.rlimits {
         if !seen.insert(&limit.kind) {

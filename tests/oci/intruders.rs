@@ -1,0 +1,246 @@
+//! More of what has been done to runtimes: from inside a container that others enter, with the caller's terminal, its variables and its names.
+//! As in `attacks`, each is shown to succeed on the weakened build.
+
+use crate::attacks::attempt;
+use crate::support::{Lab, finish};
+use serde_json::{Value, json};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+/// A line of shell around a command of ours, which is `"$@"` in it.
+fn around(lab: &Lab, arguments: &[&str], shell: &str) -> crate::support::Done {
+    let command = lab.command(arguments);
+    let mut wrapped = Command::new("/bin/sh");
+    wrapped.args(["-c", shell, "sh"]).arg(command.get_program()).args(command.get_args());
+    wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(lab.path());
+    finish(wrapped.stdin(Stdio::null()))
+}
+
+#[test]
+fn processes_that_enter_a_container_cannot_be_looked_into() {
+    // T-02, T-31, CVE-2016-9962: the container's root, who may trace everybody in its user namespace, watches for those who come in
+    attempt("undumpable", |lab| {
+        let all: Vec<_> = (0..=40).filter_map(capability).collect();
+        for set in ["bounding", "effective", "permitted"] {
+            lab.config["process"]["capabilities"][set] = json!(all);
+        }
+        lab.user_namespace().sh("while :; do ls -l /proc/[0-9]*/exe 2> /dev/null; done");
+        let seen = lab.path().join("seen");
+        for verb in ["create", "start"] {
+            let mut command = lab.command(&[verb, &lab.id]);
+            let output = std::fs::File::create(&seen).unwrap();
+            assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
+        }
+        for _ in 0..40 {
+            lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
+        }
+        let found = std::fs::read_to_string(&seen).unwrap();
+        assert!(found.contains("-> /bin/busybox"), "it has not looked");
+        found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/"))
+    });
+}
+
+fn capability(number: u8) -> Option<String> {
+    let names = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST \
+                 NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE \
+                 SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM \
+                 BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE";
+    names.split_whitespace().nth(number.into()).map(|name| format!("CAP_{name}"))
+}
+
+#[test]
+fn labels_are_never_written_to_files_of_the_image() {
+    // T-04, T-13, CVE-2019-16884, CVE-2025-52881: a volume over /proc with a file where the label is to be written
+    attempt("own-procfs", |lab| {
+        let fake = lab.path().join("fake/thread-self/attr/apparmor");
+        std::fs::create_dir_all(&fake).unwrap();
+        std::fs::write(fake.join("exec"), "").unwrap();
+        for key in ["maskedPaths", "readonlyPaths"] {
+            lab.config["linux"].as_object_mut().unwrap().remove(key);
+        }
+        let fake_proc = lab.path().join("fake").display().to_string();
+        lab.unmount("/proc").mount("/proc", "bind", &fake_proc, &["rbind"]);
+        lab.config["process"]["apparmorProfile"] = json!("confined");
+        lab.args(&["true"]).run();
+        !std::fs::read_to_string(fake.join("exec")).unwrap().is_empty()
+    });
+}
+
+#[test]
+fn a_link_of_the_image_does_not_lead_what_we_inject_to_the_host() {
+    // T-14, CVE-2025-24965: the directory of the socket of a service manager
+    attempt("resolve", |lab| {
+        let canary = lab.path().join("canary");
+        std::fs::create_dir(&canary).unwrap();
+        symlink(&canary, lab.root("/run")).unwrap();
+        lab.args(&["true"]);
+        let mut command = lab.command(&["create", &lab.id]);
+        let _ = command.env("NOTIFY_SOCKET", "/nowhere").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        std::fs::read_dir(&canary).unwrap().count() != 0
+    });
+}
+
+#[test]
+fn long_and_many_lines_of_maps_and_paths_are_refused() {
+    // T-07, CVE-2021-43784
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["true"]).user_namespace();
+    let good = lab.config.clone();
+    let many: Vec<_> =
+        (0..3000).map(|number| json!({"containerID": number, "hostID": 700_000 + number, "size": 1})).collect();
+    lab.config["linux"]["uidMappings"] = json!(many);
+    lab.create().failed_with("340 lines");
+    lab.config = good;
+    lab.config["linux"]["namespaces"][0] = json!({"type": "pid", "path": format!("/{}", "x/".repeat(35_000))});
+    lab.create().failed_with("File name too long");
+}
+
+#[test]
+fn strange_names_of_destinations_are_only_names() {
+    // T-20, CVE-2026-119101
+    let Some(mut lab) = Lab::new() else { return };
+    let source = lab.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), "in").unwrap();
+    symlink("/there", lab.root("/one")).unwrap();
+    symlink("/one", lab.root("/two")).unwrap();
+    std::fs::create_dir(lab.root("/there")).unwrap();
+    let canary = lab.path().join("there");
+    for name in ["/a]:b", "/c\nd rw", "/two"] {
+        lab.mount(name, "bind", source.to_str().unwrap(), &["bind", "ro"]);
+    }
+    let done = lab.sh("cat '/a]:b/file' /there/file /c*/file; touch /there/x").run();
+    assert_eq!(done.out, "ininin");
+    assert!(done.err.contains("Read-only") && !canary.exists(), "{}", done.err);
+}
+
+#[test]
+fn the_propagation_of_the_hosts_mounts_is_not_ours_to_change() {
+    // T-22, runc 1.5.3
+    attempt("hosts-propagation", |lab| {
+        lab.without("mount").config["mounts"] = json!([]);
+        for key in ["maskedPaths", "readonlyPaths"] {
+            lab.config["linux"].as_object_mut().unwrap().remove(key);
+        }
+        lab.config["linux"]["rootfsPropagation"] = json!("rshared");
+        lab.args(&["true"]);
+        // In a namespace of the test's own: the control changes something.
+        let shell = "exec unshare -m /bin/sh -c 'cat /proc/self/mountinfo > before; \"$@\"; cat /proc/self/mountinfo > after' sh \"$@\"";
+        around(lab, &["run", &lab.id], shell);
+        let read = |name: &str| std::fs::read_to_string(lab.path().join(name)).unwrap();
+        read("before") != read("after")
+    });
+}
+
+#[test]
+fn the_hosts_sysfs_is_read_only_to_the_last_mount() {
+    // T-23: what is mounted below /sys, too, where a container gets the host's because its network is the host's
+    attempt("host-sysfs", |lab| {
+        lab.user_namespace()
+            .without("network")
+            .sh("grep ' /sys' /proc/self/mountinfo | grep -v ' /sys/fs/cgroup ' | cut -d' ' -f6 | grep -c '^rw'");
+        lab.unmount("/sys/fs/cgroup");
+        for key in ["maskedPaths", "readonlyPaths"] {
+            lab.config["linux"].as_object_mut().unwrap().remove(key);
+        }
+        let done = lab.run();
+        assert!(!done.out.is_empty(), "{}", done.err);
+        done.out.trim() != "0"
+    });
+}
+
+#[test]
+fn names_that_lead_out_of_the_directory_of_records_make_nothing() {
+    // T-24
+    attempt("container-id", |lab| {
+        lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+        lab.args(&["true"]);
+        let outside = lab.path().join("outside");
+        let mut command = lab.command(&["create", "../outside"]);
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let through = outside.exists();
+        if through {
+            assert!(lab.brig(&["delete", "--force", "../outside"]).status == 0);
+        }
+        through
+    });
+}
+
+#[test]
+fn callers_learn_which_annotations_reach_the_host() {
+    // T-25
+    let Some(lab) = Lab::new() else { return };
+    let features: Value = serde_json::from_str(&lab.brig(&["features"]).out).unwrap();
+    let unsafe_ones = features["potentiallyUnsafeConfigAnnotations"].as_array().unwrap();
+    for name in ["bundle", "org.systemd.property.", "org.criu.config"] {
+        assert!(unsafe_ones.contains(&json!(name)), "{name}");
+    }
+}
+
+#[test]
+fn the_callers_terminal_cannot_be_reached_through_dev_tty() {
+    // T-30, CVE-2017-5226: without a controlling terminal there is nothing to push characters into either
+    attempt("new-session", |lab| {
+        lab.sh("exec 2> /dev/null; echo reached > /dev/tty");
+        let shell = "exec script -qec \"$(printf '%s ' \"$@\") > /dev/null 2>&1\" /dev/null";
+        around(lab, &["run", &lab.id], shell).out.contains("reached")
+    });
+}
+
+#[test]
+fn the_root_groups_of_v1_cannot_be_reached() {
+    // T-32, CVE-2022-0492: no release_agent is in sight, and the groups that are cannot be written to
+    let Some(mut lab) = Lab::new() else { return };
+    let line = "find /sys/fs/cgroup -name release_agent; for each in /sys/fs/cgroup/*/notify_on_release; do echo 1 > $each && echo written; done";
+    let done = lab.sh(line).run();
+    assert_eq!(done.out, "", "{}", done.err);
+    // The same bundle with the host's whole tree, as a careless caller would mount it, shows what there is to be found.
+    lab.unmount("/sys/fs/cgroup").mount("/sys/fs/cgroup", "bind", "/sys/fs/cgroup", &["rbind", "ro"]);
+    if std::path::Path::new("/sys/fs/cgroup/pids/release_agent").exists() {
+        assert!(lab.sh("find /sys/fs/cgroup -name release_agent").run().out.contains("release_agent"));
+    }
+}
+
+#[test]
+fn abstract_sockets_of_the_host_are_out_of_reach() {
+    // T-33, CVE-2020-15257
+    let Some(mut lab) = Lab::new() else { return };
+    use std::os::linux::net::SocketAddrExt;
+    let name = format!("brig-test-{}", lab.id);
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let line = format!("grep -c {name} /proc/net/unix");
+    assert_eq!(lab.sh(&line).run().out, "0\n");
+    assert_eq!(lab.without("network").unmount("/sys").unmount("/sys/fs/cgroup").run().out, "1\n", "the control");
+}
+
+#[test]
+fn hooks_have_no_variable_that_was_not_given_to_them() {
+    // T-35, CVE-2025-23266
+    attempt("hook-environment", |lab| {
+        let seen = lab.path().join("seen");
+        let line = format!("env > {}", seen.display());
+        let hook = json!([{"path": "/bin/sh", "args": ["sh", "-c", line], "env": ["PATH=/bin:/usr/bin"]}]);
+        lab.config["hooks"] = json!({"createContainer": hook});
+        lab.config["process"]["env"] = json!(["PATH=/bin", "LD_PRELOAD=/evil.so"]);
+        lab.args(&["true"]);
+        assert!(lab.command(&["run", &lab.id]).env("LD_CANARY", "x").status().unwrap().success());
+        let text = std::fs::read_to_string(seen).unwrap();
+        assert!(text.contains("PATH=/bin:/usr/bin"));
+        text.contains("LD_")
+    });
+}
+
+#[test]
+fn a_user_that_is_no_number_of_a_user_is_not_root() {
+    // T-38: the largest number means "no change" to the kernel
+    let Some(mut lab) = Lab::new() else { return };
+    for (uid, words) in
+        [(json!(4_294_967_296_u64), "invalid value"), (json!(-1), "invalid value"), (json!("1000"), "invalid type")]
+    {
+        lab.config["process"]["user"] = json!({"uid": uid, "gid": 0});
+        lab.create().failed_with(words);
+    }
+    lab.config["process"]["user"] = json!({"uid": 2_147_483_648_u32, "gid": 0});
+    assert_eq!(lab.sh("id -u").run().out, "2147483648\n");
+}
