@@ -59,8 +59,9 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     if plan.file_system.steps.iter().any(|step| matches!(step, Step::Proc { .. })) {
         proc_is_proc(root.as_fd())?;
     }
+    let mut empty = None;
     for path in &plan.file_system.masked {
-        mask(root.as_fd(), path, plan.administrator)?;
+        mask(root.as_fd(), path, plan.administrator, &mut empty)?;
     }
     for path in &plan.file_system.read_only {
         read_only(root.as_fd(), path)?;
@@ -373,17 +374,27 @@ fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
 }
 
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
-pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids) -> Result<()> {
+///
+/// All masked directories are one empty tmpfs, kept in `empty`: callers mask a directory for each processor.
+pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids, empty: &mut Option<OwnedFd>) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };
-    let cover = if resolve::file_type(&target)? == FileType::Directory {
-        tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?
+    let kind = resolve::file_type(&target)?;
+    let cover = if kind == FileType::Directory {
+        match empty {
+            Some(there) => clone_tree(there.as_fd(), Path::new(""))?,
+            None => tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?,
+        }
     } else {
         null_device(root)?
     };
-    attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))
+    attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))?;
+    if kind == FileType::Directory && empty.is_none() {
+        *empty = Some(cover); // attached it can be cloned on every kernel
+    }
+    Ok(())
 }
 
 /// A detached mount of the container's /dev/null, checked to be that device (CVE-2025-31133).

@@ -112,8 +112,9 @@ pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
     for path in &plan.read_only_paths {
         read_only(built.root.as_fd(), path)?;
     }
+    let mut empty = None;
     for path in &plan.masked {
-        mask(built.root.as_fd(), path, plan.owner)?;
+        mask(built.root.as_fd(), path, plan.owner, &mut empty)?;
     }
     if plan.read_only && !crate::sys::weaken::is_off("read-only-root") {
         restrict(&built.root, only).doing(|| "make the root read-only")?;
