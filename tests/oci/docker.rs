@@ -12,6 +12,11 @@ struct Docker {
 
 impl Docker {
     fn start() -> Option<Docker> {
+        Docker::with("")
+    }
+
+    /// With more arguments. The daemon runs where accounts have one more, whose ids it may map; that changes no file of the host.
+    fn with(arguments: &str) -> Option<Docker> {
         let lab = Lab::new()?;
         if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none()
         {
@@ -20,7 +25,21 @@ impl Docker {
         }
         let at = |name: &str| lab.path().join(name).display().to_string();
         std::fs::write(at("daemon.json"), "{}").unwrap();
-        let daemon = Command::new("dockerd")
+        for (name, line) in [
+            ("subuid", "remapped:700000:65536"),
+            ("subgid", "remapped:700000:65536"),
+            ("passwd", "remapped:x:61238:61238::/:/bin/sh"),
+            ("group", "remapped:x:61238:"),
+        ] {
+            let text = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
+            std::fs::write(at(name), format!("{}\n{line}\n", text.trim_end())).unwrap();
+        }
+        let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
+        let daemon = Command::new(if arguments.is_empty() { "/bin/sh" } else { "unshare" })
+            .args(if arguments.is_empty() { &[][..] } else { &["-m", "/bin/sh"] })
+            .args(["-c", if arguments.is_empty() { "exec dockerd \"$@\"" } else { cover }, "sh"])
+            .args(arguments.split_whitespace())
+            .current_dir(lab.path())
             .args([
                 "--config-file",
                 &at("daemon.json"),
@@ -30,7 +49,7 @@ impl Docker {
                 &at("data"),
             ])
             .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
-            .args(["--ip6tables=false", "--storage-driver=vfs", "--add-runtime"])
+            .args(["--ip6tables=false", "--storage-driver=vfs", "--default-runtime=brig", "--add-runtime"])
             .arg(format!("brig={}", env!("CARGO_BIN_EXE_brig")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -188,4 +207,35 @@ fn docker_gets_from_brig_what_it_gets_from_runc() {
     RUNS.iter().for_each(|arguments| compare(&format!("{RUN} {arguments}")));
     STEPS.iter().for_each(|step| compare(step));
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn docker_builds_images_with_brig() {
+    let Some(docker) = Docker::start() else { return };
+    let build = "printf 'FROM bb\\nRUN echo built > /made && id -u >> /made\\nUSER 1000\\nCMD cat /made; id -u\\n' | \
+                 DOCKER_BUILDKIT=0 docker build --network none -q -t made - && docker run --rm --network none made";
+    let done = docker.run(build, "brig");
+    done.succeeded();
+    assert!(done.out.ends_with("built\n0\n1000\n"), "{}", done.out);
+}
+
+#[test]
+fn docker_with_remapped_users_has_what_it_has_with_runc() {
+    let Some(docker) = Docker::with("--userns-remap=remapped") else { return };
+    let run = "docker run --rm --runtime $RT --network none";
+    for arguments in [
+        "bb sh -c 'tr -s \" \" < /proc/self/uid_map; id -u; touch /made && stat -c %u /made'",
+        "-v $PWD/remapped:/in:ro --tmpfs /t bb sh -c 'cat /in/file; touch /t/x && echo t; ls -ln /dev/null | cut -c1-10'",
+        "--user 1000 --read-only bb sh -c 'id -u; touch /x 2> /dev/null || echo ro'",
+        "--memory 64m --pids-limit 50 bb cat /proc/sys/kernel/hostname | wc -l",
+        "--userns host bb sh -c 'tr -s \" \" < /proc/self/uid_map'",
+    ] {
+        let [ours, theirs] = ["brig", "runc"].map(|runtime| {
+            let line = format!("mkdir -p remapped; echo in > remapped/file; {run} {arguments}");
+            let done = docker.run(&line, runtime);
+            format!("{}\n{}\n{}", done.status, normal(&done.out), normal(&done.err))
+        });
+        assert_eq!(ours, theirs, "{arguments}");
+        assert!(ours.starts_with("0\n"), "{ours}");
+    }
 }
