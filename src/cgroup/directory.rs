@@ -3,12 +3,16 @@
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// More than any file of a group that we read, but for the lists of processes, which are read in rounds.
 const FILE_BYTES: usize = 16 * 1024;
+
+/// More than most counters have; a longer one is read in the ordinary way.
+const COUNTER_BYTES: usize = 1024;
 
 /// How often and how long the removal of a group waits for the kernel to let go of its last processes: 1 ms, doubled
 /// each time, a second in all.
@@ -18,12 +22,14 @@ const REMOVE_TRIES: u32 = 10;
 pub(super) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
+    /// Counters that were read once and will be again.
+    kept: RefCell<Vec<(String, OwnedFd)>>,
 }
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Directory, Errno> {
         let fd = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Directory { fd, path: path.to_path_buf() })
+        Ok(Directory { fd, path: path.to_path_buf(), kept: RefCell::default() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -72,6 +78,21 @@ impl Directory {
         read_all(&self.reader(file)?)
     }
 
+    /// A counter's file, which stays open, so that the next reading of it is one call. The kernel makes the text anew for each that begins at 0.
+    pub(super) fn count(&self, file: &str) -> Result<String, Errno> {
+        let mut kept = self.kept.borrow_mut();
+        let at = match kept.iter().position(|(name, _)| name == file) {
+            Some(at) => at,
+            None => {
+                kept.push((file.to_owned(), self.reader(file)?));
+                kept.len() - 1
+            }
+        };
+        let mut bytes = [0; COUNTER_BYTES];
+        let length = rustix::io::pread(&kept[at].1, &mut bytes, 0)?;
+        if length < bytes.len() { Ok(String::from_utf8_lossy(&bytes[..length]).into_owned()) } else { self.read(file) }
+    }
+
     /// [`Directory::read`] with words.
     pub(super) fn get(&self, file: &str) -> Result<String> {
         self.read(file).failing(Kind::Cgroup, || format!("read `{}`", self.path.join(file).display()))
@@ -93,7 +114,8 @@ impl Directory {
     /// Opens a group in this one.
     pub(super) fn child(&self, name: &str) -> Result<Directory, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Directory { fd: openat(&self.fd, name, flags, Mode::empty())?, path: self.path.join(name) })
+        let fd = openat(&self.fd, name, flags, Mode::empty())?;
+        Ok(Directory { fd, path: self.path.join(name), kept: RefCell::default() })
     }
 
     /// Every process of this group and of the groups below it. Those that vanish meanwhile are left out.

@@ -3,7 +3,7 @@
 use super::Cgroup;
 use super::controller::Controller;
 use super::create::Group;
-use crate::error::Result;
+use crate::error::{Context, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -46,6 +46,11 @@ pub(crate) struct Evidence {
 }
 
 impl Cgroup {
+    /// Opens the files of [`Cgroup::usage`] and [`Cgroup::evidence`] while there is time; what is refused then is refused again later, and said.
+    pub(crate) fn open_counters(&self) {
+        let _ = (self.usage(), self.evidence());
+    }
+
     /// What the container uses now and used so far. A group that is gone counts nothing.
     pub(crate) fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
@@ -78,7 +83,7 @@ impl Cgroup {
     /// Any v2 group counts time, with or without a controller; v1 has one controller for the time and another for the
     /// quota.
     fn read_cpu(&self, usage: &mut Usage) {
-        if let Some(stat) = self.v2().and_then(|group| group.directory.read("cpu.stat").ok()) {
+        if let Some(stat) = self.v2().and_then(|group| group.directory.count("cpu.stat").ok()) {
             let stat = flat(&stat);
             let nanoseconds = |key: &str| stat.get(key).map(|value| value * 1000);
             usage.cpu_total_ns = nanoseconds("usage_usec");
@@ -88,13 +93,13 @@ impl Cgroup {
             usage.throttled_ns = nanoseconds("throttled_usec");
         } else if let Some(group) = self.group(Controller::Cpuacct) {
             usage.cpu_total_ns = number(group, "cpuacct.usage");
-            let text = group.directory.read("cpuacct.stat").unwrap_or_default();
+            let text = group.directory.count("cpuacct.stat").unwrap_or_default();
             let stat = flat(&text);
             usage.cpu_user_ns = stat.get("user").map(|ticks| ticks * NANOSECONDS_PER_TICK);
             usage.cpu_system_ns = stat.get("system").map(|ticks| ticks * NANOSECONDS_PER_TICK);
         }
         if let Some(group) = self.group(Controller::Cpu).filter(|group| !group.is_v2) {
-            let text = group.directory.read("cpu.stat").unwrap_or_default();
+            let text = group.directory.count("cpu.stat").unwrap_or_default();
             let stat = flat(&text);
             usage.throttled_periods = stat.get("nr_throttled").copied();
             usage.throttled_ns = stat.get("throttled_time").copied();
@@ -106,25 +111,32 @@ impl Cgroup {
         let mut evidence = Evidence::default();
         if let Some(group) = self.group(Controller::Memory) {
             let events = if group.is_v2 { "memory.events" } else { "memory.oom_control" };
-            let text = group.directory.get(events)?;
+            let text = count(group, events)?;
             let counts = flat(&text);
-            let count = |key: &str| counts.get(key).copied().unwrap_or(0);
-            evidence.oom_kills = count("oom_kill");
+            let of = |key: &str| counts.get(key).copied().unwrap_or(0);
+            evidence.oom_kills = of("oom_kill");
             // v1 counts in `memory.failcnt` every time the limit was touched, most of them reclaimed at once: no proof.
-            evidence.oom_events = if group.is_v2 { count("oom") } else { count("oom_kill") };
+            evidence.oom_events = if group.is_v2 { of("oom") } else { of("oom_kill") };
         }
         if let Some(group) = self.group(Controller::Pids) {
             // The file is as old as 4.9 on both versions.
-            let text = group.directory.get("pids.events")?;
+            let text = count(group, "pids.events")?;
             evidence.pids_max_hits = flat(&text).get("max").copied().unwrap_or(0);
         }
         Ok(evidence)
     }
 }
 
+fn count(group: &Group, file: &str) -> Result<String> {
+    group
+        .directory
+        .count(file)
+        .failing(Kind::Cgroup, || format!("read `{}`", group.directory.path().join(file).display()))
+}
+
 /// A file with one number; `max` is none.
 pub(super) fn number(group: &Group, file: &str) -> Option<u64> {
-    group.directory.read(file).ok()?.trim().parse().ok()
+    group.directory.count(file).ok()?.trim().parse().ok()
 }
 
 /// A file of `KEY VALUE` lines.
@@ -135,7 +147,7 @@ pub(super) fn flat(text: &str) -> BTreeMap<&str, u64> {
 
 fn read_io(group: &Group, usage: &mut Usage) {
     if group.is_v2 {
-        let Ok(text) = group.directory.read("io.stat") else { return };
+        let Ok(text) = group.directory.count("io.stat") else { return };
         let sum = sum_io_v2(&text);
         [usage.read_bytes, usage.written_bytes, usage.reads, usage.writes] = sum.map(Some);
         return;
@@ -144,7 +156,7 @@ fn read_io(group: &Group, usage: &mut Usage) {
         ("blkio.throttle.io_service_bytes_recursive", &mut usage.read_bytes, &mut usage.written_bytes),
         ("blkio.throttle.io_serviced_recursive", &mut usage.reads, &mut usage.writes),
     ] {
-        if let Ok(text) = group.directory.read(file) {
+        if let Ok(text) = group.directory.count(file) {
             let sum = sum_io_v1(&text);
             (*read, *written) = (Some(sum.0), Some(sum.1));
         }

@@ -50,7 +50,7 @@ pub(crate) fn launch(
     let rates = spec.file_system.scratch.rates;
     let cgroup = match (&spec.resources, &checked.hierarchy) {
         (Some(resources), Some(hierarchy)) => {
-            Some(Group(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
+            Some(Group::new(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
         }
         _ => None,
     };
@@ -109,6 +109,9 @@ pub(crate) fn launch(
     };
     let spawned = process::spawn(plan)?;
     drop(users.helpers); // they have ended meanwhile
+    if let Some(group) = &cgroup {
+        group.0.open_counters(); // while init is at work
+    }
     Ok(Running::new(spawned, cgroup, maker, rates, users.range, entry))
 }
 

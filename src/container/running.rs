@@ -226,8 +226,8 @@ impl Running {
             note("disk image and loop device", Ok(()));
         }
         note("mounts", self.let_go());
-        if let Some(cgroup) = self.cgroup.take() {
-            note("cgroup", cgroup.0.remove().map_err(Error::from));
+        if let Some(mut cgroup) = self.cgroup.take() {
+            note("cgroup", cgroup.remove());
         }
         if self.range.take().is_some() {
             note("id range", Ok(()));
@@ -245,11 +245,25 @@ impl Drop for Running {
 
 /// A container's cgroup; removed when dropped.
 #[derive(Debug)]
-pub(super) struct Group(pub(super) Cgroup);
+pub(super) struct Group(pub(super) Cgroup, bool);
+
+impl Group {
+    pub(super) fn new(cgroup: Cgroup) -> Group {
+        Group(cgroup, false)
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        self.0.remove().map_err(Error::from)?;
+        self.1 = true;
+        Ok(())
+    }
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Gone already after an orderly removal. What is left now is found by the next command of ours.
-        let _ = self.0.remove();
+        if !self.1 {
+            // What is left now is found by the next command of ours.
+            let _ = self.0.remove();
+        }
     }
 }

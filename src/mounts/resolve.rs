@@ -41,24 +41,18 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno).failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
     }
-    let mut walked = PathBuf::from("/");
-    let mut parent = open(root, &walked)?;
-    let mut new = false;
-    let names: Vec<_> = path.components().filter_map(normal).collect();
-    for (index, name) in names.iter().enumerate() {
-        walked.push(name);
-        let mode = if index + 1 == names.len() { mode } else { 0o755 };
-        new = match mkdirat(&parent, Path::new(name), Mode::from_raw_mode(mode)) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(errno) => {
-                return Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", walked.display()));
-            }
-        };
-        // The component may be a symlink of the image: follow it, but inside the root.
-        parent = open_as(root, &walked, flags)?;
-    }
-    Ok((parent, new))
+    let Some(name) = path.components().next_back().and_then(normal) else {
+        return Err(Errno::NOENT).failing(Kind::Mount, || format!("open `{}` in the root", path.display()));
+    };
+    // Mostly only the last one is missing.
+    let (above, _) = directory(root, path.parent().unwrap_or(Path::new("/")), 0o755)?;
+    let new = match mkdirat(&above, Path::new(&name), Mode::from_raw_mode(mode)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", path.display())),
+    };
+    // The component may be a symlink of the image: follow it, but inside the root.
+    Ok((open_as(root, path, flags)?, new))
 }
 
 /// Opens the directory that holds `path` inside `root` (made if missing) and gives the last component's name.
