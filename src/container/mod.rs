@@ -86,10 +86,14 @@ impl Containers {
     }
 }
 
+/// As runc has it: whoever is root only in a user namespace, as under Podman for an ordinary user, is that user and may not write to `/run`.
 fn default_root() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
-    match runtime {
-        Some(path) if !rustix::process::geteuid().is_root() => PathBuf::from(path).join("brig"),
+    let is_user = || {
+        !rustix::process::geteuid().is_root()
+            || (!crate::ns::is_initial() && std::env::var_os("USER").is_none_or(|name| name != "root"))
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Some(path) if is_user() => PathBuf::from(path).join("brig"),
         _ => PathBuf::from("/run/brig"),
     }
 }
