@@ -2,7 +2,7 @@
 
 use super::{Common, Unpacking, show};
 use brig::error::Result;
-use brig::image::{Overrides, Reference, import};
+use brig::image::{Reference, import};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -18,34 +18,15 @@ pub(super) struct Arguments {
     /// The image's name
     #[arg(value_name = "REF")]
     name: Reference,
-    /// The image's Cmd [default: /bin/sh]
-    #[arg(last = true, value_name = "ARGS")]
-    args: Vec<String>,
-    /// The image's Entrypoint
-    #[arg(long, value_name = "COMMAND")]
-    entrypoint: Option<String>,
-    /// The image's User
-    #[arg(long, short, value_name = "USER")]
-    user: Option<String>,
-    /// The image's WorkingDir
-    #[arg(long, short, value_name = "DIR")]
-    workdir: Option<String>,
-    /// A variable of the image's Env
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<String>,
+    #[command(flatten)]
+    process: super::Process,
     #[command(flatten)]
     unpacking: Unpacking,
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<()> {
     let store = common.store()?;
-    let how = Overrides {
-        entrypoint: arguments.entrypoint.clone().map(|command| vec![command]),
-        args: (!arguments.args.is_empty()).then(|| arguments.args.clone()),
-        env: arguments.env.clone(),
-        user: arguments.user.clone(),
-        working_dir: arguments.workdir.clone(),
-    };
+    let how = arguments.process.overrides();
     let progress = show::Progress::new(common);
     let options = arguments.unpacking.options();
     let record = import(&store, &arguments.path, &arguments.name, &how, &options, &|event| progress.event(event))?;

@@ -17,7 +17,7 @@ mod verify;
 
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
-use brig::image::{LoadOptions, Platform, Store, default_path};
+use brig::image::{LoadOptions, Overrides, Platform, Store, default_path};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,6 +59,38 @@ struct Unpacking {
     /// Wait until everything is on disk
     #[arg(long)]
     sync: bool,
+}
+
+/// What an image's process is: said of a new image by `import`, instead of what an image says by `unpack`.
+#[derive(Args)]
+struct Process {
+    /// The Cmd: the command, or the entrypoint's arguments
+    #[arg(last = true, value_name = "ARGS")]
+    args: Vec<String>,
+    /// The Entrypoint
+    #[arg(long, value_name = "COMMAND")]
+    entrypoint: Option<String>,
+    /// The User, as USER[:GROUP]
+    #[arg(long, short, value_name = "USER")]
+    user: Option<String>,
+    /// The WorkingDir
+    #[arg(long, short, value_name = "DIR")]
+    workdir: Option<String>,
+    /// A variable of the Env
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+}
+
+impl Process {
+    fn overrides(&self) -> Overrides {
+        Overrides {
+            entrypoint: self.entrypoint.clone().map(|command| vec![command]),
+            args: (!self.args.is_empty()).then(|| self.args.clone()),
+            env: self.env.clone(),
+            user: self.user.clone(),
+            working_dir: self.workdir.clone(),
+        }
+    }
 }
 
 #[derive(Subcommand)]

@@ -2,7 +2,7 @@
 
 use super::{Common, Unpacking, show};
 use brig::error::Result;
-use brig::image::{Overrides, unpack, unpack_local};
+use brig::image::{unpack, unpack_local};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -19,33 +19,14 @@ pub(super) struct Arguments {
     /// A new or empty directory
     #[arg(value_name = "DIR")]
     target: PathBuf,
-    /// Replace the image's Cmd
-    #[arg(last = true, value_name = "ARGS")]
-    args: Vec<String>,
-    /// Replace the image's Entrypoint
-    #[arg(long, value_name = "COMMAND")]
-    entrypoint: Option<String>,
-    /// Run as USER[:GROUP]
-    #[arg(long, short, value_name = "USER")]
-    user: Option<String>,
-    /// Start in this directory
-    #[arg(long, short, value_name = "DIR")]
-    workdir: Option<String>,
-    /// Set an environment variable
-    #[arg(long, short, value_name = "NAME=VALUE")]
-    env: Vec<String>,
+    #[command(flatten)]
+    process: super::Process,
     #[command(flatten)]
     unpacking: Unpacking,
 }
 
 pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<()> {
-    let overrides = Overrides {
-        entrypoint: arguments.entrypoint.clone().map(|command| vec![command]),
-        args: (!arguments.args.is_empty()).then(|| arguments.args.clone()),
-        env: arguments.env.clone(),
-        user: arguments.user.clone(),
-        working_dir: arguments.workdir.clone(),
-    };
+    let overrides = arguments.process.overrides();
     let local = arguments.image.strip_prefix("oci:").or_else(|| arguments.image.strip_prefix("docker-archive:"));
     let process = match local {
         None => unpack(&common.store()?, &arguments.image, &arguments.target, &overrides)?,
