@@ -7,6 +7,7 @@
 mod cgroup;
 pub mod container;
 pub mod doctor;
+mod egress;
 pub mod error;
 mod files;
 mod hooks;

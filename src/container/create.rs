@@ -169,6 +169,7 @@ impl Containers {
             domainname: (!config.domainname.is_empty()).then(|| config.domainname.clone()),
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
+            inside: None,
             sysctls: prepare::sysctls(&config),
             root: Root::Bundle(bundle),
             hooks: BuildHooks {

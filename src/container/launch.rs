@@ -2,6 +2,7 @@
 
 use super::check::{Checked, privileged};
 use super::enter::Entry;
+use super::gateway::{self, Prepared, Wish};
 use super::place::Place;
 use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, Purpose};
@@ -11,6 +12,7 @@ use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::seccomp;
 use crate::spec::Container;
+use crate::spec::network::Network;
 use crate::spec::root::{Backing, Root, Shown, Step as Make};
 use crate::sys::exec::restore_signal;
 use crate::sys::weaken;
@@ -23,6 +25,7 @@ pub(crate) fn launch(
     place: &Place,
     stdio: Stdio,
     handed: Option<OwnedFd>,
+    gateway: Option<Wish>,
 ) -> Result<Running> {
     // A caller that ignores this one (a daemon that wants no zombies) would leave pid 1 waiting for an end that the kernel tells nobody.
     restore_signal(libc::SIGCHLD);
@@ -62,6 +65,16 @@ pub(crate) fn launch(
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
     };
+    let (gateway, inside) = match (gateway, &spec.network) {
+        (Some(wish), Network::Served(served)) => {
+            let (prepared, channel) = Prepared::new(wish)?;
+            (Some(prepared), Some(process::Inside { wish: served.clone(), gateway: channel }))
+        }
+        _ => (None, None),
+    };
+    let gateway_user = users.range.as_ref().map(|range| range.base + gateway::USER);
+    let landlock_optional = spec.landlock.optional;
+    let on_host = spec.network == Network::Host;
     let plan = Plan {
         user_namespace: users.namespace,
         cgroup: cgroup
@@ -71,14 +84,15 @@ pub(crate) fn launch(
             .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
-        namespaces: ns::Namespaces::sandbox(users.network.is_some()),
-        network: users.network,
+        namespaces: ns::Namespaces::sandbox(on_host || users.network.is_some()),
+        network: users.network.filter(|_| !on_host),
         waits: false,
         hostname: Some(spec.hostname),
         domainname: None,
         new_keyring: true,
         oom_score: process::OomScore::Unprotected,
-        sysctls: Vec::new(),
+        sysctls: sysctls(inside.as_ref()),
+        inside,
         hooks: process::BuildHooks::default(),
         first: process::First::Reaper,
         root: process::Root::Sandbox(mounts::Plan {
@@ -112,7 +126,18 @@ pub(crate) fn launch(
     if let Some(group) = &cgroup {
         group.0.open_counters(); // while init is at work
     }
-    Ok(Running::new(spawned, cgroup, maker, rates, users.range, entry))
+    let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
+    if let Some(gateway) = gateway {
+        // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
+        running.serve_by(gateway.start(gateway_user, landlock_optional)?);
+    }
+    Ok(running)
+}
+
+/// A gateway without power must be able to listen at any port inside for rules that come later. Nobody else is there who could be robbed of one.
+fn sysctls(inside: Option<&process::Inside>) -> Vec<(String, String)> {
+    let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
+    if spares { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }
 }
 
 /// Ids of the container as the process that builds its root sees them.

@@ -12,6 +12,7 @@ mod enter;
 mod exec;
 mod features;
 mod freeze;
+mod gateway;
 mod group;
 mod groups;
 mod id;
@@ -34,6 +35,7 @@ pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
 pub(crate) use check::{Checked, check, nested, privileged};
 pub(crate) use enter::{Entered, Visit};
+pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
 pub(crate) use place::Place;

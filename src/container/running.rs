@@ -1,7 +1,9 @@
 //! A running container, as its supervisor holds it, and its removal.
 
 use super::enter::Entry;
+use super::gateway::Gateway;
 use crate::cgroup::{Cgroup, Evidence, Usage};
+use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::{self, Maker, Template};
 use crate::ns::Range;
@@ -25,6 +27,8 @@ pub(crate) struct Running {
     rates: Rates,
     range: Option<Range>,
     entry: Entry,
+    gateway: Option<Gateway>,
+    ledger: Option<Ledger>,
     removed: bool,
 }
 
@@ -58,8 +62,35 @@ impl Running {
             rates,
             range,
             entry,
+            gateway: None,
+            ledger: None,
             removed: false,
         }
+    }
+
+    /// Its network is served by this gateway from now on.
+    pub(super) fn serve_by(&mut self, gateway: Gateway) {
+        self.gateway = Some(gateway);
+    }
+
+    /// The gateway that serves its network, if one does.
+    pub(crate) fn gateway(&self) -> Option<&Gateway> {
+        self.gateway.as_ref()
+    }
+
+    /// Hears one word of the gateway; `true` if it has ended.
+    pub(crate) fn hear_gateway(&mut self) -> Result<bool> {
+        let Some(gateway) = &mut self.gateway else { return Ok(false) };
+        gateway.hear()?;
+        Ok(gateway.is_over())
+    }
+
+    /// Ends the gateway and returns the whole account of what was reached, if somebody kept one.
+    pub(crate) fn close_account(&mut self) -> Result<Option<Ledger>> {
+        let Some(gateway) = self.gateway.take() else { return Ok(self.ledger.clone()) };
+        let (ledger, done) = gateway.finish();
+        self.ledger = Some(ledger.clone());
+        done.map(|()| Some(ledger))
     }
 
     /// Readable when the container has something to say.
@@ -221,6 +252,9 @@ impl Running {
         };
         let ended = self.spawned.signal(Signal::KILL).and_then(|()| self.spawned.reap());
         note("processes and namespaces", ended);
+        if self.gateway.take().is_some() || self.ledger.is_some() {
+            note("egress gateway", Ok(())); // dropping it ends it and waits for its end
+        }
         if self.maker.take().is_some() || self.disk.is_some() {
             // It has no name: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));

@@ -43,6 +43,11 @@ impl Channel {
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
     }
 
+    /// Sends one message unless that takes a wait.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(|_| ())
+    }
+
     /// Waits for the next message; `None` when the other end is gone.
     pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
         self.receive_up_to(Self::LARGEST)

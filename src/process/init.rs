@@ -11,7 +11,7 @@ use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::weaken;
-use crate::{hooks, mounts, ns, sys};
+use crate::{hooks, mounts, net, ns, sys};
 use nix::sched::CloneFlags;
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -68,6 +68,9 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
     if plan.namespaces.makes(NamespaceKind::Network) {
         bring_loopback_up()?;
+    }
+    if let Some(inside) = plan.inside {
+        net::serve(&inside.wish, &inside.gateway)?; // before identities change: low ports and routes need our power here
     }
     if !plan.sysctls.is_empty() {
         Procfs::open()?.set(&plan.sysctls)?;

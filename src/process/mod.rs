@@ -8,6 +8,7 @@
 
 pub(crate) mod attributes;
 mod background;
+mod confined;
 mod directory;
 mod enter;
 mod identity;
@@ -23,12 +24,13 @@ mod procfs;
 mod reaper;
 
 pub(crate) use background::{Starter, in_background};
+pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::{Spawned, spawn, spawn_with};
 pub(crate) use plan::{
-    BuildHooks, Command, Errand, First, Gate, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
+    BuildHooks, Command, Errand, First, Gate, Inside, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
 };
 pub(crate) use reaper::USER as PID_1_USER;

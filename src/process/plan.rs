@@ -3,9 +3,11 @@
 use super::attributes::Attributes;
 use super::identity::{Identity, OomScore};
 use crate::error::{Error, Kind, Result};
+use crate::files::Channel;
 use crate::ns::{Maps, Namespaces};
 use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
+use crate::spec::network::Served;
 use crate::spec::process::Rlimit;
 use crate::spec::state::State;
 use crate::sys::exec::Vector;
@@ -39,6 +41,8 @@ pub(crate) struct Plan {
     pub new_keyring: bool,
     /// How ready the kernel is to end it when memory runs out.
     pub oom_score: OomScore,
+    /// Routes and sockets that are made in the network namespace for somebody outside.
+    pub inside: Option<Inside>,
     /// Kernel parameters of the namespaces: paths below /proc/sys, and values.
     pub sysctls: Vec<(String, String)>,
     /// What is mounted.
@@ -51,6 +55,14 @@ pub(crate) struct Plan {
     pub stdio: Stdio,
     /// What pid 1 does.
     pub first: First,
+}
+
+/// What is made in the network namespace for somebody outside who serves it.
+pub(crate) struct Inside {
+    /// What.
+    pub wish: Served,
+    /// Where the sockets go.
+    pub gateway: Channel,
 }
 
 /// How the root comes about.

@@ -10,6 +10,7 @@ mod control;
 mod devices;
 mod image;
 pub(crate) mod limits;
+mod network;
 mod options;
 pub(crate) mod outcome;
 mod profile;
@@ -27,12 +28,14 @@ pub fn begin_ahead() {
 }
 
 pub(crate) use crate::container::{Place, groups, remove_groups};
+pub use crate::egress::{Ledger, Policy, Row, Rule};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};
 pub(crate) use control::{Client, Control, Exec, Reply};
 pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
+pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk};

@@ -2,6 +2,7 @@
 
 use super::image::ImageRoot;
 use super::limits::Limits;
+use super::network::Network;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::root::Hidden;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
@@ -35,6 +36,8 @@ pub struct Options {
     pub shown: Vec<(PathBuf, PathBuf)>,
     /// Files that only the command's user can read, below `/run/secrets`: names and contents.
     pub(crate) secrets: Vec<(String, Hidden)>,
+    /// What of the network it has.
+    pub network: Network,
     /// What it may use.
     pub limits: Limits,
     /// Protections and limits that may be missing on this machine, by name.
@@ -58,6 +61,7 @@ impl Options {
             workspace: Workspace::Empty,
             shown: Vec::new(),
             secrets: Vec::new(),
+            network: Network::default(),
             limits: Limits::default(),
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),
@@ -91,6 +95,7 @@ impl Options {
         if let Some(image) = &self.image {
             image.check()?;
         }
+        self.network.check()?;
         let limits = &self.limits;
         descriptors(limits.open_files)?;
         if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {

@@ -51,7 +51,7 @@ pub enum Outcome {
     PushFailed,
     /// Something could not be removed.
     CleanupFailed,
-    /// The process that watched it died.
+    /// The process that watched it, or the one that served its network, died.
     Lost,
 }
 
@@ -136,6 +136,8 @@ pub(crate) enum Stopped {
     Memory,
     /// A person or a signal.
     Cancelled,
+    /// The gateway of its network has ended before it.
+    Gateway,
 }
 
 /// Everything that the decision is made from.
@@ -167,6 +169,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Stopped::Output) => return Outcome::OutputLimit,
         Some(Stopped::Wall) => return Outcome::Timeout,
         Some(Stopped::Idle) => return Outcome::IdleTimeout,
+        Some(Stopped::Gateway) => return Outcome::Lost,
         None => {}
     }
     if facts.ended == Some(Ended::Exited(0)) {
@@ -226,5 +229,6 @@ mod tests {
         check(None, Some(Stopped::Output), &[], Outcome::OutputLimit);
         check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
+        check(exited(0), Some(Stopped::Gateway), &[], Outcome::Lost);
     }
 }

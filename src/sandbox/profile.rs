@@ -73,6 +73,7 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
         hostname: HOSTNAME.into(),
         file_system: file_system(options, facts),
         command: command(options),
+        network: options.network.spec(),
         landlock: landlock(options),
         resources: Some(resources(options, &facts.disks)),
         may_degrade: options.may_degrade.clone(),
@@ -108,6 +109,13 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     let is_ours = root == Root::Empty;
     steps.extend(kernel_steps());
     steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
+    // In a root of the caller's own without a network whatever is there stays.
+    let resolver = options.network.resolver_file().or_else(|| is_ours.then(String::new));
+    steps.extend(resolver.map(|content| Step::File {
+        at: "/etc/resolv.conf".into(),
+        content: content.into(),
+        mode: 0o644,
+    }));
     steps.extend(writable_steps(options, facts.workspace_owner));
     if !options.secrets.is_empty() {
         steps.push(Step::Secrets { at: SECRETS.into(), files: options.secrets.clone() });
@@ -151,7 +159,6 @@ fn system_steps(system: &System) -> Vec<Step> {
         file("hosts", format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")),
         file("hostname", format!("{HOSTNAME}\n")),
         file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
-        file("resolv.conf", String::new()),
         file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = {WORKSPACE}\n[init]\n\tdefaultBranch = main\n")),
     ]);
     steps.extend(system.settings.iter().map(show));

@@ -2,6 +2,7 @@
 
 use super::limits::LimitName;
 use super::outcome::{LimitHit, Outcome};
+use crate::egress::Ledger;
 use crate::error::Error;
 use crate::process::Ended;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,12 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks.
     pub io_written_bytes: Option<u64>,
+    /// Bytes that left through the gateway.
+    #[serde(default)]
+    pub network_sent_bytes: Option<u64>,
+    /// Bytes that came through the gateway.
+    #[serde(default)]
+    pub network_received_bytes: Option<u64>,
     /// Bytes of standard output and error.
     pub output_bytes: u64,
 }
@@ -108,6 +115,8 @@ pub struct Report {
     pub limits_hit: Vec<LimitHit>,
     /// What it used.
     pub usage: Usage,
+    /// What it reached and what it was refused, where a gateway served it.
+    pub egress: Option<Ledger>,
     /// What isolation was in force.
     pub guarantee: Guarantee,
     /// What was not in force although it is asked for by default.

@@ -3,14 +3,16 @@
 use super::control::Control;
 use super::devices;
 use super::limits::LimitName;
+use super::network::NetworkMode;
 use super::options::{Options, Workspace};
-use super::outcome::{Facts, LimitHit, Outcome, decide};
+use super::outcome::{Facts, LimitHit, Outcome, Stopped, decide};
 use super::profile::{self, container_spec};
 use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
 use super::streams::{Progress, Sink, Streams};
 use super::supervise::{Seen, Signals, Watch};
 use super::system;
 use crate::container::{self, Checked, Place, Running};
+use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Stdio, Terminal};
 use crate::spec::Container;
@@ -59,7 +61,7 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
-    let mut running = match container::launch(spec, &checked, &site.place, stdio, handed) {
+    let mut running = match container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway()) {
         Ok(running) => running,
         Err(error) => return Ok(failed_to_start(error, degraded)),
     };
@@ -91,15 +93,29 @@ fn stop_signal(options: &Options) -> Result<Signal> {
         .ok_or_else(|| Error::new(Kind::Image, format!("the image's StopSignal {number} cannot be passed on")))
 }
 
+/// Ends the gateway and takes its account over; a gateway that cannot give all of it is a failure that the receipt tells.
+fn close_account(running: &mut Running, seen: &mut Seen) -> Option<Ledger> {
+    let ledger = running.close_account().unwrap_or_else(|error| {
+        seen.failure.get_or_insert(error.doing("close the account of the network"));
+        None
+    });
+    if let Some(ledger) = &ledger {
+        let (sent, received) = ledger.bytes();
+        (seen.usage.network_sent_bytes, seen.usage.network_received_bytes) = (Some(sent), Some(received));
+    }
+    ledger
+}
+
 /// Turns what was seen into a report, after the work was collected and everything removed.
 fn finish(
     options: &Options,
-    running: Running,
+    mut running: Running,
     seen: Result<Seen>,
     degraded: Vec<Degraded>,
     collect: &mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 ) -> Report {
     let mut seen = seen.unwrap_or_else(|error| Seen { failure: Some(error), ..Seen::default() });
+    let egress = close_account(&mut running, &mut seen);
     let evidence = running.evidence();
     if let Ok(Some(evidence)) = &evidence {
         let mut note = |limit, count: u64, words: &str| {
@@ -118,7 +134,7 @@ fn finish(
         ended: seen.ended,
         stopped: seen.stopped,
         hits: seen.hits,
-        start_failed: seen.failure.is_some(),
+        start_failed: seen.failure.is_some() && seen.stopped != Some(Stopped::Gateway),
         needs_input: matches!(seen.ended, Some(Ended::Exited(code)) if options.needs_input_codes.contains(&code)),
     };
     let mut outcome = decide(&facts);
@@ -138,6 +154,7 @@ fn finish(
         error,
         limits_hit: facts.hits,
         usage: seen.usage,
+        egress,
         guarantee: guarantee(),
         degraded,
         cleanup: Cleanup { removed: removal.removed, left: removal.left },
@@ -151,6 +168,7 @@ fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
         error: Some(error),
         limits_hit: Vec::new(),
         usage: Usage::default(),
+        egress: None,
         guarantee: Guarantee::None,
         degraded,
         cleanup: Cleanup::default(),
@@ -231,9 +249,9 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
                 Workspace::Directory(path) => format!("{} (copy-on-write)", path.display()),
             },
         ),
-        ("network".to_owned(), "none".to_owned()),
+        ("network".to_owned(), options.network.explain()),
         ("user".to_owned(), format!("{} in an own user namespace, no capabilities, no_new_privs", spec.command.uid)),
-        ("namespaces".to_owned(), "user, mount, pid, network, ipc, uts, cgroup".to_owned()),
+        ("namespaces".to_owned(), namespaces(options).to_owned()),
         ("seccomp".to_owned(), "built-in allow-list".to_owned()),
         ("landlock".to_owned(), format!("{} rules", spec.landlock.rules.len())),
         ("masked".to_owned(), paths(&spec.file_system.masked)),
@@ -249,6 +267,13 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     }));
     rows.extend(degraded(&checked).into_iter().map(|each| (format!("missing: {}", each.name), each.reason)));
     Ok(rows)
+}
+
+fn namespaces(options: &Options) -> &'static str {
+    match options.network.mode {
+        NetworkMode::Host => "user, mount, pid, ipc, uts, cgroup",
+        _ => "user, mount, pid, network, ipc, uts, cgroup",
+    }
 }
 
 fn paths(list: &[std::path::PathBuf]) -> String {

@@ -76,6 +76,7 @@ pub(super) struct Watch<'run> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Channel,
+    Gateway,
     Signals,
     OutOfMemory,
     Input,
@@ -138,6 +139,9 @@ impl Watch<'_> {
             let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.0.as_fd(), PollFlags::IN))];
             if state.over.is_none() {
                 waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
+                if let Some(gateway) = self.running.gateway().filter(|gateway| !gateway.is_over()) {
+                    waits.push((Ready::Gateway, PollFd::from_borrowed_fd(gateway.channel(), PollFlags::IN)));
+                }
                 if let Some(notifier) = &out_of_memory {
                     waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
                 }
@@ -182,6 +186,7 @@ impl Watch<'_> {
     fn handle(&mut self, what: Ready, state: &mut State, seen: &mut Seen) -> Result<()> {
         match what {
             Ready::Channel => self.hear(state, seen),
+            Ready::Gateway => self.hear_gateway(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
             Ready::Progress => self.take_progress().map(|_| ()),
@@ -228,6 +233,17 @@ impl Watch<'_> {
                 }
                 self.running.reap()?;
             }
+        }
+        Ok(())
+    }
+
+    /// Takes over a line of the account. A gateway that ends first leaves the sandbox without a network, so the command is asked to end.
+    fn hear_gateway(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        if self.running.hear_gateway()? && seen.ended.is_none() && seen.stopped.is_none() {
+            seen.failure.get_or_insert_with(|| {
+                Error::new(Kind::Egress, "the gateway of the sandbox's network has ended").hint("run the task again")
+            });
+            self.ask(Stopped::Gateway, state, seen)?;
         }
         Ok(())
     }

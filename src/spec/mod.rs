@@ -4,6 +4,7 @@
 
 pub(crate) mod config;
 pub(crate) mod landlock;
+pub(crate) mod network;
 pub(crate) mod process;
 pub(crate) mod resources;
 pub(crate) mod root;
@@ -19,6 +20,8 @@ pub(crate) struct Container {
     pub file_system: root::FileSystem,
     /// What runs in it.
     pub command: process::Command,
+    /// Its network.
+    pub network: network::Network,
     /// The second fence around files.
     pub landlock: landlock::Landlock,
     /// Limits that the kernel counts; `None` where the caller accepted to go without a cgroup.

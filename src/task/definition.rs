@@ -3,7 +3,7 @@
 use super::forward::Receiver;
 use super::image::ImageWish;
 use super::secrets::Secret;
-use crate::sandbox::Limits;
+use crate::sandbox::{Limits, Network};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -41,6 +41,8 @@ pub struct Definition {
     pub rootfs: Option<PathBuf>,
     /// An image of the store as the root, whose config says what the definition leaves out; a command is then not needed.
     pub image: Option<ImageWish>,
+    /// What of the network it has.
+    pub network: Network,
     /// What it may use.
     pub limits: Limits,
     /// Protections and limits that may be missing, by name.
@@ -67,6 +69,7 @@ impl Definition {
             secrets: Vec::new(),
             rootfs: None,
             image: None,
+            network: Network::default(),
             limits: Limits::default(),
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),

@@ -16,6 +16,7 @@ mod handback;
 mod image;
 mod live;
 mod log;
+mod network;
 mod options;
 mod pipeline;
 mod processes;
@@ -40,6 +41,7 @@ pub use handback::{
 };
 pub use image::{ImageUsed, ImageWish};
 pub use live::{Executed, Execution, Live};
+pub use network::{resolver, size};
 pub use options::{Variable, degradable, given_variable, read_profile, variable};
 pub use pipeline::{Watcher, explain, run};
 pub use processes::TaskProcess;

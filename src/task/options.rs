@@ -24,6 +24,7 @@ struct Profile {
     allow_degraded: Vec<String>,
     grace: Option<String>,
     exit_codes: ExitCodes,
+    network: super::network::Section,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,6 +82,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.grace = humantime::parse_duration(&grace)
             .map_err(|cause| wrong(format!("`grace`: {cause}")).hint("give it like `10s`"))?;
     }
+    profile.network.apply(text, &mut definition.network)?;
     definition.needs_input_codes = profile.exit_codes.needs_input;
     if definition.needs_input_codes.contains(&0) {
         return Err(wrong("the exit code 0 means success and cannot mean `needs_input` too".into()));
@@ -207,6 +209,7 @@ mod tests {
         let definition = parse(example).unwrap();
         assert_eq!(definition.rootfs.as_deref(), Some(Path::new("/etc/brig/roots/debian")));
         assert_eq!(definition.limits.memory, 2 << 30);
+        assert_eq!((definition.network.policy.allowed.len(), definition.network.total), (3, Some(2 << 30)));
         assert_eq!(definition.may_degrade, ["swap"]);
         assert_eq!(definition.environment, [("API_MODE".into(), "test".into())]);
     }

@@ -47,6 +47,9 @@ pub struct Receipt {
     /// The image that was the root, and what it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<super::image::ImageUsed>,
+    /// What was reached and what was refused, where a gateway served the network.
+    #[serde(default)]
+    pub egress: Option<crate::sandbox::Ledger>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
     /// The secrets that were in force, without their values.
@@ -131,6 +134,7 @@ impl Receipt {
             exit_status: report.exit_status(),
             error,
             outcome: report.outcome,
+            egress: report.egress,
             backend: "native".to_owned(),
             guarantee: report.guarantee,
             degraded: report.degraded,

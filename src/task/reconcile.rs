@@ -73,6 +73,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
         ended: None,
         error: None,
         limits_hit: Vec::new(),
+        egress: None,
         usage: Usage::default(),
         guarantee: Guarantee::None,
         degraded: Vec::new(),

@@ -3,7 +3,7 @@
 use super::image::Pull;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
-use brig::sandbox::{LimitName, Limits};
+use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use brig::task::{Definition, Receipt, Secret, Store, Variable, Watcher, WorkspaceSource};
 use clap::{ArgMatches, Args, FromArgMatches};
 use rustix::termios::isatty;
@@ -24,6 +24,7 @@ Examples:
   brig task run --image debian:12 --dir . -- make test
   brig task run --secret TOKEN=env:GH_TOKEN --dir . -- sh -c 'login < /run/secrets/TOKEN'
   brig task run --explain --dir .                 what would be in force; runs nothing
+  brig task run --dir . --allow api.example.com:443 -- ./agent.sh
   brig task run --json --dir . -- make | jq .outcome
   id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
 
@@ -51,6 +52,8 @@ pub(super) struct Arguments {
     /// Read limits and settings from a TOML file; flags go before it
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    #[command(flatten)]
+    network: NetworkFlags,
     /// Set a variable, or pass on the caller's own, which is then hidden in all output
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     environment: Vec<OsString>,
@@ -94,6 +97,60 @@ pub(super) struct Arguments {
     command: Vec<OsString>,
 }
 
+/// What of the network the sandbox has.
+#[derive(Args)]
+#[command(next_help_heading = "Network")]
+struct NetworkFlags {
+    /// none, egress (what --allow names), or host (no protection at all) [default: none]
+    #[arg(long, value_name = "MODE")]
+    network: Option<String>,
+    /// Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// Refuse what a rule covers although another one allows it
+    #[arg(long, value_name = "RULE")]
+    deny: Vec<String>,
+    /// Who resolves the allowed names [default: the host's own servers]
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    resolver: Option<String>,
+    /// Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end
+    #[arg(long)]
+    learn: bool,
+    /// Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)
+    #[arg(long, value_name = "ADDRESS:PORT:PORT")]
+    publish: Vec<String>,
+    /// Bytes a second that may pass, both directions together
+    #[arg(long, value_name = "SIZE")]
+    network_rate: Option<String>,
+    /// Bytes that may pass in all
+    #[arg(long, value_name = "SIZE")]
+    network_bytes: Option<String>,
+}
+
+impl NetworkFlags {
+    /// Adds what they say. Rules ask for `egress` where nothing else is asked for.
+    fn apply(self, network: &mut Network) -> Result<()> {
+        let rules = |list: &[String]| list.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>();
+        match &self.network {
+            Some(mode) => network.mode = mode.parse()?,
+            None if !self.allow.is_empty() || self.learn => network.mode = NetworkMode::Egress,
+            None => {}
+        }
+        network.policy.allowed.extend(rules(&self.allow)?);
+        network.policy.denied.extend(rules(&self.deny)?);
+        if let Some(address) = &self.resolver {
+            network.policy.resolver = Some(brig::task::resolver(address)?);
+        }
+        network.policy.learn |= self.learn;
+        for each in &self.publish {
+            network.publish.push(each.parse()?);
+        }
+        network.rate = self.network_rate.as_deref().map(brig::task::size).transpose()?.or(network.rate);
+        network.total = self.network_bytes.as_deref().map(brig::task::size).transpose()?.or(network.total);
+        Ok(())
+    }
+}
+
 /// One flag for each limit, made from the table of limits.
 struct LimitFlags(Vec<(LimitName, String)>);
 
@@ -132,6 +189,7 @@ impl FromArgMatches for LimitFlags {
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let (json, explain, detach, interactive) =
         (arguments.json, arguments.explain, arguments.detach, arguments.interactive);
+    let learn = arguments.network.learn;
     let (definition, pull) = definition(arguments)?;
     if let Some(wish) = &definition.image
         && let Some(failed) = super::image::fetch(store.root(), wish, pull)?
@@ -156,12 +214,23 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let receipt = brig::task::run(store, &definition, &mut watcher);
     drop(raw);
     let receipt = receipt?;
+    if learn {
+        print_rules(&receipt);
+    }
     if json {
         output::json(&receipt);
     } else {
         tell(&receipt);
     }
     Ok(ExitCode::from(receipt.exit_status))
+}
+
+/// What a run wanted of the network, as a part of a profile, on standard error.
+fn print_rules(receipt: &Receipt) {
+    let rules = receipt.egress.as_ref().map(brig::sandbox::Ledger::as_rules).unwrap_or_default();
+    eprintln!("brig: what it wanted of the network, for a profile:\n\n[network]\nmode = \"egress\"\nallow = [");
+    rules.iter().for_each(|rule| eprintln!("    \"{}\",", output::escaped(rule)));
+    eprintln!("]");
 }
 
 /// The end in a few words, for a person; a command that simply succeeded needs none.
@@ -202,6 +271,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         (_, Some(url)) => WorkspaceSource::Repository { url: found_from_anywhere(url), reference: arguments.reference },
         _ => WorkspaceSource::Empty,
     };
+    arguments.network.apply(&mut definition.network)?;
     for variable in &arguments.environment {
         match brig::task::given_variable(variable)? {
             Variable::Set(name, value) => definition.environment.push((name, value)),

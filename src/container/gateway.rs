@@ -1,0 +1,200 @@
+//! The gateway of a container: how it is started, what it may ask of the kernel, and what its supervisor hears from it.
+
+use crate::egress::{self, Ledger, Order, Policy, Service, Word};
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::Channel;
+use crate::process::{Confined, Confinement, Work, spawn_confined};
+use crate::seccomp;
+use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Who it is: an id of the container's range that nobody inside has or can become.
+pub(super) const USER: u32 = 65_532;
+/// How long it may take to tell the rest of its account.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a container's gateway is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wish {
+    /// What may be reached.
+    pub policy: Policy,
+    /// Bytes a second, both directions together.
+    pub rate: Option<u64>,
+    /// Bytes in all.
+    pub total: Option<u64>,
+    /// Addresses outside, each with the port inside that it leads to.
+    pub published: Vec<(SocketAddr, u16)>,
+}
+
+/// The gateway before its process is there: what must be made before the container.
+pub(super) struct Prepared {
+    service: Service,
+    filter: seccomp::Program,
+    init: Channel,
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    process: Confined,
+    channel: Channel,
+    ledger: Ledger,
+    over: bool,
+}
+
+impl Prepared {
+    /// Makes what can be refused, and the channel over which init hands sockets.
+    pub(super) fn new(wish: Wish) -> Result<(Prepared, Channel)> {
+        let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
+        let filter = seccomp::compile(&filter())?;
+        let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
+        let service = Service { policy: wish.policy, rate: wish.rate, total: wish.total, published };
+        Ok((Prepared { service, filter, init }, inside))
+    }
+
+    /// Starts the process. `user` is a host id; `None` stays who we are.
+    pub(super) fn start(self, user: Option<u32>, landlock_optional: bool) -> Result<Gateway> {
+        let (channel, supervisor) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
+        let confinement = Confinement { user, filter: &self.filter, landlock_optional };
+        let task = Task { service: self.service, init: self.init, supervisor };
+        let process = spawn_confined(&confinement, task).doing(|| "start the egress gateway")?;
+        Ok(Gateway { process, channel, ledger: Ledger::default(), over: false })
+    }
+}
+
+/// The gateway in its own process.
+struct Task {
+    service: Service,
+    init: Channel,
+    supervisor: Channel,
+}
+
+impl Work for Task {
+    type Sources = egress::Sources;
+
+    fn parent(&self) -> BorrowedFd<'_> {
+        self.supervisor.as_fd()
+    }
+
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let published = self.service.published.iter().map(|(socket, _)| socket.as_fd());
+        published.chain([self.init.as_fd()]).collect()
+    }
+
+    fn prepare(&self) -> egress::Sources {
+        egress::Sources::read(self.service.policy.resolver)
+    }
+
+    fn run(self, sources: egress::Sources) -> Result<()> {
+        egress::serve(self.service, sources, self.init, self.supervisor).failing(Kind::Egress, || "serve the sandbox")
+    }
+}
+
+impl Gateway {
+    /// Readable when it has something to say, or has ended.
+    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Hears one word. It comes from a process that strangers talk to: what is no such word is no word.
+    pub(crate) fn hear(&mut self) -> Result<()> {
+        match self.channel.receive().failing(Kind::Egress, || "hear from the gateway")? {
+            None => self.over = true,
+            Some(packet) => match serde_json::from_slice(&packet.bytes) {
+                Ok(Word::Row(index, row)) => self.ledger.put(index, row),
+                Ok(Word::Fault(words)) => self.ledger.faults.push(words),
+                Ok(Word::Done) => self.over = true,
+                Err(_) => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn tell(&self, order: &Order) -> Result<()> {
+        let bytes = serde_json::to_vec(order)
+            .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("tell the gateway"))?;
+        self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
+    }
+
+    /// Ends it and returns the whole account.
+    pub(super) fn finish(mut self) -> (Ledger, Result<()>) {
+        let done = self.farewell();
+        self.process.kill();
+        (self.ledger, done)
+    }
+
+    fn farewell(&mut self) -> Result<()> {
+        if self.over {
+            return Ok(());
+        }
+        self.tell(&Order::Finish)?;
+        let end = Instant::now() + FAREWELL;
+        while !self.over {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or_default();
+            let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
+            match poll(&mut wait, Some(&timeout)) {
+                Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
+                Ok(_) => self.hear()?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno).failing(Kind::Egress, || "wait for the gateway"),
+            }
+        }
+        self.process.wait(left_of(end));
+        Ok(())
+    }
+}
+
+fn left_of(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// Listens outside for connections into the container.
+fn listen((address, port): (SocketAddr, u16)) -> Result<(OwnedFd, u16)> {
+    let listener = TcpListener::bind(address)
+        .failing(Kind::Network, || format!("publish port {port} at {address}"))
+        .hint(|| "name an address of this host and a port that is free")?;
+    listener.set_nonblocking(true).failing(Kind::Network, || "publish a port")?;
+    Ok((listener.into(), port))
+}
+
+/// The system calls of the gateway: sockets of the internet, pipes between them, its memory. No file can be opened, no program started.
+fn filter() -> Seccomp {
+    let rule = |names: &str, args: Vec<Condition>| Rule {
+        names: names.split_whitespace().map(str::to_owned).collect(),
+        action: Action::Allow,
+        errno_ret: None,
+        args,
+    };
+    let is = |index, value: i32| Condition { index, value: value as u64, value_two: 0, op: Operator::Equal };
+    Seccomp {
+        default_action: Action::Errno,
+        default_errno_ret: Some(libc::EPERM as u32),
+        architectures: Vec::new(),
+        flags: None,
+        listener_path: String::new(),
+        listener_metadata: String::new(),
+        syscalls: vec![
+            rule(
+                "accept4 bind connect getsockname getsockopt listen recvfrom recvmsg sendmsg sendto setsockopt shutdown",
+                vec![],
+            ),
+            rule("socket", vec![is(0, libc::AF_INET)]),
+            rule("socket", vec![is(0, libc::AF_INET6)]),
+            rule(
+                "close epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait fcntl pipe2 poll ppoll read splice write writev",
+                vec![],
+            ),
+            rule("brk clock_gettime getrandom gettimeofday madvise mmap mremap munmap futex", vec![]),
+            rule("exit exit_group restart_syscall rt_sigreturn sigaltstack", vec![]),
+        ],
+    }
+}

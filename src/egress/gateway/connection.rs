@@ -1,0 +1,405 @@
+//! One connection of a client inside: what it wants is found out, it is decided on, a server is dialled, bytes pass.
+
+use super::flow::{Budget, End, Flow, Pass, Pipes};
+use super::front::{self, Opening};
+use crate::egress::http::{self, Requests, Step};
+use crate::egress::rule::Host;
+use crate::sys::weaken;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, connect, recv, socket_with, sockopt};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How much of what a client says is held back while it is looked at.
+const HELD: usize = 72 * 1024;
+/// How long one address may take to answer.
+pub(super) const DIAL: Duration = Duration::from_secs(10);
+/// How long a client may take to say what it wants of us.
+pub(super) const ASK: Duration = Duration::from_secs(30);
+/// How long the last bytes may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Whom a connection is for.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) host: Host,
+    pub(super) port: u16,
+    /// Its line of the ledger.
+    pub(super) row: usize,
+}
+
+/// What is done with the bytes of the client.
+pub(super) enum Front {
+    /// Questions to our DNS by TCP.
+    Questions,
+    /// It tells a proxy what it wants; SOCKS5 has two steps.
+    Proxy { greeted: bool },
+    /// Its first bytes are looked at.
+    Opening,
+    /// Each request is looked at.
+    Requests { requests: Requests, count: u64, upgrade: bool },
+    /// They pass.
+    Through,
+    /// Nothing more is read from it; it gets what waits for it.
+    Farewell,
+}
+
+/// How far the server's side is.
+pub(super) enum Back {
+    None,
+    /// The resolver is asked.
+    Resolving,
+    /// One address is dialled, the rest wait.
+    Dialling(VecDeque<SocketAddr>),
+    Open,
+    /// It could not be reached, and why.
+    Failed(String),
+}
+
+/// How a proxy's client hears that its connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Herald {
+    None,
+    Connect,
+    Socks,
+}
+
+pub(super) struct Connection {
+    pub(super) front: Front,
+    pub(super) back: Back,
+    pub(super) herald: Herald,
+    pub(super) target: Option<Target>,
+    pub(super) client: End,
+    pub(super) server: Option<End>,
+    /// What the client said and nobody has decided on.
+    pub(super) held: Vec<u8>,
+    client_ended: bool,
+    held_back: bool,
+    pub(super) up: Flow,
+    pub(super) down: Flow,
+    pub(super) deadline: Option<Instant>,
+    /// Whether the server's socket goes back to the spare ones.
+    pub(super) inward: bool,
+}
+
+/// What the gateway is to do for a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nothing until a socket is ready.
+    Nothing,
+    /// Another pass soon.
+    Again,
+    /// Another pass when the rate allows it.
+    Later,
+    /// Questions of DNS in `held`.
+    Answers,
+    /// A wish to the proxy in `held`.
+    Wish,
+    /// A new socket of the server's side is to be watched.
+    Watch,
+    /// A refusal is to be noted; the connection stays for its farewell or ends.
+    Refuse(String),
+    /// It is over; `true` if the client is to see that it was cut.
+    End(bool),
+}
+
+impl Connection {
+    pub(super) fn new(client: OwnedFd, front: Front) -> Connection {
+        Connection {
+            front,
+            back: Back::None,
+            herald: Herald::None,
+            target: None,
+            client: End::new(client),
+            server: None,
+            held: Vec::new(),
+            client_ended: false,
+            held_back: false,
+            up: Flow::default(),
+            down: Flow::default(),
+            deadline: None,
+            inward: false,
+        }
+    }
+
+    /// One pass: as far as it goes without waiting.
+    pub(super) fn pass(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Need {
+        self.try_pass(pipes, budget).unwrap_or(Need::End(true))
+    }
+
+    fn try_pass(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
+        self.read_client()?;
+        match self.front {
+            Front::Questions if !self.held.is_empty() => return Ok(Need::Answers),
+            Front::Proxy { .. } if !self.held.is_empty() => return Ok(Need::Wish),
+            Front::Questions | Front::Proxy { .. } => {
+                self.down.flush(&mut self.client)?;
+                return Ok(if self.client_ended { Need::End(false) } else { Need::Nothing });
+            }
+            _ => {}
+        }
+        if let Back::Dialling(_) = self.back
+            && let Some(need) = self.see_dial()?
+        {
+            return Ok(need);
+        }
+        if let Some(refusal) = self.look()? {
+            return Ok(Need::Refuse(refusal));
+        }
+        if let Front::Farewell = self.front {
+            self.down.flush(&mut self.client)?;
+            self.down.ended = true;
+            self.down.close_when_done(&self.client)?;
+            self.discard()?;
+            return Ok(if self.down.closed && self.client_ended { Need::End(false) } else { Need::Nothing });
+        }
+        if let Back::Failed(why) = &self.back {
+            return Ok(match (&self.front, self.target.as_ref()) {
+                (Front::Requests { .. }, _) => self.farewell(http::answer(502, &why.clone())),
+                // Whoever speaks HTTP gets to know why; wait for the request.
+                (Front::Opening, Some(Target { port: 80, .. })) if !self.client_ended => Need::Nothing,
+                _ => Need::End(true),
+            });
+        }
+        self.exchange(pipes, budget)
+    }
+
+    /// Reads what the client says as long as somebody must look at it.
+    fn read_client(&mut self) -> Result<(), Errno> {
+        if matches!(self.front, Front::Through | Front::Farewell | Front::Requests { upgrade: true, .. }) {
+            return Ok(());
+        }
+        let mut buffer = [0_u8; 16 * 1024];
+        while self.client.readable && !self.client_ended && self.held.len() < HELD && self.up.waiting() < HELD {
+            match recv(&self.client.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => self.client_ended = true,
+                Ok((_, count)) => self.held.extend_from_slice(&buffer[..count]),
+                Err(Errno::AGAIN) => self.client.readable = false,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Throws away what a client still says that was refused: an answer would be lost if the connection were cut with bytes unread.
+    fn discard(&mut self) -> Result<(), Errno> {
+        let mut buffer = [0_u8; 16 * 1024];
+        while self.client.readable && !self.client_ended {
+            match recv(&self.client.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => self.client_ended = true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.client.readable = false,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides on what is held; a refusal is returned.
+    fn look(&mut self) -> Result<Option<String>, Errno> {
+        let Some(Target { host, port, .. }) = self.target.clone() else { return Ok(None) };
+        if let Front::Opening = self.front {
+            match front::opening(&self.held, &host, port) {
+                Opening::More if self.client_ended => self.front = Front::Through, // it has nothing to say
+                Opening::More => {}
+                Opening::Through => {
+                    self.up.push(&std::mem::take(&mut self.held));
+                    self.front = Front::Through;
+                }
+                Opening::Requests if weaken::is_off("egress-host") => {
+                    self.up.push(&std::mem::take(&mut self.held));
+                    self.front = Front::Through;
+                }
+                Opening::Requests => {
+                    self.front = Front::Requests { requests: Requests::new(), count: 0, upgrade: false };
+                }
+                Opening::Refused(why) => return Ok(Some(why)),
+            }
+        }
+        let Front::Requests { requests, count, upgrade } = &mut self.front else { return Ok(None) };
+        while !*upgrade && self.up.waiting() < HELD {
+            match requests.step(&self.held) {
+                Step::More => break,
+                Step::Content(length) => {
+                    self.up.push(&self.held[..length]);
+                    self.held.drain(..length);
+                }
+                Step::Head(head, length) => {
+                    if let Some(why) = front::objection(&head, &host, port) {
+                        return Ok(Some(why));
+                    }
+                    *count += 1;
+                    // A later one would have to be told from the answers that are still to come.
+                    *upgrade = head.websocket && *count == 1;
+                    self.up.push(&self.held[..length]);
+                    self.held.drain(..length);
+                }
+                Step::Invalid(why) => return Ok(Some(format!("the request is not as it must be: {why}"))),
+            }
+        }
+        self.held_back = self.up.waiting() >= HELD;
+        if self.held.is_empty() {
+            self.held = Vec::new();
+        }
+        Ok(None)
+    }
+
+    /// Moves bytes both ways.
+    fn exchange(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
+        let (Back::Open, Some(server)) = (&self.back, &mut self.server) else {
+            self.down.flush(&mut self.client)?; // the hello of a proxy
+            return Ok(if self.client_ended && self.held.is_empty() { Need::End(false) } else { Need::Nothing });
+        };
+        if let Front::Requests { upgrade: true, .. } = self.front {
+            self.up.flush(server)?;
+            match upgraded(server)? {
+                None => return Ok(Need::Nothing),
+                Some(true) => self.front = Front::Through,
+                Some(false) => self.front = Front::Requests { requests: Requests::new(), count: 1, upgrade: false },
+            }
+            self.up.push(&std::mem::take(&mut self.held));
+            if let Front::Requests { .. } = self.front {
+                // What came before the answer was meant for a websocket.
+                if self.up.waiting() > 0 {
+                    return Ok(Need::Refuse("more bytes than the request before the server's answer".into()));
+                }
+                return Ok(Need::Again);
+            }
+        }
+        let up = match self.front {
+            Front::Through => self.up.splice(&mut self.client, server, pipes, budget)?,
+            _ => {
+                self.up.flush(server)?;
+                self.up.ended = self.client_ended && self.held.is_empty();
+                self.up.close_when_done(server)?;
+                // Held back for lack of room: look again when there is some.
+                let held_back = std::mem::replace(&mut self.held_back, false) || self.client.readable;
+                if held_back && self.up.waiting() == 0 { Pass::More } else { Pass::Idle }
+            }
+        };
+        let down = self.down.splice(server, &mut self.client, pipes, budget)?;
+        if self.up.closed && self.down.closed {
+            return Ok(Need::End(false));
+        }
+        if self.down.closed && !matches!(self.front, Front::Through) {
+            return Ok(Need::End(false)); // a server that closed takes no more requests
+        }
+        Ok(match (up, down) {
+            (Pass::Throttled, _) | (_, Pass::Throttled) => Need::Later,
+            (Pass::More, _) | (_, Pass::More) => Need::Again,
+            _ => Need::Nothing,
+        })
+    }
+
+    /// Ends with an answer of ours.
+    pub(super) fn farewell(&mut self, answer: Vec<u8>) -> Need {
+        self.down.push(&answer);
+        (self.server, self.back) = (None, Back::None);
+        self.front = Front::Farewell;
+        self.held = Vec::new();
+        self.deadline = Some(Instant::now() + FAREWELL);
+        Need::Again
+    }
+
+    /// Dials the first of these addresses; the rest are tried if it fails.
+    pub(super) fn dial(&mut self, mut addresses: VecDeque<SocketAddr>) -> Need {
+        let mut last = Errno::HOSTUNREACH;
+        while let Some(address) = addresses.pop_front() {
+            match begin_dial(&address) {
+                Ok(socket) => {
+                    self.server = Some(End::new(socket));
+                    self.back = Back::Dialling(addresses);
+                    self.deadline = Some(Instant::now() + DIAL);
+                    return Need::Watch;
+                }
+                Err(errno) => last = errno,
+            }
+        }
+        self.failed(format!("the server cannot be reached: {}", std::io::Error::from(last)))
+    }
+
+    /// The server could not be reached.
+    pub(super) fn failed(&mut self, why: String) -> Need {
+        self.deadline = Some(Instant::now() + FAREWELL);
+        match self.herald {
+            Herald::Connect => self.farewell(http::answer(502, &why)),
+            Herald::Socks => self.farewell(front::socks_answer(4)),
+            Herald::None => {
+                self.back = Back::Failed(why);
+                Need::Again
+            }
+        }
+    }
+
+    /// Whether the dialled server answered; the next address is tried if it refused.
+    fn see_dial(&mut self) -> Result<Option<Need>, Errno> {
+        let (Back::Dialling(rest), Some(server)) = (&mut self.back, &self.server) else { return Ok(None) };
+        if !server.writable {
+            return Ok(None);
+        }
+        match sockopt::socket_error(&server.socket)? {
+            Ok(()) => {
+                self.back = Back::Open;
+                self.deadline = None;
+                match std::mem::replace(&mut self.herald, Herald::None) {
+                    Herald::Connect => self.down.push(b"HTTP/1.1 200 Connection established\r\n\r\n"),
+                    Herald::Socks => self.down.push(&front::socks_answer(0)),
+                    Herald::None => {}
+                }
+                Ok(None)
+            }
+            Err(errno) => {
+                let rest = std::mem::take(rest);
+                if rest.is_empty() {
+                    let why = format!("the server cannot be reached: {}", std::io::Error::from(errno));
+                    return Ok(Some(self.failed(why)));
+                }
+                Ok(Some(self.dial(rest)))
+            }
+        }
+    }
+
+    /// Something took too long.
+    pub(super) fn late(&mut self) -> Need {
+        match &mut self.back {
+            Back::Dialling(rest) if !rest.is_empty() => {
+                let rest = std::mem::take(rest);
+                self.dial(rest)
+            }
+            Back::Dialling(_) | Back::Resolving => {
+                self.server = None;
+                self.failed("the server does not answer in time".into())
+            }
+            _ => Need::End(true),
+        }
+    }
+}
+
+fn begin_dial(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?; // a server that vanished is noticed
+    match connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether the server agreed to a websocket; `None` while its first bytes have not come.
+fn upgraded(server: &mut End) -> Result<Option<bool>, Errno> {
+    const AGREED: &[u8] = b"HTTP/1.1 101";
+    let mut first = [0_u8; AGREED.len()];
+    match recv(&server.socket, &mut first[..], RecvFlags::PEEK) {
+        Ok((_, count)) if count < AGREED.len() && count > 0 && first[..count] == AGREED[..count] => Ok(None),
+        Ok((_, count)) => Ok(Some(count == AGREED.len() && first == *AGREED)),
+        Err(Errno::AGAIN | Errno::INTR) => {
+            server.readable = false;
+            Ok(None)
+        }
+        Err(errno) => Err(errno),
+    }
+}

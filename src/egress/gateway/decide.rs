@@ -1,0 +1,378 @@
+//! What the gateway decides: answers of its DNS, whom a connection is for, whether it is let through.
+
+use super::connection::{Back, Connection, Front, Herald, Need, Target};
+use super::flow::End;
+use super::front::{self, Wish};
+use super::resolver::{Answer, Asked, Found};
+use super::{ASK, BURST, Gateway, Source, cut};
+use crate::egress::dns::{self, Code, Record};
+use crate::egress::http;
+use crate::egress::ledger::Word;
+use crate::egress::names::{address_v4, address_v6};
+use crate::egress::policy::Verdict;
+use crate::egress::rule::{Host, Rule};
+use crate::spec::network::{DNS_PORT, GATEWAY, NAMES_V4, NAMES_V6, PROXY_PORTS};
+use crate::sys::weaken;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, bind, connect, getsockname, listen, recvfrom, sendto};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How many addresses of one name are tried.
+const MOST_ADDRESSES: usize = 4;
+
+/// How many new names below a `*.suffix` may be asked for outside: at once, and a second. More would carry data.
+const WILD_BURST: f64 = 64.0;
+const WILD_RATE: f64 = 4.0;
+
+/// A measure that fills again with time.
+pub(super) struct Bucket {
+    level: f64,
+    filled: Instant,
+}
+
+impl Bucket {
+    pub(super) fn new() -> Bucket {
+        Bucket { level: WILD_BURST, filled: Instant::now() }
+    }
+
+    fn take(&mut self) -> bool {
+        let now = Instant::now();
+        self.level = (self.level + (now - self.filled).as_secs_f64() * WILD_RATE).min(WILD_BURST);
+        self.filled = now;
+        let some = self.level >= 1.0;
+        if some {
+            self.level -= 1.0;
+        }
+        some
+    }
+}
+
+impl Gateway {
+    /// Answers one question of the sandbox; nothing for what deserves no answer.
+    fn reply(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let question = match dns::read_question(bytes) {
+            Ok(question) => question,
+            Err(answer) => return answer,
+        };
+        if let Some(address) = question.pointed() {
+            let name = match address == IpAddr::V4(GATEWAY) {
+                true => Some("gateway.internal"),
+                false => self.names.name(address),
+            };
+            return Some(match name {
+                Some(name) => question.answer(Code::Good, &[Record::Pointer(name.to_owned())]),
+                None => question.answer(Code::NoSuchName, &[]),
+            });
+        }
+        if self.policy.answers(&question.name) || weaken::is_off("egress-names") && !question.name.is_empty() {
+            let number = self.names.number(&question.name);
+            return Some(question.answer(Code::Good, &question.addresses(address_v4(number), address_v6(number))));
+        }
+        let host = if question.name.is_empty() { "(no host name)" } else { question.name.as_str() };
+        self.ledger.note(host, None, false, "no rule names it");
+        Some(question.answer(Code::NoSuchName, &[]))
+    }
+
+    pub(super) fn answer_datagrams(&mut self) {
+        let mut buffer = [0_u8; 4096];
+        for _ in 0..BURST {
+            let Some(socket) = &self.questions else { return };
+            let (length, from) = match recvfrom(socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, length, Some(from))) => (length.min(buffer.len()), from),
+                _ => return,
+            };
+            if let (Some(answer), Some(socket)) = (self.reply(&buffer[..length]), &self.questions) {
+                // Whoever asks by UDP asks again if no answer comes.
+                let _ = sendto(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT, &from);
+            }
+        }
+    }
+
+    /// Answers the questions that a TCP connection holds (RFC 1035, 4.2.2).
+    pub(super) fn answer_stream(&mut self, number: u32) -> Need {
+        loop {
+            let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+            let whole = match connection.held.as_slice() {
+                [high, low, rest @ ..] if rest.len() >= usize::from(u16::from_be_bytes([*high, *low])) => {
+                    2 + usize::from(u16::from_be_bytes([*high, *low]))
+                }
+                _ => {
+                    return match connection.down.flush(&mut connection.client) {
+                        Ok(()) => Need::Nothing,
+                        Err(_) => Need::End(true),
+                    };
+                }
+            };
+            let question: Vec<u8> = connection.held.drain(..whole).skip(2).collect();
+            let answer = self.reply(&question);
+            let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+            match answer {
+                Some(answer) => {
+                    connection.down.push(&(answer.len() as u16).to_be_bytes());
+                    connection.down.push(&answer);
+                }
+                None => return Need::End(true),
+            }
+        }
+    }
+
+    /// A client came: whom it wants is the address that it came to.
+    pub(super) fn welcome(&mut self, client: OwnedFd) {
+        let local = getsockname(&client).ok().and_then(|address| SocketAddr::try_from(address).ok());
+        let Some(local) = local else { return };
+        let (address, port) = (local.ip().to_canonical(), local.port());
+        if address == IpAddr::V4(GATEWAY) && (port == DNS_PORT || PROXY_PORTS.contains(&port)) {
+            let front = if port == DNS_PORT { Front::Questions } else { Front::Proxy { greeted: false } };
+            let mut connection = Connection::new(client, front);
+            connection.deadline = Some(Instant::now() + ASK);
+            return self.open(connection);
+        }
+        let Some(host) = self.host_of(address) else {
+            self.ledger.note(&address.to_string(), Some(port), false, "the address stands for no name");
+            return cut(&client);
+        };
+        match self.verdict(&host, port) {
+            Ok(row) => {
+                let mut connection = Connection::new(client, Front::Opening);
+                connection.target = Some(Target { host, port, row });
+                self.open(connection);
+                self.look_up(self.next);
+                self.drive(self.next);
+            }
+            // A client of HTTP gets to read why.
+            Err(why) if port == 80 => {
+                let mut connection = Connection::new(client, Front::Opening);
+                let _ = connection.farewell(http::answer(403, &why));
+                self.open(connection);
+            }
+            Err(_) => cut(&client),
+        }
+    }
+
+    /// What an address stands for: a name, or itself.
+    fn host_of(&self, address: IpAddr) -> Option<Host> {
+        if NAMES_V4.contains(address) || NAMES_V6.contains(address) {
+            return self.names.name(address).map(|name| Host::Name(name.to_owned()));
+        }
+        Some(Host::Address(address))
+    }
+
+    /// Decides and notes it: the line of the ledger, or why not.
+    fn verdict(&mut self, host: &Host, port: u16) -> Result<usize, String> {
+        let verdict = match self.policy.verdict(host, port) {
+            Verdict::Denied(_) if weaken::is_off("egress-rules") => Verdict::Allowed("(weakened)".into()),
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Allowed(rule) => Ok(self.ledger.note(&host.to_string(), Some(port), true, &rule)),
+            Verdict::Denied(why) => {
+                self.ledger.note(&host.to_string(), Some(port), false, &why);
+                Err(why)
+            }
+        }
+    }
+
+    /// Begins to reach the server of a connection.
+    pub(super) fn look_up(&mut self, number: u32) {
+        let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
+            return;
+        };
+        let name = match &target.host {
+            Host::Address(address) => return self.dial(number, &Ok(vec![*address]), false),
+            Host::Name(name) => name,
+        };
+        let exact = self.policy.allowed.iter().any(|rule| !rule.is_wild() && rule.names(&target.host));
+        if !exact && !self.wild.take() {
+            let why = format!("too many names in a short time: `{name}`");
+            self.ledger.note(name, Some(target.port), false, "too many names below a `*` in a short time");
+            return self.dial(number, &Err(why), true);
+        }
+        match self.resolver.ask(name, number) {
+            Asked::Known(found) => self.dial(number, &found, true),
+            Asked::Waiting(lookup, new) => {
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.back = Back::Resolving;
+                }
+                if let (true, Some(socket)) = (new, self.resolver.socket(lookup)) {
+                    // Unwatched, it ends at its deadline.
+                    let _ = self.watch_level(socket, Source::Lookup(lookup));
+                }
+            }
+        }
+    }
+
+    /// A name was resolved: everybody who waits goes on.
+    pub(super) fn resolved(&mut self, answer: Answer) {
+        for number in answer.waiting {
+            self.dial(number, &answer.found, true);
+            self.drive(number);
+        }
+    }
+
+    /// Dials the addresses that may be dialled.
+    fn dial(&mut self, number: u32, found: &Found, by_name: bool) {
+        let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
+            return;
+        };
+        let mut objection = None;
+        let mut addresses = VecDeque::new();
+        for address in found.iter().flatten() {
+            match self.policy.objection(*address, target.port).filter(|_| by_name) {
+                Some(what) => objection = Some(format!("`{}` leads to {address}: {what}", target.host)),
+                None if addresses.len() < MOST_ADDRESSES => {
+                    addresses.push_back(SocketAddr::new(*address, target.port));
+                }
+                None => {}
+            }
+        }
+        let why = match (addresses.is_empty(), objection, found) {
+            (false, ..) => None,
+            (true, Some(objection), _) => {
+                self.ledger.note(&target.host.to_string(), Some(target.port), false, &objection);
+                Some(objection)
+            }
+            (true, None, Err(why)) => {
+                self.ledger.note(&target.host.to_string(), Some(target.port), false, why);
+                Some(why.clone())
+            }
+            (true, None, Ok(_)) => Some("the name has no address".to_owned()),
+        };
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let need = match why {
+            Some(why) => connection.failed(why),
+            None => connection.dial(addresses),
+        };
+        if need == Need::Watch
+            && let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref())
+        {
+            // Unwatched, it ends at its deadline.
+            let _ = self.watch_edges(rustix::fd::AsFd::as_fd(&server.socket), Source::Server(number));
+        }
+    }
+
+    /// A client of the proxy said what it wants.
+    pub(super) fn grant(&mut self, number: u32) -> Need {
+        let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+        let Front::Proxy { greeted } = connection.front else { return Need::Nothing };
+        match front::wish(&connection.held, greeted) {
+            Wish::More if connection.held.len() > http::LONGEST_HEAD => Need::End(true),
+            Wish::More => Need::Nothing,
+            Wish::Answer(used, answer) => {
+                connection.held.drain(..used);
+                connection.down.push(&answer);
+                connection.front = Front::Proxy { greeted: true };
+                Need::Again
+            }
+            Wish::Refused(answer, why) => {
+                self.ledger.note("(proxy)", None, false, &why);
+                connection.farewell(answer)
+            }
+            Wish::Connect { host, port, used, socks } => {
+                connection.held.drain(..used);
+                connection.deadline = None;
+                self.connect(number, host, port, (used, socks))
+            }
+        }
+    }
+
+    fn connect(&mut self, number: u32, host: Host, port: u16, (used, socks): (usize, bool)) -> Need {
+        let host = match host {
+            // An address that a name of ours led to means that name.
+            Host::Address(address) => self.host_of(address).unwrap_or(Host::Address(address)),
+            name => name,
+        };
+        let verdict = self.verdict(&host, port);
+        let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+        match verdict {
+            Ok(row) => {
+                connection.target = Some(Target { host, port, row });
+                connection.front = Front::Opening;
+                connection.herald = match (socks, used) {
+                    (true, _) => Herald::Socks,
+                    (false, 0) => Herald::None,
+                    (false, _) => Herald::Connect,
+                };
+                self.look_up(number);
+                Need::Again
+            }
+            Err(_) if socks => connection.farewell(front::socks_answer(2)), // not allowed by ruleset
+            Err(why) => connection.farewell(http::answer(403, &why)),
+        }
+    }
+
+    /// Refuses what a client said: a request of HTTP is answered, everything else cut.
+    pub(super) fn refuse(&mut self, number: u32, why: &str) -> Need {
+        let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+        if let Some(target) = &connection.target {
+            self.ledger.note(&target.host.to_string(), Some(target.port), false, why);
+        }
+        match connection.front {
+            Front::Requests { .. } => connection.farewell(http::answer(403, why)),
+            Front::Opening if http::looks_like_one(&connection.held) => connection.farewell(http::answer(403, why)),
+            _ => Need::End(true),
+        }
+    }
+
+    /// A rule that holds from now on, with listening sockets for ports that have none.
+    pub(super) fn allow(&mut self, text: &str) {
+        let Ok(rule) = Rule::parse(text) else { return };
+        for &port in rule.ports() {
+            let own = port == DNS_PORT || PROXY_PORTS.contains(&port);
+            if own || !self.listeners.iter().any(|(_, each)| *each == port) {
+                let made = match self.spares.pop() {
+                    Some(spare) => listen_at(&spare, port).and_then(|()| self.add_listener(spare, port)),
+                    None => Err(Errno::MFILE),
+                };
+                if let Err(errno) = made {
+                    let why = std::io::Error::from(errno);
+                    // The supervisor that does not listen has its own reasons.
+                    let _ = self.say(&Word::Fault(format!("listen at port {port} for `{rule}`: {why}")));
+                    return;
+                }
+            }
+        }
+        self.policy.allow(rule);
+    }
+
+    /// Refuses what a rule covers from now on, and cuts what is open.
+    pub(super) fn deny(&mut self, text: &str) {
+        let Ok(rule) = Rule::parse(text) else { return };
+        let open: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(_, each)| each.target.as_ref().is_some_and(|target| rule.covers(&target.host, target.port)))
+            .map(|(number, _)| *number)
+            .collect();
+        open.into_iter().for_each(|number| self.end(number, true));
+        self.policy.deny(rule);
+    }
+}
+
+/// Makes a spare socket of the sandbox's namespace listen. Its ports are free for all there.
+fn listen_at(socket: &OwnedFd, port: u16) -> Result<(), Errno> {
+    let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    match bind(socket, &v6) {
+        Err(Errno::INVAL | Errno::AFNOSUPPORT) => bind(socket, &SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))?,
+        other => other?,
+    }
+    listen(socket, 4096)
+}
+
+impl Connection {
+    /// Dials a port inside by a socket that was born there. The socket comes back if that cannot be begun.
+    pub(super) fn dial_inward(&mut self, spare: OwnedFd, port: u16) -> Result<(), OwnedFd> {
+        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port);
+        match connect(&spare, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(_) => return Err(spare),
+        }
+        self.server = Some(End::new(spare));
+        self.back = Back::Dialling(VecDeque::new());
+        self.deadline = Some(Instant::now() + Duration::from_secs(10));
+        self.inward = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! One direction of a connection: bytes from one socket to another without a stay in our memory (splice(2)).
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// What is taken at once: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+/// How many empty pipes are kept for the next.
+const KEPT_PIPES: usize = 16;
+
+type Pipe = (OwnedFd, OwnedFd);
+
+/// Pipes that nobody uses at the moment. A connection has one only while bytes are in it.
+#[derive(Default)]
+pub(super) struct Pipes(Vec<Pipe>);
+
+impl Pipes {
+    fn take(&mut self) -> Result<Pipe, Errno> {
+        match self.0.pop() {
+            Some(pipe) => Ok(pipe),
+            None => pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK),
+        }
+    }
+
+    fn give(&mut self, pipe: Pipe) {
+        if self.0.len() < KEPT_PIPES {
+            self.0.push(pipe);
+        }
+    }
+}
+
+/// How many bytes may still pass: at once, by the rate, and in all.
+#[derive(Debug)]
+pub(super) struct Budget {
+    rate: Option<u64>,
+    tokens: u64,
+    filled: Instant,
+    left: Option<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(rate: Option<u64>, total: Option<u64>) -> Budget {
+        Budget { rate, tokens: rate.unwrap_or(0) / 10, filled: Instant::now(), left: total }
+    }
+
+    /// How many bytes may pass now.
+    fn available(&mut self) -> usize {
+        let by_rate = match self.rate {
+            None => u64::MAX,
+            Some(rate) => {
+                let now = Instant::now();
+                let grown = (now - self.filled).as_micros() as u64 * rate / 1_000_000;
+                if grown > 0 {
+                    // A tenth of a second's worth can be saved up.
+                    self.tokens = (self.tokens + grown).min(rate / 10 + 1);
+                    self.filled = now;
+                }
+                self.tokens
+            }
+        };
+        usize::try_from(by_rate.min(self.left.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.tokens = self.tokens.saturating_sub(bytes as u64);
+        self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
+    }
+
+    /// Whether all bytes that may ever pass have passed.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.left == Some(0)
+    }
+}
+
+/// One socket and what epoll(7) last said about it (edge-triggered: it holds until a call says EAGAIN).
+pub(super) struct End {
+    pub(super) socket: OwnedFd,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+}
+
+impl End {
+    pub(super) fn new(socket: OwnedFd) -> End {
+        End { socket, readable: false, writable: false }
+    }
+}
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Nothing more can be done until a socket is ready.
+    Idle,
+    /// There is more to do at once.
+    More,
+    /// The rate allows nothing at the moment.
+    Throttled,
+}
+
+/// One direction.
+#[derive(Default)]
+pub(super) struct Flow {
+    /// Bytes from our own memory that go first.
+    pending: Vec<u8>,
+    pipe: Option<Pipe>,
+    inside: usize,
+    /// Nothing more comes.
+    pub(super) ended: bool,
+    /// The other side knows that.
+    pub(super) closed: bool,
+    /// Bytes that arrived, since somebody last asked.
+    moved: u64,
+}
+
+impl Flow {
+    /// Adds bytes of our own, to be sent before anything else.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// Bytes of our own that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The bytes that arrived since the last question.
+    pub(super) fn take_moved(&mut self) -> u64 {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Sends what waits. What does not fit stays.
+    pub(super) fn flush(&mut self, to: &mut End) -> Result<(), Errno> {
+        let mut sent = 0;
+        while to.writable && sent < self.pending.len() {
+            match send(&to.socket, &self.pending[sent..], SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => to.writable = false,
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.pending.drain(..sent);
+        if self.pending.is_empty() {
+            self.pending = Vec::new(); // the memory of a connection that is open for hours
+        }
+        self.moved += sent as u64;
+        Ok(())
+    }
+
+    /// Says to the other side that nothing more comes, when nothing more does.
+    pub(super) fn close_when_done(&mut self, to: &End) -> Result<(), Errno> {
+        if self.ended && !self.closed && self.pending.is_empty() && self.inside == 0 {
+            self.closed = true;
+            match shutdown(&to.socket, Shutdown::Write) {
+                Ok(()) | Err(Errno::NOTCONN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what can be moved, with a bound so that no connection starves the others.
+    pub(super) fn splice(
+        &mut self,
+        from: &mut End,
+        to: &mut End,
+        pipes: &mut Pipes,
+        budget: &mut Budget,
+    ) -> Result<Pass, Errno> {
+        const ROUNDS: usize = 16;
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+        let mut throttled = false;
+        for _ in 0..ROUNDS {
+            self.flush(to)?;
+            if !self.pending.is_empty() {
+                return Ok(Pass::Idle);
+            }
+            if self.inside == 0 && !self.ended && from.readable && !throttled {
+                let most = budget.available().min(CHUNK);
+                if most == 0 {
+                    throttled = true;
+                } else {
+                    let pipe = match self.pipe.take() {
+                        Some(pipe) => pipe,
+                        None => pipes.take()?,
+                    };
+                    match splice(&from.socket, None, &pipe.1, None, most, flags) {
+                        Ok(0) => self.ended = true,
+                        Ok(count) => {
+                            self.inside = count;
+                            budget.spend(count);
+                        }
+                        Err(Errno::AGAIN) => from.readable = false,
+                        Err(Errno::INTR) => {}
+                        Err(errno) => return Err(errno),
+                    }
+                    self.pipe = Some(pipe);
+                }
+            }
+            if self.inside > 0
+                && to.writable
+                && let Some(pipe) = &self.pipe
+            {
+                match splice(&pipe.0, None, &to.socket, None, self.inside, flags) {
+                    Ok(count) => {
+                        self.inside -= count;
+                        self.moved += count as u64;
+                    }
+                    Err(Errno::AGAIN) => to.writable = false,
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if self.inside == 0
+                && let Some(pipe) = self.pipe.take()
+            {
+                pipes.give(pipe);
+            }
+            self.close_when_done(to)?;
+            if throttled && self.inside == 0 {
+                return Ok(Pass::Throttled);
+            }
+            let can_read = self.inside == 0 && !self.ended && from.readable;
+            let can_write = self.inside > 0 && to.writable;
+            if !can_read && !can_write {
+                return Ok(Pass::Idle);
+            }
+        }
+        Ok(Pass::More)
+    }
+}

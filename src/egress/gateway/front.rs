@@ -1,0 +1,264 @@
+//! What a client inside says first, and what that means: the decisions on bytes. Pure.
+
+use crate::egress::hello::{self, Hello};
+use crate::egress::http::{self, Head};
+use crate::egress::rule::{Host, canonical};
+use crate::sys::weaken;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Ports at which servers choose by a name that the client sends, so that a client must say it in a way that can be checked.
+const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
+/// A first line longer than this is none.
+const LONGEST_LINE: usize = 16 * 1024;
+
+/// What the first bytes of a client are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// More must come before that can be said.
+    More,
+    /// A TLS connection for the right server, or a protocol without names: passed on as it is.
+    Through,
+    /// Requests of HTTP/1.1, of which each is looked at.
+    Requests,
+    /// Not passed on, and why.
+    Refused(String),
+}
+
+/// Looks at the first bytes of a client that connected to `host`.
+pub(super) fn opening(bytes: &[u8], host: &Host, port: u16) -> Opening {
+    let Host::Name(name) = host else {
+        return if bytes.is_empty() { Opening::More } else { Opening::Through }; // an address has no other names
+    };
+    match bytes {
+        [] => Opening::More,
+        [hello::HANDSHAKE, ..] if weaken::is_off("egress-sni") => Opening::Through,
+        [hello::HANDSHAKE, ..] => match hello::read(bytes) {
+            Hello::Incomplete => Opening::More,
+            Hello::Name(Some(asked)) if asked == *name => Opening::Through,
+            Hello::Name(Some(asked)) => Opening::Refused(format!("the TLS server name is `{asked}`, not `{name}`")),
+            Hello::Name(None) => Opening::Refused(format!("the TLS client names no server, `{name}` is expected")),
+            Hello::Encrypted => Opening::Refused("the TLS server name is encrypted".into()),
+            Hello::Invalid if NAMED_PORTS.contains(&port) => {
+                Opening::Refused("the TLS hello is not as it must be".into())
+            }
+            Hello::Invalid => Opening::Through,
+        },
+        _ if is_beginning(b"SSH-", bytes) => {
+            if bytes.len() < 4 {
+                Opening::More
+            } else {
+                Opening::Through
+            }
+        }
+        _ => text_opening(bytes, port),
+    }
+}
+
+fn is_beginning(word: &[u8], bytes: &[u8]) -> bool {
+    word.iter().zip(bytes).all(|(one, two)| one == two)
+}
+
+fn text_opening(bytes: &[u8], port: u16) -> Opening {
+    let named = NAMED_PORTS.contains(&port);
+    let first = bytes[0];
+    let blank = matches!(first, b'\r' | b'\n' | b' ' | b'\t');
+    if !blank && !first.is_ascii_graphic() {
+        return match named {
+            true => Opening::Refused(format!("neither TLS nor HTTP at port {port}")),
+            false => Opening::Through,
+        };
+    }
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
+    let line = bytes[start..].split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let whole = start + line.len() < bytes.len();
+    if !whole
+        && bytes.len() <= LONGEST_LINE
+        && (named || http::looks_like_one(bytes) || first.is_ascii_uppercase() || blank)
+    {
+        return Opening::More;
+    }
+    let is_http = line.windows(6).any(|six| six == b" HTTP/");
+    match (is_http, http::looks_like_one(bytes)) {
+        (true, true) => Opening::Requests,
+        (true, false) => Opening::Refused("a request of HTTP that is not as it must be".into()),
+        (false, _) if named => Opening::Refused(format!("neither TLS nor HTTP at port {port}")),
+        (false, _) => Opening::Through,
+    }
+}
+
+/// Why a request is not passed on to `host`; `None` if it is.
+pub(super) fn objection(head: &Head, host: &Host, port: u16) -> Option<String> {
+    if weaken::is_off("egress-host") {
+        return None;
+    }
+    if head.method == "CONNECT" {
+        return Some("CONNECT through a server".into());
+    }
+    let (asked, at) = head.host.clone()?;
+    let same_host = match host {
+        Host::Name(name) => asked == *name,
+        Host::Address(_) => true,
+    };
+    match same_host && at.is_none_or(|at| at == port) {
+        true => None,
+        false => {
+            let at = at.map_or(String::new(), |at| format!(":{at}"));
+            Some(format!("the request is for `{asked}{at}`, the connection for `{host}:{port}`"))
+        }
+    }
+}
+
+/// What a client of our own proxy ports wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// More must come.
+    More,
+    /// Take so many bytes away and answer with these.
+    Answer(usize, Vec<u8>),
+    /// A connection: so many bytes said it.
+    Connect { host: Host, port: u16, used: usize, socks: bool },
+    /// Answer with these and close.
+    Refused(Vec<u8>, String),
+}
+
+/// RFC 1928: no authentication.
+const SOCKS_HELLO: [u8; 2] = [5, 0];
+
+/// SOCKS5's answer to a request, with nobody's address.
+pub(super) fn socks_answer(code: u8) -> Vec<u8> {
+    vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// A host as a client names it: synthetic addresses were looked up before.
+pub(super) fn host(text: &str) -> Option<Host> {
+    text.parse::<IpAddr>()
+        .map(|address| Host::Address(address.to_canonical()))
+        .ok()
+        .or_else(|| canonical(text).map(Host::Name))
+}
+
+/// Reads what a client of the proxy said; `greeted` says that SOCKS5's hello is over.
+pub(super) fn wish(bytes: &[u8], greeted: bool) -> Wish {
+    match bytes {
+        [] => Wish::More,
+        [5, ..] => socks(bytes, greeted),
+        _ if http::looks_like_one(bytes) => connect(bytes),
+        _ => Wish::Refused(Vec::new(), "neither SOCKS5 nor HTTP at the proxy's port".into()),
+    }
+}
+
+fn socks(bytes: &[u8], greeted: bool) -> Wish {
+    if !greeted {
+        return match bytes {
+            [5, count, methods @ ..] if methods.len() >= usize::from(*count) => {
+                match methods[..usize::from(*count)].contains(&0) {
+                    true => Wish::Answer(2 + usize::from(*count), SOCKS_HELLO.to_vec()),
+                    false => Wish::Refused(vec![5, 0xff], "SOCKS5 with a password".into()),
+                }
+            }
+            _ => Wish::More,
+        };
+    }
+    let [5, command, 0, kind, rest @ ..] = bytes else {
+        return if bytes.len() < 4 { Wish::More } else { Wish::Refused(socks_answer(1), "not SOCKS5".into()) };
+    };
+    if *command != 1 {
+        return Wish::Refused(socks_answer(7), "SOCKS5, but not to connect".into()); // UDP among them
+    }
+    let length = match (kind, rest.first()) {
+        (1, _) => 4,
+        (4, _) => 16,
+        (3, Some(length)) => 1 + usize::from(*length),
+        (3, None) => return Wish::More,
+        _ => return Wish::Refused(socks_answer(8), "SOCKS5 with an unknown kind of address".into()),
+    };
+    let (Some(address), Some(port)) = (rest.get(..length), rest.get(length..length + 2)) else { return Wish::More };
+    let found = match (<[u8; 4]>::try_from(address), <[u8; 16]>::try_from(address)) {
+        (Ok(v4), _) if *kind == 1 => Some(Host::Address(Ipv4Addr::from(v4).into())),
+        (_, Ok(v6)) if *kind == 4 => Some(Host::Address(IpAddr::V6(Ipv6Addr::from(v6)).to_canonical())),
+        _ => std::str::from_utf8(&address[1..]).ok().and_then(host),
+    };
+    match found {
+        Some(host) => {
+            Wish::Connect { host, port: u16::from_be_bytes([port[0], port[1]]), used: 4 + length + 2, socks: true }
+        }
+        None => Wish::Refused(socks_answer(8), "SOCKS5 with no host name".into()),
+    }
+}
+
+fn connect(bytes: &[u8]) -> Wish {
+    let refused = |words: &str| Wish::Refused(http::answer(400, words), words.to_owned());
+    match http::Requests::new().step(bytes) {
+        http::Step::More => Wish::More,
+        http::Step::Head(head, used) => {
+            let Some((name, port)) = head.host.clone() else { return refused("the request names no host") };
+            let Some(host) = host(&name) else { return refused("the request names no host") };
+            match (head.method == "CONNECT", port) {
+                (true, Some(port)) => Wish::Connect { host, port, used, socks: false },
+                (true, None) => refused("CONNECT names no port"),
+                // A request with its whole URL is passed on as it is: every server must take that (RFC 9112, 3.2.2).
+                (false, port) if head.target.starts_with("http") => {
+                    Wish::Connect { host, port: port.unwrap_or(80), used: 0, socks: false }
+                }
+                (false, _) => refused("this is a proxy: give it CONNECT, or a whole URL"),
+            }
+        }
+        http::Step::Content(_) => refused("a request begins with its content"),
+        http::Step::Invalid(cause) => refused(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(bytes: &[u8], port: u16) -> Opening {
+        opening(bytes, &Host::Name("a.example".into()), port)
+    }
+
+    #[test]
+    fn what_servers_choose_by_is_checked_and_other_protocols_pass() {
+        assert_eq!(at(b"", 443), Opening::More);
+        assert_eq!(at(b"G", 80), Opening::More);
+        assert_eq!(at(b"GET / HTTP/1.1\r\n", 80), Opening::Requests);
+        assert_eq!(at(b"GET / HTTP/1.1\r\n", 9999), Opening::Requests);
+        assert_eq!(at(b"SSH-2.0-x\r\n", 22), Opening::Through);
+        assert_eq!(at(b"SSH-2.0-x\r\n", 443), Opening::Through);
+        assert_eq!(at(b"SS", 443), Opening::More);
+        assert_eq!(at(b"EHLO me\r\n", 25), Opening::Through);
+        assert_eq!(at(&[0, 0, 0, 8, 4, 210, 22, 47], 5432), Opening::Through);
+        for (bytes, port) in [
+            (&b"\r\nGET / HTTP/1.1\r\n"[..], 9999),
+            (b"\nGET / HTTP/1.1\r\n", 80),
+            (b"get / HTTP/1.1\r\n", 80),
+            (b" GET / HTTP/1.1\r\n", 9999),
+            (b"EHLO me\r\n", 80),
+            (&[0, 1, 2], 443),
+            (&[22, 3, 1, 0, 0], 443),
+        ] {
+            assert!(matches!(at(bytes, port), Opening::Refused(_)), "{bytes:?} {port}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_is_asked_in_two_languages() {
+        let connect = b"CONNECT a.example:443 HTTP/1.1\r\nHost: x\r\n\r\nrest";
+        let wish_of = |host: Host, port, used, socks| Wish::Connect { host, port, used, socks };
+        let named = || Host::Name("a.example".into());
+        assert_eq!(wish(connect, false), wish_of(named(), 443, connect.len() - 4, false));
+        let whole = b"GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        assert_eq!(wish(whole, false), wish_of(named(), 80, 0, false));
+        assert_eq!(wish(&[5, 1, 0], false), Wish::Answer(3, vec![5, 0]));
+        assert_eq!(wish(&[5, 2, 0], false), Wish::More);
+        assert!(matches!(wish(&[5, 1, 2], false), Wish::Refused(..)));
+        let mut socks = vec![5, 1, 0, 3, 9];
+        socks.extend(b"a.example");
+        assert_eq!(wish(&socks, true), Wish::More);
+        socks.extend([1, 187]);
+        assert_eq!(wish(&socks, true), wish_of(named(), 443, 16, true));
+        let v4 = [5, 1, 0, 1, 1, 2, 3, 4, 0, 80];
+        assert_eq!(wish(&v4, true), wish_of(Host::Address([1, 2, 3, 4].into()), 80, 10, true));
+        assert!(matches!(wish(&[5, 3, 0, 1], true), Wish::Refused(..)));
+        assert!(matches!(wish(b"hello", false), Wish::Refused(..)));
+    }
+}

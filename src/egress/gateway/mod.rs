@@ -1,0 +1,452 @@
+//! The gateway: a process of its own outside the sandbox, without any privilege, that serves sockets which were born inside.
+//!
+//! In: a [`Policy`], the sockets on a channel from the sandbox's init, orders on a channel from the supervisor. Out: lines of the ledger
+//! on that channel. One thread, one epoll(7), edge-triggered. What a connection is for is known from the address that it came to
+//! (`names`); the server is dialled from outside, and bytes pass without a stay in our memory.
+//! Never: a file, a name that leaves before it is allowed, a wait without an end.
+
+mod connection;
+mod decide;
+mod flow;
+mod front;
+mod resolver;
+
+use super::ledger::{Ledger, Order, Word};
+use super::names::Names;
+use super::policy::Policy;
+use crate::files::Channel;
+use crate::spec::network::Socket;
+use connection::{ASK, Connection, Front, Need};
+use flow::{Budget, Pipes};
+use resolver::Resolver;
+pub(crate) use resolver::Sources;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Connections at once; more are cut as they come.
+const MOST_CONNECTIONS: usize = 1024;
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// How soon a throttled connection is looked at again.
+const REFILL: Duration = Duration::from_millis(10);
+/// Connections and questions that are taken in one go.
+const BURST: usize = 64;
+/// How often the account is told while it only grows.
+const TELL: Duration = Duration::from_millis(100);
+
+/// What a gateway serves and how much may pass.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    /// What may be reached.
+    pub policy: Policy,
+    /// Bytes a second, both directions together.
+    pub rate: Option<u64>,
+    /// Bytes in all.
+    pub total: Option<u64>,
+    /// Listening sockets outside, with the port inside that each leads to.
+    pub published: Vec<(OwnedFd, u16)>,
+}
+
+/// What an event of epoll is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Supervisor,
+    Init,
+    Questions,
+    Listener(u32),
+    Published(u32),
+    Lookup(u32),
+    Client(u32),
+    Server(u32),
+}
+
+impl Source {
+    fn token(self) -> u64 {
+        let (kind, number) = match self {
+            Source::Supervisor => (0, 0),
+            Source::Init => (1, 0),
+            Source::Questions => (2, 0),
+            Source::Listener(number) => (3, number),
+            Source::Published(number) => (4, number),
+            Source::Lookup(number) => (5, number),
+            Source::Client(number) => (6, number),
+            Source::Server(number) => (7, number),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    fn of(token: u64) -> Source {
+        let number = token as u32;
+        match token >> 32 {
+            0 => Source::Supervisor,
+            1 => Source::Init,
+            2 => Source::Questions,
+            3 => Source::Listener(number),
+            4 => Source::Published(number),
+            5 => Source::Lookup(number),
+            6 => Source::Client(number),
+            _ => Source::Server(number),
+        }
+    }
+}
+
+struct Gateway {
+    epoll: OwnedFd,
+    supervisor: Channel,
+    init: Option<Channel>,
+    policy: Policy,
+    names: Names,
+    resolver: Resolver,
+    ledger: Ledger,
+    questions: Option<OwnedFd>,
+    listeners: Vec<(OwnedFd, u16)>,
+    published: Vec<(OwnedFd, u16)>,
+    spares: Vec<OwnedFd>,
+    connections: HashMap<u32, Connection>,
+    next: u32,
+    pipes: Pipes,
+    budget: Budget,
+    again: Vec<u32>,
+    later: Vec<u32>,
+    wild: decide::Bucket,
+    told: Instant,
+    finishing: bool,
+}
+
+/// Serves until the supervisor says that it is over, or is gone.
+pub(crate) fn serve(service: Service, sources: Sources, init: Channel, supervisor: Channel) -> Result<(), Errno> {
+    let now = Instant::now();
+    let mut gateway = Gateway {
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        supervisor,
+        init: Some(init),
+        policy: service.policy,
+        names: Names::default(),
+        resolver: Resolver::new(sources),
+        ledger: Ledger::default(),
+        questions: None,
+        listeners: Vec::new(),
+        published: service.published,
+        spares: Vec::new(),
+        connections: HashMap::new(),
+        next: 0,
+        pipes: Pipes::default(),
+        budget: Budget::new(service.rate, service.total),
+        again: Vec::new(),
+        later: Vec::new(),
+        wild: decide::Bucket::new(),
+        told: now,
+        finishing: false,
+    };
+    gateway.watch_level(gateway.supervisor.as_fd(), Source::Supervisor)?;
+    if let Some(init) = &gateway.init {
+        gateway.watch_level(init.as_fd(), Source::Init)?;
+    }
+    for (index, (socket, _)) in gateway.published.iter().enumerate() {
+        gateway.watch_level(socket.as_fd(), Source::Published(index as u32))?;
+    }
+    gateway.run()
+}
+
+impl Gateway {
+    fn watch_level(&self, socket: BorrowedFd<'_>, source: Source) -> Result<(), Errno> {
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(source.token()), epoll::EventFlags::IN)
+    }
+
+    fn watch_edges(&self, socket: BorrowedFd<'_>, source: Source) -> Result<(), Errno> {
+        use epoll::EventFlags as E;
+        let flags = E::IN | E::OUT | E::RDHUP | E::ET;
+        epoll::add(&self.epoll, socket, epoll::EventData::new_u64(source.token()), flags)
+    }
+
+    fn run(&mut self) -> Result<(), Errno> {
+        let mut events = Vec::with_capacity(BURST);
+        let mut swept = Instant::now();
+        loop {
+            events.clear();
+            let timeout = self.timeout();
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+            for event in &events {
+                // Copied out of a packed struct.
+                let (flags, data) = (event.flags, event.data);
+                if !self.handle(Source::of(data.u64()), flags)? {
+                    return Ok(());
+                }
+            }
+            let again = std::mem::take(&mut self.again);
+            again.into_iter().for_each(|number| self.drive(number));
+            let later = std::mem::take(&mut self.later);
+            later.into_iter().for_each(|number| self.drive(number));
+            if swept.elapsed() >= TICK {
+                swept = Instant::now();
+                self.sweep(swept);
+            }
+            self.tell();
+            if self.finishing && self.ledger.next_change().is_none() {
+                return self.say(&Word::Done).map(|_| ());
+            }
+        }
+    }
+
+    fn timeout(&mut self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let unheard = self.ledger.next_change().is_some();
+        let tick = match (self.later.is_empty(), unheard) {
+            (false, _) => Some(REFILL),
+            (_, true) => Some(TELL),
+            _ => None,
+        };
+        let waits = self.connections.values().any(|connection| connection.deadline.is_some());
+        tick.or_else(|| (waits || self.resolver.deadline().is_some()).then_some(TICK))
+    }
+
+    /// One event; `false` when the supervisor is gone.
+    fn handle(&mut self, source: Source, flags: epoll::EventFlags) -> Result<bool, Errno> {
+        match source {
+            Source::Supervisor => return self.obey(),
+            Source::Init => self.adopt()?,
+            Source::Questions => self.answer_datagrams(),
+            Source::Listener(index) => self.accept(index as usize),
+            Source::Published(index) => self.accept_inward(index as usize),
+            Source::Lookup(number) => {
+                if let Some(answer) = self.resolver.hear(number) {
+                    self.resolved(answer);
+                }
+            }
+            Source::Client(number) | Source::Server(number) => {
+                use epoll::EventFlags as E;
+                let Some(connection) = self.connections.get_mut(&number) else { return Ok(true) };
+                let end = match source {
+                    Source::Client(_) => Some(&mut connection.client),
+                    _ => connection.server.as_mut(),
+                };
+                if let Some(end) = end {
+                    end.readable |= flags.intersects(E::IN | E::RDHUP | E::HUP | E::ERR);
+                    end.writable |= flags.intersects(E::OUT | E::HUP | E::ERR);
+                }
+                self.drive(number);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the sockets that init made, until it has no more.
+    fn adopt(&mut self) -> Result<(), Errno> {
+        let Some(init) = &self.init else { return Ok(()) };
+        let packet = init.receive()?;
+        let Some(packet) = packet else {
+            self.init = None; // closing it takes it out of epoll
+            return Ok(());
+        };
+        match (Socket::from_bytes(&packet.bytes), packet.descriptor) {
+            (Some(Socket::Questions), Some(socket)) => {
+                self.watch_level(socket.as_fd(), Source::Questions)?;
+                self.questions = Some(socket);
+            }
+            (Some(Socket::Listener(port)), Some(socket)) => self.add_listener(socket, port)?,
+            (Some(Socket::Spare), Some(socket)) => self.spares.push(socket),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn add_listener(&mut self, socket: OwnedFd, port: u16) -> Result<(), Errno> {
+        self.watch_level(socket.as_fd(), Source::Listener(self.listeners.len() as u32))?;
+        self.listeners.push((socket, port));
+        Ok(())
+    }
+
+    /// Reads an order; `false` when nobody gives any more.
+    fn obey(&mut self) -> Result<bool, Errno> {
+        let Some(packet) = self.supervisor.receive()? else { return Ok(false) };
+        match serde_json::from_slice(&packet.bytes) {
+            Ok(Order::Allow(text)) => self.allow(&text),
+            Ok(Order::Deny(text)) => self.deny(&text),
+            Ok(Order::Finish) => self.finishing = true,
+            Err(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Adds a connection and lets it make its first pass.
+    fn open(&mut self, connection: Connection) {
+        self.next = self.next.wrapping_add(1);
+        let number = self.next;
+        if self.watch_edges(connection.client.socket.as_fd(), Source::Client(number)).is_err() {
+            return;
+        }
+        self.connections.insert(number, connection);
+        self.drive(number);
+    }
+
+    fn accept(&mut self, index: usize) {
+        for _ in 0..BURST {
+            let Some((socket, _)) = self.listeners.get(index) else { return };
+            let Some(client) = accepted(socket.as_fd()) else { return };
+            if self.connections.len() >= MOST_CONNECTIONS {
+                self.ledger.note("(any)", None, false, "too many connections at once");
+                cut(&client);
+                continue;
+            }
+            self.welcome(client);
+        }
+    }
+
+    fn accept_inward(&mut self, index: usize) {
+        for _ in 0..BURST {
+            let Some((socket, port)) = self.published.get(index) else { return };
+            let (port, Some(client)) = (*port, accepted(socket.as_fd())) else { return };
+            let Some(spare) = self.spares.pop() else {
+                cut(&client);
+                continue;
+            };
+            let mut connection = Connection::new(client, Front::Through);
+            if let Err(spare) = connection.dial_inward(spare, port) {
+                self.spares.push(spare);
+                continue;
+            }
+            self.open(connection);
+            let number = self.next;
+            if let Some(server) = self.connections.get(&number).and_then(|connection| connection.server.as_ref()) {
+                // One that cannot be watched ends at its deadline.
+                let _ = self.watch_edges(server.socket.as_fd(), Source::Server(number));
+            }
+        }
+    }
+
+    /// Lets a connection go as far as it can.
+    fn drive(&mut self, number: u32) {
+        loop {
+            let Some(connection) = self.connections.get_mut(&number) else { return };
+            let need = connection.pass(&mut self.pipes, &mut self.budget);
+            self.account(number);
+            let need = match need {
+                Need::Answers => self.answer_stream(number),
+                Need::Wish => self.grant(number),
+                Need::Refuse(why) => self.refuse(number, &why),
+                other => other,
+            };
+            match need {
+                Need::Nothing => return,
+                Need::Again => return self.again.push(number),
+                Need::Later => {
+                    if self.budget.is_used_up() {
+                        self.ledger.note("(any)", None, false, "all bytes that may pass have passed");
+                        return self.end(number, true);
+                    }
+                    return self.later.push(number);
+                }
+                Need::Watch => {
+                    let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref()) else {
+                        return;
+                    };
+                    if self.watch_edges(server.socket.as_fd(), Source::Server(number)).is_err() {
+                        return self.end(number, true);
+                    }
+                }
+                Need::End(cut) => return self.end(number, cut),
+                Need::Answers | Need::Wish | Need::Refuse(_) => {}
+            }
+        }
+    }
+
+    /// Puts the bytes of a connection into its line.
+    fn account(&mut self, number: u32) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let (sent, received) = (connection.up.take_moved(), connection.down.take_moved());
+        if let Some(target) = &connection.target {
+            self.ledger.add_bytes(target.row, sent, received);
+        }
+    }
+
+    fn end(&mut self, number: u32, is_cut: bool) {
+        self.account(number);
+        let Some(mut connection) = self.connections.remove(&number) else { return };
+        if is_cut {
+            cut(&connection.client.socket);
+        }
+        if let (true, Some(server)) = (connection.inward, connection.server.take()) {
+            // A socket of the sandbox's namespace cannot be made out here: it is used again.
+            let _ = epoll::delete(&self.epoll, &server.socket);
+            if rustix::net::connect_unspec(&server.socket).is_ok() {
+                self.spares.push(server.socket);
+            }
+        }
+    }
+
+    /// Ends what took too long.
+    fn sweep(&mut self, now: Instant) {
+        let (renewed, answers) = self.resolver.expire(now);
+        for number in renewed {
+            if let Some(socket) = self.resolver.socket(number) {
+                // Unwatched, it ends at its deadline.
+                let _ = self.watch_level(socket, Source::Lookup(number));
+            }
+        }
+        answers.into_iter().for_each(|answer| self.resolved(answer));
+        let late = |connection: &Connection| connection.deadline.is_some_and(|deadline| deadline <= now);
+        let numbers: Vec<u32> =
+            self.connections.iter().filter(|(_, connection)| late(connection)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let Some(connection) = self.connections.get_mut(&number) else { continue };
+            connection.deadline = Some(now + ASK);
+            match connection.late() {
+                Need::End(cut) => self.end(number, cut),
+                Need::Watch => {
+                    if let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref()) {
+                        let _ = self.watch_edges(server.socket.as_fd(), Source::Server(number));
+                    }
+                }
+                _ => self.drive(number),
+            }
+        }
+    }
+
+    /// Tells the supervisor what is new in the account. If it does not listen, later.
+    fn tell(&mut self) {
+        if !self.finishing && self.told.elapsed() < TELL {
+            return;
+        }
+        while let Some(index) = self.ledger.next_change() {
+            let word = Word::Row(index, self.ledger.rows[index].clone());
+            match self.say(&word) {
+                Ok(true) => self.ledger.told(index),
+                _ => break,
+            }
+        }
+        self.told = Instant::now();
+    }
+
+    /// Says something unless the supervisor has not listened for long; at the end it does.
+    fn say(&self, word: &Word) -> Result<bool, Errno> {
+        let bytes = serde_json::to_vec(word).unwrap_or_default();
+        match self.supervisor.try_send(&bytes) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) if self.finishing => self.supervisor.send(&bytes, None).map(|()| true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+fn accepted(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    use rustix::net::{SocketFlags, accept_with, sockopt};
+    let client = accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+    // A refusal costs time only.
+    let _ = sockopt::set_tcp_nodelay(&client, true);
+    Some(client)
+}
+
+/// Makes closing the socket a reset, so that the other side sees that it was no orderly end.
+fn cut(socket: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}

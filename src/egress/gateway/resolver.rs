@@ -1,0 +1,261 @@
+//! Names to addresses, outside: a stub resolver of our own, since the C library's would need files and threads.
+//!
+//! Each question goes out from a socket of its own, so that the kernel picks a random port, with a random id (RFC 5452).
+
+use crate::egress::dns::{self, Reply};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long one server may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often all servers are asked.
+const ROUNDS: usize = 2;
+/// Answers are kept at least and at most so long, in seconds.
+const KEPT: (u32, u32) = (1, 300);
+/// What is not there is asked for again after this.
+const KEPT_NOTHING: Duration = Duration::from_secs(5);
+/// How many answers are kept.
+const MOST: usize = 512;
+/// resolv.conf(5) has at most three servers.
+const MOST_SERVERS: usize = 3;
+const PORT: u16 = 53;
+const KINDS: [u16; 2] = [dns::A, dns::AAAA];
+
+/// The addresses of a name, or why there are none.
+pub(super) type Found = Result<Vec<IpAddr>, String>;
+
+/// The files of the host that say how names are resolved, read before all files go out of reach.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    servers: Vec<SocketAddr>,
+    hosts: HashMap<String, Vec<IpAddr>>,
+}
+
+impl Sources {
+    /// Reads them. With a server of the caller's own the host's are not looked at.
+    pub(crate) fn read(resolver: Option<SocketAddr>) -> Sources {
+        if let Some(server) = resolver {
+            return Sources { servers: vec![server], hosts: HashMap::new() };
+        }
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // no file, no entries: as the C library has it
+        Sources { servers: servers(&text("/etc/resolv.conf")), hosts: hosts(&text("/etc/hosts")) }
+    }
+}
+
+fn servers(text: &str) -> Vec<SocketAddr> {
+    let named = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let mut all: Vec<_> = named
+        .filter_map(|rest| rest.trim().parse::<IpAddr>().ok())
+        .map(|address| SocketAddr::new(address, PORT))
+        .take(MOST_SERVERS)
+        .collect();
+    if all.is_empty() {
+        all.push((Ipv4Addr::LOCALHOST, PORT).into());
+    }
+    all
+}
+
+fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
+    let mut all: HashMap<String, Vec<IpAddr>> = HashMap::new();
+    for line in text.lines() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
+        words.for_each(|name| all.entry(name.to_ascii_lowercase()).or_default().push(address));
+    }
+    all
+}
+
+/// A name that is being asked for.
+struct Lookup {
+    name: String,
+    socket: OwnedFd,
+    ids: [u16; 2],
+    replies: [Option<Reply>; 2],
+    asked: usize,
+    deadline: Instant,
+    waiting: Vec<u32>,
+}
+
+/// A name that was asked for, and who waits for it.
+pub(super) struct Answer {
+    pub(super) found: Found,
+    pub(super) waiting: Vec<u32>,
+}
+
+/// What becomes of a question.
+pub(super) enum Asked {
+    Known(Found),
+    /// The lookup of this number is under way; its socket is new if there is one to watch.
+    Waiting(u32, bool),
+}
+
+pub(super) struct Resolver {
+    sources: Sources,
+    known: HashMap<String, (Found, Instant)>,
+    lookups: HashMap<u32, Lookup>,
+    next: u32,
+}
+
+impl Resolver {
+    pub(super) fn new(sources: Sources) -> Resolver {
+        Resolver { sources, known: HashMap::new(), lookups: HashMap::new(), next: 0 }
+    }
+
+    /// Asks for a name on behalf of a connection.
+    pub(super) fn ask(&mut self, name: &str, who: u32) -> Asked {
+        if let Some(addresses) = self.sources.hosts.get(name) {
+            return Asked::Known(Ok(addresses.clone()));
+        }
+        let now = Instant::now();
+        match self.known.get(name) {
+            Some((found, until)) if *until > now => return Asked::Known(found.clone()),
+            _ => {}
+        }
+        if let Some((number, lookup)) = self.lookups.iter_mut().find(|(_, lookup)| lookup.name == name) {
+            lookup.waiting.push(who);
+            return Asked::Waiting(*number, false);
+        }
+        let socket = match self.send(name, 0) {
+            Ok(sent) => sent,
+            Err(errno) => return Asked::Known(Err(format!("ask `{}`: {errno}", self.sources.servers[0]))),
+        };
+        let (socket, ids) = socket;
+        self.next = self.next.wrapping_add(1);
+        let lookup = Lookup {
+            name: name.to_owned(),
+            socket,
+            ids,
+            replies: [None, None],
+            asked: 1,
+            deadline: now + PATIENCE,
+            waiting: vec![who],
+        };
+        self.lookups.insert(self.next, lookup);
+        Asked::Waiting(self.next, true)
+    }
+
+    /// The socket of a lookup.
+    pub(super) fn socket(&self, number: u32) -> Option<BorrowedFd<'_>> {
+        self.lookups.get(&number).map(|lookup| lookup.socket.as_fd())
+    }
+
+    fn send(&self, name: &str, server: usize) -> Result<(OwnedFd, [u16; 2]), Errno> {
+        let server = self.sources.servers[server % self.sources.servers.len()];
+        let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+        connect(&socket, &server)?;
+        let mut random = [0_u8; 4];
+        getrandom(&mut random[..], GetRandomFlags::empty())?;
+        let ids = [u16::from_ne_bytes([random[0], random[1]]), u16::from_ne_bytes([random[2], random[3]])];
+        for (id, kind) in ids.into_iter().zip(KINDS) {
+            send(&socket, &dns::write_question(id, name, kind), SendFlags::NOSIGNAL)?;
+        }
+        Ok((socket, ids))
+    }
+
+    /// Reads what came for a lookup; an answer ends it.
+    pub(super) fn hear(&mut self, number: u32) -> Option<Answer> {
+        let lookup = self.lookups.get_mut(&number)?;
+        let mut buffer = [0_u8; dns::LARGEST_DATAGRAM as usize];
+        loop {
+            let length = match recv(&lookup.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, length)) => length.min(buffer.len()),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => break,
+                // ICMP says that nobody is there: the next server's turn comes at once.
+                Err(_) => {
+                    lookup.deadline = Instant::now();
+                    break;
+                }
+            };
+            for (index, kind) in KINDS.into_iter().enumerate() {
+                let reply = dns::read_reply(&buffer[..length], lookup.ids[index], &lookup.name, kind);
+                if reply.is_some() && lookup.replies[index].is_none() {
+                    lookup.replies[index] = reply;
+                }
+            }
+        }
+        let done = lookup.replies.iter().all(Option::is_some);
+        let failed = lookup.replies.iter().flatten().all(|reply| *reply == Reply::Failed);
+        if done && failed {
+            lookup.deadline = Instant::now();
+        }
+        (done && !failed).then(|| self.end(number)).flatten()
+    }
+
+    /// When the next lookup must be looked at again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.lookups.values().map(|lookup| lookup.deadline).min()
+    }
+
+    /// Goes on with lookups whose server took too long: the numbers with a new socket, and the answers of those that are at their end.
+    pub(super) fn expire(&mut self, now: Instant) -> (Vec<u32>, Vec<Answer>) {
+        let late: Vec<u32> =
+            self.lookups.iter().filter(|(_, lookup)| lookup.deadline <= now).map(|(number, _)| *number).collect();
+        let (mut renewed, mut answers) = (Vec::new(), Vec::new());
+        for number in late {
+            let Some(lookup) = self.lookups.get(&number) else { continue };
+            let some = lookup.replies.iter().flatten().any(|reply| *reply != Reply::Failed);
+            let again = !some && lookup.asked < ROUNDS * self.sources.servers.len();
+            let sent = if again { self.send(&lookup.name, lookup.asked).ok() } else { None };
+            match (sent, self.lookups.get_mut(&number)) {
+                (Some((socket, ids)), Some(lookup)) => {
+                    (lookup.socket, lookup.ids, lookup.replies) = (socket, ids, [None, None]);
+                    lookup.asked += 1;
+                    lookup.deadline = now + PATIENCE;
+                    renewed.push(number);
+                }
+                _ => answers.extend(self.end(number)),
+            }
+        }
+        (renewed, answers)
+    }
+
+    fn end(&mut self, number: u32) -> Option<Answer> {
+        let lookup = self.lookups.remove(&number)?;
+        let (mut addresses, mut seconds, mut why) = (Vec::new(), KEPT.1, None);
+        for reply in lookup.replies.into_iter().flatten() {
+            match reply {
+                Reply::Addresses(some, kept) => {
+                    addresses.extend(some);
+                    seconds = seconds.min(kept);
+                }
+                Reply::Nothing(cause) => why = Some(cause),
+                Reply::Failed => {}
+            }
+        }
+        let name = &lookup.name;
+        let (found, kept) = if !addresses.is_empty() {
+            (Ok(addresses), Duration::from_secs(u64::from(seconds.clamp(KEPT.0, KEPT.1))))
+        } else {
+            let cause = why.unwrap_or("no server answered");
+            (Err(format!("`{name}` does not resolve: {cause}")), KEPT_NOTHING)
+        };
+        if self.known.len() >= MOST {
+            self.known.clear();
+        }
+        self.known.insert(lookup.name, (found.clone(), Instant::now() + kept));
+        Some(Answer { found, waiting: lookup.waiting })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_the_host_are_read_as_the_c_library_does() {
+        let two = servers("# x\nnameserver 10.0.0.1\nsearch a\n nameserver ::1\nnameserver nonsense\n");
+        assert_eq!(two, ["10.0.0.1:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
+        assert_eq!(servers(""), ["127.0.0.1:53".parse().unwrap()]);
+        let all = hosts("127.0.0.1 localhost Box # me\n\n::1 localhost\nbad line\n");
+        assert_eq!(all["localhost"].len(), 2);
+        assert_eq!(all["box"], ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    }
+}

@@ -1,0 +1,370 @@
+//! Requests of HTTP/1.1 as they pass (RFC 9112): whom each one is for, and where it ends. Pure.
+//!
+//! A connection may carry many requests, and each may name another host. So each is read, as strictly as can be: what two programs could
+//! understand in two ways is refused (request smuggling).
+
+use super::rule::canonical;
+
+/// A head longer than this is refused.
+pub(super) const LONGEST_HEAD: usize = 64 * 1024;
+
+/// How long the content of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Length(u64),
+    Chunked,
+}
+
+/// The head of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub method: String,
+    /// As it came: a path, or the whole URL.
+    pub target: String,
+    /// The host that it is for, in canonical form, with the port if one is named.
+    pub host: Option<(String, Option<u16>)>,
+    pub content: Content,
+    /// Whether it asks to go on as a websocket.
+    pub websocket: bool,
+    /// Names and values, in their order.
+    pub fields: Vec<(String, String)>,
+}
+
+/// What the bytes so far are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// More must come.
+    More,
+    /// So many bytes belong to the content of the request whose head was passed on.
+    Content(usize),
+    /// A head of so many bytes.
+    Head(Box<Head>, usize),
+    /// Not as it must be.
+    Invalid(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Head,
+    Length(u64),
+    ChunkSize,
+    Chunk(u64),
+    Trailer,
+}
+
+/// The requests of one connection.
+#[derive(Debug)]
+pub(super) struct Requests {
+    state: State,
+}
+
+impl Requests {
+    pub(super) fn new() -> Requests {
+        Requests { state: State::Head }
+    }
+
+    /// Reads from the front of what was not passed on yet.
+    pub(super) fn step(&mut self, bytes: &[u8]) -> Step {
+        if bytes.is_empty() {
+            return Step::More;
+        }
+        match self.state {
+            State::Head => match head(bytes) {
+                Ok(Some((head, length))) => {
+                    self.state = match head.content {
+                        Content::Length(0) => State::Head,
+                        Content::Length(length) => State::Length(length),
+                        Content::Chunked => State::ChunkSize,
+                    };
+                    Step::Head(Box::new(head), length)
+                }
+                Ok(None) if bytes.len() > LONGEST_HEAD => Step::Invalid("the head is too long"),
+                Ok(None) => Step::More,
+                Err(cause) => Step::Invalid(cause),
+            },
+            State::Length(left) => {
+                let count = left.min(bytes.len() as u64);
+                self.state = if count == left { State::Head } else { State::Length(left - count) };
+                Step::Content(count as usize)
+            }
+            // With the two bytes at its end.
+            State::Chunk(left) => {
+                let count = left.min(bytes.len() as u64);
+                let part = &bytes[..count as usize];
+                if !ends_well(part, left) {
+                    return Step::Invalid("a chunk does not end where it should");
+                }
+                self.state = if count == left { State::ChunkSize } else { State::Chunk(left - count) };
+                Step::Content(count as usize)
+            }
+            State::ChunkSize => match line(bytes, 1024) {
+                Ok(None) => Step::More,
+                Err(cause) => Step::Invalid(cause),
+                Ok(Some(text)) => match chunk_size(text) {
+                    None => Step::Invalid("the size of a chunk is no number"),
+                    Some(0) => {
+                        self.state = State::Trailer;
+                        Step::Content(text.len() + 2)
+                    }
+                    Some(size) => {
+                        self.state = State::Chunk(size + 2);
+                        Step::Content(text.len() + 2)
+                    }
+                },
+            },
+            State::Trailer => match line(bytes, LONGEST_HEAD) {
+                Ok(None) => Step::More,
+                Err(cause) => Step::Invalid(cause),
+                Ok(Some("")) => {
+                    self.state = State::Head;
+                    Step::Content(2)
+                }
+                Ok(Some(_)) => Step::Invalid("a trailer"), // it could name another host to a careless server
+            },
+        }
+    }
+}
+
+/// Whether the part of a chunk of which `left` bytes were to come has the end of a line where the chunk ends.
+fn ends_well(part: &[u8], left: u64) -> bool {
+    let from_end = |distance: u64| left.checked_sub(distance).and_then(|at| part.get(usize::try_from(at).ok()?));
+    from_end(2).is_none_or(|&byte| byte == b'\r') && from_end(1).is_none_or(|&byte| byte == b'\n')
+}
+
+fn chunk_size(text: &str) -> Option<u64> {
+    let digits = text.split(';').next()?.trim_end_matches([' ', '\t']);
+    (!digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+/// A line that ends as lines must, without its end.
+fn line(bytes: &[u8], longest: usize) -> Result<Option<&str>, &'static str> {
+    let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
+        return if bytes.len() > longest { Err("a line is too long") } else { Ok(None) };
+    };
+    let text = bytes[..end].strip_suffix(b"\r").ok_or("a line ends without CR")?;
+    if text.iter().any(|&byte| byte == b'\r' || byte == 0) {
+        return Err("a line has a control character");
+    }
+    std::str::from_utf8(text).map(Some).map_err(|_| "a line is not UTF-8")
+}
+
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}
+
+/// Whether the bytes may be the beginning of a request.
+pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    (3..=16).contains(&method) && bytes.get(method).is_none_or(|&byte| byte == b' ')
+}
+
+fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
+    let mut at = 0;
+    let mut lines = Vec::new();
+    loop {
+        match line(&bytes[at..], LONGEST_HEAD)? {
+            None => return Ok(None),
+            Some("") if lines.is_empty() => return Err("an empty line before the request"),
+            Some("") => break,
+            Some(text) => {
+                lines.push(text);
+                at += text.len() + 2;
+            }
+        }
+    }
+    let (first, rest) = lines.split_first().ok_or("nothing")?;
+    let mut words = first.split(' ');
+    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err("the first line is not three words");
+    };
+    if !is_token(method) || target.is_empty() || target.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+        return Err("the first line is not as it must be");
+    }
+    let old = match version {
+        "HTTP/1.1" => false,
+        "HTTP/1.0" => true,
+        _ => return Err("neither HTTP/1.1 nor HTTP/1.0"),
+    };
+    let fields: Vec<_> = rest.iter().map(|text| field(text)).collect::<Result<_, _>>()?;
+    let content = content(&fields, old)?;
+    let host = host(&fields, target, method)?;
+    if host.is_none() && !old {
+        return Err("there is no Host");
+    }
+    let websocket = values(&fields, "upgrade").any(|value| value.eq_ignore_ascii_case("websocket"))
+        && content == Content::Length(0);
+    Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, fields }, at + 2)))
+}
+
+fn field(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once(':').ok_or("a header without a colon")?;
+    if !is_token(name) {
+        return Err("a header's name is not as it must be"); // continued lines and blanks before the colon among them
+    }
+    Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
+}
+
+/// The values of the headers of this name.
+pub(super) fn values<'all>(fields: &'all [(String, String)], name: &'all str) -> impl Iterator<Item = &'all str> {
+    fields.iter().filter(move |(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static str> {
+    let codings: Vec<_> = values(fields, "transfer-encoding").collect();
+    let lengths: Vec<_> = values(fields, "content-length").collect();
+    match (codings.as_slice(), lengths.as_slice()) {
+        ([], []) => Ok(Content::Length(0)),
+        ([], [one]) if !one.is_empty() && one.len() <= 18 && one.bytes().all(|byte| byte.is_ascii_digit()) => {
+            one.parse().map(Content::Length).map_err(|_| "Content-Length is no number")
+        }
+        ([], _) => Err("Content-Length is not one number"),
+        ([one], []) if one.eq_ignore_ascii_case("chunked") && !old => Ok(Content::Chunked),
+        (_, []) => Err("Transfer-Encoding is not chunked"),
+        _ => Err("Transfer-Encoding and Content-Length together"),
+    }
+}
+
+/// A host and its port, as in a Host header.
+pub(super) fn authority(text: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = match port {
+        None | Some("") => None,
+        Some(digits) => Some(digits.parse().ok()?),
+    };
+    let host = host.parse::<std::net::IpAddr>().map_or_else(|_| canonical(host), |address| Some(address.to_string()));
+    Some((host?, port))
+}
+
+/// Whom a request is for: the Host header and, if the target is a whole URL, that too; they must agree.
+fn host(
+    fields: &[(String, String)],
+    target: &str,
+    method: &str,
+) -> Result<Option<(String, Option<u16>)>, &'static str> {
+    let mut hosts = values(fields, "host");
+    let named = match (hosts.next(), hosts.next()) {
+        (None, _) => None,
+        (Some(one), None) => Some(authority(one).ok_or("Host is no host")?),
+        _ => return Err("more than one Host"),
+    };
+    if method == "CONNECT" {
+        return Ok(Some(authority(target).ok_or("CONNECT names no host")?));
+    }
+    let is_url = target.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"));
+    if !is_url {
+        let plain = target.starts_with('/') || (target == "*" && method == "OPTIONS");
+        return if plain { Ok(named) } else { Err("the target is neither a path nor a URL") };
+    }
+    let rest = &target[7..];
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let by_url = authority(&rest[..end]).ok_or("the URL names no host")?;
+    let with_port = |(host, port): &(String, Option<u16>)| (host.clone(), port.unwrap_or(80));
+    if named.as_ref().is_some_and(|named| with_port(named) != with_port(&by_url)) {
+        return Err("the URL and Host differ");
+    }
+    Ok(Some(by_url))
+}
+
+/// An answer of our own.
+pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
+    let reason = match status {
+        403 => "Forbidden",
+        400 => "Bad Request",
+        504 => "Gateway Timeout",
+        _ => "Bad Gateway",
+    };
+    let body = format!("brig: {words}\n");
+    format!(
+        "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The heads of all requests in `text`, fed in parts of `size`, or why they were refused.
+    fn pass(text: &str, size: usize) -> Result<Vec<Head>, &'static str> {
+        let (mut requests, mut held, mut heads) = (Requests::new(), Vec::new(), Vec::new());
+        for part in text.as_bytes().chunks(size) {
+            held.extend_from_slice(part);
+            loop {
+                match requests.step(&held) {
+                    Step::More => break,
+                    Step::Content(count) => drop(held.drain(..count)),
+                    Step::Head(head, count) => {
+                        held.drain(..count);
+                        heads.push(*head);
+                    }
+                    Step::Invalid(cause) => return Err(cause),
+                }
+            }
+        }
+        assert!(held.is_empty(), "{held:?} of {text:?} is left");
+        Ok(heads)
+    }
+
+    #[test]
+    fn every_request_of_a_connection_is_seen() {
+        let text = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n\
+                    POST /x HTTP/1.1\r\nhost: A.example:80\r\nContent-Length: 5\r\n\r\nGET /\
+                    PUT /y HTTP/1.1\r\nHost: b.example\r\nTransfer-Encoding: chunked\r\n\r\n3;x=1\r\nabc\r\n0\r\n\r\n\
+                    GET http://c.example:81/z HTTP/1.1\r\nHost: c.example:81\r\n\r\n";
+        for size in [1, 2, 3, 10, 1000] {
+            let hosts: Vec<_> = pass(text, size).unwrap().into_iter().map(|head| head.host.unwrap()).collect();
+            let expected = [("a.example", None), ("a.example", Some(80)), ("b.example", None), ("c.example", Some(81))];
+            assert_eq!(hosts, expected.map(|(host, port)| (host.to_owned(), port)), "{size}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_understood_in_two_ways_is_refused() {
+        let get = |rest: &str| format!("GET / HTTP/1.1\r\n{rest}\r\n\r\n");
+        for (text, words) in [
+            (get("Host: a.example\r\nHost: b.example"), "more than one Host"),
+            (get("X: 1"), "no Host"),
+            (get("Host : a.example"), "header's name"),
+            (get("Host: a.example\r\n X: b.example"), "header's name"),
+            (get("Host: a.example\nHost: b.example"), "without CR"),
+            (get("Host: a.example\r\nX: 1\rHost: b.example"), "control character"),
+            (get("Host: a.example, b.example"), "no host"),
+            (get("Host: a.example@b.example"), "no host"),
+            (get("Host: a.example\r\nContent-Length: 1\r\nContent-Length: 1"), "not one number"),
+            (get("Host: a.example\r\nContent-Length: +1"), "not one number"),
+            (get("Host: a.example\r\nContent-Length: 1\r\nTransfer-Encoding: chunked"), "together"),
+            (get("Host: a.example\r\nTransfer-Encoding: xchunked"), "not chunked"),
+            (get("Host: a.example\r\nTransfer-Encoding: identity, chunked"), "not chunked"),
+            (get("Host: a.example").replace("GET / ", "GET http://b.example/ "), "differ"),
+            (get("Host: a.example").replace("GET / ", "GET b.example "), "neither a path"),
+            (get("Host: a.example").replace("GET / ", "GET  / "), "three words"),
+            (get("Host: a.example").replace("HTTP/1.1", "HTTP/2.0"), "neither HTTP"),
+            ("\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n".into(), "empty line"),
+            (get("Host: a.example\r\nTransfer-Encoding: chunked") + "0x1\r\na\r\n", "no number"),
+            (get("Host: a.example\r\nTransfer-Encoding: chunked") + "1\r\nab\r\n", "does not end"),
+            (get("Host: a.example\r\nTransfer-Encoding: chunked") + "0\r\nHost: b.example\r\n\r\n", "trailer"),
+        ] {
+            let refused = pass(&text, 1000).unwrap_err();
+            assert!(refused.contains(words), "{text:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_websocket_and_the_hosts_of_proxy_requests_are_seen() {
+        let websocket = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n";
+        assert!(pass(websocket, 1000).unwrap()[0].websocket);
+        let connect = "CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n\r\n";
+        assert_eq!(pass(connect, 1000).unwrap()[0].host, Some(("a.example".into(), Some(443))));
+        assert_eq!(authority("[::1]:80"), Some(("::1".into(), Some(80))));
+        assert_eq!(authority("a:b"), None);
+    }
+}

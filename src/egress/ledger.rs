@@ -1,0 +1,171 @@
+//! The account of what a sandbox reached and what it was refused, and the messages between the gateway and its supervisor.
+
+use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
+
+/// More different rows than this are one row.
+const MOST: usize = 512;
+
+/// One line of the account: a host, a port and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// The name or address that was wanted.
+    pub host: String,
+    /// The port; missing where only the name was asked for.
+    pub port: Option<u16>,
+    /// Whether it was reached.
+    pub allowed: bool,
+    /// The rule that allowed it, or why it was refused.
+    pub rule: String,
+    /// How often.
+    pub count: u64,
+    /// Bytes that left.
+    pub sent_bytes: u64,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// The first time, RFC 3339.
+    pub first: String,
+    /// The last time, RFC 3339.
+    pub last: String,
+}
+
+/// The whole account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Its lines, in the order in which they began.
+    pub rows: Vec<Row>,
+    /// What was asked for while it ran and could not be done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// Which lines the other side has not seen yet.
+    #[serde(skip)]
+    changed: Vec<bool>,
+}
+
+impl Ledger {
+    /// Counts one decision and returns the number of its line.
+    pub(super) fn note(&mut self, host: &str, port: Option<u16>, allowed: bool, rule: &str) -> usize {
+        let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        let known = |row: &Row| row.host == host && row.port == port && row.allowed == allowed && row.rule == rule;
+        let index = match self.rows.iter().position(known) {
+            Some(index) => index,
+            None => {
+                let (host, port, rule) = if self.rows.len() + 1 < MOST {
+                    (host, port, rule)
+                } else if self.rows.len() < MOST {
+                    ("(others)", None, "there were more than this account holds")
+                } else {
+                    return self.count(MOST - 1, now);
+                };
+                let (host, rule) = (host.to_owned(), rule.to_owned());
+                self.rows.push(Row { host, port, allowed, rule, first: now.clone(), ..Row::default() });
+                self.rows.len() - 1
+            }
+        };
+        self.count(index, now)
+    }
+
+    fn count(&mut self, index: usize, now: String) -> usize {
+        self.rows[index].count += 1;
+        self.rows[index].last = now;
+        self.mark(index)
+    }
+
+    /// Adds bytes to a line.
+    pub(super) fn add_bytes(&mut self, index: usize, sent: u64, received: u64) {
+        if sent + received > 0 {
+            self.rows[index].sent_bytes += sent;
+            self.rows[index].received_bytes += received;
+            self.rows[index].last = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+            self.mark(index);
+        }
+    }
+
+    fn mark(&mut self, index: usize) -> usize {
+        self.changed.resize(self.rows.len(), false);
+        self.changed[index] = true;
+        index
+    }
+
+    /// A line that the other side has not seen yet.
+    pub(super) fn next_change(&mut self) -> Option<usize> {
+        self.changed.iter().position(|&changed| changed)
+    }
+
+    /// The other side has seen it.
+    pub(super) fn told(&mut self, index: usize) {
+        self.changed[index] = false;
+    }
+
+    /// Takes over a line as the gateway has it. Its number comes from a process that strangers talk to.
+    pub(crate) fn put(&mut self, index: usize, row: Row) {
+        if index < self.rows.len() {
+            self.rows[index] = row;
+        } else if index < MOST {
+            self.rows.push(row);
+        }
+    }
+
+    /// Bytes that left and bytes that came, of all lines.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        self.rows.iter().fold((0, 0), |(sent, received), row| (sent + row.sent_bytes, received + row.received_bytes))
+    }
+
+    /// What was wanted as rules, each once: for a profile.
+    pub fn as_rules(&self) -> Vec<String> {
+        let mut rules: Vec<_> =
+            self.rows.iter().filter_map(|row| row.port.map(|port| format!("{}:{port}", row.host))).collect();
+        rules.sort();
+        rules.dedup();
+        rules
+    }
+}
+
+/// What the gateway says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// A line as it is now.
+    Row(usize, Row),
+    /// Something that was asked of it could not be done.
+    Fault(String),
+    /// All lines are told; it ends.
+    Done,
+}
+
+/// What it is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// A rule that holds from now on.
+    Allow(String),
+    /// What a rule covers is refused from now on, and cut.
+    Deny(String),
+    /// Tell what is left to tell, and end.
+    Finish,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_counted_together_and_their_number_is_bounded() {
+        let mut ledger = Ledger::default();
+        let one = ledger.note("a.example", Some(443), true, "a.example:443");
+        assert_eq!(ledger.note("a.example", Some(443), true, "a.example:443"), one);
+        ledger.add_bytes(one, 3, 4);
+        assert_eq!((ledger.rows[one].count, ledger.bytes()), (2, (3, 4)));
+        for number in 0..2 * MOST {
+            ledger.note(&format!("{number}.example"), None, false, "no rule");
+        }
+        assert_eq!(ledger.rows.len(), MOST);
+        assert_eq!(ledger.rows[MOST - 1].host, "(others)");
+        let mut copy = Ledger::default();
+        while let Some(index) = ledger.next_change() {
+            copy.put(index, ledger.rows[index].clone());
+            ledger.told(index);
+        }
+        assert_eq!(copy.rows, ledger.rows);
+        copy.put(usize::MAX, Row::default());
+        assert_eq!(copy.rows.len(), MOST);
+    }
+}

@@ -1,0 +1,24 @@
+//! What a sandbox may reach of the world, and the process that lets it through.
+//!
+//! In: a [`Policy`] of [`Rule`]s. Out: connections by name to allowed servers, and a [`Ledger`] of what was reached and refused.
+//! Inside the sandbox every allowed name has an address of its own that leads nowhere but to a socket of the gateway; so names are checked where
+//! connections are made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http` are pure; `gateway` is the
+//! process. Not here: who starts it and what it may do itself (`container`), how the sockets come about (`net`).
+
+mod dns;
+mod gateway;
+mod guard;
+mod hello;
+mod http;
+mod ledger;
+mod names;
+mod policy;
+mod rule;
+
+pub(crate) use gateway::{Service, Sources, serve};
+pub use ledger::{Ledger, Row};
+pub(crate) use ledger::{Order, Word};
+pub(crate) use policy::LEARNED_PORTS;
+pub use policy::Policy;
+pub(crate) use rule::ports;
+pub use rule::{Rule, check_rules};

@@ -1,0 +1,148 @@
+//! What a sandbox may reach: the rules, and the verdict on one host and port. Pure.
+
+use super::guard;
+use super::rule::{Host, Rule};
+use std::net::{IpAddr, SocketAddr};
+
+/// Below a `*.suffix`: how many labels, and how many bytes, a name may have. Names of services fit, data seldom.
+const MOST_LABELS: usize = 5;
+const MOST_BYTES: usize = 100;
+/// The ports that are listened at while a run's wishes are recorded.
+pub(crate) const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
+
+/// All that the gateway needs to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// What is allowed.
+    pub allowed: Vec<Rule>,
+    /// What is refused although a rule allows it.
+    pub denied: Vec<Rule>,
+    /// Who resolves the names that are dialled; the host's own servers if there is none.
+    pub resolver: Option<SocketAddr>,
+    /// Whether every name of the public internet is let through and recorded.
+    pub learn: bool,
+}
+
+/// What is to become of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It goes on, by this rule.
+    Allowed(String),
+    /// It does not, and why.
+    Denied(String),
+}
+
+impl Policy {
+    /// Whether a name is answered at all, whatever the port.
+    pub(crate) fn answers(&self, name: &str) -> bool {
+        let host = Host::Name(name.to_owned());
+        if name.is_empty() || self.denied.iter().any(|rule| rule.names(&host)) && !self.reachable(&host) {
+            return false;
+        }
+        self.learn || self.allowed.iter().any(|rule| rule.names(&host) && (!rule.is_wild() || is_modest(name)))
+    }
+
+    fn reachable(&self, host: &Host) -> bool {
+        let ports = self.allowed.iter().filter(|rule| rule.names(host)).flat_map(|rule| rule.ports());
+        ports.into_iter().any(|&port| matches!(self.verdict(host, port), Verdict::Allowed(_)))
+    }
+
+    /// Whether a connection may be made.
+    pub(crate) fn verdict(&self, host: &Host, port: u16) -> Verdict {
+        if let Some(rule) = self.denied.iter().find(|rule| rule.covers(host, port)) {
+            return Verdict::Denied(format!("denied by `{rule}`"));
+        }
+        let allows = |rule: &&Rule| match host {
+            Host::Name(name) if rule.is_wild() && !is_modest(name) => false,
+            _ => rule.covers(host, port),
+        };
+        if let Some(rule) = self.allowed.iter().find(allows) {
+            return Verdict::Allowed(rule.to_string());
+        }
+        if self.learn && matches!(host, Host::Name(_)) && LEARNED_PORTS.contains(&port) {
+            return Verdict::Allowed("--learn".into());
+        }
+        match self.allowed.iter().find(|rule| rule.names(host)) {
+            Some(rule) => Verdict::Denied(format!("`{rule}` does not allow port {port}")),
+            None => Verdict::Denied(format!("no rule allows `{host}:{port}`")),
+        }
+    }
+
+    /// Why an address that a name led to is not dialled.
+    pub(crate) fn objection(&self, address: IpAddr, port: u16) -> Option<&'static str> {
+        if crate::sys::weaken::is_off("egress-rebinding") {
+            None
+        } else {
+            guard::objection(address, port, &self.allowed)
+        }
+    }
+
+    /// Adds a rule that holds from now on, and takes back what says the opposite.
+    pub(crate) fn allow(&mut self, rule: Rule) {
+        self.denied.retain(|each| each.to_string() != rule.to_string());
+        if !self.allowed.contains(&rule) {
+            self.allowed.push(rule);
+        }
+    }
+
+    /// Refuses from now on what a rule covers.
+    pub(crate) fn deny(&mut self, rule: Rule) {
+        self.allowed.retain(|each| each.to_string() != rule.to_string());
+        if !self.denied.contains(&rule) {
+            self.denied.push(rule);
+        }
+    }
+}
+
+/// Whether a name below a `*.suffix` is one that people give: data that is to leave in names is long.
+fn is_modest(name: &str) -> bool {
+    name.len() <= MOST_BYTES && name.split('.').count() <= MOST_LABELS + 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(allowed: &[&str], denied: &[&str]) -> Policy {
+        let rules = |list: &[&str]| list.iter().map(|each| Rule::parse(each).unwrap()).collect();
+        Policy { allowed: rules(allowed), denied: rules(denied), ..Policy::default() }
+    }
+
+    fn host(text: &str) -> Host {
+        text.parse().map_or_else(|_| Host::Name(text.into()), Host::Address)
+    }
+
+    #[test]
+    fn a_verdict_names_its_rule() {
+        let policy = policy(&["a.example:443", "*.b.example:80", "10.0.0.0/8:5432"], &["bad.b.example:80"]);
+        let check = |asked: &str, port, expected: Verdict| assert_eq!(policy.verdict(&host(asked), port), expected);
+        let denied = |words: &str| Verdict::Denied(words.to_owned());
+        check("a.example", 443, Verdict::Allowed("a.example:443".into()));
+        check("a.example", 80, denied("`a.example:443` does not allow port 80"));
+        check("x.b.example", 80, Verdict::Allowed("*.b.example:80".into()));
+        check("bad.b.example", 80, denied("denied by `bad.b.example:80`"));
+        check("c.example", 80, denied("no rule allows `c.example:80`"));
+        check("10.1.1.1", 5432, Verdict::Allowed("10.0.0.0/8:5432".into()));
+        check("93.184.216.34", 443, denied("no rule allows `93.184.216.34:443`"));
+    }
+
+    #[test]
+    fn only_names_that_can_be_reached_are_answered() {
+        let policy = policy(&["a.example:443", "*.b.example:80"], &["a.example:443"]);
+        assert!(!policy.answers("a.example"));
+        assert!(!policy.answers("c.example"));
+        assert!(!policy.answers(""));
+        assert!(policy.answers("x.b.example"));
+        assert!(!policy.answers(&format!("{}.b.example", "a".repeat(60) + "." + &"b".repeat(60))));
+        assert!(!policy.answers("1.2.3.4.5.6.7.b.example"));
+    }
+
+    #[test]
+    fn rules_come_and_go_while_it_runs() {
+        let mut policy = policy(&["a.example:443"], &[]);
+        policy.deny(Rule::parse("a.example:443").unwrap());
+        assert!(matches!(policy.verdict(&host("a.example"), 443), Verdict::Denied(_)));
+        policy.allow(Rule::parse("a.example:443").unwrap());
+        assert!(matches!(policy.verdict(&host("a.example"), 443), Verdict::Allowed(_)));
+    }
+}

@@ -1,0 +1,331 @@
+//! The rules of an allow-list: what they look like, what they cover, and what is wrong with a list. Pure.
+
+use crate::error::{Error, Kind, Result};
+use crate::spec::network::{NAMES_V4, NAMES_V6, Prefix};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Ports of a rule that names none: HTTP and HTTPS.
+const DEFAULT_PORTS: [u16; 2] = [80, 443];
+/// Each port of all rules is a listening socket inside the sandbox.
+const MOST_PORTS: usize = 256;
+/// The longest name (RFC 1035, 2.3.4).
+const LONGEST_NAME: usize = 253;
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Host {
+    /// A name, in lower case and without a dot at its end.
+    Name(String),
+    /// An address that stands for itself.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Name(name) => out.write_str(name),
+            Host::Address(address) => write!(out, "{address}"),
+        }
+    }
+}
+
+/// Which hosts a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    /// This name.
+    Name(String),
+    /// Every name below this one, not itself.
+    Below(String),
+    /// Addresses that stand for themselves.
+    Range(Prefix),
+}
+
+/// One rule: `host`, `*.suffix` or a range of addresses, with `:ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pattern: Pattern,
+    ports: Vec<u16>,
+    text: String,
+}
+
+impl Rule {
+    /// Reads a rule such as `api.example.com:443`, `github.com:22,443`, `*.debian.org`, `10.0.0.0/8:5432`, `[fd00::/8]:8000-8003`.
+    pub fn parse(text: &str) -> Result<Rule> {
+        parse(text).map_err(|cause| {
+            Error::new(Kind::Egress, cause)
+                .doing(format!("read the rule `{}`", text.escape_debug()))
+                .hint("write it like `api.example.com:443`, `*.debian.org:80,443` or `10.0.0.0/8:5432`")
+        })
+    }
+
+    /// Whether it is about this host, whatever the port.
+    pub(crate) fn names(&self, host: &Host) -> bool {
+        match (&self.pattern, host) {
+            (Pattern::Name(name), Host::Name(asked)) => name == asked,
+            (Pattern::Below(suffix), Host::Name(asked)) => is_below(asked, suffix),
+            (Pattern::Range(range), Host::Address(address)) => range.contains(*address),
+            _ => false,
+        }
+    }
+
+    /// Whether it covers this host and port.
+    pub(crate) fn covers(&self, host: &Host, port: u16) -> bool {
+        self.ports.contains(&port) && self.names(host)
+    }
+
+    /// Its ports.
+    pub(crate) fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// The range of addresses it is about, if it is about addresses.
+    pub(crate) fn range(&self) -> Option<Prefix> {
+        match self.pattern {
+            Pattern::Range(range) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// Whether it covers names that nobody wrote down.
+    pub(crate) fn is_wild(&self) -> bool {
+        matches!(self.pattern, Pattern::Below(_))
+    }
+
+    /// Whether `self` covers all that `other` does.
+    fn shadows(&self, other: &Rule) -> bool {
+        let hosts = match (&self.pattern, &other.pattern) {
+            (Pattern::Name(one), Pattern::Name(two)) => one == two,
+            (Pattern::Below(suffix), Pattern::Name(name)) => is_below(name, suffix),
+            (Pattern::Below(one), Pattern::Below(two)) => one == two || is_below(two, one),
+            (Pattern::Range(one), Pattern::Range(two)) => one.covers(two),
+            _ => false,
+        };
+        hosts && other.ports.iter().all(|port| self.ports.contains(port))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+fn is_below(name: &str, suffix: &str) -> bool {
+    name.strip_suffix(suffix).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+}
+
+/// A rule that another one makes pointless is a mistake of whoever wrote both; and so are more ports than there are sockets for.
+pub fn check_rules(rules: &[Rule]) -> Result<()> {
+    for (index, rule) in rules.iter().enumerate() {
+        let other = rules.iter().enumerate().find(|(other, each)| *other != index && each.shadows(rule));
+        if let Some((_, other)) = other {
+            return Err(Error::new(
+                Kind::Egress,
+                format!("the rule `{rule}` says nothing that `{other}` does not say"),
+            )
+            .hint("leave one of the two out"));
+        }
+    }
+    match ports(rules).len() {
+        count if count > MOST_PORTS => {
+            Err(Error::new(Kind::Egress, format!("the rules have {count} ports, and {MOST_PORTS} can be served"))
+                .hint("name fewer ports"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All ports of the rules, each once.
+pub(crate) fn ports(rules: &[Rule]) -> Vec<u16> {
+    let mut all: Vec<u16> = rules.iter().flat_map(|rule| rule.ports.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn parse(text: &str) -> Result<Rule, String> {
+    let (host, ports) = split(text)?;
+    let ports = match ports {
+        Some(list) => port_list(list)?,
+        None => DEFAULT_PORTS.to_vec(),
+    };
+    Ok(Rule { pattern: pattern(host)?, ports, text: text.to_owned() })
+}
+
+/// The host and the ports, apart.
+fn split(text: &str) -> Result<(&str, Option<&str>), String> {
+    if text.contains("://") {
+        return Err("a rule is a host with ports, not a URL".into());
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("`]` is missing")?;
+        return match rest.strip_prefix(':') {
+            Some(ports) => Ok((host, Some(ports))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(format!("`{}` after `]`", rest.escape_debug())),
+        };
+    }
+    match text.matches(':').count() {
+        0 => Ok((text, None)),
+        1 => Ok(text.split_once(':').map_or((text, None), |(host, ports)| (host, Some(ports)))),
+        _ => Ok((text, None)), // an IPv6 range without ports
+    }
+}
+
+fn port_list(list: &str) -> Result<Vec<u16>, String> {
+    let number = |text: &str| match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("`{}` is no port from 1 to 65535", text.escape_debug())),
+    };
+    let mut ports = Vec::new();
+    for part in list.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last || usize::from(last - first) >= MOST_PORTS {
+                    return Err(format!("`{part}` is no range of at most {MOST_PORTS} ports"));
+                }
+                ports.extend(first..=last);
+            }
+            None => ports.push(number(part)?),
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+fn pattern(host: &str) -> Result<Pattern, String> {
+    if let Some(range) = range(host)? {
+        if range.covers(&NAMES_V4) || NAMES_V4.covers(&range) || range.covers(&NAMES_V6) || NAMES_V6.covers(&range) {
+            let whole = range.length == 0;
+            return Err(match whole {
+                true => "every address is no allow-list".into(),
+                false => format!("{NAMES_V4} and {NAMES_V6} stand for names inside the sandbox"),
+            });
+        }
+        return Ok(Pattern::Range(range));
+    }
+    if host == "*" {
+        return Err("every host is no allow-list".into());
+    }
+    match host.strip_prefix("*.") {
+        Some(suffix) => Ok(Pattern::Below(name(suffix)?)),
+        None => Ok(Pattern::Name(name(host)?)),
+    }
+}
+
+fn range(host: &str) -> Result<Option<Prefix>, String> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }));
+    }
+    let Some((address, length)) = host.split_once('/') else { return Ok(None) };
+    let wrong = || format!("`{}` is no range of addresses", host.escape_debug());
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let length: u8 = length.parse().map_err(|_| wrong())?;
+    let range = Prefix::new(address, length).ok_or_else(wrong)?;
+    match range.address == address {
+        true => Ok(Some(range)),
+        false => Err(format!("`{host}` has bits below its length: {range} is the range")),
+    }
+}
+
+/// A host name in the form in which names are compared; `None` if it is none.
+pub(crate) fn canonical(text: &str) -> Option<String> {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+    };
+    (text.len() <= LONGEST_NAME && text.split('.').all(label)).then(|| text.to_ascii_lowercase())
+}
+
+fn name(text: &str) -> Result<String, String> {
+    if !text.is_ascii() {
+        return Err(format!("`{text}` is not ASCII: write it in its `xn--` form"));
+    }
+    if text.contains('*') {
+        return Err("`*` may only stand for the whole beginning of a name, as in `*.example.com`".into());
+    }
+    let name = canonical(text).ok_or_else(|| format!("`{}` is no host name", text.escape_debug()))?;
+    // What looks like an address and is none (`127.1`, `0x7f.1`) means one to some programs.
+    match name.rsplit('.').next() {
+        Some(last) if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") => {
+            Err(format!("`{name}` is neither a name nor an address"))
+        }
+        _ => Ok(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        text.parse().map_or_else(|_| Host::Name(text.into()), Host::Address)
+    }
+
+    #[test]
+    fn a_rule_covers_what_it_says() {
+        let check = |rule: &str, asked: &str, port, expected| {
+            assert_eq!(Rule::parse(rule).unwrap().covers(&host(asked), port), expected, "{rule} {asked}:{port}");
+        };
+        check("api.example.com:443", "api.example.com", 443, true);
+        check("api.example.com:443", "api.example.com", 80, false);
+        check("api.example.com:443", "x.api.example.com", 443, false);
+        check("API.Example.com", "api.example.com", 80, true);
+        check("github.com:22,443", "github.com", 22, true);
+        check("*.debian.org", "deb.debian.org", 443, true);
+        check("*.debian.org", "a.b.debian.org", 80, true);
+        check("*.debian.org", "debian.org", 80, false);
+        check("*.debian.org", "evildebian.org", 80, false);
+        check("10.0.0.0/8:5432", "10.9.8.7", 5432, true);
+        check("10.0.0.0/8:5432", "11.0.0.1", 5432, false);
+        check("127.0.0.1:8000-8002", "127.0.0.1", 8001, true);
+        check("[2001:db8::/32]:443", "2001:db8::7", 443, true);
+        check("2001:db8::/32", "2001:db8::7", 443, true);
+        check("10.0.0.0/8:5432", "10.0.0.1.nip.io", 5432, false);
+    }
+
+    #[test]
+    fn what_is_no_rule_says_why() {
+        let check = |rule: &str, words: &str| {
+            let error = Rule::parse(rule).unwrap_err().to_string();
+            assert!(error.contains(words), "{rule}: {error}");
+        };
+        check("https://example.com", "not a URL");
+        check("example.com:0", "no port");
+        check("example.com:70000", "no port");
+        check("example.com:", "no port");
+        check("example.com:9-1", "no range");
+        check("*", "no allow-list");
+        check("0.0.0.0/0:443", "no allow-list");
+        check("::/0", "no allow-list");
+        check("198.18.4.0/24:443", "stand for names");
+        check("198.0.0.0/8:443", "stand for names");
+        check("10.0.0.1/8:1", "bits below its length");
+        check("10.0.0.0/33:1", "no range of addresses");
+        check("a.*.com", "whole beginning");
+        check("bücher.example", "xn--");
+        check("127.1:80", "neither a name nor an address");
+        check("a..b:80", "no host name");
+        check("", "no host name");
+        check("[::1", "`]` is missing");
+    }
+
+    #[test]
+    fn a_rule_that_another_makes_pointless_is_named() {
+        let check = |list: &[&str], expected: bool| {
+            let rules: Vec<_> = list.iter().map(|each| Rule::parse(each).unwrap()).collect();
+            assert_eq!(check_rules(&rules).is_ok(), expected, "{list:?}");
+        };
+        check(&["a.debian.org:443", "*.debian.org:80,443"], false);
+        check(&["a.debian.org:443", "*.debian.org:80"], true);
+        check(&["10.0.0.0/8:1", "10.1.0.0/16:1"], false);
+        check(&["x.org", "x.org"], false);
+        check(&["x.org", "y.org"], true);
+        check(&["x.org:1-200", "y.org:201-400"], false);
+    }
+}

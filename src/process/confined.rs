@@ -1,0 +1,122 @@
+//! A process of ours beside the container, which strangers talk to: it keeps the descriptors that it serves, and no power at all.
+
+use super::identity::{self, Identity};
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::landlock::Landlock;
+use crate::sys::clone::{Side, clone_process, close_from, exit};
+use crate::{landlock, seccomp};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, pidfd_send_signal, setrlimit, waitid,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// What such a process is left with.
+pub(crate) struct Confinement<'all> {
+    /// Who it is; `None` stays who we are.
+    pub user: Option<u32>,
+    /// What it may ask of the kernel.
+    pub filter: &'all seccomp::Program,
+    /// Whether a kernel without Landlock is accepted.
+    pub landlock_optional: bool,
+}
+
+/// What it works on.
+pub(crate) trait Work {
+    /// What it reads of the host before that is out of reach.
+    type Sources;
+    /// A descriptor whose other end is the parent's: it is closed when that is gone.
+    fn parent(&self) -> BorrowedFd<'_>;
+    /// Its other descriptors. All further ones are closed.
+    fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
+    /// Reads, with all our rights.
+    fn prepare(&self) -> Self::Sources;
+    /// Does it, without any.
+    fn run(self, sources: Self::Sources) -> Result<()>;
+}
+
+/// The process, as its parent holds it. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Confined {
+    pidfd: OwnedFd,
+    reaped: bool,
+}
+
+/// Starts a process that gives up all rights and works. The caller has one thread.
+pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Task) -> Result<Confined> {
+    match clone_process(0, None).failing(Kind::Internal, || "start a process beside the container")? {
+        Side::Parent(_, pidfd) => Ok(Confined { pidfd, reaped: false }),
+        Side::Child => {
+            // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+            std::panic::set_hook(Box::new(|_| exit(1)));
+            let done = settle(confinement, &work).and_then(|sources| work.run(sources));
+            exit(i32::from(done.is_err()))
+        }
+    }
+}
+
+fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task::Sources> {
+    identity::die_with_parent()?;
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, || "block the signals")?;
+    let mut kept = work.descriptors();
+    kept.push(work.parent());
+    close_from(0, &kept).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    let sources = work.prepare();
+    let files = getrlimit(Resource::Nofile).maximum;
+    // Fewer descriptors mean fewer connections, nothing worse.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files });
+    if let Some(user) = confinement.user {
+        identity::become_user(&Identity::powerless(user, user))?;
+    }
+    identity::be_undumpable()?; // a change of user makes us dumpable again
+    identity::keep_capabilities(&[])?;
+    identity::gain_nothing()?;
+    identity::die_with_parent()?; // and forgets this
+    let mut wait = [PollFd::from_borrowed_fd(work.parent(), PollFlags::empty())];
+    if poll(&mut wait, Some(&Timespec::default())).is_ok() && wait[0].revents().contains(PollFlags::HUP) {
+        return Err(Error::new(Kind::Lost, "the parent is gone"));
+    }
+    let _ = landlock::restrict(&Landlock { rules: Vec::new(), optional: confinement.landlock_optional })?;
+    let _ = seccomp::install(confinement.filter)?;
+    Ok(sources)
+}
+
+impl Confined {
+    /// Waits so long for its end; `true` if it came.
+    pub(crate) fn wait(&mut self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        while !self.reaped {
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+            match waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
+                Ok(Some(_)) | Err(rustix::io::Errno::CHILD) => self.reaped = true,
+                _ => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    let timeout = Timespec::try_from(left).unwrap_or_default();
+                    // An interrupted wait is one that is begun again.
+                    let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout));
+                }
+            }
+        }
+        true
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        if !self.reaped {
+            // It may have ended in this moment.
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+            self.wait(Duration::from_secs(5));
+        }
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,147 @@
+//! The network of a sandbox as plain data: what init makes inside the namespace, and what its names mean on both sides.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Addresses that stand for names inside a sandbox: the range for benchmarks (RFC 2544), which nobody routes.
+pub(crate) const NAMES_V4: Prefix = Prefix { address: IpAddr::V4(Ipv4Addr::new(198, 18, 0, 0)), length: 15 };
+/// The same for IPv6: unique local addresses (RFC 4193).
+pub(crate) const NAMES_V6: Prefix =
+    Prefix { address: IpAddr::V6(Ipv6Addr::new(0xfd62, 0x7269, 0x6700, 0, 0, 0, 0, 0)), length: 64 };
+/// Where the gateway itself answers inside a sandbox.
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The port of DNS.
+pub(crate) const DNS_PORT: u16 = 53;
+/// The ports at which [`GATEWAY`] is a proxy, for HTTP CONNECT and SOCKS5 alike.
+pub(crate) const PROXY_PORTS: [u16; 2] = [3128, 1080];
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    /// Its first address.
+    pub address: IpAddr,
+    /// How many leading bits all of them share.
+    pub length: u8,
+}
+
+impl Prefix {
+    /// The range of `length` leading bits in which `address` is; `None` if the length is too large.
+    pub(crate) fn new(address: IpAddr, length: u8) -> Option<Prefix> {
+        let address = match address {
+            IpAddr::V4(v4) if length <= 32 => IpAddr::V4(Ipv4Addr::from_bits(
+                v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0),
+            )),
+            IpAddr::V6(v6) if length <= 128 => IpAddr::V6(Ipv6Addr::from_bits(
+                v6.to_bits() & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0),
+            )),
+            _ => return None,
+        };
+        Some(Prefix { address, length })
+    }
+
+    /// Whether an address is in it. A mapped IPv4 address is that IPv4 address.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        Prefix::new(address.to_canonical(), self.length)
+            .is_some_and(|other| other.address == self.address && other.address.is_ipv4() == self.address.is_ipv4())
+    }
+
+    /// Whether all of `other` is in it.
+    pub(crate) fn covers(&self, other: &Prefix) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.address, self.length)
+    }
+}
+
+/// What a sandbox's network namespace is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Its own, with a loopback interface and no way out.
+    #[default]
+    Closed,
+    /// Its own, with sockets that somebody outside serves.
+    Served(Served),
+    /// The host's.
+    Host,
+}
+
+/// What is made in a namespace that is served from outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// Whether names are answered and connections passed on: the routes, the sockets of the gateway and of `ports`.
+    pub names: bool,
+    /// The TCP ports that are listened at, whatever the address.
+    pub ports: Vec<u16>,
+    /// Further ranges whose every address is local.
+    pub routes: Vec<Prefix>,
+    /// How many TCP sockets are made for later: a port that is allowed while the sandbox runs, or a connection into it.
+    pub spares: usize,
+}
+
+/// What a socket that was made inside is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// Listens for TCP; the address that a connection is for says the rest.
+    Listener(u16),
+    /// UDP questions to our DNS.
+    Questions,
+    /// Not bound yet.
+    Spare,
+}
+
+impl Socket {
+    /// The message with which it is handed over.
+    pub(crate) fn to_bytes(self) -> [u8; 3] {
+        match self {
+            Socket::Listener(port) => [b'L', port.to_be_bytes()[0], port.to_be_bytes()[1]],
+            Socket::Questions => [b'Q', 0, 0],
+            Socket::Spare => [b'S', 0, 0],
+        }
+    }
+
+    /// The other way round; `None` for what is no such message.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Socket> {
+        match bytes {
+            [b'L', high, low] => Some(Socket::Listener(u16::from_be_bytes([*high, *low]))),
+            [b'Q', ..] => Some(Socket::Questions),
+            [b'S', ..] => Some(Socket::Spare),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_has_what_its_bits_say() {
+        let check = |address: &str, length, inside: &str, expected| {
+            let prefix = Prefix::new(address.parse().unwrap(), length).unwrap();
+            assert_eq!(prefix.contains(inside.parse().unwrap()), expected, "{prefix} {inside}");
+        };
+        check("10.1.2.3", 8, "10.255.0.1", true);
+        check("10.1.2.3", 8, "11.0.0.1", false);
+        check("10.0.0.0", 8, "::ffff:10.0.0.1", true);
+        check("0.0.0.0", 0, "1.2.3.4", true);
+        check("0.0.0.0", 0, "2001:db8::1", false);
+        check("::", 0, "1.2.3.4", false);
+        check("127.0.0.1", 32, "127.0.0.1", true);
+        check("127.0.0.1", 32, "127.0.0.2", false);
+        assert!(Prefix::new("10.0.0.0".parse().unwrap(), 33).is_none());
+        assert!(NAMES_V4.contains(IpAddr::V4(GATEWAY)));
+        assert!(NAMES_V4.covers(&Prefix::new("198.19.1.0".parse().unwrap(), 24).unwrap()));
+    }
+
+    #[test]
+    fn a_socket_keeps_its_purpose_on_the_way() {
+        for socket in [Socket::Listener(443), Socket::Listener(65535), Socket::Questions, Socket::Spare] {
+            assert_eq!(Socket::from_bytes(&socket.to_bytes()), Some(socket));
+        }
+        assert_eq!(Socket::from_bytes(b""), None);
+    }
+}
