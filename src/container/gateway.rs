@@ -42,6 +42,8 @@ pub(crate) struct Gateway {
     process: Confined,
     channel: Channel,
     ledger: Ledger,
+    /// Whether it only leads ports inside.
+    is_without_names: bool,
     over: bool,
 }
 
@@ -56,12 +58,12 @@ impl Prepared {
     }
 
     /// Starts the process. `user` is a host id; `None` stays who we are.
-    pub(super) fn start(self, user: Option<u32>, landlock_optional: bool) -> Result<Gateway> {
+    pub(super) fn start(self, user: Option<u32>, landlock_optional: bool, has_names: bool) -> Result<Gateway> {
         let (channel, supervisor) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         let confinement = Confinement { user, filter: &self.filter, landlock_optional };
         let task = Task { service: self.service, init: self.init, supervisor };
         let process = spawn_confined(&confinement, task).doing(|| "start the egress gateway")?;
-        Ok(Gateway { process, channel, ledger: Ledger::default(), over: false })
+        Ok(Gateway { process, channel, ledger: Ledger::default(), is_without_names: !has_names, over: false })
     }
 }
 
@@ -118,17 +120,29 @@ impl Gateway {
         Ok(())
     }
 
+    /// Allows or refuses what a rule covers from now on.
+    pub(super) fn change(&self, rule: &egress::Rule, allow: bool) -> Result<()> {
+        if self.is_without_names {
+            return Err(Error::new(Kind::State, "its network is not `egress`")
+                .hint("start it with --network egress, if only with no rule"));
+        }
+        let text = rule.to_string();
+        self.tell(&if allow { Order::Allow(text) } else { Order::Deny(text) })
+    }
+
     fn tell(&self, order: &Order) -> Result<()> {
         let bytes = serde_json::to_vec(order)
             .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("tell the gateway"))?;
         self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
     }
 
-    /// Ends it and returns the whole account.
-    pub(super) fn finish(mut self) -> (Ledger, Result<()>) {
-        let done = self.farewell();
+    /// Ends it and returns the account, which says if a part of it is missing.
+    pub(super) fn finish(mut self) -> Ledger {
+        if let Err(error) = self.farewell() {
+            self.ledger.faults.push(error.doing("close the account").to_string());
+        }
         self.process.kill();
-        (self.ledger, done)
+        self.ledger
     }
 
     fn farewell(&mut self) -> Result<()> {

@@ -75,6 +75,7 @@ pub(crate) fn launch(
     let gateway_user = users.range.as_ref().map(|range| range.base + gateway::USER);
     let landlock_optional = spec.landlock.optional;
     let on_host = spec.network == Network::Host;
+    let has_names = matches!(&spec.network, Network::Served(served) if served.names);
     let plan = Plan {
         user_namespace: users.namespace,
         cgroup: cgroup
@@ -129,7 +130,7 @@ pub(crate) fn launch(
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
     if let Some(gateway) = gateway {
         // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
-        running.serve_by(gateway.start(gateway_user, landlock_optional)?);
+        running.serve_by(gateway.start(gateway_user, landlock_optional, has_names)?);
     }
     Ok(running)
 }

@@ -3,7 +3,7 @@
 use super::enter::Entry;
 use super::gateway::Gateway;
 use crate::cgroup::{Cgroup, Evidence, Usage};
-use crate::egress::Ledger;
+use crate::egress::{Ledger, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::{self, Maker, Template};
 use crate::ns::Range;
@@ -85,12 +85,21 @@ impl Running {
         Ok(gateway.is_over())
     }
 
+    /// Allows or refuses what a rule covers from now on.
+    pub(crate) fn change_egress(&self, rule: &Rule, allow: bool) -> Result<()> {
+        match &self.gateway {
+            Some(gateway) => gateway.change(rule, allow),
+            None => Err(Error::new(Kind::State, "its network is not `egress`")
+                .hint("start it with --network egress, if only with no rule")),
+        }
+    }
+
     /// Ends the gateway and returns the whole account of what was reached, if somebody kept one.
-    pub(crate) fn close_account(&mut self) -> Result<Option<Ledger>> {
-        let Some(gateway) = self.gateway.take() else { return Ok(self.ledger.clone()) };
-        let (ledger, done) = gateway.finish();
-        self.ledger = Some(ledger.clone());
-        done.map(|()| Some(ledger))
+    pub(crate) fn close_account(&mut self) -> Option<Ledger> {
+        if let Some(gateway) = self.gateway.take() {
+            self.ledger = Some(gateway.finish());
+        }
+        self.ledger.clone()
     }
 
     /// Readable when the container has something to say.

@@ -9,7 +9,7 @@ use super::record::Status;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files;
-use crate::sandbox::{Client, Errand, Exec, FileEntry, Reply, Sample};
+use crate::sandbox::{Client, Errand, Exec, FileEntry, Reply, Rule, Sample};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs::File;
@@ -128,6 +128,12 @@ impl Live {
     /// Lets them go on.
     pub fn unpause(&self) -> Result<()> {
         self.client.unpause().doing(|| format!("let the task `{}` go on", self.id))
+    }
+
+    /// Allows what an egress rule covers from now on; `false` refuses it, and cuts what is open. A new port is listened at as long as there are
+    /// spare sockets for it; where there is none, the receipt says so.
+    pub fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
+        self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 
     /// What it uses now.

@@ -5,6 +5,7 @@
 
 mod crash;
 mod crowd;
+mod egress;
 mod escape;
 mod events;
 mod exits;

@@ -1,5 +1,6 @@
 //! `brig task …`: run an agent on a workspace and look at what came of it.
 
+mod allow;
 mod apply;
 mod attach;
 mod copy;
@@ -48,6 +49,8 @@ enum Verb {
     Kill(stop::KillArguments),
     Pause(stop::PauseArguments),
     Unpause(stop::UnpauseArguments),
+    Allow(allow::AllowArguments),
+    Deny(allow::DenyArguments),
     Exec(exec::Arguments),
     Cp(copy::Arguments),
     Stats(stats::StatsArguments),
@@ -100,6 +103,8 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Kill(arguments) => stop::kill(&store, &arguments),
         Verb::Pause(arguments) => stop::pause(&store, &arguments),
         Verb::Unpause(arguments) => stop::unpause(&store, &arguments),
+        Verb::Allow(arguments) => allow::allow(&store, &arguments),
+        Verb::Deny(arguments) => allow::deny(&store, &arguments),
         Verb::Exec(arguments) => exec::main(&store, arguments),
         Verb::Cp(arguments) => copy::main(&store, &arguments),
         Verb::Stats(arguments) => stats::stats(&store, &arguments),

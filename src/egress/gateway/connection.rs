@@ -272,12 +272,12 @@ impl Connection {
         let up = match self.front {
             Front::Through => self.up.splice(&mut self.client, server, pipes, budget)?,
             _ => {
-                self.up.flush(server)?;
+                let pass = self.up.flush_within(server, budget)?;
                 self.up.ended = self.client_ended && self.held.is_empty();
                 self.up.close_when_done(server)?;
                 // Held back for lack of room: look again when there is some.
                 let held_back = std::mem::replace(&mut self.held_back, false) || self.client.readable;
-                if held_back && self.up.waiting() == 0 { Pass::More } else { Pass::Idle }
+                if held_back && self.up.waiting() == 0 { Pass::More } else { pass }
             }
         };
         let down = self.down.splice(server, &mut self.client, pipes, budget)?;

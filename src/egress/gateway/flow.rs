@@ -64,6 +64,7 @@ impl Budget {
         usize::try_from(by_rate.min(self.left.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
+    /// Bytes have passed.
     fn spend(&mut self, bytes: usize) {
         self.tokens = self.tokens.saturating_sub(bytes as u64);
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
@@ -147,6 +148,17 @@ impl Flow {
         }
         self.moved += sent as u64;
         Ok(())
+    }
+
+    /// The same within the budget.
+    pub(super) fn flush_within(&mut self, to: &mut End, budget: &mut Budget) -> Result<Pass, Errno> {
+        let waiting = self.pending.len();
+        if waiting > 0 && budget.available() == 0 {
+            return Ok(Pass::Throttled);
+        }
+        self.flush(to)?;
+        budget.spend(waiting - self.pending.len());
+        Ok(Pass::Idle)
     }
 
     /// Says to the other side that nothing more comes, when nothing more does.

@@ -100,6 +100,7 @@ struct Gateway {
     policy: Policy,
     names: Names,
     resolver: Resolver,
+    most: usize,
     ledger: Ledger,
     questions: Option<OwnedFd>,
     listeners: Vec<(OwnedFd, u16)>,
@@ -125,6 +126,7 @@ pub(crate) fn serve(service: Service, sources: Sources, init: Channel, superviso
         init: Some(init),
         policy: service.policy,
         names: Names::default(),
+        most: sources.connections(MOST_CONNECTIONS),
         resolver: Resolver::new(sources),
         ledger: Ledger::default(),
         questions: None,
@@ -292,7 +294,7 @@ impl Gateway {
         for _ in 0..BURST {
             let Some((socket, _)) = self.listeners.get(index) else { return };
             let Some(client) = accepted(socket.as_fd()) else { return };
-            if self.connections.len() >= MOST_CONNECTIONS {
+            if self.connections.len() >= self.most {
                 self.ledger.note("(any)", None, false, "too many connections at once");
                 cut(&client);
                 continue;

@@ -5,6 +5,7 @@
 use crate::egress::dns::{self, Reply};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
+use rustix::process::{Resource, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -34,16 +35,27 @@ pub(super) type Found = Result<Vec<IpAddr>, String>;
 pub(crate) struct Sources {
     servers: Vec<SocketAddr>,
     hosts: HashMap<String, Vec<IpAddr>>,
+    /// How many descriptors it may have.
+    descriptors: u64,
 }
 
 impl Sources {
     /// Reads them. With a server of the caller's own the host's are not looked at.
     pub(crate) fn read(resolver: Option<SocketAddr>) -> Sources {
+        let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         if let Some(server) = resolver {
-            return Sources { servers: vec![server], hosts: HashMap::new() };
+            return Sources { servers: vec![server], hosts: HashMap::new(), descriptors };
         }
         let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // no file, no entries: as the C library has it
-        Sources { servers: servers(&text("/etc/resolv.conf")), hosts: hosts(&text("/etc/hosts")) }
+        Sources { servers: servers(&text("/etc/resolv.conf")), hosts: hosts(&text("/etc/hosts")), descriptors }
+    }
+}
+
+impl Sources {
+    /// How many connections at once that allows: two sockets each, two pipes while bytes are on their way.
+    pub(super) fn connections(&self, most: usize) -> usize {
+        const OTHERS: u64 = 400;
+        usize::try_from(self.descriptors.saturating_sub(OTHERS) / 6).map_or(most, |some| some.clamp(16, most))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::super::report::Sample;
 use super::wire::{Exec, Peer, Reply, Request};
 use super::{NAME, address};
+use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -64,6 +65,11 @@ impl Client {
     /// Stops every process where it stands.
     pub(crate) fn pause(&self) -> Result<()> {
         self.done(&Request::Pause)
+    }
+
+    /// Allows or refuses what an egress rule covers from now on.
+    pub(crate) fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
+        self.done(&Request::Reach { rule: rule.to_string(), allow })
     }
 
     /// Lets them go on.

@@ -6,6 +6,7 @@ use super::super::supervise::{Ready, Seen, State, Watch};
 use super::session::Session;
 use super::wire::{Heard, Reply, Request};
 use super::{Connected, Control};
+use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
@@ -140,6 +141,7 @@ impl Watch<'_> {
             Request::Kill { signal } => self.pass_signal(signal, index, state, seen)?,
             Request::Pause => self.pause(state)?,
             Request::Unpause => self.unpause(state)?,
+            Request::Reach { rule, allow } => self.running.change_egress(&Rule::parse(&rule)?, allow)?,
             Request::Stats => return Ok(Some(Reply::Stats(Box::new(self.measure(state)?)))),
             Request::Processes => return Ok(Some(Reply::Processes(self.running.processes()?))),
             Request::Resize { rows, columns } => self.resize_to(rows, columns),

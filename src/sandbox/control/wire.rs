@@ -37,6 +37,8 @@ pub(crate) enum Request {
     Attach,
     /// The size of the terminal of whoever is attached.
     Resize { rows: u16, columns: u16 },
+    /// Allow or refuse what an egress rule covers from now on.
+    Reach { rule: String, allow: bool },
     /// What its command has as environment, values included: the caller is who started it.
     Environment,
 }

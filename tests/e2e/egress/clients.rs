@@ -1,0 +1,165 @@
+//! Clients that know nothing of brig reach an allowed host.
+
+use super::world::World;
+use super::{refusals, rows};
+use crate::support::{Lab, skip};
+use std::process::{Command, Stdio};
+
+const CA: &str = "/workspace/ca.pem";
+
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let found = found.unwrap().success();
+    if !found {
+        skip(&format!("needs {program}"));
+    }
+    found
+}
+
+/// Runs a script with `a.test` allowed, and asserts that it wrote `words`.
+#[track_caller]
+fn reaches(script: &str, words: &str) {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let run = world.task(&lab).sh(script);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains(words), "{run:#?}");
+    assert!(rows(&run, "a.test").iter().any(|row| row["allowed"] == true && row["received_bytes"] != 0), "{run:#?}");
+}
+
+#[test]
+fn curl_speaks_http_1_and_2_with_and_without_tls() {
+    reaches(
+        &format!(
+            "set -e; curl -sS http://a.test:8080/; curl -sS --http1.1 --cacert {CA} https://a.test:8443/; \
+             curl -sS --http2 --cacert {CA} https://a.test:8443/; curl -sS -6 http://a.test:8080/"
+        ),
+        "served by a.test HTTP/1.1\nserved by a.test HTTP/1.1\nserved by a.test HTTP/2.0\nserved by a.test HTTP/1.1\n",
+    );
+}
+
+#[test]
+fn wget_and_python_reach_it() {
+    if has("wget") && has("python3") {
+        let python = "import urllib.request, ssl; c = ssl.create_default_context(cafile='/workspace/ca.pem'); \
+                      print(urllib.request.urlopen('https://a.test:8443/', context=c).read().decode(), end='')";
+        reaches(
+            &format!(
+                "set -e; wget -qO- http://a.test:8080/; wget -qO- --ca-certificate={CA} https://a.test:8443/; python3 -c \"{python}\""
+            ),
+            "served by a.test HTTP/1.1\nserved by a.test HTTP/1.1\nserved by a.test HTTP/1.1\n",
+        );
+    }
+}
+
+#[test]
+fn nodes_fetch_reaches_it() {
+    if has("node") {
+        let script = "fetch('https://a.test:8443/').then(r => r.text()).then(t => process.stdout.write(t))";
+        reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{script}\""), "served by a.test HTTP/1.1\n");
+    }
+}
+
+#[test]
+fn a_long_upload_and_a_long_download_come_whole() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let content: Vec<u8> = (0..8_u32 << 20).map(|number| (number.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    world.publish("big", &content);
+    lab.file("work/big", &content);
+    let run = world.task(&lab).sh(&format!(
+        "set -e; curl -sS --cacert {CA} https://a.test:8443/big | cmp - big; curl -sS http://a.test:8080/big | cmp - big; \
+         curl -sS --data-binary @big -o /dev/null -w '%{{http_code}} ' http://a.test:8080/up; \
+         curl -sS -T - -o /dev/null -w '%{{http_code}}' http://a.test:8080/up <big"
+    ));
+    run.ended_as("succeeded", 0);
+    assert_eq!(run.stderr, "200 200", "{run:#?}");
+    let sums = &run.receipt()["usage"];
+    assert!(sums["network_received_bytes"].as_u64() > Some(16 << 20), "{run:#?}");
+    assert!(sums["network_sent_bytes"].as_u64() > Some(16 << 20), "{run:#?}");
+}
+
+#[test]
+fn git_clones_over_tls_and_over_ssh() {
+    let lab = Lab::new();
+    let Some(mut world) = World::new(&lab) else { return };
+    let repository = world.files().join("app.git");
+    let git = |arguments: &[&str]| {
+        let done = Command::new("git").args(arguments).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+        assert!(done.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let (source, target) = (lab.directory("source").display().to_string(), repository.display().to_string());
+    git(&["init", "-q", &source]);
+    git(&["-C", &source, "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&["clone", "-q", "--bare", &source, &target]);
+    git(&["-C", &target, "update-server-info"]);
+    let clone =
+        format!("git -c http.sslCAInfo={CA} clone -q https://a.test:8443/app.git one && git -C one log --format=%s");
+    let run = world.task(&lab).sh(&clone);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("first"), "{run:#?}");
+    if !has("/usr/sbin/sshd") || !has("ssh") {
+        return;
+    }
+    let work = lab.directory("work");
+    let keys = lab.directory("keys");
+    let make = |path: &std::path::Path| {
+        let done = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status();
+        assert!(done.unwrap().success());
+    };
+    make(&keys.join("host"));
+    make(&work.join("id"));
+    std::fs::copy(work.join("id.pub"), keys.join("authorized")).unwrap();
+    let settings = format!(
+        "ListenAddress {}:2222\nHostKey {1}/host\nAuthorizedKeysFile {1}/authorized\nStrictModes no\nUsePAM no\nPidFile none\n\
+         PermitRootLogin yes\nLogLevel ERROR\n",
+        world.address,
+        keys.display()
+    );
+    let settings = lab.file("keys/sshd_config", settings);
+    if crate::support::is_root() {
+        let _ = std::fs::create_dir("/run/sshd"); // what the package's service does
+    }
+    world.also(Command::new("/usr/sbin/sshd").arg("-D").arg("-e").arg("-f").arg(settings), 2222);
+    let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let near = format!("{}:2222", world.address);
+    let ssh = "cp id /tmp/id; chmod 600 /tmp/id; export GIT_SSH_COMMAND='ssh -i /tmp/id -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null'";
+    let clone =
+        format!("{ssh}; git clone -q ssh://{}@a.test:2222{target} two && git -C two log --format=%s", user.trim());
+    let run = world.task(&lab).args(["--allow", "a.test:2222", "--allow", &near]).sh(&clone);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("first"), "{run:#?}");
+}
+
+#[test]
+fn dns_answers_what_is_allowed_and_nothing_else() {
+    if !has("dig") {
+        return;
+    }
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let script = "dig +short a.test A; dig +short a.test AAAA; dig +short +tcp A.Test A; dig a.test HTTPS | grep -c 'status: NOERROR, .*\\|ANSWER: 0'; \
+                  dig +short -x $(dig +short a.test A); dig other.test | grep -o 'status: [A-Z]*'; dig a.test TXT | grep -o 'ANSWER: [0-9]*'";
+    let run = world.task(&lab).sh(script);
+    let expected = "198.18.1.0\nfd62:7269:6700::100\n198.18.1.0\n2\na.test.\nstatus: NXDOMAIN\nANSWER: 0\n";
+    assert_eq!(run.stderr, expected, "{run:#?}");
+    assert_eq!(refusals(&run, "other.test"), "no rule names it");
+    assert!(
+        !world.asked().contains("other.test") && !world.asked().contains("a.test"),
+        "a question left: {}",
+        world.asked()
+    );
+}
+
+#[test]
+fn a_proxy_is_there_for_those_who_want_one() {
+    reaches(
+        &format!(
+            "set -e; export P=198.18.0.1; curl -sS --cacert {CA} -x http://$P:3128 https://a.test:8443/; \
+             curl -sS --cacert {CA} -x socks5h://$P:1080 https://a.test:8443/; curl -sS -x http://$P:3128 http://a.test:8080/; \
+             curl -sS -x http://$P:3128 -o /dev/null -w '%{{http_connect}}\\n' https://a.test:9999/ || true; \
+             curl -sS -x socks5h://$P:1080 https://b.test:8443/ || true"
+        ),
+        "served by a.test HTTP/2.0\nserved by a.test HTTP/2.0\nserved by a.test HTTP/1.1\n",
+    );
+}

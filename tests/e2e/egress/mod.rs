@@ -1,0 +1,24 @@
+//! The network of a task: clients as they are, servers as they are, and every way around the rules.
+
+mod attacks;
+mod clients;
+mod running;
+mod world;
+
+use crate::support::Run;
+use serde_json::Value;
+
+/// The lines of the account for a host.
+#[track_caller]
+pub fn rows(run: &Run, host: &str) -> Vec<Value> {
+    let receipt = run.receipt();
+    let rows = receipt["egress"]["rows"].as_array().unwrap_or_else(|| panic!("no account: {run:#?}"));
+    rows.iter().filter(|row| row["host"] == host).cloned().collect()
+}
+
+/// Why a host was refused.
+#[track_caller]
+pub fn refusals(run: &Run, host: &str) -> String {
+    let denied = rows(run, host).into_iter().filter(|row| row["allowed"] == false);
+    denied.map(|row| row["rule"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,239 @@
+//! While it runs: rules that come and go, the end of the gateway, many at once, ports led inside.
+
+use super::world::World;
+use super::{refusals, rows};
+use crate::support::{Lab, Started, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// The gateway of a running task: the child of brig that is not its pid 1.
+#[track_caller]
+fn gateway(task: &Started) -> Pid {
+    let brig = task.pid();
+    let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
+    let pid_1 = task.pid_1();
+    let pid = children.split_whitespace().filter_map(|word| word.parse().ok()).find(|&pid: &i32| pid != pid_1);
+    Pid::from_raw(pid.unwrap_or_else(|| panic!("no gateway among {children}"))).unwrap()
+}
+
+/// What a process has for itself, in KiB; the pages of the program's file are all brigs' together.
+fn own_memory(status: &str) -> u64 {
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_gateway_has_no_power_and_little_memory_with_a_hundred_connections() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let script = "import socket, time\nall = [socket.create_connection(('a.test', 8443)) for _ in range(100)]\nfor s in all: s.send(b'\\x16\\x03')\nprint('open', flush=True)\ntime.sleep(30)";
+    lab.file("work/open.py", script);
+    let task = world.task(&lab).start_sh("python3 open.py");
+    task.wait_for("open");
+    let pid = gateway(&task).as_raw_pid();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(field("CapEff:"), "0000000000000000", "{status}");
+    assert_eq!(field("CapPrm:"), "0000000000000000", "{status}");
+    assert_eq!(field("NoNewPrivs:"), "1", "{status}");
+    assert_eq!(field("Seccomp:"), "2", "{status}");
+    if crate::support::is_root() {
+        let uid: u32 = field("Uid:").parse().unwrap();
+        assert!(uid >= 0x7000_0000, "{status}");
+    }
+    assert!(own_memory(&status) < 3 << 10, "{status}");
+    task.signal(Signal::TERM);
+    task.finish();
+}
+
+#[test]
+fn a_sandbox_whose_gateway_is_killed_loses_its_network_and_the_outcome_says_so() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("big", &vec![7; 64 << 20]);
+    let script = "echo begun; while curl -sS --limit-rate 1M -o /dev/null http://a.test:8080/big; do :; done; echo cut; sleep 60";
+    let task = world.task(&lab).args(["--grace", "1s"]).start_sh(script);
+    task.wait_for("begun");
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(gateway(&task), Signal::KILL).unwrap();
+    let killed = Instant::now();
+    let run = task.finish();
+    assert!(killed.elapsed() < Duration::from_secs(10), "{run:#?}");
+    run.ended_as("lost", 125);
+    assert_eq!(run.receipt()["error"]["code"], "E-EGRESS", "{run:#?}");
+}
+
+#[test]
+fn rules_come_and_go_while_it_runs() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let near = format!("{}:8080,8443", world.address);
+    let script = "once() { curl -sS -m 5 http://a.test:8080/ && return; return 1; }; once; echo first $?; \
+                  until once; do sleep 0.1; done; echo reached; while once; do sleep 0.1; done; echo gone";
+    let task = world.bare(&lab).args(["--allow", &near]).start_sh(script);
+    task.wait_for("first 1");
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "allow", &id, "a.test:8080"]).succeeded();
+    task.wait_for("reached");
+    lab.brig(["task", "deny", &id, "a.test:8080"]).succeeded();
+    let run = task.finish();
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.ends_with("gone\n"), "{run:#?}");
+    assert!(rows(&run, "a.test").iter().any(|row| row["allowed"] == true), "{run:#?}");
+    assert!(!lab.brig(["task", "allow", &id, "a.test:8080"]).stderr.is_empty());
+}
+
+#[test]
+fn a_port_that_no_rule_had_is_listened_at_when_one_comes() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let task = world.bare(&lab).start_sh("until curl -sS -m 5 http://a.test:8080/; do sleep 0.1; done");
+    eventually("the task is there", || lab.ids().len() == 1);
+    let id = lab.ids().remove(0);
+    eventually("a rule is taken", || {
+        lab.brig(["task", "allow", &id, &format!("{}:8080", world.address)]).status == Some(0)
+    });
+    lab.brig(["task", "allow", &id, "a.test:8080"]).succeeded();
+    let run = task.finish();
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("served by a.test"), "{run:#?}");
+}
+
+#[test]
+fn many_sandboxes_with_many_connections_each_get_all_their_bytes() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("part", &vec![7; 20_000]);
+    lab.file("work/ready", "");
+    let script = "import socket\nask = b'GET /part HTTP/1.1\\r\\nHost: a.test:8080\\r\\nConnection: close\\r\\n\\r\\n'\n\
+                  all = [socket.create_connection(('a.test', 8080)) for _ in range(100)]\nfor s in all: s.sendall(ask)\nsum = 0\n\
+                  for s in all:\n    while True:\n        got = s.recv(65536)\n        if not got: break\n        sum += got.count(b'\\x07')\n\
+                  print(sum)";
+    lab.file("work/many.py", script);
+    let tasks: Vec<_> = (0..32).map(|_| world.task(&lab).start_sh("python3 many.py")).collect();
+    for task in tasks {
+        let run = task.finish();
+        run.ended_as("succeeded", 0);
+        assert_eq!(run.stderr, "2000000\n", "{run:#?}");
+        assert_eq!(rows(&run, "a.test")[0]["count"], 100, "{run:#?}");
+    }
+}
+
+#[test]
+fn a_slow_reader_slows_nobody_and_keeps_no_bytes_in_our_memory() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("big", &vec![7; 64 << 20]);
+    let script = "import socket, time, subprocess\ns = socket.create_connection(('a.test', 8080))\n\
+                  s.sendall(b'GET /big HTTP/1.1\\r\\nHost: a.test:8080\\r\\n\\r\\n')\ntime.sleep(0.5)\n\
+                  print(subprocess.run(['curl', '-sS', 'http://a.test:8080/']).returncode, 'slow', flush=True)\ntime.sleep(20)";
+    lab.file("work/slow.py", script);
+    let task = world.task(&lab).start_sh("python3 slow.py");
+    task.wait_for("0 slow");
+    let pid = gateway(&task).as_raw_pid();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(own_memory(&status) < 3 << 10, "{status}");
+    task.signal(Signal::TERM);
+    task.finish();
+}
+
+#[test]
+fn limits_of_rate_and_of_bytes_hold() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("big", &vec![7; 2 << 20]);
+    let get = "curl -sS -o /dev/null http://a.test:8080/big";
+    let run = world.task(&lab).args(["--network-rate", "1M"]).sh(get);
+    run.ended_as("succeeded", 0);
+    assert!(run.elapsed > Duration::from_millis(1500), "{run:#?}");
+    let run = world.task(&lab).args(["--network-bytes", "1M"]).sh(get);
+    assert_ne!(run.outcome(), "succeeded");
+    assert_eq!(refusals(&run, "(any)"), "all bytes that may pass have passed");
+    assert!(run.receipt()["usage"]["network_received_bytes"].as_u64() <= Some(1 << 20), "{run:#?}");
+}
+
+#[test]
+fn an_upstream_that_is_not_there_is_an_error_with_its_reason() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let near = format!("{}:80,81", world.address);
+    let script = "curl -sS -m 20 http://a.test/; curl -sS -m 20 http://nowhere.test/; curl -sS -m 20 http://a.test:81/";
+    let run =
+        world.bare(&lab).args(["--allow", "a.test:80,81", "--allow", "nowhere.test", "--allow", &near]).sh(script);
+    assert!(run.stderr.contains("brig: the server cannot be reached: Connection refused"), "{run:#?}");
+    assert!(run.stderr.contains("`nowhere.test` does not resolve"), "{run:#?}");
+    assert_eq!(run.stderr.matches("Connection refused").count(), 2, "{run:#?}");
+}
+
+#[test]
+fn a_published_port_leads_inside_without_any_other_network() {
+    let lab = Lab::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let publish = format!("127.0.0.1:{port}:8000");
+    let task =
+        lab.task().args(["--publish", &publish]).start_sh("echo inside >index.html; exec python3 -m http.server 8000");
+    // More connections than there are sockets for them: each is used again.
+    let ask = || {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
+        stream.read_to_string(&mut text).ok()?;
+        text.contains("inside").then_some(())
+    };
+    eventually("the server inside answers", || ask().is_some());
+    for number in 0..200 {
+        assert!(ask().is_some(), "connection {number}: {}", task.output());
+    }
+    let run = lab.task().args(["--publish", &publish]).sh("true");
+    assert_eq!(run.outcome(), "start_failed", "{run:#?}");
+    assert!(run.receipt()["error"]["message"].as_str().unwrap().contains("os error 98"), "{run:#?}");
+    task.signal(Signal::TERM);
+    task.finish();
+}
+
+#[test]
+fn learning_prints_what_was_wanted_as_rules() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let script = "curl -sS -m 5 http://other.test/; curl -sS -m 5 http://a.test:8080/";
+    let run = world.task(&lab).args(["--learn"]).plain().sh(script);
+    assert!(run.stderr.contains("\"a.test:8080\",") && run.stderr.contains("\"other.test:80\","), "{run:#?}");
+    assert!(run.stdout.contains("served by a.test"), "{run:#?}");
+    let run = world.bare(&lab).args(["--learn"]).sh("curl -sS -m 5 http://a.test/");
+    assert!(refusals(&run, "a.test").contains("loopback"), "learning follows no name to the host: {run:#?}");
+}
+
+#[test]
+fn wrong_rules_are_refused_before_anything_is_made() {
+    let lab = Lab::new();
+    for (arguments, words) in [
+        (&["--allow", "https://a.test"][..], "not a URL"),
+        (&["--allow", "a.test", "--allow", "*.test"], "says nothing that `*.test` does not say"),
+        (&["--network", "none", "--allow", "a.test"], "the network is not `egress`"),
+        (&["--network", "bogus"], "there is no network `bogus`"),
+        (&["--publish", "8080:80"], "127.0.0.1:8080:80"),
+    ] {
+        let run = lab.brig([&["task", "run"], arguments, &["--", "true"]].concat());
+        assert!(run.status == Some(125) && run.stderr.contains(words), "{arguments:?}: {run:#?}");
+    }
+    let profile = lab.file("p.toml", "[network]\nmode = \"egress\"\nallow = [\n  \"a.test\",\n  \"b test\",\n]\n");
+    let run = lab.brig(["task", "run", "--profile", profile.to_str().unwrap(), "--", "true"]);
+    assert!(run.status == Some(125) && run.stderr.contains("line 5") && run.stderr.contains("p.toml"), "{run:#?}");
+    assert!(lab.ids().is_empty());
+}
+
+#[test]
+fn the_hosts_network_is_had_by_name_only() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let get = format!("curl -sS -m 5 http://{}:8080/", world.address);
+    let run = lab.task().args(["--network", "host"]).sh(&get);
+    assert!(run.stderr.contains("served by a.test"), "{run:#?}");
+    let run = lab.task().sh(&get);
+    assert!(!run.stderr.contains("served by"), "{run:#?}");
+}

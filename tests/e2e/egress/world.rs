@@ -1,0 +1,145 @@
+//! Real servers for one test, at a loopback address of its own: a DNS server, nginx with and without TLS for two names, and what they logged.
+
+use crate::support::{Lab, Task, eventually, skip};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The servers. Dropping it ends them.
+pub struct World {
+    pub address: Ipv4Addr,
+    directory: PathBuf,
+    children: Vec<Child>,
+}
+
+/// Where programs are that an ordinary user's PATH may lack.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    path.split(':').map(|directory| Path::new(directory).join(name)).find(|each| each.exists())
+}
+
+impl World {
+    /// Starts them; says `SKIP` where they are not installed.
+    pub fn new(lab: &Lab) -> Option<World> {
+        let (Some(nginx), Some(dnsmasq)) = (program("nginx"), program("dnsmasq")) else {
+            skip("needs nginx and dnsmasq");
+            return None;
+        };
+        static NEXT: AtomicU8 = AtomicU8::new(1);
+        let address =
+            Ipv4Addr::new(127, 64 + (std::process::id() % 128) as u8, NEXT.fetch_add(1, Ordering::Relaxed), 1);
+        let directory = lab.directory("world");
+        let mut world = World { address, directory, children: Vec::new() };
+        world.start_dns(&dnsmasq);
+        world.start_nginx(&nginx, lab);
+        Some(world)
+    }
+
+    fn start(&mut self, command: &mut Command, port: u16) {
+        let log = std::fs::File::create(self.directory.join(format!("{port}.log"))).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        self.children.push(child);
+        let address = self.address;
+        eventually("a server answers", || TcpStream::connect((address, port)).is_ok());
+    }
+
+    fn start_dns(&mut self, program: &Path) {
+        let mut command = Command::new(program);
+        let all = [("a.test", self.address.to_string()), ("b.test", self.address.to_string())];
+        let special =
+            [("metadata.test", "169.254.169.254"), ("mapped.test", "::ffff:127.0.0.1"), ("closed.test", "192.0.2.1")];
+        let names = all.iter().map(|(name, to)| (*name, to.as_str())).chain(special);
+        command.args(["--keep-in-foreground", "--no-resolv", "--no-hosts", "--conf-file=/dev/null", "--pid-file="]);
+        command.args(["--bind-interfaces", "--port=5353", "--log-queries", "--log-facility=-", "--user="]);
+        command.arg(format!("--listen-address={}", self.address));
+        command.args(names.map(|(name, to)| format!("--address=/{name}/{to}")));
+        self.start(&mut command, 5353);
+    }
+
+    fn start_nginx(&mut self, program: &Path, lab: &Lab) {
+        let directory = self.directory.display().to_string();
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=a.test"])
+            .args(["-addext", "subjectAltName=DNS:a.test,DNS:b.test", "-keyout"])
+            .arg(self.directory.join("key.pem"))
+            .arg("-out")
+            .arg(lab.directory("work").join("ca.pem"))
+            .stderr(Stdio::null())
+            .status();
+        assert!(made.unwrap().success(), "openssl made no certificate");
+        let server = |name: &str| {
+            format!(
+                "server {{ listen {0}:8080; listen {0}:8443 ssl http2; server_name {name};\n\
+                 ssl_certificate {1}/work/ca.pem; ssl_certificate_key {directory}/key.pem;\n\
+                 location / {{ root {directory}/www; try_files $uri @echo; }}\n\
+                 location @echo {{ return 200 \"served by {name} $server_protocol\\n\"; }} }}\n",
+                self.address,
+                lab.path().display()
+            )
+        };
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|name| format!("{name}_temp_path {directory}/{name};\n"))
+            .collect();
+        let user = if crate::support::is_root() { "user root;\n" } else { "" };
+        let text = format!(
+            "daemon off; {user}worker_processes 1; pid {directory}/nginx.pid; error_log stderr;\nevents {{ worker_connections 8192; }}\n\
+             http {{ access_log off; client_max_body_size 0; {temporary}{}{} }}\n",
+            server("a.test"),
+            server("b.test")
+        );
+        std::fs::create_dir_all(self.directory.join("www")).unwrap();
+        std::fs::write(self.directory.join("nginx.conf"), text).unwrap();
+        let mut command = Command::new(program);
+        command.arg("-c").arg(self.directory.join("nginx.conf")).arg("-p").arg(&self.directory);
+        self.start(&mut command, 8443);
+    }
+
+    /// A file that nginx shows below `/`.
+    pub fn publish(&self, name: &str, content: &[u8]) {
+        let path = self.directory.join("www").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    /// Where nginx's files are.
+    pub fn files(&self) -> PathBuf {
+        self.directory.join("www")
+    }
+
+    /// Starts one more server.
+    pub fn also(&mut self, command: &mut Command, port: u16) {
+        self.start(command, port);
+    }
+
+    /// What the DNS server was asked.
+    pub fn asked(&self) -> String {
+        std::fs::read_to_string(self.directory.join("5353.log")).unwrap()
+    }
+
+    /// A task that may reach `a.test` by name, and that its servers are at this loopback address.
+    pub fn task<'lab>(&self, lab: &'lab Lab) -> Task<'lab> {
+        let near = format!("{}:8080,8443", self.address);
+        self.bare(lab).args(["--allow", "a.test:8080,8443", "--allow", &near])
+    }
+
+    /// A task with this resolver and no rule; `/workspace/ca.pem` has the servers' certificate.
+    pub fn bare<'lab>(&self, lab: &'lab Lab) -> Task<'lab> {
+        let resolver = format!("{}:5353", self.address);
+        let work = lab.directory("work").display().to_string();
+        lab.task().args(["--network", "egress", "--resolver", &resolver, "--dir", &work])
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // SIGTERM, so that a master takes its workers with it.
+            if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            }
+            let _ = child.wait();
+        }
+    }
+}
