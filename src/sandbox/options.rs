@@ -34,6 +34,8 @@ pub struct Options {
     pub workspace: Workspace,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
+    /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
+    pub(crate) lent: Vec<(PathBuf, PathBuf)>,
     /// Files that only the command's user can read, below `/run/secrets`: names and contents.
     pub(crate) secrets: Vec<(String, Hidden)>,
     /// What of the network it has.
@@ -60,6 +62,7 @@ impl Options {
             image: None,
             workspace: Workspace::Empty,
             shown: Vec::new(),
+            lent: Vec::new(),
             secrets: Vec::new(),
             network: Network::default(),
             limits: Limits::default(),

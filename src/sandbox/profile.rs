@@ -51,6 +51,8 @@ pub(crate) struct Facts<'host> {
     pub workspace_owner: (u32, u32),
     /// Owners of the host paths that are shown, in their order.
     pub shown_owners: Vec<(u32, u32)>,
+    /// The same of those that may be written.
+    pub lent_owners: Vec<(u32, u32)>,
     /// The disks that the io limits are for.
     pub disks: Vec<Device>,
 }
@@ -124,6 +126,12 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         source: Source::Host(from.clone()),
         at: at.clone(),
         attributes: Attributes::READ_ONLY,
+        shown: Shown::Users { uid, gid },
+    }));
+    steps.extend(options.lent.iter().zip(&facts.lent_owners).map(|((from, at), &(uid, gid))| Step::Bind {
+        source: Source::Host(from.clone()),
+        at: at.clone(),
+        attributes: Attributes::WRITABLE,
         shown: Shown::Users { uid, gid },
     }));
     if is_ours {
@@ -283,6 +291,7 @@ fn landlock(options: &Options) -> Landlock {
         rule("/dev/shm", Access::Write),
         rule("/dev", Access::Device),
     ];
+    rules.extend(options.lent.iter().map(|(_, at)| Rule { path: at.clone(), access: Access::Write }));
     if options.rootfs.is_some() {
         // A root of the user's own is a copy-on-write tree; what it may change there is for its file modes to say.
         rules.extend(

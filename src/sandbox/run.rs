@@ -182,6 +182,7 @@ fn plan(options: &Options) -> Result<(Container, Checked)> {
             Workspace::Empty => (profile::USER, profile::USER),
         },
         shown_owners: options.shown.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
+        lent_owners: options.lent.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
     let mut spec = container_spec(options, &facts);
@@ -202,7 +203,7 @@ fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl
         Workspace::Directory(path) => Some(path),
         Workspace::Empty => None,
     };
-    let shown = options.shown.iter().map(|(path, _)| path);
+    let shown = options.shown.iter().chain(&options.lent).map(|(path, _)| path);
     system.chain(&options.rootfs).chain(layers).chain(workspace).chain(shown).map(PathBuf::as_path)
 }
 

@@ -1,6 +1,7 @@
 //! What a task is: the work, and what it may use.
 
 use super::forward::Receiver;
+use super::git::GitOptions;
 use super::image::ImageWish;
 use super::secrets::Secret;
 use crate::sandbox::{Limits, Network};
@@ -19,7 +20,7 @@ pub enum WorkspaceSource {
     Directory(PathBuf),
     /// A git repository, cloned in a sandbox of its own.
     Repository {
-        /// A path or a `file://` URL.
+        /// A path, or a `file://`, `https://` or `ssh://` URL.
         url: String,
         /// Branch, tag or commit; `HEAD` if missing.
         reference: Option<String>,
@@ -35,6 +36,8 @@ pub struct Definition {
     pub command: Vec<OsString>,
     /// Variables added to the empty environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// How its repository is reached, and where its commits go.
+    pub git: GitOptions,
     /// Secrets, without their values.
     pub secrets: Vec<Secret>,
     /// A root file system; `None` for the host's own system folders.
@@ -66,6 +69,7 @@ impl Definition {
             workspace: WorkspaceSource::Empty,
             command,
             environment: Vec::new(),
+            git: GitOptions::default(),
             secrets: Vec::new(),
             rootfs: None,
             image: None,

@@ -264,7 +264,10 @@ fn origin(store: &Store, id: &str) -> Result<PathBuf> {
     match store.record(id)?.workspace {
         WorkspaceSource::Directory(path) => Ok(path),
         WorkspaceSource::Repository { url, .. } => {
-            let path = super::repository::local_path(&url)?;
+            let super::git::Remote::Local(path) = super::git::Remote::parse(&url)? else {
+                return Err(nowhere("the repository is on another machine"));
+            };
+            let path = super::git::local_path(&path)?;
             if path.join(".git").exists() { Ok(path) } else { Err(nowhere("the repository has no working tree")) }
         }
         WorkspaceSource::Empty => Err(nowhere("the workspace came from nowhere")),

@@ -9,9 +9,11 @@ mod background;
 mod changes;
 mod definition;
 mod event;
+mod export;
 mod exposure;
 mod follow;
 mod forward;
+mod git;
 mod handback;
 mod image;
 mod live;
@@ -25,7 +27,6 @@ mod receipt;
 mod reconcile;
 mod record;
 mod redact;
-mod repository;
 mod secrets;
 mod store;
 mod tree;
@@ -33,8 +34,10 @@ mod tree;
 pub use background::run_detached;
 pub use definition::{Definition, WorkspaceSource};
 pub use event::{Event, Reader};
+pub use export::{Exported, export_bundle};
 pub use follow::{Follower, From};
 pub use forward::Receiver;
+pub use git::{GitOptions, Push, PushOptions, PushState, absolute_repository};
 pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,

@@ -1,14 +1,16 @@
 //! The profile file, and words of the command line that mean more than themselves.
 
 use super::definition::Definition;
+use super::git::{GitOptions, PushOptions};
 use super::image::ImageWish;
-use super::secrets::{Secret, Wish};
+use super::secrets::{Secret, Source, Wish};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{LimitName, Limits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ struct Profile {
     limits: BTreeMap<String, toml::Value>,
     env: BTreeMap<String, String>,
     secrets: BTreeMap<String, Wish>,
+    git: GitSection,
+    push: Option<PushSection>,
     allow_degraded: Vec<String>,
     grace: Option<String>,
     exit_codes: ExitCodes,
@@ -36,6 +40,40 @@ struct ExitCodes {
 impl Default for ExitCodes {
     fn default() -> ExitCodes {
         ExitCodes { needs_input: vec![3] }
+    }
+}
+
+/// The agent's identity and settings, and how remotes are reached.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GitSection {
+    name: Option<String>,
+    email: Option<String>,
+    settings: BTreeMap<String, String>,
+    credential: Option<String>,
+    ssh_key: Option<String>,
+    known_hosts: Option<PathBuf>,
+    depth: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PushSection {
+    branch: String,
+    #[serde(default)]
+    default_branch: bool,
+}
+
+impl GitSection {
+    fn apply(self, git: &mut GitOptions) -> Result<()> {
+        let named = [("user.name", self.name), ("user.email", self.email)];
+        let named = named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        git.settings.extend(named.chain(self.settings));
+        git.credential = self.credential.as_deref().map(Source::parse).transpose()?.or(git.credential.take());
+        git.ssh_key = self.ssh_key.as_deref().map(Source::parse).transpose()?.or(git.ssh_key.take());
+        git.known_hosts = self.known_hosts.or(git.known_hosts.take());
+        git.depth = self.depth.or(git.depth);
+        Ok(())
     }
 }
 
@@ -71,6 +109,10 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
             return Err(wrong(format!("`env.{}` is no variable", name.escape_debug())));
         }
         definition.environment.push((name.into(), value.into()));
+    }
+    profile.git.apply(&mut definition.git)?;
+    if let Some(push) = profile.push {
+        definition.git.push = Some(PushOptions { branch: push.branch, default_branch: push.default_branch });
     }
     for (name, wish) in profile.secrets {
         definition.secrets.push(wish.into_secret(&name)?);

@@ -2,15 +2,16 @@
 
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
+use super::export;
+use super::git::{self, Base, Errand, Push, PushState, Remote};
 use super::handback;
 use super::image::{self, Opened};
 use super::log::{Log, Manner};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
-use super::repository;
 use super::secrets::Held;
 use super::store::{Store, new_id};
-use crate::error::{Error, Result, Step};
+use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
@@ -43,6 +44,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
+    definition.git.check(remote(definition)?.as_ref())?;
     let mut held = Held::read(&definition.secrets)?;
     sandbox::begin_disk(&definition.limits, &store.templates());
     super::reconcile::reap(store)?;
@@ -66,6 +68,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         control: &mut control,
         progress,
         writer: None,
+        base: None,
     };
     let report = attempt.carry_out(watcher);
     let (writer, course) = (attempt.writer.take(), attempt.course);
@@ -116,14 +119,25 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     match &definition.workspace {
         WorkspaceSource::Empty => Ok(Workspace::Empty),
         WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
-        WorkspaceSource::Repository { url, .. } => repository::local_path(url).map(|_| Workspace::Empty),
+        WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
+            Remote::Local(path) => git::local_path(&path).map(|_| Workspace::Empty),
+            Remote::Far(_) => Ok(Workspace::Empty),
+        },
+    }
+}
+
+/// Where the workspace's repository is, if it has one.
+fn remote(definition: &Definition) -> Result<Option<Remote>> {
+    match &definition.workspace {
+        WorkspaceSource::Repository { url, .. } => Remote::parse(url).map(Some),
+        _ => Ok(None),
     }
 }
 
 fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Options {
     let command = image.map_or(&definition.command, |image| &image.command);
     Options {
-        environment: definition.environment.clone(),
+        environment: definition.git.variables().into_iter().chain(definition.environment.iter().cloned()).collect(),
         rootfs: definition.rootfs.clone(),
         image: image.map(|image| image.root.clone()),
         workspace,
@@ -148,6 +162,7 @@ struct Attempt<'run> {
     progress: Option<Progress>,
     /// The writer of events, when the sandbox has ended.
     writer: Option<Writer>,
+    base: Option<Base>,
 }
 
 impl Attempt<'_> {
@@ -160,8 +175,59 @@ impl Attempt<'_> {
         let mut options = options(self.definition, self.image, workspace);
         options.secrets = self.held.files();
         options.environment.extend(self.held.variables());
-        self.timed("run", |attempt| attempt.run(&options, watcher))
-            .unwrap_or_else(|error| stopped(Outcome::StartFailed, error))
+        let mut report = self
+            .timed("run", |attempt| attempt.run(&options, watcher))
+            .unwrap_or_else(|error| stopped(Outcome::StartFailed, error));
+        if self.base.is_some()
+            && self.course.changes.is_some()
+            && let Err(error) = self.timed("hand_back", |attempt| attempt.hand_back(&report.outcome))
+        {
+            report.outcome = Outcome::PushFailed;
+            report.error = Some(error);
+        }
+        report
+    }
+
+    /// Finds the commit at which the workspace ended, and pushes it where that was asked for. The commits are in a file before anything is pushed.
+    fn hand_back(&mut self, outcome: &Outcome) -> Result<()> {
+        let (Some(base), Some(changes)) = (&self.base, &self.course.changes) else { return Ok(()) };
+        let found = export::head_of(changes, &base.path);
+        self.course.commit_out = found.as_ref().ok().map(|head| head.commit.clone());
+        let Some(wanted) = &self.definition.git.push else { return Ok(()) };
+        let mut push = Push { branch: wanted.branch.clone(), state: PushState::Failed, bundle: None };
+        let errand = self.errand();
+        let pushed = (|| {
+            let head = found?;
+            if head.commit == base.commit {
+                return Ok(PushState::NothingNew);
+            }
+            push.bundle =
+                export::bundle_of(&errand, changes, (&base.path, &base.commit), &head.commit, &wanted.branch)?;
+            if push.bundle.is_none() {
+                return Ok(PushState::NothingNew);
+            }
+            if *outcome != Outcome::Succeeded {
+                return Ok(PushState::NotTried);
+            }
+            let remote = remote(self.definition)?.ok_or_else(|| Error::new(Kind::Internal, "no remote"))?;
+            git::push(&errand, &remote, wanted, (&base.path, &base.commit), &head.commit)
+        })();
+        if let Ok(state) = &pushed {
+            push.state = *state;
+        }
+        self.course.push = Some(push);
+        pushed.map(|_| ())
+    }
+
+    /// What the couriers of this task share.
+    fn errand(&self) -> Errand<'_> {
+        Errand {
+            store: self.store,
+            id: self.id,
+            may_degrade: &self.definition.may_degrade,
+            options: &self.definition.git,
+            redactor: self.held.redactor(),
+        }
     }
 
     /// The workspace's own tree, which is never written.
@@ -170,10 +236,11 @@ impl Attempt<'_> {
             WorkspaceSource::Empty => Ok(Workspace::Empty),
             WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
             WorkspaceSource::Repository { url, reference } => {
-                let base =
-                    repository::base(self.store, self.id, url, reference.as_deref(), &self.definition.may_degrade)?;
-                self.course.commit_in = Some(base.commit);
-                Ok(Workspace::Directory(base.path))
+                let base = git::base(&self.errand(), &Remote::parse(url)?, reference.as_deref())?;
+                self.course.commit_in = Some(base.commit.clone());
+                let path = base.path.clone();
+                self.base = Some(base);
+                Ok(Workspace::Directory(path))
             }
         }
     }

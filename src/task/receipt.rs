@@ -1,5 +1,6 @@
 //! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
 
+use super::git::Push;
 use super::handback::Handback;
 use super::record::{Record, now};
 use super::redact::Redactor;
@@ -52,6 +53,12 @@ pub struct Receipt {
     pub egress: Option<crate::sandbox::Ledger>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
+    /// The commit at which the workspace ended, for a repository.
+    #[serde(default)]
+    pub commit_out: Option<String>,
+    /// What became of the push; missing if none was asked for.
+    #[serde(default)]
+    pub push: Option<Push>,
     /// The secrets that were in force, without their values.
     #[serde(default)]
     pub secrets: Vec<SecretUse>,
@@ -92,6 +99,10 @@ pub struct Timing {
 pub(super) struct Course {
     /// The commit that the workspace began with.
     pub commit_in: Option<String>,
+    /// The commit at which it ended.
+    pub commit_out: Option<String>,
+    /// What became of the push.
+    pub push: Option<Push>,
     /// What changed in it.
     pub changes: Option<Handback>,
     /// How long each step took, in order.
@@ -143,6 +154,8 @@ impl Receipt {
             usage: report.usage,
             image: record.image.clone(),
             commit_in: course.commit_in,
+            commit_out: course.commit_out,
+            push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },
             redactions: held.redactor().count(),
             changes: course.changes,

@@ -5,6 +5,7 @@
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
 //! <store>/templates/    formatted empty disk images
 //! <store>/bases/        checkouts of repositories, one for each commit
+//! <store>/mirrors/      bare mirrors of remote repositories
 //! ```
 
 use crate::error::{Error, Kind, Result, Step};
@@ -68,6 +69,10 @@ impl Store {
 
     pub(super) fn bases(&self) -> PathBuf {
         self.root.join("bases")
+    }
+
+    pub(super) fn mirrors(&self) -> PathBuf {
+        self.root.join("mirrors")
     }
 
     /// Where the task `id` makes a checkout that is not whole yet.

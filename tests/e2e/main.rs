@@ -9,6 +9,7 @@ mod egress;
 mod escape;
 mod events;
 mod exits;
+mod git;
 mod handback;
 mod images;
 mod limits;

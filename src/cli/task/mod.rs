@@ -7,6 +7,7 @@ mod copy;
 mod diff;
 mod events;
 mod exec;
+mod export;
 mod image;
 mod list;
 mod logs;
@@ -57,6 +58,7 @@ enum Verb {
     Top(stats::TopArguments),
     Diff(diff::Arguments),
     Apply(apply::Arguments),
+    Export(export::Arguments),
     Revoke(revoke::Arguments),
     Rm(remove::Arguments),
 }
@@ -110,6 +112,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Stats(arguments) => stats::stats(&store, &arguments),
         Verb::Top(arguments) => stats::top(&store, &arguments),
         Verb::Diff(arguments) => diff::main(&store, &arguments),
+        Verb::Export(arguments) => export::main(&store, &arguments),
         Verb::Apply(arguments) => apply::main(&store, &arguments),
         Verb::Revoke(arguments) => revoke::main(&store, &arguments),
         Verb::Rm(arguments) => remove::main(&store, &arguments),

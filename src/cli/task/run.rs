@@ -4,11 +4,14 @@ use super::image::Pull;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
-use brig::task::{Definition, Receipt, Secret, Store, Variable, Watcher, WorkspaceSource};
+use brig::task::{
+    Definition, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, Watcher, WorkspaceSource,
+};
 use clap::{ArgMatches, Args, FromArgMatches};
 use rustix::termios::isatty;
 use std::ffi::OsString;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +23,7 @@ use std::time::Duration;
 Examples:
   brig task run --dir . -- make test              your folder, never written
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
+  brig task run --repo https://host/app.git --git-credential env:TOKEN --push-branch agent/fix -- ./agent.sh
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --image debian:12 --dir . -- make test
   brig task run --secret TOKEN=env:GH_TOKEN --dir . -- sh -c 'login < /run/secrets/TOKEN'
@@ -35,12 +39,30 @@ pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
     dir: Option<PathBuf>,
-    /// Work on a clone of a git repository: a path or a file:// URL
+    /// Work on a clone of a git repository: a path, or a file://, https:// or ssh:// URL
     #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
     repo: Option<String>,
     /// The branch, tag or commit of --repo
     #[arg(long = "ref", value_name = "REF", requires = "repo")]
     reference: Option<String>,
+    /// Fetch only this many commits of history
+    #[arg(long, value_name = "N", requires = "repo")]
+    depth: Option<NonZeroU32>,
+    /// user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret
+    #[arg(long, value_name = "SOURCE", requires = "repo")]
+    git_credential: Option<String>,
+    /// A private key for --repo over ssh, which the agent never has. SOURCE as in --secret
+    #[arg(long, value_name = "SOURCE", requires = "repo")]
+    git_ssh_key: Option<String>,
+    /// The host's key for --repo over ssh [default: ~/.ssh/known_hosts]
+    #[arg(long, value_name = "FILE", requires = "repo")]
+    git_known_hosts: Option<PathBuf>,
+    /// When the command has succeeded, push its commits to this branch of --repo; fast-forward only
+    #[arg(long, value_name = "BRANCH", requires = "repo")]
+    push_branch: Option<String>,
+    /// Let the branch be the default one of --repo
+    #[arg(long, requires = "push_branch")]
+    push_default_branch: bool,
     /// Work in an empty folder (the default)
     #[arg(long)]
     empty: bool,
@@ -240,7 +262,15 @@ fn tell(receipt: &Receipt) {
     }
     let hits = receipt.limits_hit.iter().map(|hit| format!("{}: {}", hit.limit.word(), hit.evidence));
     let left = receipt.cleanup.left.iter().map(|left| format!("left behind: {left}"));
-    for line in hits.chain(left) {
+    let pushed = receipt.push.iter().filter_map(|push| match push.state {
+        PushState::Pushed => Some(format!("pushed to `{}`", push.branch)),
+        PushState::UpToDate => Some(format!("`{}` was at that commit already", push.branch)),
+        PushState::NothingNew => Some("no new commit, so nothing was pushed".to_owned()),
+        PushState::NotTried | PushState::Failed => {
+            push.bundle.as_ref().map(|path| format!("the commits are in {}", path.display()))
+        }
+    });
+    for line in hits.chain(left).chain(pushed) {
         eprintln!("brig: {}", output::escaped(&line));
     }
     eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);
@@ -268,7 +298,9 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     }
     definition.workspace = match (arguments.dir, arguments.repo) {
         (Some(path), _) => WorkspaceSource::Directory(absolute(&path)?),
-        (_, Some(url)) => WorkspaceSource::Repository { url: found_from_anywhere(url), reference: arguments.reference },
+        (_, Some(url)) => {
+            WorkspaceSource::Repository { url: brig::task::absolute_repository(&url), reference: arguments.reference }
+        }
         _ => WorkspaceSource::Empty,
     };
     arguments.network.apply(&mut definition.network)?;
@@ -277,6 +309,15 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
             Variable::Set(name, value) => definition.environment.push((name, value)),
             Variable::Passed(secret) => definition.secrets.push(secret),
         }
+    }
+    let source = |text: &Option<String>| text.as_deref().map(Source::parse).transpose();
+    let git = &mut definition.git;
+    git.credential = source(&arguments.git_credential)?.or(git.credential.take());
+    git.ssh_key = source(&arguments.git_ssh_key)?.or(git.ssh_key.take());
+    git.known_hosts = arguments.git_known_hosts.as_deref().map(absolute).transpose()?.or(git.known_hosts.take());
+    git.depth = arguments.depth.or(git.depth);
+    if let Some(branch) = arguments.push_branch {
+        git.push = Some(PushOptions { branch, default_branch: arguments.push_default_branch });
     }
     for secret in &arguments.secrets {
         definition.secrets.push(Secret::parse(secret)?);
@@ -304,12 +345,6 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
     Ok((definition, pull))
-}
-
-/// A relative path is meant from here; `brig task apply` may come from elsewhere.
-fn found_from_anywhere(url: String) -> String {
-    let absolute = if url.contains("://") { None } else { std::path::absolute(&url).ok() };
-    absolute.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or(url)
 }
 
 /// Passes output on to our own streams.

@@ -49,6 +49,26 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     if let Some(commit) = &receipt.commit_in {
         row("commit in", commit.clone());
     }
+    if let Some(commit) = &receipt.commit_out {
+        row("commit out", commit.clone());
+    }
+    if let Some(push) = &receipt.push {
+        row("push", format!("{:?} to {}", push.state, push.branch).to_lowercase());
+        push.bundle.iter().for_each(|path| row("commits", path.display().to_string()));
+    }
+    for secret in &receipt.secrets {
+        let more = [
+            (secret.replaced > 0, ", replaced"),
+            (secret.revoked, ", revoked"),
+            (!secret.redacted, ", not hidden: too short"),
+        ];
+        let more: String = more.iter().filter(|(is, _)| *is).map(|(_, words)| *words).collect();
+        let exposure = format!("{:?}", secret.exposure).to_lowercase();
+        row("secret", format!("{} ({exposure} from {}{more})", secret.name, secret.source));
+    }
+    if receipt.redactions > 0 {
+        row("hidden", format!("{} times", receipt.redactions));
+    }
     if let Some(changes) = &receipt.changes {
         let mut words = format!("{} added, {} modified, {} deleted", changes.added, changes.modified, changes.deleted);
         let more = [(changes.in_git as u64, "in .git"), (changes.skipped, "not taken")];

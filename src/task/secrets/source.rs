@@ -52,7 +52,7 @@ impl Source {
     }
 
     /// Reads the value, without the line break at its end.
-    pub(super) fn read(&self) -> Result<Vec<u8>> {
+    pub(in crate::task) fn read(&self) -> Result<Vec<u8>> {
         let value = match self {
             Source::Environment(name) => std::env::var_os(name)
                 .map(|value| value.as_bytes().to_vec())

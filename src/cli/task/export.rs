@@ -1,0 +1,69 @@
+//! `brig task export`
+
+use crate::cli::output;
+use brig::error::{Context, Error, Kind, Result, Step};
+use brig::task::{PatchOptions, Store};
+use clap::Args;
+use rustix::termios::isatty;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Write what a task did to a file: its changes as a patch, or its commits as a git bundle
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task export 1a2b --patch -o work.patch && git apply work.patch
+  brig task export 1a2b --bundle -o work.bundle && git fetch work.bundle 'refs/heads/*:refs/heads/agent/*'
+
+A bundle has the commits that the repository did not have, each object checked; nothing of the agent's configuration or hooks is in it.")]
+pub(super) struct Arguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// The changed files, for `git apply`, binary ones whole
+    #[arg(long, required_unless_present = "bundle", conflicts_with = "bundle")]
+    patch: bool,
+    /// The commits, for `git fetch FILE`
+    #[arg(long)]
+    bundle: bool,
+    /// Write to this file, which must not be there [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let mut out: Box<dyn Write> = match &arguments.output {
+        Some(path) => Box::new(
+            std::fs::File::create_new(path)
+                .failing(Kind::Store, || format!("make the file `{}`", path.display()))
+                .hint(|| "name a file that is not there yet, in a folder that you can write")?,
+        ),
+        None if isatty(rustix::stdio::stdout()) => {
+            return Err(Error::new(Kind::Usage, "a terminal is no place for it").hint("name a file: -o FILE"));
+        }
+        None => Box::new(std::io::stdout().lock()),
+    };
+    let written = write(store, &id, arguments, &mut out);
+    if let (Err(_), Some(path)) = (&written, &arguments.output) {
+        // The error is on its way; half a file is worse than none.
+        let _ = std::fs::remove_file(path);
+    }
+    written.map(|()| ExitCode::SUCCESS)
+}
+
+fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if arguments.bundle {
+        let exported = brig::task::export_bundle(store, id)?;
+        let step = || "write the bundle";
+        let mut file = std::fs::File::open(&exported.path).failing(Kind::Store, step)?;
+        std::io::copy(&mut file, out).failing(Kind::Store, step)?;
+        let words = format!("commit {} on refs/heads/{}", exported.commit, exported.branch);
+        eprintln!("brig: {}", output::escaped(&words));
+    } else {
+        let notes = brig::task::patch(store, id, PatchOptions { include_git: false, binary: true }, out)?;
+        eprintln!("brig: {} files", notes.files);
+    }
+    out.flush().failing(Kind::Store, || "write the file")
+}

@@ -1,0 +1,95 @@
+//! A checkout of one commit, made once, copied out by descriptors, and then only shown copy-on-write.
+
+use super::courier::Courier;
+use super::remote::{Remote, name_of};
+use super::{Errand, head::is_id, mirror};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::{self, Lock};
+use crate::sandbox;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+/// A checkout that no agent ever writes.
+pub(in crate::task) struct Base {
+    pub path: PathBuf,
+    pub commit: String,
+}
+
+/// Where the courier sees the repository.
+const SOURCE: &str = "/source";
+
+/// Full history, so that the agent can read it; not a link to the source's objects, which the agent could then break. The other side of the clone
+/// is a git of its own, which `-c` does not reach.
+const CLONE: &str = r#"
+printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n' > ~/.gitconfig
+git "$@" init --quiet --template= .
+git "$@" fetch --quiet --no-tags --no-auto-gc file:///source '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$COMMIT:refs/brig/base"
+git "$@" checkout --quiet --detach "$COMMIT"
+git "$@" update-ref -d refs/brig/base
+rm -f .git/FETCH_HEAD .git/ORIG_HEAD
+"#;
+
+const RESOLVE: &str = r#"git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}""#;
+
+/// The local path of a repository, which must be one.
+pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
+    let step = || format!("open the repository `{}`", path.display());
+    let path = std::fs::canonicalize(path)
+        .map_err(|cause| Error::os(Kind::Workspace, cause).doing(step()).hint("name a git repository that exists"))?;
+    let bare = path.join("objects").is_dir() && path.join("HEAD").exists();
+    if bare || path.join(".git").exists() {
+        return Ok(path);
+    }
+    Err(Error::new(Kind::Workspace, "it is no git repository")
+        .doing(step())
+        .hint("name the folder that has `.git` in it; a plain folder goes with --dir"))
+}
+
+/// The checkout of a reference, made now or long ago.
+pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
+    let reference = reference.unwrap_or("HEAD");
+    if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
+        return Err(Error::new(Kind::Usage, format!("`{}` is no name of a commit", reference.escape_debug()))
+            .hint("give a branch, a tag or a commit"));
+    }
+    let (source, commit) = match remote {
+        Remote::Local(path) => {
+            let path = local_path(path)?;
+            let resolved = Courier::new(errand, RESOLVE)
+                .show(&path, SOURCE)
+                .with("REF", reference)
+                .run(None)
+                .doing(|| format!("find `{reference}` in the repository `{}`", path.display()))?;
+            (path, resolved.trim().to_owned())
+        }
+        Remote::Far(far) => mirror::fetch(errand, far, reference)?,
+    };
+    if !is_id(commit.as_bytes()) {
+        return Err(Error::new(Kind::Workspace, "git gave no commit").doing(format!("find `{reference}`")));
+    }
+    let bases = errand.store.bases();
+    files::create_directories(&bases, 0o700)?;
+    let name = format!("{}-{commit}", name_of(&source.to_string_lossy()));
+    // One lock for each commit: another repository's checkout does not wait for this one's.
+    let _lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
+    let finished = bases.join(name);
+    if !finished.exists() {
+        make(errand, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
+    }
+    Ok(Base { path: finished, commit })
+}
+
+fn make(errand: &Errand<'_>, source: &Path, commit: &str, finished: &Path) -> Result<()> {
+    let unfinished = errand.store.unfinished_base(errand.id);
+    let mut collect =
+        |scratch: BorrowedFd<'_>| crate::task::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
+    let cloned = Courier::new(errand, CLONE).show(source, SOURCE).with("COMMIT", commit).run(Some(&mut collect));
+    let named = cloned.and_then(|_| {
+        std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
+    });
+    if named.is_err() {
+        // Already failing; what is left here is not seen as a checkout by anyone.
+        let _ = std::fs::remove_dir_all(&unfinished);
+    }
+    named
+}

@@ -1,0 +1,166 @@
+//! Which commit an ended workspace stands at, read as text: no git is run for it.
+//!
+//! In: the plain copies of what the agent changed (`changes`), over the base that it had. What the agent wrote is hostile, but it was copied by
+//! descriptors into regular files of ours, and a reference is forty letters or the name of another one.
+
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use crate::task::changes::{Changes, Node};
+use std::path::{Path, PathBuf};
+
+/// Where an ended workspace stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::task) struct Head {
+    /// The commit.
+    pub commit: String,
+    /// The branch that is checked out, if one is.
+    pub branch: Option<String>,
+}
+
+/// The workspace's repository, as two layers of files.
+struct Layers<'run> {
+    changes: Option<(&'run Changes, PathBuf)>,
+    base: PathBuf,
+}
+
+/// No file of references that we read is longer.
+const LONGEST: u64 = 64 << 20;
+/// A reference to a reference to a reference is nobody's work.
+const DEEPEST: u32 = 5;
+
+/// Whether it is a whole object id: SHA-1 or SHA-256 in small letters.
+pub(super) fn is_id(word: &[u8]) -> bool {
+    matches!(word.len(), 40 | 64) && word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The head of a workspace: its changes, where there are any, over the base.
+pub(in crate::task) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
+    let layers =
+        Layers { changes: changes.map(|(changes, path)| (changes, path.join("files"))), base: base.to_owned() };
+    layers.head().doing(|| "find the commit of the workspace")
+}
+
+impl Layers<'_> {
+    fn head(&self) -> Result<Head> {
+        let mut name = "HEAD".to_owned();
+        let mut branch = None;
+        for _ in 0..DEEPEST {
+            let Some(text) = self.reference(&name)? else {
+                return Err(wrong(&format!("`{}` leads to no commit", name.escape_debug())));
+            };
+            let text = text.trim();
+            if is_id(text.as_bytes()) {
+                return Ok(Head { commit: text.to_owned(), branch });
+            }
+            let Some(next) = text.strip_prefix("ref:").map(str::trim).filter(|next| is_reference(next)) else {
+                return Err(wrong(&format!("`{name}` is no reference")));
+            };
+            branch = next.strip_prefix("refs/heads/").map(str::to_owned);
+            name = next.to_owned();
+        }
+        Err(wrong("`HEAD` leads through too many references"))
+    }
+
+    /// What a reference says: in a file of its own, or among the packed ones.
+    fn reference(&self, name: &str) -> Result<Option<String>> {
+        if let Some(text) = self.read(name)? {
+            return Ok(Some(text));
+        }
+        let Some(packed) = self.read("packed-refs")? else { return Ok(None) };
+        Ok(packed.lines().find_map(|line| {
+            let (id, found) = line.split_once(' ')?;
+            (found == name).then(|| id.to_owned())
+        }))
+    }
+
+    /// A file of `.git`, from the layer that has it.
+    fn read(&self, name: &str) -> Result<Option<String>> {
+        let path = format!(".git/{name}");
+        if let Some((changes, copies)) = &self.changes {
+            for entry in &changes.entries {
+                let entry_path = entry.path.as_bytes();
+                let above = path.as_bytes().strip_prefix(entry_path).is_some_and(|rest| rest.starts_with(b"/"));
+                if entry_path == path.as_bytes() {
+                    return match &entry.now {
+                        None => Ok(None),
+                        Some(Node::File { .. }) => text(&copies.join(&path)).map(Some),
+                        Some(_) => Err(wrong(&format!("`{path}` is no file any more"))),
+                    };
+                }
+                // What is above it is gone, or is no folder any more.
+                if above && !matches!(entry.now, Some(Node::Directory { .. })) {
+                    return if entry.now.is_none() {
+                        Ok(None)
+                    } else {
+                        Err(wrong(&format!("`{}` is no folder", entry.path)))
+                    };
+                }
+            }
+        }
+        let path = self.base.join(&path);
+        match std::fs::symlink_metadata(&path) {
+            Ok(status) if status.is_file() => text(&path).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn text(path: &Path) -> Result<String> {
+    let bytes = files::read_bounded(path, LONGEST)?;
+    String::from_utf8(bytes).map_err(|_| wrong("a reference is no text"))
+}
+
+fn wrong(cause: &str) -> Error {
+    Error::new(Kind::Workspace, cause.to_owned())
+        .hint("the agent's repository is broken; its files are in `brig task diff`")
+}
+
+/// A name below `refs/` that leads nowhere else.
+fn is_reference(name: &str) -> bool {
+    name.starts_with("refs/")
+        && !name.split('/').any(|part| part.is_empty() || part == "." || part == "..")
+        && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789012345678901234567890123456789";
+
+    fn base(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = directory.path().join(".git").join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        directory
+    }
+
+    #[test]
+    fn a_head_is_followed_through_files_and_packed_references_and_nowhere_else() {
+        let check = |files: &[(&str, &str)], expected: Result<(&str, Option<&str>), &str>| {
+            let found = head(None, base(files).path());
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!((found.commit.as_str(), found.branch.as_deref()), expected),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+                other => panic!("{files:?}: {other:?}"),
+            }
+        };
+        let line = format!("{ID}\n");
+        let packed = format!("# pack-refs with: peeled\n{ID} refs/heads/a/b\n^{ID}\n");
+        check(&[("HEAD", &line)], Ok((ID, None)));
+        check(&[("HEAD", "ref: refs/heads/main\n"), ("refs/heads/main", &line)], Ok((ID, Some("main"))));
+        check(&[("HEAD", "ref: refs/heads/a/b\n"), ("packed-refs", &packed)], Ok((ID, Some("a/b"))));
+        check(&[("HEAD", "ref: refs/heads/none\n")], Err("leads to no commit"));
+        check(&[("HEAD", "ref: refs/../../../etc/passwd\n")], Err("is no reference"));
+        check(&[("HEAD", "ref: /etc/passwd\n")], Err("is no reference"));
+        check(&[("HEAD", "ref: refs/heads/x\n"), ("refs/heads/x", "ref: refs/heads/x\n")], Err("too many"));
+        check(&[("HEAD", "-u evil\n")], Err("is no reference"));
+        let linked = base(&[("HEAD", "ref: refs/heads/main\n")]);
+        std::fs::create_dir_all(linked.path().join(".git/refs/heads")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", linked.path().join(".git/refs/heads/main")).unwrap();
+        assert!(head(None, linked.path()).is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! The bare mirror of a remote repository in the store: made once, then only brought up to date.
+
+use super::courier::Courier;
+use super::remote::{Far, name_of};
+use super::{Errand, head::is_id};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::{self, Lock};
+use std::path::PathBuf;
+
+/// Fetches everything that is on a branch or a tag, and what was asked for by another name. The mirror's HEAD becomes the remote's.
+///
+/// What was left by a fetch that was killed is a temporary pack, which the next one removes.
+const FETCH: &str = r#"
+cd /mirror
+if [ ! -e HEAD ]; then git "$@" init --quiet --bare --template= . >&2; fi
+rm -f objects/pack/tmp_pack_* objects/pack/tmp_idx_* shallow.lock packed-refs.lock
+set -- "$@" fetch --quiet --no-tags --force --prune --no-auto-gc
+if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
+git "$@" -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
+if ! git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1; then git update-ref -d refs/brig/asked; fi
+"#;
+/// The same settings, but for what follows the fetch.
+const HEAD: &str = r#"
+cd /mirror
+default=$(git "$@" ls-remote --symref -- "$URL" HEAD | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
+if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi
+for name in "$REF" refs/brig/asked; do
+    if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then echo "$id"; exit 0; fi
+done
+echo "the repository has no \`$REF\`" >&2
+exit 1
+"#;
+
+/// Brings the mirror up to date. Returns where it is, and the commit that `reference` names.
+pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(PathBuf, String)> {
+    let mirrors = errand.store.mirrors();
+    files::create_directories(&mirrors, 0o700)?;
+    let depth = errand.options.depth.map(|depth| depth.to_string()).unwrap_or_default();
+    // A shallow mirror would make the others' history end where its own does.
+    let mut name = name_of(&far.url);
+    if !depth.is_empty() {
+        name += &format!("-{depth}");
+    }
+    let mirror = mirrors.join(&name);
+    let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
+    files::create_directories(&mirror, 0o700)?;
+    let courier = Courier::new(errand, &format!("(\n{FETCH}\n)\n{HEAD}"))
+        .lend(&mirror, "/mirror")
+        .with("URL", &far.url)
+        .with("REF", reference)
+        .with("DEPTH", depth)
+        .reach(far)?;
+    let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;
+    let commit = answer.trim().to_owned();
+    if !is_id(commit.as_bytes()) {
+        return Err(Error::new(Kind::Workspace, "git gave no commit").doing(format!("fetch `{reference}`")));
+    }
+    Ok((mirror, commit))
+}

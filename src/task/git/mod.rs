@@ -1,0 +1,148 @@
+//! Git, safely: a repository is hostile input, and after the run so is the workspace's `.git`. git never runs on the host over either.
+//!
+//! In: where a repository is ([`Remote`]). Out: a checkout that no agent writes ([`base()`]), and later the agent's commits, as a bundle and on a
+//! branch of the remote ([`bundle()`], [`push()`]).
+//! Order: the remote is fetched into a bare mirror of the store (`mirror`), which a second task only brings up to date; a base is checked out
+//! of the mirror or a local repository once for each commit (`base`); the agent's head is read as text (`head`), its commits are taken by their
+//! id into a new object store and checked (`bundle`), and pushed from another one (`push`).
+//! Each of these runs in a courier: a sandbox of its own that sees only what it needs, with a network to the one host or none, and with hooks,
+//! filters, submodules, LFS and unusual protocols off (`courier`).
+
+mod base;
+mod bundle;
+mod courier;
+mod head;
+mod mirror;
+mod push;
+mod remote;
+
+pub(super) use base::{Base, base, local_path};
+pub(super) use bundle::{Work, bundle};
+pub(super) use head::{Head, head};
+pub(super) use push::push;
+pub use push::{Push, PushState};
+pub(super) use remote::Remote;
+pub use remote::absolute_repository;
+
+use super::redact::Redactor;
+use super::secrets::Source;
+use super::store::Store;
+use crate::error::{Error, Kind, Result};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// How a repository is reached, and who the agent is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GitOptions {
+    /// `user:password` or a token, for https.
+    pub credential: Option<Source>,
+    /// A private key, for ssh.
+    pub ssh_key: Option<Source>,
+    /// Which host has which key, for ssh; the caller's own `~/.ssh/known_hosts` if missing.
+    pub known_hosts: Option<PathBuf>,
+    /// How many commits of history are fetched; all if missing.
+    pub depth: Option<NonZeroU32>,
+    /// Settings of git in the sandbox, such as `user.name`.
+    pub settings: Vec<(String, String)>,
+    /// Where commits are pushed to.
+    pub push: Option<PushOptions>,
+}
+
+/// Where commits are pushed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushOptions {
+    /// The branch.
+    pub branch: String,
+    /// Whether that may be the remote's default branch.
+    pub default_branch: bool,
+}
+
+impl GitOptions {
+    /// Says the first thing that is wrong, before anything is made.
+    pub(super) fn check(&self, remote: Option<&Remote>) -> Result<()> {
+        if let Some(push) = &self.push {
+            if remote.is_none() {
+                return Err(Error::new(Kind::Usage, "there is nothing to push to: the workspace is no repository")
+                    .hint("give --repo, or leave the branch out"));
+            }
+            check_branch(&push.branch)?;
+        }
+        for (key, value) in &self.settings {
+            let letters = |byte: u8| byte.is_ascii_alphanumeric() || b".-_/".contains(&byte);
+            if !key.contains('.') || key.starts_with(['.', '-']) || !key.bytes().all(letters) || value.contains('\0') {
+                return Err(Error::new(Kind::Profile, format!("`{}` is no setting of git", key.escape_debug()))
+                    .hint("give it like `user.name`"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The settings as variables of a command's environment, where they count more than any file (git-config(1), `GIT_CONFIG_COUNT`).
+    pub(super) fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
+        let mut variables = Vec::new();
+        if !self.settings.is_empty() {
+            variables.push(("GIT_CONFIG_COUNT".into(), self.settings.len().to_string().into()));
+        }
+        for (index, (key, value)) in self.settings.iter().enumerate() {
+            variables.push((format!("GIT_CONFIG_KEY_{index}").into(), key.into()));
+            variables.push((format!("GIT_CONFIG_VALUE_{index}").into(), value.into()));
+        }
+        variables
+    }
+}
+
+/// Whether it can be the name of a branch.
+pub(super) fn is_branch(name: &str) -> bool {
+    check_branch(name).is_ok()
+}
+
+/// Whether git takes it as the name of a branch (git-check-ref-format(1)).
+fn check_branch(name: &str) -> Result<()> {
+    let wrong = name.is_empty()
+        || name.starts_with(['-', '/'])
+        || name.ends_with(['/', '.'])
+        || name.ends_with(".lock")
+        || name == "@"
+        || name == "HEAD"
+        || ["..", "//", "@{", "/.", ".lock/"].iter().any(|bad| name.contains(bad))
+        || name.starts_with('.')
+        || name.starts_with("refs/")
+        || name.chars().any(|letter| letter.is_control() || " ~^:?*[\\".contains(letter));
+    if !wrong {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, format!("`{}` is no name of a branch", name.escape_debug()))
+        .hint("give it like `agent/fix-login`, without `refs/heads/`"))
+}
+
+/// What every courier of a task shares.
+pub(super) struct Errand<'run> {
+    /// Where tasks, mirrors and bases are kept.
+    pub store: &'run Store,
+    /// The task's id.
+    pub id: &'run str,
+    /// Limits that may be missing.
+    pub may_degrade: &'run [String],
+    /// How the remote is reached.
+    pub options: &'run GitOptions,
+    /// What hides the credentials in what git says.
+    pub redactor: &'run Redactor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_branch_is_what_git_takes_for_one() {
+        for name in ["main", "agent/fix-1", "ä", "a.b", "a@b"] {
+            check_branch(name).unwrap();
+        }
+        for name in ["", "-x", "a b", "a..b", "a:b", "refs/heads/x", "x.lock", "HEAD", "a\nb", "+x", "x/", ".x", "a/.b"]
+            .iter()
+            .filter(|name| **name != "+x")
+        {
+            assert!(check_branch(name).is_err(), "{name}");
+        }
+    }
+}

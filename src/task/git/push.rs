@@ -1,0 +1,103 @@
+//! The agent's commits on a branch of the remote: from the bundle, by a courier that has the credential and that the agent never was in.
+
+use super::courier::{Courier, failed};
+use super::remote::Remote;
+use super::{Errand, PushOptions, base::local_path};
+use crate::error::{Error, Kind, Result, Step};
+use crate::sandbox::Outcome;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What became of a push, as the receipt has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Push {
+    /// The branch of the remote.
+    pub branch: String,
+    /// What became of it.
+    pub state: PushState,
+    /// The commits as a file, for `git fetch FILE`; missing where there are none.
+    pub bundle: Option<PathBuf>,
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PushState {
+    /// The branch is at the agent's commit now.
+    Pushed,
+    /// It was there already.
+    UpToDate,
+    /// The agent made no commit.
+    NothingNew,
+    /// The attempt did not succeed, so nothing was pushed.
+    NotTried,
+    /// It is not; the error says why.
+    Failed,
+}
+
+/// Exit codes of the script, each with what it found.
+const DEFAULT_BRANCH: u8 = 20;
+const MOVED: u8 = 21;
+const REFUSED: u8 = 22;
+
+/// Nothing is forced: if the branch moves at this very moment, the remote refuses.
+const PUSH: &str = r#"
+printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
+git "$@" init --quiet --bare --template= .
+printf '/base/.git/objects\n' > objects/info/alternates
+if [ -f /base/.git/shallow ]; then cp /base/.git/shallow shallow; fi
+git "$@" update-ref refs/heads/base "$BASE"
+git "$@" fetch --quiet --no-tags --no-auto-gc /bundle/commits.bundle '+refs/heads/*:refs/heads/new/*'
+[ "$(git rev-parse "refs/heads/new/$BRANCH")" = "$COMMIT" ]
+there=$(git "$@" ls-remote --symref -- "$URL" HEAD "refs/heads/$BRANCH")
+default=$(printf '%s\n' "$there" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
+now=$(printf '%s\n' "$there" | awk -v name="refs/heads/$BRANCH" '$2 == name { print $1 }')
+if [ "$default" = "refs/heads/$BRANCH" ] && [ "$DEFAULT" != yes ]; then exit 20; fi
+if [ "$now" = "$COMMIT" ]; then echo same; exit 0; fi
+if [ -n "$now" ]; then
+    git "$@" fetch --quiet --no-tags --no-auto-gc -- "$URL" "+refs/heads/$BRANCH:refs/heads/now" >&2
+    git merge-base --is-ancestor refs/heads/now "$COMMIT" || exit 21
+fi
+git "$@" push --quiet --no-verify --no-signed -- "$URL" "$COMMIT:refs/heads/$BRANCH" >&2 || exit 22
+"#;
+
+/// Pushes the bundle's commit. `Ok` says whether the branch was there already.
+pub(in crate::task) fn push(
+    errand: &Errand<'_>,
+    remote: &Remote,
+    wanted: &PushOptions,
+    base: (&Path, &str),
+    commit: &str,
+) -> Result<PushState> {
+    let step = || format!("push `{commit}` to `{}`", wanted.branch);
+    let mut courier = Courier::new(errand, PUSH)
+        .show(base.0, "/base")
+        .show(&errand.store.task(errand.id).join(super::bundle::DIRECTORY), "/bundle")
+        .with("BASE", base.1)
+        .with("COMMIT", commit)
+        .with("BRANCH", &wanted.branch)
+        .with("DEFAULT", if wanted.default_branch { "yes" } else { "no" });
+    courier = match remote {
+        Remote::Local(path) => courier.lend(&local_path(path)?, "/remote").with("URL", "/remote"),
+        Remote::Far(far) => courier.with("URL", &far.url).reach(far)?,
+    };
+    let answer = courier.ask(None).doing(step)?;
+    let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
+    match answer.outcome {
+        Outcome::Succeeded if answer.output.trim() == "same" => Ok(PushState::UpToDate),
+        Outcome::Succeeded => Ok(PushState::Pushed),
+        Outcome::Failed { exit_code: DEFAULT_BRANCH } => refuse(
+            "it is the remote's default branch",
+            "push to another one, or allow it by name: --push-default-branch",
+        ),
+        Outcome::Failed { exit_code: MOVED } => refuse(
+            "the branch has commits that the agent's are not based on",
+            "push to another branch, or fetch the bundle and merge: the receipt names it",
+        ),
+        Outcome::Failed { exit_code: REFUSED } => refuse(
+            &format!("the remote refused: {}", answer.words),
+            "see what the remote says; the commits are in the bundle that the receipt names",
+        ),
+        _ => Err(failed(&answer).doing(step())),
+    }
+}

@@ -1,0 +1,201 @@
+//! Where a repository is: a path of the host, or a host of the network. Read from what the user wrote, without asking anybody.
+
+use crate::error::{Error, Kind, Result};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+/// A repository's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::task) enum Remote {
+    /// A path of the host.
+    Local(PathBuf),
+    /// Somewhere else.
+    Far(Far),
+}
+
+/// A repository on another machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::task) struct Far {
+    /// The URL, as git takes it.
+    pub url: String,
+    /// How it is reached.
+    pub scheme: Scheme,
+    /// The host: a name or an address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// How a host is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::task) enum Scheme {
+    Https,
+    /// Only on the machine itself: what is sent can be read by everybody on the way.
+    Http,
+    Ssh,
+}
+
+impl Scheme {
+    /// As git's `protocol.<name>.allow` has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Scheme::Https => "https",
+            Scheme::Http => "http",
+            Scheme::Ssh => "ssh",
+        }
+    }
+}
+
+impl Remote {
+    /// From a path or a URL.
+    pub(in crate::task) fn parse(text: &str) -> Result<Remote> {
+        let step = || format!("use the repository `{}`", without_password(text).escape_debug());
+        let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
+        if text.chars().any(|letter| letter.is_control() || letter == ' ') && text.contains("://") {
+            return refuse("it has a space or a control character", "escape it as %20");
+        }
+        if let Some((before, _)) = text.split_once("::")
+            && !before.contains('/')
+        {
+            return refuse("helpers of other transports run programs", "give a path, file://, https:// or ssh://");
+        }
+        let (scheme, rest) = match text.split_once("://") {
+            Some(("file", path)) => return Ok(Remote::Local(path.into())),
+            Some(("https", rest)) => (Scheme::Https, rest),
+            Some(("http", rest)) => (Scheme::Http, rest),
+            Some(("ssh", rest)) => (Scheme::Ssh, rest),
+            Some((other, _)) => {
+                return refuse(
+                    &format!("`{}` is no way to a repository here", other.escape_debug()),
+                    "give a path, file://, https:// or ssh://",
+                );
+            }
+            None => return Ok(short(text).map_or_else(|| Remote::Local(text.into()), Remote::Far)),
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host_and_port) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if user.contains(':') || (scheme != Scheme::Ssh && !user.is_empty()) {
+            return refuse(
+                "a credential in a URL ends up in records and logs",
+                "take it out of the URL and give it with --git-credential env:VARIABLE",
+            );
+        }
+        let default = match scheme {
+            Scheme::Https => 443,
+            Scheme::Http => 80,
+            Scheme::Ssh => 22,
+        };
+        let Some((host, port)) = host_of(host_and_port, default) else {
+            return refuse("it has no host, or no port that can be", "give it like https://host/path");
+        };
+        if path.is_empty() || !is_plain(user) {
+            return refuse("it names no repository of that host", "give it like https://host/path");
+        }
+        if scheme == Scheme::Http && !is_this_machine(&host) {
+            return refuse("over plain http everybody on the way reads and changes it", "use https://");
+        }
+        Ok(Remote::Far(Far { url: text.to_owned(), scheme, host, port }))
+    }
+}
+
+/// The same repository, named so that it is found from any working directory.
+pub fn absolute_repository(text: &str) -> String {
+    let local = !text.contains("://") && short(text).is_none();
+    let absolute = if local { std::path::absolute(text).ok() } else { None };
+    absolute.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or_else(|| text.to_owned())
+}
+
+/// The same without what stands before an `@`, for words.
+fn without_password(text: &str) -> String {
+    match (text.split_once("://"), text.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// `user@host:path`, where no slash comes before the colon.
+fn short(text: &str) -> Option<Far> {
+    let (before, path) = text.split_once(':')?;
+    let (user, host) = before.rsplit_once('@').unwrap_or(("", before));
+    let far = !before.contains('/') && !path.is_empty() && !host.is_empty() && is_plain(user) && is_plain(host);
+    far.then(|| Far { url: text.to_owned(), scheme: Scheme::Ssh, host: host.to_ascii_lowercase(), port: 22 })
+}
+
+/// Nothing that a program could take for an option or a shell for more (CVE-2017-1000117).
+fn is_plain(word: &str) -> bool {
+    !word.starts_with('-') && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn host_of(text: &str, default: u16) -> Option<(String, u16)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, after) = rest.split_once(']')?;
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            (address, after.strip_prefix(':').map_or(Some(None), |port| Some(Some(port)))?)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = port.map_or(Some(default), |port| port.parse().ok().filter(|&port| port > 0))?;
+    let is_host = !host.is_empty() && (text.starts_with('[') || is_plain(host));
+    is_host.then(|| (host.to_ascii_lowercase(), port))
+}
+
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A readable and unique name for a source.
+pub(super) fn name_of(source: &str) -> String {
+    let mut hasher = DefaultHasher::new();
+    // As a path always was, so that checkouts of older versions are found.
+    Path::new(source).hash(&mut hasher);
+    let last = source.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let plain: String = last.chars().filter(|character| character.is_ascii_alphanumeric()).take(32).collect();
+    format!("{plain}-{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_is_a_path_or_a_host_that_can_be_named() {
+        let far = |text: &str| match Remote::parse(text).unwrap() {
+            Remote::Far(far) => (far.scheme.word(), far.host, far.port),
+            Remote::Local(path) => ("path", path.display().to_string(), 0),
+        };
+        let check = |text, scheme, host: &str, port| assert_eq!(far(text), (scheme, host.to_owned(), port), "{text}");
+        check("/srv/app", "path", "/srv/app", 0);
+        check("file:///srv/app", "path", "/srv/app", 0);
+        check("./a:b", "path", "./a:b", 0);
+        check("https://GitHub.com/a/b.git", "https", "github.com", 443);
+        check("https://host:8443/a", "https", "host", 8443);
+        check("http://127.0.0.1:8080/a", "http", "127.0.0.1", 8080);
+        check("ssh://git@host:2222/a", "ssh", "host", 2222);
+        check("git@github.com:a/b.git", "ssh", "github.com", 22);
+        check("https://[::1]:8443/a", "https", "::1", 8443);
+    }
+
+    #[test]
+    fn what_could_run_a_program_or_tell_a_credential_is_refused() {
+        for (text, words) in [
+            ("ext::sh -c touch% /tmp/x", "run programs"),
+            ("fd::3", "run programs"),
+            ("git://host/a", "`git`"),
+            ("ssh://-oProxyCommand=x/a", "no host"),
+            ("https://me:secret@host/a", "credential in a URL"),
+            ("https://token@host/a", "credential in a URL"),
+            ("http://example.com/a", "plain http"),
+            ("https://host:0/a", "no port"),
+            ("https://host", "no repository"),
+            ("https:///a", "no host"),
+        ] {
+            let error = Remote::parse(text).unwrap_err();
+            assert!(error.to_string().contains(words), "{text}: {error}");
+            assert!(!error.to_string().contains("secret") && !error.to_string().contains("token@"), "{error}");
+        }
+    }
+}
