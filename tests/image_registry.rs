@@ -296,7 +296,7 @@ fn a_mirror_is_asked_first_and_the_registry_if_it_has_nothing() {
 /// A pull that has its small bottom layer and waits for a large one, for as long as a slow line takes.
 fn slow_pull(scratch: &Scratch, server: &Server) -> (Child, Server) {
     let slow = faulty(server, &["slow"]);
-    let child = Command::new(env!("CARGO_BIN_EXE_brig"))
+    let mut child = Command::new(env!("CARGO_BIN_EXE_brig"))
         .args(["image", "--store", &scratch.path("store"), "pull", &slow.reference()])
         .stderr(Stdio::null())
         .stdout(Stdio::null())
@@ -309,6 +309,8 @@ fn slow_pull(scratch: &Scratch, server: &Server) -> (Child, Server) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    child.kill().unwrap();
+    child.wait().unwrap();
     panic!("no layer came");
 }
 
