@@ -23,7 +23,7 @@ use std::time::Duration;
 Examples:
   brig task run --dir . -- make test              your folder, never written
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
-  brig task run --repo https://host/app.git --git-credential env:TOKEN --push-branch agent/fix -- ./agent.sh
+  brig task run --repo ~/src/app --push-branch agent/fix -- ./agent.sh
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --image debian:12 --dir . -- make test
   brig task run --secret TOKEN=env:GH_TOKEN --dir . -- sh -c 'login < /run/secrets/TOKEN'
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
     dir: Option<PathBuf>,
-    /// Work on a clone of a git repository: a path, or a file://, https:// or ssh:// URL
+    /// Work on a clone of a git repository: a path or a file:// URL; this version refuses https:// and ssh://
     #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
     repo: Option<String>,
     /// The branch, tag or commit of --repo
