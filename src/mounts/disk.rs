@@ -65,6 +65,13 @@ pub(crate) fn begin_ahead(templates: &Path, size: Size) {
     }
 }
 
+/// Forgets what was begun: a process in the background is not the parent of whoever makes it.
+pub(crate) fn forget_ahead() {
+    if let Ok(mut ahead) = AHEAD.lock() {
+        *ahead = None;
+    }
+}
+
 /// Begins to make an empty disk of `size`. The template is made here if there is none yet.
 pub(crate) fn begin(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
     let wanted = |ahead: &mut Ahead| ahead.templates == templates && ahead.size == size;

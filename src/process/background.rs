@@ -57,6 +57,9 @@ pub(crate) fn in_background(work: impl FnOnce(&mut Starter) -> Result<()>) -> Re
 /// Nothing of the caller's is kept open: whoever reads from its pipe sees the end of it, and no file system is held.
 fn alone(starter: &Starter) -> Result<()> {
     let step = || "leave the terminal";
+    // What the caller has begun ahead is made by children of the caller's.
+    crate::mounts::disk::forget_ahead();
+    drop(crate::ns::ahead::take());
     setsid().failing(Kind::Internal, step)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let null = null.failing(Kind::Internal, step)?;
