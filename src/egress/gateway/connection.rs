@@ -251,7 +251,9 @@ impl Connection {
     fn exchange(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
         let (Back::Open, Some(server)) = (&self.back, &mut self.server) else {
             self.down.flush(&mut self.client)?; // the hello of a proxy
-            return Ok(if self.client_ended && self.held.is_empty() { Need::End(false) } else { Need::Nothing });
+            // One that has said all it wants to say and waits for the answer is no end.
+            let silent = self.client_ended && self.held.is_empty() && self.up.waiting() == 0;
+            return Ok(if silent { Need::End(false) } else { Need::Nothing });
         };
         if let Front::Requests { upgrade: true, .. } = self.front {
             self.up.flush(server)?;

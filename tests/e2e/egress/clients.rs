@@ -53,6 +53,17 @@ fn wget_and_python_reach_it() {
 }
 
 #[test]
+fn a_client_that_has_said_all_and_closes_its_side_still_gets_the_answer() {
+    if has("nc") {
+        let ask = "printf 'GET / HTTP/1.1\\r\\nHost: a.test:8080\\r\\nConnection: close\\r\\n\\r\\n' | nc -N -w 5 a.test 8080";
+        reaches(
+            &format!("set -e; for i in 1 2 3 4 5 6 7 8; do {ask} | grep -c 'served by a.test'; done | sort | uniq -c"),
+            "8 1",
+        );
+    }
+}
+
+#[test]
 fn nodes_fetch_reaches_it() {
     if has("node") {
         let script = "fetch('https://a.test:8443/').then(r => r.text()).then(t => process.stdout.write(t))";
