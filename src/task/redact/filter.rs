@@ -1,8 +1,7 @@
-//! Where in a text something may begin: one bit for each hash of three bytes, so that plain text costs about a cycle a byte however many
-//! secrets there are.
+//! Where in a text something may begin: one bit for each hash of three bytes, so that plain text costs the same however many secrets there are.
 //!
-//! Measured against the packed search of aho-corasick (bench/redact): that one is faster with few patterns, but it takes at most 64
-//! beginnings, and five secrets have more in their encodings; its automaton after that is half as fast as this.
+//! A packed search takes few patterns only, and five secrets have more beginnings than that in their encodings. How fast this is, bench/redact
+//! measures; it has not been compared with the automaton of aho-corasick yet.
 
 use super::Candidate;
 
