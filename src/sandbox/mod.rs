@@ -40,7 +40,7 @@ pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
-pub(crate) use run::{Site, explain, guarantee, possible, run};
+pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
 pub(crate) use streams::{Notice, Progress, Sink, Stream};
 pub(crate) use visitor::Errand;
 pub use visitor::FileEntry;

@@ -19,30 +19,50 @@ use crate::spec::Container;
 use crate::spec::process::EVENTS;
 use rustix::fs::Stat;
 use rustix::process::Signal;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Where a run has its own things on the host, and who hears of it.
-pub(crate) struct Site<'run> {
+/// Where a run has its own things on the host, and what is connected to it from the beginning.
+pub(crate) struct Site {
     /// Directories.
     pub place: Place,
-    /// Where output goes.
-    pub sink: &'run mut dyn Sink,
     /// Whether our standard input is passed on.
     pub forward_input: bool,
     /// Whether the command's input stays open for those who attach.
     pub open_input: bool,
     /// The pipe on which the command tells of its progress.
     pub progress: Option<Progress>,
+}
+
+/// Who hears of a run.
+pub(crate) struct Audience<'run> {
+    /// Where output goes.
+    pub sink: &'run mut dyn Sink,
     /// The socket by which it is steered.
     pub control: Option<&'run mut Control>,
     /// Called with the root of the scratch file system when every process is gone, before it is removed.
     pub collect: &'run mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 }
 
-/// Runs the options' command in a new sandbox and removes the sandbox again. An error means that nothing was started; what goes wrong
-/// later is in the report.
-pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
+/// A sandbox that is on its way: its init builds it, and meanwhile we have time for what else there is to do. Dropped, it ends and is removed.
+pub(crate) struct Begun<'run> {
+    options: &'run Options,
+    degraded: Vec<Degraded>,
+    started: Result<Started>,
+}
+
+struct Started {
+    running: Running,
+    streams: Streams,
+    signals: Signals,
+    progress: Option<OwnedFd>,
+    forward_input: bool,
+    disk_bytes: u64,
+    stop_signal: Signal,
+}
+
+/// Begins the options' command in a new sandbox. An error means that nothing was started; what goes wrong later is in the report.
+pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
     let (mut spec, checked) = plan(options)?;
@@ -61,29 +81,46 @@ pub(crate) fn run(options: &Options, site: Site<'_>) -> Result<Report> {
         let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
-    let mut running = match container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway()) {
-        Ok(running) => running,
-        Err(error) => return Ok(failed_to_start(error, degraded)),
-    };
-    let mut control = site.control;
-    let watch = Watch {
-        running: &mut running,
-        streams,
-        limits: &options.limits,
-        grace: options.grace,
-        stop_signal,
-        disk_bytes,
-        signals: &signals,
-        sink: site.sink,
-        forward_input: site.forward_input,
-        progress,
-        control: control.as_deref_mut(),
-    };
-    let seen = watch.run();
-    if let Some(control) = control {
-        control.end();
+    let started =
+        container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway()).map(|running| {
+            let forward_input = site.forward_input;
+            Started { running, streams, signals, progress, forward_input, disk_bytes, stop_signal }
+        });
+    Ok(Begun { options, degraded, started })
+}
+
+/// Both at once, where there is nothing else to do.
+pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
+    Ok(begin(options, site)?.watch(audience))
+}
+
+impl Begun<'_> {
+    /// Watches over the sandbox to its end, and removes it.
+    pub(crate) fn watch(self, audience: Audience<'_>) -> Report {
+        let mut started = match self.started {
+            Ok(started) => started,
+            Err(error) => return failed_to_start(error, self.degraded),
+        };
+        let mut control = audience.control;
+        let watch = Watch {
+            running: &mut started.running,
+            streams: started.streams,
+            limits: &self.options.limits,
+            grace: self.options.grace,
+            stop_signal: started.stop_signal,
+            disk_bytes: started.disk_bytes,
+            signals: &started.signals,
+            sink: audience.sink,
+            forward_input: started.forward_input,
+            progress: started.progress,
+            control: control.as_deref_mut(),
+        };
+        let seen = watch.run();
+        if let Some(control) = control {
+            control.end();
+        }
+        finish(self.options, started.running, seen, self.degraded, audience.collect)
     }
-    Ok(finish(options, running, seen, degraded, site.collect))
 }
 
 /// What asks the command to end.

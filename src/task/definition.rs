@@ -27,6 +27,13 @@ pub enum WorkspaceSource {
     },
 }
 
+impl WorkspaceSource {
+    /// Whether it is there already, so that nothing has to be fetched before the sandbox begins.
+    pub(super) fn is_at_hand(&self) -> bool {
+        !matches!(self, WorkspaceSource::Repository { .. })
+    }
+}
+
 /// One piece of work.
 #[derive(Clone, Debug)]
 pub struct Definition {

@@ -12,7 +12,9 @@ use super::record::{self, Record};
 use super::secrets::Held;
 use super::store::{Store, new_id};
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{self, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace};
+use crate::sandbox::{
+    self, Audience, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace,
+};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -52,26 +54,25 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
     let record = Record::new(&id, definition, image.as_ref(), &held);
-    record.write(&directory).doing(|| format!("begin the task `{id}`"))?;
-    let mut control = Control::open(&directory)?;
-    watcher.began(&id);
-    Writer::create(&directory, &id)?.put("state", json!({ "state": "preparing" }))?;
-    super::forward::start(store, &id, &definition.events)?;
-    held.listen(&directory);
     let mut attempt = Attempt {
         store,
         definition,
         image: image.as_ref(),
         id: &id,
+        record: &record,
         course: Course::default(),
         held: &mut held,
-        control: &mut control,
+        control: None,
         progress,
         writer: None,
         base: None,
     };
+    if !definition.workspace.is_at_hand() {
+        attempt.announce(watcher)?; // its preparation takes a while
+    }
     let report = attempt.carry_out(watcher);
-    let (writer, course) = (attempt.writer.take(), attempt.course);
+    attempt.announce(watcher)?;
+    let (writer, course, control) = (attempt.writer.take(), attempt.course, attempt.control);
     let receipt = Receipt::new(&record, report, course, &held);
     tell_end(writer, &directory, &receipt)?;
     drop(control);
@@ -156,8 +157,10 @@ struct Attempt<'run> {
     definition: &'run Definition,
     image: Option<&'run Opened>,
     id: &'run str,
+    record: &'run Record,
     course: Course,
-    control: &'run mut Control,
+    /// By which it is steered, from its announcement on.
+    control: Option<Control>,
     held: &'run mut Held,
     progress: Option<Progress>,
     /// The writer of events, when the sandbox has ended.
@@ -166,6 +169,22 @@ struct Attempt<'run> {
 }
 
 impl Attempt<'_> {
+    /// Makes the task known: its record, its socket, its first event. Once, and where nothing takes long before, not before the sandbox is on its
+    /// way: init needs longer than this. Whoever is killed before has left nothing but a lock and groups of this id, which are reaped.
+    fn announce(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
+        if self.control.is_some() {
+            return Ok(());
+        }
+        let directory = self.store.task(self.id);
+        self.record.write(&directory).doing(|| format!("begin the task `{}`", self.id))?;
+        self.control = Some(Control::open(&directory)?);
+        watcher.began(self.id);
+        Writer::create(&directory, self.id)?.put("state", json!({ "state": "preparing" }))?;
+        super::forward::start(self.store, self.id, &self.definition.events)?;
+        self.held.listen(&directory);
+        Ok(())
+    }
+
     fn carry_out(&mut self, watcher: &mut dyn Watcher) -> Report {
         let prepared = self.timed("prepare", Attempt::prepare);
         let workspace = match prepared {
@@ -247,7 +266,14 @@ impl Attempt<'_> {
 
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
-        let (forward_input, open_input) = (watcher.forward_input(), watcher.open_input());
+        let site = Site {
+            place: place(self.store, self.id),
+            forward_input: watcher.forward_input(),
+            open_input: watcher.open_input(),
+            progress: self.progress.take(),
+        };
+        let begun = sandbox::begin(options, site)?;
+        self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
         let mut log = Log::create(&directory, self.id, manner, watcher, self.held)?;
         let base = match &options.workspace {
@@ -262,18 +288,10 @@ impl Attempt<'_> {
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
             Ok(())
         };
-        let site = Site {
-            place: place(self.store, self.id),
-            sink: &mut log,
-            forward_input,
-            open_input,
-            progress: self.progress.take(),
-            control: Some(&mut *self.control),
-            collect: &mut collect,
-        };
-        let report = sandbox::run(options, site);
+        let audience = Audience { sink: &mut log, control: self.control.as_mut(), collect: &mut collect };
+        let report = begun.watch(audience);
         self.writer = Some(log.writer);
-        report
+        Ok(report)
     }
 
     fn timed<T>(&mut self, step: &str, work: impl FnOnce(&mut Self) -> T) -> T {

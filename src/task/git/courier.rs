@@ -3,7 +3,7 @@
 use super::Errand;
 use super::remote::{Far, Scheme};
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{self, Hidden, Options, Outcome, Report, Sink, Site, Stream};
+use crate::sandbox::{self, Audience, Hidden, Options, Outcome, Report, Sink, Site, Stream};
 use crate::task::pipeline::place;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -156,16 +156,9 @@ impl<'run> Courier<'run> {
         // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.
         place.stage = self.errand.store.live();
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
-        let site = Site {
-            place,
-            sink: &mut output,
-            forward_input: false,
-            open_input: false,
-            progress: None,
-            control: None,
-            collect: collect.unwrap_or(&mut nothing),
-        };
-        let report: Report = sandbox::run(&self.options, site)?;
+        let site = Site { place, forward_input: false, open_input: false, progress: None };
+        let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
+        let report: Report = sandbox::run(&self.options, site, audience)?;
         let redactor = self.errand.redactor;
         if let Some(error) = report.error {
             return Err(error);
