@@ -127,7 +127,7 @@ fn help(mut plan: Join, joined: ThreadNameSpaceType, parent: Channel) -> ! {
     match begin() {
         Ok(Side::Child) => {
             // What was changed for it is known to the parent before it goes on.
-            match parent.wait_for_go().and_then(|()| identity::become_user(&Identity::default())) {
+            match parent.wait_for_go().and_then(|()| identity::become_user(&plan.entering)) {
                 Ok(()) => run(plan, joined - ThreadNameSpaceType::USER, &parent),
                 Err(error) => {
                     parent.fail(&error);

@@ -122,7 +122,7 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
         WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
         WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
             Remote::Local(path) => git::local_path(&path).map(|_| Workspace::Empty),
-            Remote::Far(_) => Ok(Workspace::Empty),
+            Remote::Far(far) => git::network(&far).map(|()| Workspace::Empty),
         },
     }
 }

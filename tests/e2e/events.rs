@@ -100,7 +100,7 @@ fn events_arrive_at_a_file_a_socket_and_a_server_that_is_first_out_of_order() {
         }
     });
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://user:secret@{}/events?key=secret", server.local_addr().unwrap());
+    let url = format!("http://user:hunter2@{}/events?key=hunter2", server.local_addr().unwrap());
     let posted = Arc::new(Mutex::new(String::new()));
     let kept = Arc::clone(&posted);
     std::thread::spawn(move || {
@@ -133,7 +133,7 @@ fn events_arrive_at_a_file_a_socket_and_a_server_that_is_first_out_of_order() {
     for entry in std::fs::read_dir(lab.store().join("tasks").join(&id)).unwrap() {
         let path = entry.unwrap().path();
         let content = std::fs::read(&path).unwrap_or_default();
-        assert!(!String::from_utf8_lossy(&content).contains("secret"), "{}", path.display());
+        assert!(!String::from_utf8_lossy(&content).contains("hunter2"), "{}", path.display());
     }
 }
 

@@ -51,7 +51,11 @@ fn no_descriptor_of_the_host_is_inherited() {
     let directory = std::fs::File::open("/").unwrap();
     let output = command.stdin(directory).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(text.lines().collect::<Vec<_>>(), ["0", "1", "2", "3", "fifo"], "3 is ls's own: {output:?}");
+    assert_eq!(
+        text.lines().collect::<Vec<_>>(),
+        ["0", "1", "2", "3", "4", "fifo"],
+        "3 is ls's own, 4 $BRIG_EVENTS_FD: {output:?}"
+    );
 }
 
 #[test]
@@ -96,7 +100,11 @@ fn the_environment_is_empty_but_for_what_a_program_needs() {
     let run = lab.task().plain().env("SECRET_OF_THE_HOST", "hidden").run(["env"]);
     let mut names: Vec<_> = run.stdout.lines().map(|line| line.split('=').next().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["GIT_CONFIG_SYSTEM", "HOME", "LANG", "LOGNAME", "PATH", "TERM", "USER"], "{run:#?}");
+    assert_eq!(
+        names,
+        ["BRIG_EVENTS_FD", "GIT_CONFIG_SYSTEM", "HOME", "LANG", "LOGNAME", "PATH", "TERM", "USER"],
+        "{run:#?}"
+    );
 }
 
 #[test]
@@ -104,10 +112,13 @@ fn a_variable_is_passed_on_by_name_or_set_and_its_value_is_in_no_record() {
     let lab = Lab::new();
     let task = lab.task().plain().env("MINE", "from outside");
     let run = task.args(["-e", "MINE", "-e", "OTHER=a=b c", "-e", "HOME=/tmp", "-e", "EMPTY="]).run(["env"]);
-    for line in ["MINE=from outside", "OTHER=a=b c", "HOME=/tmp", "EMPTY="] {
+    // What the caller has and passes on is a secret: given, and hidden in the output.
+    for line in ["MINE=[redacted:MINE]", "OTHER=a=b c", "HOME=/tmp", "EMPTY="] {
         assert!(run.stdout.lines().any(|each| each == line), "{line}: {run:#?}");
     }
     assert_eq!(run.stdout.matches("HOME=").count(), 1, "{run:#?}");
+    let task = lab.task().plain().env("MINE", "from outside");
+    task.args(["-e", "MINE"]).sh("test \"$MINE\" = 'from outside'").succeeded();
     let record = std::fs::read_to_string(lab.store().join("tasks").join(&lab.ids()[0]).join("record.json")).unwrap();
     assert!(record.contains("MINE") && !record.contains("from outside"), "{record}");
     lab.task().plain().args(["-e", "NOT_SET_ANYWHERE"]).sh("true").refused(125, &["`NOT_SET_ANYWHERE`", "not set"]);

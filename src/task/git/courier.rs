@@ -202,7 +202,7 @@ impl Sink for Captured {
 }
 
 /// A way to this host alone.
-fn network(far: &Far) -> Result<()> {
+pub(in crate::task) fn network(far: &Far) -> Result<()> {
     Err(Error::new(Kind::Network, "it needs a network, which this version does not give to couriers of git")
         .doing(format!("reach the repository `{}`", far.url))
         .hint("clone it first and give its path"))

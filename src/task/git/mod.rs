@@ -18,6 +18,7 @@ mod remote;
 
 pub(super) use base::{Base, base, local_path};
 pub(super) use bundle::{Work, bundle};
+pub(super) use courier::network;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
 pub use push::{Push, PushState};

@@ -83,7 +83,7 @@ fn rules_come_and_go_while_it_runs() {
     lab.brig(["task", "deny", &id, "a.test:8080"]).succeeded();
     let run = task.finish();
     run.ended_as("succeeded", 0);
-    assert!(run.stderr.ends_with("gone\n"), "{run:#?}");
+    assert!(run.stderr.contains("gone\n"), "{run:#?}"); // curl's own last words may come after it
     assert!(rows(&run, "a.test").iter().any(|row| row["allowed"] == true), "{run:#?}");
     assert!(!lab.brig(["task", "allow", &id, "a.test:8080"]).stderr.is_empty());
 }

@@ -165,7 +165,7 @@ fn the_environment_and_the_home_are_empty() {
         .env("AWS_SECRET_ACCESS_KEY", "hunter2")
         .env("SSH_AUTH_SOCK", "/tmp/agent")
         .sh("env | cut -d= -f1 | sort | tr '\\n' ' '; ls -A ~ | wc -l");
-    let expected = "GIT_CONFIG_SYSTEM HOME LANG LOGNAME PATH PWD TERM USER 0";
+    let expected = "BRIG_EVENTS_FD GIT_CONFIG_SYSTEM HOME LANG LOGNAME PATH PWD TERM USER 0";
     assert_eq!(run.stderr.lines().next(), Some(expected), "{run:#?}");
 }
 
