@@ -27,3 +27,4 @@ pub mod task;
 
 #[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
 pub use sys::heap::StartHeap;
+pub use task::{Options, Output, Sandbox, Task};

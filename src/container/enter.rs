@@ -21,6 +21,8 @@ use std::path::PathBuf;
 pub(crate) struct Entry {
     /// The sandbox's user.
     pub user: (u32, u32),
+    /// Its groups beside that.
+    pub groups: Vec<u32>,
     /// Whether only that one id is mapped, as for an ordinary user of the host.
     pub is_single: bool,
     /// Its limits of setrlimit(2).
@@ -82,7 +84,7 @@ impl Running {
             entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
             oom_score: OomScore::Unprotected,
             command: process::Command {
-                identity: Identity::powerless(uid, gid),
+                identity: Identity { groups: entry.groups.clone(), ..Identity::powerless(uid, gid) },
                 attributes: attributes::Attributes::default(),
                 managed: None,
                 rlimits: entry.rlimits.clone(),

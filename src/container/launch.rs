@@ -45,7 +45,7 @@ pub(crate) fn launch(
                 synchronous: scratch.rates.any()
                     && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
             };
-            let (disk, maker) = disk::begin(&place.templates, size)?;
+            let (disk, maker) = disk::begin(&place.templates, size, &place.disk)?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),
@@ -59,6 +59,7 @@ pub(crate) fn launch(
     };
     let entry = Entry {
         user: (spec.command.uid, spec.command.gid),
+        groups: spec.command.groups.clone(),
         is_single: users.range.is_none(),
         rlimits: spec.command.rlimits.clone(),
         landlock: spec.landlock.clone(),
@@ -118,7 +119,7 @@ pub(crate) fn launch(
             directory: spec.command.directory,
             vectors,
             handed,
-            errand: None,
+            errand: spec.command.holds.then_some(process::hold as process::Errand),
         },
         stdio,
     };

@@ -38,7 +38,7 @@ pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
-pub(crate) use place::Place;
+pub(crate) use place::{DiskFile, Place};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
 
@@ -60,6 +60,11 @@ pub(crate) fn begin_ahead() {
 pub(crate) fn begin_disk(templates: &std::path::Path, bytes: u64, inodes: u64) {
     let size = crate::mounts::disk::Size { bytes, inodes, synchronous: false };
     crate::mounts::disk::begin_ahead(templates, size);
+}
+
+/// Gives the program's own pages back while it only waits for a sandbox. What cannot be given back stays.
+pub(crate) fn rest() {
+    let _ = crate::sys::code::let_go();
 }
 
 pub use crate::spec::resources::Resources;

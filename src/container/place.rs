@@ -1,5 +1,6 @@
 //! The directories that a container uses on the host.
 
+pub(crate) use crate::mounts::disk::DiskFile;
 use std::path::PathBuf;
 
 /// Where a container's own things are; all of it is ours, none of it is shown inside.
@@ -13,4 +14,6 @@ pub(crate) struct Place {
     pub templates: PathBuf,
     /// A directory for the whole machine with the locks of id ranges.
     pub id_ranges: PathBuf,
+    /// The file of the disk, where everything writable is on one.
+    pub disk: DiskFile,
 }

@@ -32,10 +32,31 @@ pub(crate) struct Size {
     pub inodes: u64,
 }
 
+/// The file that a disk is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum DiskFile {
+    /// One without a name: it is gone with its last user, whatever happens.
+    #[default]
+    Unnamed,
+    /// A new one that can outlive its sandbox.
+    New(PathBuf),
+    /// One of an earlier sandbox, of which only the workspace stays.
+    Kept(PathBuf),
+    /// The same, copied first.
+    Copy {
+        /// The one that stays as it is.
+        of: PathBuf,
+        /// The new one.
+        to: PathBuf,
+    },
+}
+
 /// A disk that a helper process is making, so that the loop device and the mount (1 to 2 ms) cost no time of their own.
 #[derive(Debug)]
 pub(crate) struct Pending {
     channel: Channel,
+    /// Whether it is one of an earlier sandbox.
+    is_kept: bool,
 }
 
 /// The helper, to be reaped.
@@ -59,7 +80,7 @@ static AHEAD: Mutex<Option<Ahead>> = Mutex::new(None);
 pub(crate) fn begin_ahead(templates: &Path, size: Size) {
     let Ok(mut ahead) = AHEAD.lock() else { return };
     if ahead.is_none()
-        && let Ok(disk) = make(templates, size)
+        && let Ok(disk) = make(templates, size, &DiskFile::Unnamed)
     {
         *ahead = Some(Ahead { templates: templates.to_path_buf(), size, disk });
     }
@@ -72,26 +93,32 @@ pub(crate) fn forget_ahead() {
     }
 }
 
-/// Begins to make an empty disk of `size`. The template is made here if there is none yet.
-pub(crate) fn begin(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
+/// Begins to make a disk of `size`: an empty one, unless an earlier one is named. The template is made here if there is none yet.
+pub(crate) fn begin(templates: &Path, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
+    if *file != DiskFile::Unnamed {
+        return make(templates, size, file);
+    }
     let wanted = |ahead: &mut Ahead| ahead.templates == templates && ahead.size == size;
     match AHEAD.lock().ok().and_then(|mut ahead| ahead.take_if(wanted)) {
         Some(ahead) => Ok(ahead.disk),
-        None => make(templates, size),
+        None => make(templates, size, file),
     }
 }
 
-fn make(templates: &Path, size: Size) -> Result<(Pending, Maker)> {
+fn make(templates: &Path, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
     let step = || "start making the disk";
     let template = Template::of(templates, size)?;
     let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
     match clone_process(0, None).failing(Kind::Disk, step)? {
-        Side::Parent(_, pidfd) => Ok((Pending { channel: ours }, Maker { process: pidfd, template })),
+        Side::Parent(_, pidfd) => {
+            let is_kept = matches!(file, DiskFile::Kept(_) | DiskFile::Copy { .. });
+            Ok((Pending { channel: ours, is_kept }, Maker { process: pidfd, template }))
+        }
         Side::Child => {
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size));
+            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size, file));
             let sent = match &made {
                 Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
@@ -108,6 +135,9 @@ impl Pending {
         let packet = self.channel.receive().failing(Kind::Disk, || "wait for the disk")?;
         match packet {
             Some(Packet { descriptor: Some(mounted), .. }) => {
+                if self.is_kept {
+                    super::kept::renew(mounted.as_fd(), user)?;
+                }
                 let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
                 for (name, _) in super::format::DIRECTORIES {
                     rustix::fs::chownat(&mounted, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
@@ -153,8 +183,11 @@ pub(crate) fn let_go(held: Vec<OwnedFd>, template: Option<&Template>) -> Result<
 }
 
 /// Attaches an empty image to a loop device and mounts it.
-fn mount_image(template: &Template, size: Size) -> Result<OwnedFd> {
-    let image = template.image()?;
+fn mount_image(template: &Template, size: Size, file: &DiskFile) -> Result<OwnedFd> {
+    let image = match file {
+        DiskFile::Unnamed => template.image()?,
+        other => super::kept::image(template, other)?,
+    };
     let device = attach_loop(&image).map_err(|error| {
         error.hint(
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",

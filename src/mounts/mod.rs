@@ -13,6 +13,7 @@ pub(crate) mod device;
 pub(crate) mod disk;
 mod file_system;
 mod format;
+mod kept;
 mod layers;
 pub(crate) mod options;
 mod pivot;

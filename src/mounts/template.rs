@@ -29,6 +29,11 @@ pub(super) struct Image {
 }
 
 impl Image {
+    /// One that stays when its user is gone.
+    pub(super) fn lasting(file: OwnedFd) -> Image {
+        Image { file, name: None }
+    }
+
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -99,29 +104,37 @@ impl Template {
         (0..SPARES).map(|number| self.0.with_extension(format!("spare-{number}")))
     }
 
-    /// Copies only what is allocated, a few hundred kilobytes of an image of gigabytes.
     fn copy(&self) -> Result<OwnedFd> {
-        let step = || format!("copy the disk template `{}`", self.0.display());
-        let from = open(&self.0, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
-        let to = unnamed_file(self.0.parent().unwrap_or(Path::new(".")))?;
-        let length = fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
-        ftruncate(&to, length).failing(Kind::Disk, step)?;
-        let mut position = 0;
-        while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
-            let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
-            let (mut read, mut write) = (start, start);
-            while read < end {
-                let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
-                let copied = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted)
-                    .failing(Kind::Disk, step)?;
-                if copied == 0 {
-                    break;
-                }
-            }
-            position = end;
-        }
-        Ok(to)
+        copy_allocated(&self.0, unnamed_file(self.0.parent().unwrap_or(Path::new(".")))?)
     }
+
+    /// The same into a file that there is.
+    pub(super) fn copy_to(&self, file: OwnedFd) -> Result<OwnedFd> {
+        copy_allocated(&self.0, file)
+    }
+}
+
+/// Copies only what is allocated, a few hundred kilobytes of an empty image of gigabytes.
+pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
+    let step = || format!("copy the disk image `{}`", image.display());
+    let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
+    let length = fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
+    ftruncate(&to, length).failing(Kind::Disk, step)?;
+    let mut position = 0;
+    while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
+        let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
+        let (mut read, mut write) = (start, start);
+        while read < end {
+            let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
+            let copied = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted)
+                .failing(Kind::Disk, step)?;
+            if copied == 0 {
+                break;
+            }
+        }
+        position = end;
+    }
+    Ok(to)
 }
 
 /// A file that is gone when its last user is: no crash can leave it behind. open(2), O_TMPFILE; by hand where the file system has none.

@@ -32,5 +32,6 @@ pub(crate) use own::protect_own_executable;
 pub(crate) use parent::{Spawned, spawn, spawn_with};
 pub(crate) use plan::{
     BuildHooks, Command, Errand, First, Gate, Inside, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
+    hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;

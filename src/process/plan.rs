@@ -120,6 +120,13 @@ pub(crate) struct Command {
 /// Work of our own in the sandbox, as its user and under all that holds for its commands; its result is the exit status.
 pub(crate) type Errand = fn() -> i32;
 
+/// Stays until a signal ends it.
+pub(crate) fn hold() -> i32 {
+    loop {
+        std::thread::park();
+    }
+}
+
 /// What a command has that somebody else manages (Docker, containerd, Podman).
 pub(crate) struct Managed {
     /// How many descriptors from 3 on are handed through.

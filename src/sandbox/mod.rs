@@ -27,20 +27,21 @@ pub fn begin_ahead() {
     crate::container::begin_ahead();
 }
 
-pub(crate) use crate::container::{Place, groups, remove_groups};
+pub(crate) use crate::container::{DiskFile, Place, groups, remove_groups};
 pub use crate::egress::{Ledger, Policy, Row, Rule};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};
-pub(crate) use control::{Client, Control, Exec, Reply};
+pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
 pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
 pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};
 pub use outcome::{LimitHit, Outcome};
-pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk};
+pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, on_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
 pub(crate) use streams::{Notice, Progress, Sink, Stream};
+pub(crate) use supervise::Signals;
 pub(crate) use visitor::Errand;
 pub use visitor::FileEntry;

@@ -48,6 +48,8 @@ pub struct Options {
     pub grace: Duration,
     /// Whether the command gets a terminal of its own.
     pub terminal: bool,
+    /// Whether there is no command: the sandbox stays for those who enter it, until it is ended.
+    pub holds: bool,
     /// Exit codes that mean that a person is needed.
     pub needs_input_codes: Vec<u8>,
 }
@@ -69,6 +71,7 @@ impl Options {
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),
             terminal: false,
+            holds: false,
             needs_input_codes: vec![3],
         }
     }

@@ -269,6 +269,7 @@ fn command(options: &Options) -> Command {
         rlimits.push((Rlimit::Processes, options.limits.pids));
     }
     Command {
+        holds: options.holds,
         arguments: options.command.clone(),
         environment,
         directory: image.map_or_else(|| WORKSPACE.into(), |image| image.start(options.workspace != Workspace::Empty)),

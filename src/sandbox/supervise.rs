@@ -5,14 +5,14 @@ use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, Usage, seconds};
 use super::streams::{Notice, Sink, Slot, Streams};
-use crate::container::Running;
+use crate::container::{self, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{tcgetwinsize, tcsetwinsize};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
@@ -43,11 +43,11 @@ pub(super) struct Seen {
 }
 
 /// Signals that a person or a service manager sends to end us, and the terminal's change of size.
-pub(super) struct Signals(SignalFd);
+pub(crate) struct Signals(SignalFd);
 
 impl Signals {
     /// Takes them as messages from now on. Before the clone, so that none is lost; the command gets its own mask back.
-    pub(super) fn take() -> Result<Signals> {
+    pub(crate) fn take() -> Result<Signals> {
         let step = || "take signals as messages";
         let wanted: SigSet =
             [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH].into_iter().collect();
@@ -55,6 +55,23 @@ impl Signals {
         SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map(Signals)
             .failing(Kind::Internal, step)
+    }
+}
+
+impl Signals {
+    /// Whether one came that wants the end.
+    pub(super) fn wants_end(&self) -> bool {
+        let mut found = false;
+        while let Ok(Some(signal)) = self.0.read_signal() {
+            found |= signal.ssi_signo != Signal::SIGWINCH as u32;
+        }
+        found
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -389,6 +406,7 @@ impl Watch<'_> {
         }
         if now >= state.next_usage {
             state.next_usage = now + USAGE;
+            container::rest();
             let sample = self.measure(state)?;
             self.sink.notice(Notice::Usage(sample))?;
         }

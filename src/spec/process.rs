@@ -21,6 +21,8 @@ pub(crate) struct Command {
     pub gid: u32,
     /// Supplementary groups; only where more than one id is mapped.
     pub groups: Vec<u32>,
+    /// Whether nothing is executed: the process stays as it is until a signal ends it.
+    pub holds: bool,
     /// Limits of setrlimit(2), soft and hard alike.
     pub rlimits: Vec<(Rlimit, u64)>,
 }

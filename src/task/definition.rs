@@ -3,6 +3,7 @@
 use super::forward::Receiver;
 use super::git::GitOptions;
 use super::image::ImageWish;
+use super::keep::{Continued, Keep};
 use super::secrets::Secret;
 use crate::sandbox::{Limits, Network};
 use serde::{Deserialize, Serialize};
@@ -67,9 +68,24 @@ pub struct Definition {
     pub stream_json: bool,
     /// Where its events go, besides its record.
     pub events: Vec<Receiver>,
+    /// Whether its workspace outlives it.
+    pub keep: Keep,
+    /// The task whose workspace it goes on from.
+    pub continued: Option<Continued>,
+    /// Whether it has no command, and stays for those who enter until it is ended.
+    pub holds: bool,
+    /// How many tasks of the store may run at once for this one to begin.
+    pub max_parallel: Option<u32>,
+    /// How long it may wait for its turn.
+    pub queue_wait: Option<Duration>,
 }
 
 impl Definition {
+    /// Whether something may take long, or is moved in the store, before its sandbox begins: then it must be known before.
+    pub(super) fn waits_before_its_sandbox(&self) -> bool {
+        !self.workspace.is_at_hand() || self.keep != Keep::No || self.continued.is_some() || self.max_parallel.is_some()
+    }
+
     /// A task with the default limits in an empty workspace.
     pub fn new(command: Vec<OsString>) -> Definition {
         Definition {
@@ -88,6 +104,11 @@ impl Definition {
             needs_input_codes: vec![3],
             stream_json: false,
             events: Vec::new(),
+            keep: Keep::No,
+            continued: None,
+            holds: false,
+            max_parallel: None,
+            queue_wait: None,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The `[network]` table of a profile.
+//! The `[network]` table of a profile, and a network as it is written down.
 
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Network, NetworkMode, Rule};
-use serde::Deserialize;
+use crate::sandbox::{Network, NetworkMode, Policy, Publish, Rule};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use toml::Spanned;
 
 /// What it may say.
@@ -47,6 +48,50 @@ fn read(rule: &Spanned<String>, text: &str) -> Result<Rule> {
     Rule::parse(rule.get_ref()).map_err(|error| error.doing(format!("line {line}")))
 }
 
+/// A network in a file of the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Written {
+    mode: String,
+    allow: Vec<String>,
+    deny: Vec<String>,
+    resolver: Option<SocketAddr>,
+    learn: bool,
+    publish: Vec<(SocketAddr, u16)>,
+    rate: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Written {
+    /// Writes it down.
+    pub(super) fn of(network: &Network) -> Written {
+        let words = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
+        let policy = &network.policy;
+        Written {
+            mode: network.mode.word().to_owned(),
+            allow: words(&policy.allowed),
+            deny: words(&policy.denied),
+            resolver: policy.resolver,
+            learn: policy.learn,
+            publish: network.publish.iter().map(|each| (each.outside, each.inside)).collect(),
+            rate: network.rate,
+            bytes: network.total,
+        }
+    }
+
+    /// Reads it again.
+    pub(super) fn network(&self) -> Result<Network> {
+        let rules = |words: &[String]| words.iter().map(|word| Rule::parse(word)).collect::<Result<Vec<_>>>();
+        let policy = Policy {
+            allowed: rules(&self.allow)?,
+            denied: rules(&self.deny)?,
+            resolver: self.resolver,
+            learn: self.learn,
+        };
+        let publish = self.publish.iter().map(|&(outside, inside)| Publish { outside, inside }).collect();
+        Ok(Network { mode: self.mode.parse()?, policy, rate: self.rate, total: self.bytes, publish })
+    }
+}
+
 /// A resolver's address, with or without its port.
 pub fn resolver(text: &str) -> Result<std::net::SocketAddr> {
     const DNS: u16 = 53;
@@ -62,4 +107,25 @@ pub fn size(text: &str) -> Result<u64> {
     parse_size::Config::new().with_binary().parse_size(text).map_err(|cause| {
         Error::new(Kind::Network, format!("`{}` is no size: {cause}", text.escape_debug())).hint("write it like `10M`")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_is_written_down_is_the_same_when_it_is_read() {
+        let policy = Policy {
+            allowed: vec![Rule::parse("*.debian.org:80,443").unwrap(), Rule::parse("10.0.0.0/8:5432").unwrap()],
+            denied: vec![Rule::parse("ftp.debian.org").unwrap()],
+            resolver: Some(resolver("9.9.9.9").unwrap()),
+            learn: true,
+        };
+        let publish = vec!["127.0.0.1:8080:80".parse().unwrap()];
+        let network = Network { mode: NetworkMode::Egress, policy, rate: Some(4096), total: Some(1 << 20), publish };
+        let text = serde_json::to_string(&Written::of(&network)).unwrap();
+        let read: Written = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{:?}", read.network().unwrap()), format!("{network:?}"));
+        assert!(Written { mode: "bridge".into(), ..read }.network().is_err());
+    }
 }

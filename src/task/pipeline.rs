@@ -6,14 +6,18 @@ use super::export;
 use super::git::{self, Base, Errand, Push, PushState, Remote};
 use super::handback;
 use super::image::{self, Opened};
+use super::keep::{self, Continued, Keep};
 use super::log::{Log, Manner};
+use super::queue::{self, Turn, Waited};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
 use super::secrets::Held;
 use super::store::{Store, new_id};
 use crate::error::{Error, Kind, Result, Step};
+use crate::files;
 use crate::sandbox::{
-    self, Audience, Cleanup, Control, Guarantee, Options, Outcome, Progress, Report, Site, Usage, Workspace,
+    self, Audience, Cleanup, Control, DiskFile, Guarantee, Options, Outcome, Place, Progress, Report, Signals, Site,
+    Usage, Workspace,
 };
 use serde_json::json;
 use std::os::fd::BorrowedFd;
@@ -41,6 +45,7 @@ pub trait Watcher {
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
     // First of all, so that the number of its descriptor is one that a shell can write to.
     let progress = Some(Progress::open()?);
+    keep::check(definition)?;
     let image = image::open(store, definition)?;
     options(definition, image.as_ref(), checked_workspace(definition)?).check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
@@ -48,8 +53,16 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     definition.git.check(remote(definition)?.as_ref())?;
     let mut held = Held::read(&definition.secrets)?;
-    sandbox::begin_disk(&definition.limits, &store.templates());
+    let begin_disk = || {
+        if definition.keep == Keep::No {
+            sandbox::begin_disk(&definition.limits, &store.templates());
+        }
+    };
+    if definition.max_parallel.is_none() {
+        begin_disk();
+    }
     super::reconcile::reap(store)?;
+    store.has_room(super::prune::least_free()?)?;
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
@@ -67,16 +80,24 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         writer: None,
         base: None,
     };
-    if !definition.workspace.is_at_hand() {
-        attempt.announce(watcher)?; // its preparation takes a while
+    if definition.waits_before_its_sandbox() {
+        attempt.announce(watcher)?;
     }
-    let report = attempt.carry_out(watcher);
+    let report = match attempt.wait_for_turn()? {
+        Ok(_turn) => {
+            begin_disk(); // whoever waits for a turn takes up no disk
+            attempt.carry_out(watcher)
+        }
+        Err(report) => *report,
+    };
     attempt.announce(watcher)?;
+    attempt.keep_or_discard(&report)?;
     let (writer, course, control) = (attempt.writer.take(), attempt.course, attempt.control);
     let receipt = Receipt::new(&record, report, course, &held);
     tell_end(writer, &directory, &receipt)?;
     drop(control);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
+    store.remember(&receipt);
     drop(alive);
     Ok(receipt)
 }
@@ -147,6 +168,7 @@ fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace
         may_degrade: definition.may_degrade.clone(),
         grace: definition.grace,
         terminal: definition.terminal,
+        holds: definition.holds,
         needs_input_codes: definition.needs_input_codes.clone(),
         ..Options::new(command.clone())
     }
@@ -249,8 +271,81 @@ impl Attempt<'_> {
         }
     }
 
+    /// Waits until so few others run that it may begin; the report is of one that was ended before.
+    fn wait_for_turn(&mut self) -> Result<Result<Option<Turn>, Box<Report>>> {
+        let Some(most) = self.definition.max_parallel else { return Ok(Ok(None)) };
+        let signals = Signals::take()?;
+        let wish = queue::Wish {
+            id: self.id,
+            most,
+            patience: self.definition.queue_wait,
+            memory: self.definition.limits.memory,
+        };
+        let waited = self.timed("queue", |attempt| match attempt.control.as_mut() {
+            Some(control) => queue::wait(attempt.store, &wish, control, &signals),
+            None => Err(Error::new(Kind::Internal, "it waits before it is known")),
+        });
+        Ok(match waited {
+            Ok(Waited::Turn(turn)) => Ok(Some(turn)),
+            Ok(Waited::Cancelled) => {
+                let error = Error::new(Kind::State, "it was ended while it waited for its turn");
+                Err(Box::new(stopped(Outcome::Cancelled, error)))
+            }
+            Err(error) => Err(Box::new(stopped(Outcome::PrepareFailed, error))),
+        })
+    }
+
+    /// The disk of a workspace that may outlive us.
+    fn disk(&self) -> DiskFile {
+        let own = self.store.task(self.id).join(keep::IMAGE);
+        match (&self.definition.continued, self.definition.keep) {
+            (Some(Continued { from, is_fork: true }), _) => {
+                DiskFile::Copy { of: self.store.task(from).join(keep::IMAGE), to: own }
+            }
+            (Some(_), _) => DiskFile::Kept(own),
+            (None, Keep::No) => DiskFile::Unnamed,
+            (None, _) => DiskFile::New(own),
+        }
+    }
+
+    /// Gives the disk up, unless its outcome keeps it.
+    fn keep_or_discard(&self, report: &Report) -> Result<()> {
+        if self.definition.keep == Keep::No || self.definition.keep.holds(&report.outcome) {
+            return Ok(());
+        }
+        keep::discard(self.store, self.id).map(|_| ())
+    }
+
     /// The workspace's own tree, which is never written.
     fn prepare(&mut self) -> Result<Workspace> {
+        let workspace = match &self.definition.continued {
+            Some(continued) => self.go_on(continued)?,
+            None => self.begin()?,
+        };
+        if self.definition.keep != Keep::No {
+            let base = match &workspace {
+                Workspace::Directory(path) => Some(path.clone()),
+                Workspace::Empty => None,
+            };
+            keep::note(self.store, self.id, base, self.course.commit_in.clone(), self.definition)?;
+        }
+        Ok(workspace)
+    }
+
+    /// Takes over what another task has left: its disk as well, unless that is copied.
+    fn go_on(&mut self, continued: &Continued) -> Result<Workspace> {
+        let note = keep::read_note(self.store, &continued.from)?;
+        self.course.commit_in = note.commit.clone();
+        let workspace = keep::workspace(&note, &self.definition.workspace)?;
+        if !continued.is_fork {
+            let (of, to) = (self.store.task(&continued.from), self.store.task(self.id));
+            std::fs::rename(of.join(keep::IMAGE), to.join(keep::IMAGE))
+                .map_err(|cause| files::failed(cause, format!("take over the workspace of `{}`", continued.from)))?;
+        }
+        Ok(workspace)
+    }
+
+    fn begin(&mut self) -> Result<Workspace> {
         match &self.definition.workspace {
             WorkspaceSource::Empty => Ok(Workspace::Empty),
             WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
@@ -267,7 +362,7 @@ impl Attempt<'_> {
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
         let site = Site {
-            place: place(self.store, self.id),
+            place: Place { disk: self.disk(), ..place(self.store, self.id) },
             forward_input: watcher.forward_input(),
             open_input: watcher.open_input(),
             progress: self.progress.take(),
@@ -303,12 +398,13 @@ impl Attempt<'_> {
 }
 
 /// Where a sandbox of this task has its things. The stage is mounted over the task's own directory, in the sandbox's namespace only.
-pub(super) fn place(store: &Store, id: &str) -> crate::sandbox::Place {
-    crate::sandbox::Place {
+pub(super) fn place(store: &Store, id: &str) -> Place {
+    Place {
         id: id.to_owned(),
         stage: store.task(id),
         templates: store.templates(),
         id_ranges: store.id_ranges(),
+        disk: DiskFile::Unnamed,
     }
 }
 

@@ -10,11 +10,14 @@ use crate::error::{Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
 use crate::sandbox::Limits;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The version of the record's form. Older ones are read, newer ones refused.
+/// The version of the receipt's form.
 pub(super) const SCHEMA: u32 = 1;
+/// The version of the record's form. Older ones are migrated when they are read (`migrate`), newer ones refused.
+const RECORD: u32 = 2;
 /// No record or receipt of ours is longer.
 const LONGEST: u64 = 64 << 20;
 
@@ -45,6 +48,14 @@ pub struct Record {
     pub limits: Limits,
     /// The supervisor's process id.
     pub supervisor: u32,
+    /// Protections and limits that may be missing, by name.
+    pub may_degrade: Vec<String>,
+    /// Exit codes that mean that a person is needed.
+    pub needs_input_codes: Vec<u8>,
+    /// Whether lines of its output that are JSON objects are events of its progress.
+    pub stream_json: bool,
+    /// The task whose workspace it goes on from.
+    pub continued_from: Option<String>,
 }
 
 impl Record {
@@ -52,7 +63,7 @@ impl Record {
         // A value that the caller wrote into the command all the same is hidden at least here.
         let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());
         Record {
-            schema: SCHEMA,
+            schema: RECORD,
             id: id.to_owned(),
             created: now(),
             command: image.map_or(&definition.command, |image| &image.command).iter().map(text).collect(),
@@ -63,6 +74,10 @@ impl Record {
             image: image.map(|image| image.used.clone()),
             limits: definition.limits.clone(),
             supervisor: std::process::id(),
+            may_degrade: definition.may_degrade.clone(),
+            needs_input_codes: definition.needs_input_codes.clone(),
+            stream_json: definition.stream_json,
+            continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),
         }
     }
 
@@ -103,12 +118,16 @@ pub struct Summary {
 impl Store {
     /// What was recorded at the task's beginning.
     pub fn record(&self, id: &str) -> Result<Record> {
-        let record: Record = read(&self.task(id).join("record.json"))?;
-        if record.schema > SCHEMA {
-            return Err(Error::new(Kind::Record, format!("the record of `{id}` has the newer form {}", record.schema))
+        let path = self.task(id).join("record.json");
+        let found: Map<String, Value> = read(&path)?;
+        let schema = found.get("schema").and_then(Value::as_u64).unwrap_or_default();
+        if schema > u64::from(RECORD) {
+            return Err(Error::new(Kind::Record, format!("the record of `{id}` has the newer form {schema}"))
                 .hint("use the version of brig that wrote it"));
         }
-        Ok(record)
+        let migrated = migrate(found, schema);
+        serde_json::from_value(Value::Object(migrated))
+            .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{}`", path.display())))
     }
 
     /// The receipt of a task that has ended; `None` while it runs.
@@ -134,20 +153,8 @@ impl Store {
         }
     }
 
-    /// One row for each task, oldest first. A record that cannot be read is left out and named on the side.
-    pub fn list(&self) -> Result<(Vec<Summary>, Vec<Error>)> {
-        let mut rows = Vec::new();
-        let mut unread = Vec::new();
-        for id in self.ids()? {
-            match self.summary(&id) {
-                Ok(row) => rows.push(row),
-                Err(error) => unread.push(error),
-            }
-        }
-        Ok((rows, unread))
-    }
-
-    fn summary(&self, id: &str) -> Result<Summary> {
+    /// One row, from the records themselves.
+    pub(super) fn summary(&self, id: &str) -> Result<Summary> {
         let record = self.record(id)?;
         let receipt = self.receipt(id)?;
         Ok(Summary {
@@ -180,6 +187,37 @@ impl Store {
     }
 }
 
+/// Takes a record of an older form to the newest, one version at a time. What an older one did not say was the default then.
+fn migrate(mut record: Map<String, Value>, schema: u64) -> Map<String, Value> {
+    if schema < 2 {
+        // 1 had no settings but the limits.
+        for (key, value) in [
+            ("may_degrade", json!([])),
+            ("needs_input_codes", json!([3])),
+            ("stream_json", json!(false)),
+            ("continued_from", Value::Null),
+        ] {
+            record.entry(key).or_insert(value);
+        }
+        record.insert("schema".to_owned(), json!(2));
+    }
+    record
+}
+
+impl Summary {
+    /// The row of a task that has ended.
+    pub(super) fn of(receipt: &Receipt) -> Summary {
+        Summary {
+            id: receipt.id.clone(),
+            status: Status::Ended,
+            outcome: Some(receipt.outcome.word().to_owned()),
+            created: receipt.created.clone(),
+            wall_seconds: Some(receipt.usage.wall_seconds),
+            command: receipt.command.clone(),
+        }
+    }
+}
+
 /// Writes a new JSON file of ours.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let bytes = serde_json::to_vec_pretty(value)
@@ -196,4 +234,33 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
 /// The time in the form of every record.
 pub(super) fn now() -> String {
     humantime::format_rfc3339_micros(SystemTime::now()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the first version wrote it.
+    const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
+        "workspace":"empty","rootfs":null,"limits":{"cpus":2.0,"cpu_time":14400.0,"memory":4294967296,"swap":0,"pids":1024,"disk":null,
+        "inodes":1000000,"open_files":8192,"wall":7200.0,"idle":1800.0,"output_bytes":268435456,"io_bps":null,"io_iops":null},"supervisor":1}"#;
+
+    #[test]
+    fn a_record_of_every_version_is_read_and_a_newer_one_refused_by_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_path_buf());
+        drop(store.begin("t0").unwrap());
+        let path = store.task("t0").join("record.json");
+        std::fs::write(&path, FIRST).unwrap();
+        let record = store.record("t0").unwrap();
+        assert_eq!((record.schema, record.needs_input_codes.as_slice()), (RECORD, &[3_u8][..]));
+        assert_eq!(record.limits, Limits::default());
+        record.write(&store.task("t0")).unwrap();
+        assert_eq!(store.record("t0").unwrap().command, ["true"]);
+        std::fs::write(&path, FIRST.replacen("\"schema\":1", "\"schema\":3", 1)).unwrap();
+        let error = store.record("t0").unwrap_err();
+        assert!(error.kind() == Kind::Record && error.to_string().contains("newer form 3"), "{error}");
+        std::fs::write(&path, &FIRST[..100]).unwrap();
+        assert_eq!(store.record("t0").unwrap_err().kind(), Kind::Record);
+    }
 }

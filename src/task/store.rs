@@ -1,8 +1,10 @@
 //! Where tasks are kept: one directory each, and one lock file for each that runs.
 //!
 //! ```text
-//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (disk.img while it runs)
+//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (kept.json workspace.img)
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
+//! <store>/queue/        a locked ticket for each task that has or waits for its turn
+//! <store>/index         a row for each task that has ended, made again when it is missing
 //! <store>/templates/    formatted empty disk images
 //! <store>/bases/        checkouts of repositories, one for each commit
 //! <store>/mirrors/      bare mirrors of remote repositories

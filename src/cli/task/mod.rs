@@ -11,7 +11,9 @@ mod export;
 mod image;
 mod list;
 mod logs;
+mod prune;
 mod remove;
+mod resume;
 mod revoke;
 mod run;
 mod show;
@@ -52,6 +54,10 @@ enum Verb {
     Unpause(stop::UnpauseArguments),
     Allow(allow::AllowArguments),
     Deny(allow::DenyArguments),
+    Resume(resume::ResumeArguments),
+    Fork(resume::ForkArguments),
+    Discard(resume::DiscardArguments),
+    Prune(prune::Arguments),
     Exec(exec::Arguments),
     Cp(copy::Arguments),
     Stats(stats::StatsArguments),
@@ -107,6 +113,10 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         Verb::Unpause(arguments) => stop::unpause(&store, &arguments),
         Verb::Allow(arguments) => allow::allow(&store, &arguments),
         Verb::Deny(arguments) => allow::deny(&store, &arguments),
+        Verb::Resume(arguments) => resume::resume(&store, arguments),
+        Verb::Fork(arguments) => resume::fork(&store, arguments),
+        Verb::Discard(arguments) => resume::discard(&store, &arguments),
+        Verb::Prune(arguments) => prune::main(&store, &arguments),
         Verb::Exec(arguments) => exec::main(&store, arguments),
         Verb::Cp(arguments) => copy::main(&store, &arguments),
         Verb::Stats(arguments) => stats::stats(&store, &arguments),

@@ -5,7 +5,7 @@ use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use brig::task::{
-    Definition, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, Watcher, WorkspaceSource,
+    Definition, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, Watcher, WorkspaceSource,
 };
 use clap::{ArgMatches, Args, FromArgMatches};
 use rustix::termios::isatty;
@@ -96,6 +96,21 @@ pub(super) struct Arguments {
     /// Give the command no terminal
     #[arg(long)]
     no_tty: bool,
+    /// Keep the workspace: `brig task resume` and `fork` go on from it; not with --image
+    #[arg(long, conflicts_with = "keep_on_failure")]
+    keep: bool,
+    /// Keep the workspace unless the task succeeds
+    #[arg(long)]
+    keep_on_failure: bool,
+    /// Begin only when fewer tasks of the store run that were begun with this flag; first come, first served
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    max_parallel: Option<u32>,
+    /// With --max-parallel: how long to wait for the turn [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "max_parallel")]
+    queue_wait: Option<Duration>,
+    /// No command: the sandbox stays for `brig task exec` until it is stopped
+    #[arg(long, requires = "detach", conflicts_with = "command")]
+    hold: bool,
     /// Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)
     #[arg(long, value_name = "WHERE")]
     events: Vec<String>,
@@ -174,7 +189,7 @@ impl NetworkFlags {
 }
 
 /// One flag for each limit, made from the table of limits.
-struct LimitFlags(Vec<(LimitName, String)>);
+pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
 
 impl Args for LimitFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
@@ -256,7 +271,7 @@ fn print_rules(receipt: &Receipt) {
 }
 
 /// The end in a few words, for a person; a command that simply succeeded needs none.
-fn tell(receipt: &Receipt) {
+pub(super) fn tell(receipt: &Receipt) {
     if let Some(failure) = &receipt.error {
         output::failure(&failure.code, &failure.message, failure.hint.as_deref());
     }
@@ -329,6 +344,17 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         definition.events.push(brig::task::Receiver::parse(word)?);
     }
     definition.stream_json = arguments.stream_json;
+    definition.keep = match (arguments.keep, arguments.keep_on_failure) {
+        (true, _) => Keep::Always,
+        (_, true) => Keep::OnFailure,
+        _ => Keep::No,
+    };
+    (definition.max_parallel, definition.queue_wait) = (arguments.max_parallel, arguments.queue_wait);
+    if arguments.hold {
+        definition.holds = true;
+        definition.command = vec!["hold".into()];
+        definition.limits.idle = definition.limits.wall; // it has no output
+    }
     if let Some(rootfs) = &mut definition.rootfs {
         *rootfs = absolute(rootfs)?; // a task in the background has another working directory
     }
@@ -348,7 +374,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
 }
 
 /// Passes output on to our own streams.
-struct Screen {
+pub(super) struct Screen {
     /// Whether both streams go to standard error, because standard output is the receipt's.
     only_error: bool,
     /// Whether the command has a terminal of its own, whose bytes are passed on untouched.
@@ -359,7 +385,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(only_error: bool, terminal: bool) -> Screen {
+    pub(super) fn new(only_error: bool, terminal: bool) -> Screen {
         let escapers = [rustix::stdio::stdout(), rustix::stdio::stderr()]
             .map(|stream| (isatty(stream) && !terminal).then(output::Escaper::default));
         Screen { only_error, terminal, escapers, gone: [false, false] }

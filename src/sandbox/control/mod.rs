@@ -5,11 +5,13 @@
 //! Never: a request that makes the sandbox weaker; a client that can stop the watch by being slow, which is dropped.
 
 mod client;
+mod idle;
 mod serve;
 mod session;
 mod wire;
 
 pub(crate) use client::Client;
+pub(crate) use idle::{Idle, idle};
 pub(super) use serve::Slot;
 pub(crate) use wire::{Exec, Reply};
 

@@ -31,6 +31,11 @@ pub use lab::{Lab, is_root, skip};
 pub use run::Run;
 pub use task::{Started, Task};
 
+/// The program under test, for those who start it in a way of their own.
+pub fn program_under_test() -> std::path::PathBuf {
+    program::brig()
+}
+
 use std::time::{Duration, Instant};
 
 /// Waits until `condition` holds; panics with `what` after ten seconds.

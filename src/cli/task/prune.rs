@@ -1,0 +1,59 @@
+//! `brig task prune`
+
+use crate::cli::output;
+use brig::error::{Error, Kind, Result};
+use brig::task::{PruneOptions, Store};
+use clap::Args;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Remove ended tasks by age, number or size, oldest first
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task prune --older-than 30d --keep 1000
+  brig task prune --max-size 20G --dry-run
+  brig task prune --workspaces --older-than 2d     kept workspaces only; the records stay")]
+pub(super) struct Arguments {
+    /// Those that began longer ago
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
+    /// All but so many of the newest
+    #[arg(long, value_name = "NUMBER")]
+    keep: Option<usize>,
+    /// The oldest, until all together take no more
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_size::parse_size(text))]
+    max_size: Option<u64>,
+    /// Give up kept workspaces only
+    #[arg(long)]
+    workspaces: bool,
+    /// Only say what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let options = PruneOptions {
+        older_than: arguments.older_than,
+        keep: arguments.keep,
+        max_size: arguments.max_size,
+        workspaces_only: arguments.workspaces,
+        dry_run: arguments.dry_run,
+    };
+    if (options.older_than, options.keep, options.max_size) == (None, None, None) {
+        return Err(Error::new(Kind::Usage, "it is not said what is to go")
+            .hint("give --older-than TIME, --keep NUMBER or --max-size SIZE"));
+    }
+    let gone = store.prune(&options)?;
+    if arguments.json {
+        output::json(&gone);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows = gone.iter().map(|task| [task.id.clone(), output::approximate(task.bytes)]);
+    output::table(["ID", "SIZE"], rows);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,133 @@
+//! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
+
+use super::run::{LimitFlags, Screen, tell};
+use crate::cli::{output, terminal};
+use brig::error::Result;
+use brig::task::{Changed, Secret, Status, Store, Variable};
+use clap::Args;
+use rustix::termios::isatty;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Go on from the workspace of a task that was run with --keep, in a new sandbox; or let a paused task go on
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task resume k3f                        the same command once more
+  brig task resume k3f -- ./agent.sh --continue
+  brig task resume -d --memory 1G k3f         in the background, with less memory
+
+The workspace moves to the new task, whose id is printed; home and /tmp begin empty. The profile is the same or stricter: limits
+can be lowered, never raised. Commits are not pushed once more. A task that is paused and running goes on as with `brig task unpause`.")]
+pub(super) struct ResumeArguments {
+    /// The task's id, or its beginning
+    id: String,
+    #[command(flatten)]
+    changes: Changes,
+    /// Run in the background: print the new task's id and return
+    #[arg(short, long)]
+    detach: bool,
+    /// Print the receipt as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Begin tasks in the background, each with a copy of a kept workspace
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task fork k3f -n 4 -- ./agent.sh      four attempts from the same state; prints their ids
+  brig task fork k3f --memory 1G -- make test")]
+pub(super) struct ForkArguments {
+    /// The task's id, or its beginning
+    id: String,
+    /// How many
+    #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    number: u32,
+    #[command(flatten)]
+    changes: Changes,
+}
+
+#[derive(Args)]
+struct Changes {
+    /// Set a variable, or pass on the caller's own; values of the task before are in no record
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<OsString>,
+    /// Give a secret as in `brig task run`; those of the task before must be given again
+    #[arg(long = "secret", value_name = "NAME=SOURCE")]
+    secrets: Vec<String>,
+    #[command(flatten)]
+    limits: LimitFlags,
+    /// The command and its arguments [default: those of the task before]
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Give kept workspaces up
+#[derive(Args)]
+pub(super) struct DiscardArguments {
+    /// The tasks' ids, or their beginnings
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+}
+
+impl Changes {
+    fn take(self) -> Result<Changed> {
+        let mut secrets = self.secrets.iter().map(|each| Secret::parse(each)).collect::<Result<Vec<_>>>()?;
+        let mut environment = Vec::new();
+        for word in &self.environment {
+            match brig::task::given_variable(word)? {
+                Variable::Set(name, value) => environment.push((name, value)),
+                Variable::Passed(secret) => secrets.push(secret),
+            }
+        }
+        let command = (!self.command.is_empty()).then_some(self.command);
+        Ok(Changed { command, environment, secrets, limits: self.limits.0 })
+    }
+}
+
+pub(super) fn resume(store: &Store, arguments: ResumeArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    if store.status(&id)? == Status::Running && arguments.changes.command.is_empty() {
+        let live = store.reach(&id)?;
+        if live.stats()?.paused {
+            live.unpause()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let mut definition = store.continued(&id, arguments.changes.take()?, false)?;
+    if arguments.detach {
+        output::lines([brig::task::run_detached(store, &definition, false)?]);
+        return Ok(ExitCode::SUCCESS);
+    }
+    definition.terminal = !arguments.json && isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout());
+    let raw = if definition.terminal { Some(terminal::Raw::enter()?) } else { None };
+    let receipt = brig::task::run(store, &definition, &mut Screen::new(arguments.json, definition.terminal));
+    drop(raw);
+    let receipt = receipt?;
+    if arguments.json {
+        output::json(&receipt)
+    } else {
+        tell(&receipt)
+    }
+    Ok(ExitCode::from(receipt.exit_status))
+}
+
+pub(super) fn fork(store: &Store, arguments: ForkArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    let id = store.find(&arguments.id)?;
+    let definition = store.continued(&id, arguments.changes.take()?, true)?;
+    for _ in 0..arguments.number {
+        output::lines([brig::task::run_detached(store, &definition, false)?]);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn discard(store: &Store, arguments: &DiscardArguments) -> Result<ExitCode> {
+    brig::task::reap(store)?;
+    for word in &arguments.ids {
+        store.discard(&store.find(word)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

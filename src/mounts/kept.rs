@@ -1,0 +1,196 @@
+//! A disk of an earlier sandbox, made ready for a new one: only the workspace stays, and it belongs to the new one's user.
+//!
+//! The tree was written by an agent: everything goes by descriptors, no link is followed, and what is nested too deeply is refused.
+
+use super::disk::DiskFile;
+use super::format::DIRECTORIES;
+use super::plan::Ids;
+use super::template::{Image, Template, copy_allocated};
+use crate::error::{Context, Error, Kind, Result};
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Each level is an open descriptor while it is walked.
+const DEEPEST: usize = 400;
+/// Ids of one sandbox are those with the same upper half (`ns::range`).
+const RANGE: u32 = !0xffff;
+
+/// What of a disk is emptied: all but `workspace/upper` and `files`.
+const EMPTIED: [&str; 5] = ["home", "tmp", "workspace/work", "root/upper", "root/work"];
+const SHIFTED: [&str; 2] = ["workspace/upper", "files"];
+
+/// How long a disk of a sandbox that has just ended may still be in use: the kernel takes mounts apart behind our back.
+const IN_USE: Duration = Duration::from_secs(10);
+
+/// The image of a disk that has a name. It is locked, and the loop device holds the same open file, and so the lock until it lets go: two mounts of
+/// one ext4 would destroy it.
+pub(super) fn image(template: &Template, file: &DiskFile) -> Result<Image> {
+    let made = match file {
+        DiskFile::Unnamed => return template.image(),
+        DiskFile::New(path) => template.copy_to(new(path)?)?,
+        DiskFile::Kept(path) => held(path, FlockOperation::NonBlockingLockExclusive)?,
+        DiskFile::Copy { of, to } => {
+            let _still = held(of, FlockOperation::NonBlockingLockShared)?;
+            copy_allocated(of, new(to)?)?
+        }
+    };
+    Ok(Image::lasting(made))
+}
+
+fn new(path: &Path) -> Result<OwnedFd> {
+    let step = || format!("make the disk `{}`", path.display());
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::from_raw_mode(0o600)).failing(Kind::Disk, step)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).failing(Kind::Disk, step)?;
+    Ok(file)
+}
+
+/// An earlier disk, when nothing has it mounted any more.
+fn held(path: &Path, lock: FlockOperation) -> Result<OwnedFd> {
+    let step = || format!("open the kept disk `{}`", path.display());
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::empty()).failing(Kind::Disk, step)?;
+    let end = Instant::now() + IN_USE;
+    loop {
+        match flock(&file, lock) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
+            Err(errno) => return Err(errno).failing(Kind::Disk, step),
+        }
+    }
+}
+
+/// Empties everything but the workspace, and gives that to `user`.
+pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
+    let step = || "renew a kept disk";
+    let home = statat(root, "home", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
+    for name in EMPTIED {
+        let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
+        empty(&directory, 0)?;
+    }
+    for (name, mode) in DIRECTORIES {
+        match mkdirat(root, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno).failing(Kind::Disk, step),
+        }
+    }
+    if home.st_uid == user.uid && home.st_gid == user.gid {
+        return Ok(());
+    }
+    let shift = Shift { from: home.st_uid & RANGE, to: user.uid & RANGE };
+    for name in SHIFTED {
+        let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
+        shift.tree(&directory, 0)?;
+    }
+    Ok(())
+}
+
+fn too_deep() -> Error {
+    Error::new(Kind::Workspace, format!("its folders are nested more than {DEEPEST} deep")).doing("renew a kept disk")
+}
+
+fn entries(directory: &OwnedFd) -> Result<Vec<(std::ffi::CString, FileType)>> {
+    let step = || "list a folder of a kept disk";
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory).failing(Kind::Disk, step)? {
+        let entry = entry.failing(Kind::Disk, step)?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            found.push((entry.file_name().to_owned(), entry.file_type()));
+        }
+    }
+    Ok(found)
+}
+
+fn descend(directory: &OwnedFd, name: &CStr, depth: usize) -> Result<OwnedFd> {
+    if depth >= DEEPEST {
+        return Err(too_deep());
+    }
+    openat(directory, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, || "open a folder of a kept disk")
+}
+
+fn empty(directory: &OwnedFd, depth: usize) -> Result<()> {
+    let step = || "empty a folder of a kept disk";
+    for (name, kind) in entries(directory)? {
+        if kind == FileType::Directory {
+            empty(&descend(directory, &name, depth)?, depth + 1)?;
+            unlinkat(directory, &name, AtFlags::REMOVEDIR).failing(Kind::Disk, step)?;
+        } else {
+            unlinkat(directory, &name, AtFlags::empty()).failing(Kind::Disk, step)?;
+        }
+    }
+    Ok(())
+}
+
+/// From one sandbox's range of ids to another's.
+struct Shift {
+    from: u32,
+    to: u32,
+}
+
+impl Shift {
+    fn id(&self, id: u32) -> u32 {
+        if id & RANGE == self.from { self.to | (id & !RANGE) } else { id }
+    }
+
+    fn tree(&self, directory: &OwnedFd, depth: usize) -> Result<()> {
+        for (name, kind) in entries(directory)? {
+            if kind == FileType::Directory {
+                self.tree(&descend(directory, &name, depth)?, depth + 1)?;
+            }
+            self.one(directory.as_fd(), &name)?;
+        }
+        self.one(directory.as_fd(), c"")
+    }
+
+    fn one(&self, directory: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+        let step = || "give a file of a kept disk to its new user";
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let status = statat(directory, name, flags).failing(Kind::Disk, step)?;
+        let (uid, gid) = (self.id(status.st_uid), self.id(status.st_gid));
+        if (uid, gid) == (status.st_uid, status.st_gid) {
+            return Ok(());
+        }
+        chownat(directory, name, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), flags).failing(Kind::Disk, step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ids_of_the_old_range_are_shifted() {
+        let shift = Shift { from: 0x7000_0000, to: 0x7005_0000 };
+        let check = |id, expected| assert_eq!(shift.id(id), expected, "{id:#x}");
+        check(0x7000_03e8, 0x7005_03e8);
+        check(0x7000_0000, 0x7005_0000);
+        check(0x7000_ffff, 0x7005_ffff);
+        check(0x7001_0000, 0x7001_0000);
+        check(0, 0);
+        check(1000, 1000);
+    }
+
+    #[test]
+    fn a_folder_is_emptied_and_nothing_that_a_link_leads_to() {
+        let around = tempfile::tempdir().unwrap();
+        std::fs::write(around.path().join("outside"), "mine").unwrap();
+        std::fs::create_dir_all(around.path().join("home/a/b")).unwrap();
+        std::os::unix::fs::symlink(around.path(), around.path().join("home/a/link")).unwrap();
+        let home: OwnedFd = std::fs::File::open(around.path().join("home")).unwrap().into();
+        empty(&home, 0).unwrap();
+        assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
+        assert_eq!(std::fs::read_to_string(around.path().join("outside")).unwrap(), "mine");
+        let mut deep = around.path().join("home");
+        (0..DEEPEST + 2).for_each(|_| deep.push("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        assert!(empty(&home, 0).unwrap_err().to_string().contains("deep"));
+    }
+}

@@ -1,0 +1,62 @@
+//! Being steered while there is no sandbox yet: whoever asks for the end gets it, everybody else is told to wait.
+
+use super::super::supervise::Signals;
+use super::wire::{Heard, Reply, Request};
+use super::{Connected, Control};
+use crate::error::{Context, Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// What came of a moment of waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// Go on.
+    Nothing,
+    /// Somebody wants the end.
+    Cancelled,
+}
+
+/// Waits until `other` is readable, somebody says something, or the time is up.
+pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'_>, limit: Duration) -> Result<Idle> {
+    let mut waits: Vec<_> = [other, signals.as_fd(), control.listener.as_fd()]
+        .into_iter()
+        .chain(control.clients.iter().map(|client| client.peer.as_fd()))
+        .map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN))
+        .collect();
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    match poll(&mut waits, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(errno) => return Err(errno).failing(Kind::Internal, || "wait for a turn"),
+    }
+    let ready: Vec<bool> = waits.iter().skip(3).map(|wait| !wait.revents().is_empty()).collect();
+    drop(waits);
+    let mut found = if signals.wants_end() { Idle::Cancelled } else { Idle::Nothing };
+    for (client, _) in control.clients.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+        if hear(client) == Idle::Cancelled {
+            found = Idle::Cancelled;
+        }
+    }
+    control.clients.retain(|client| !client.gone);
+    control.accept();
+    Ok(found)
+}
+
+fn hear(client: &mut Connected) -> Idle {
+    let reply = match client.peer.hear() {
+        Ok(Some(Heard::Request(Request::Stop { .. } | Request::Kill { signal: 9 | 15 | 2 }))) => {
+            client.gone |= client.peer.reply(&Reply::Done, None).is_err();
+            return Idle::Cancelled;
+        }
+        Ok(Some(_)) => {
+            let error = Error::new(Kind::State, "it has not started: it waits for its turn");
+            client
+                .peer
+                .reply(&Reply::Failed(error.hint("try again when `brig task events -f ID` says `running`")), None)
+        }
+        Err(error) if error.errno() == Some(libc::EAGAIN) => Ok(()),
+        Ok(None) | Err(_) => Err(rustix::io::Errno::PIPE),
+    };
+    client.gone |= reply.is_err();
+    Idle::Nothing
+}

@@ -1,0 +1,357 @@
+//! brig from a program: a [`Sandbox`] to work in, and a [`Task`] to run.
+//!
+//! A caller may have threads, and a process with threads cannot make a sandbox. So the supervisor is a process of its own: the `brig` program, found
+//! by [`Options::program`], else `BRIG_BIN`, else `PATH`. What is here starts it and steers it through the task's socket, like the command line does.
+//!
+//! ```
+//! # fn main() -> brig::error::Result<()> {
+//! # let store = std::env::temp_dir().join(format!("brig-doc-{}", std::process::id()));
+//! use brig::{Options, Sandbox};
+//!
+//! let sandbox = Sandbox::start(&Options::new().store(&store).limit("memory", "512M"))?;
+//! sandbox.write_file("/workspace/hello.txt", b"hello\n")?;
+//! let done = sandbox.exec(["tr", "a-z", "A-Z"], Some(b"from outside\n"))?;
+//! assert_eq!((done.status, done.output.as_slice()), (0, &b"FROM OUTSIDE\n"[..]));
+//! assert_eq!(sandbox.read_file("/workspace/hello.txt")?, b"hello\n");
+//! let receipt = sandbox.stop()?;
+//! assert!(receipt.cleanup.left.is_empty());
+//! # std::fs::remove_dir_all(store).ok();
+//! # Ok(())
+//! # }
+//! ```
+
+use super::live::{Execution, Live};
+use super::receipt::Receipt;
+use super::store::Store;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::sandbox::{FileEntry, Sample};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What a sandbox or task is to be like. What is not said is as on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    program: Option<PathBuf>,
+    store: Option<PathBuf>,
+    words: Vec<OsString>,
+}
+
+impl Options {
+    /// The defaults: an empty workspace, the host's own programs, no network.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Where the program `brig` is.
+    #[must_use]
+    pub fn program(mut self, path: impl Into<PathBuf>) -> Options {
+        self.program = Some(path.into());
+        self
+    }
+
+    /// Where records are kept.
+    #[must_use]
+    pub fn store(mut self, path: impl Into<PathBuf>) -> Options {
+        self.store = Some(path.into());
+        self
+    }
+
+    /// Works on a folder, copy-on-write.
+    #[must_use]
+    pub fn directory(self, path: impl AsRef<OsStr>) -> Options {
+        self.flag("--dir", path)
+    }
+
+    /// Works on a clone of a git repository.
+    #[must_use]
+    pub fn repository(self, url: impl AsRef<OsStr>) -> Options {
+        self.flag("--repo", url)
+    }
+
+    /// Reads a profile (docs/profile.md).
+    #[must_use]
+    pub fn profile(self, path: impl AsRef<OsStr>) -> Options {
+        self.flag("--profile", path)
+    }
+
+    /// Sets a variable inside.
+    #[must_use]
+    pub fn env(self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Options {
+        let mut word = name.as_ref().to_owned();
+        word.push("=");
+        word.push(value);
+        self.flag("--env", word)
+    }
+
+    /// Sets a limit by the name that profiles have, such as `memory` or `cpu_time`.
+    #[must_use]
+    pub fn limit(self, name: &str, value: impl AsRef<OsStr>) -> Options {
+        self.flag(&format!("--{}", name.replace('_', "-")), value)
+    }
+
+    /// Any other flag of `brig task run` that takes a value.
+    #[must_use]
+    pub fn flag(mut self, name: &str, value: impl AsRef<OsStr>) -> Options {
+        let mut word = OsString::from(name);
+        word.push("=");
+        word.push(value);
+        self.words.push(word);
+        self
+    }
+
+    /// Any other flag of `brig task run` that takes none.
+    #[must_use]
+    pub fn switch(mut self, name: &str) -> Options {
+        self.words.push(name.into());
+        self
+    }
+
+    fn open_store(&self) -> Result<Store> {
+        self.store.clone().map_or_else(Store::default_path, Ok).map(Store::at)
+    }
+
+    /// Begins a task in the background, and gives its id.
+    fn begin(&self, more: &[&str], command: &[OsString]) -> Result<(Store, String)> {
+        let store = self.open_store()?;
+        let program = self.program.clone().or_else(|| std::env::var_os("BRIG_BIN").map(PathBuf::from));
+        let program = program.unwrap_or_else(|| "brig".into());
+        let mut run = Command::new(&program);
+        run.args(["task", "run", "--detach", "--store"]).arg(store.root()).args(more).args(&self.words);
+        run.arg("--").args(command).stdin(Stdio::null());
+        let done = run.output().map_err(|cause| {
+            Error::os(Kind::NotFound, cause)
+                .doing(format!("start `{}`", program.display()))
+                .hint("install brig, or say where it is: Options::program")
+        })?;
+        if !done.status.success() {
+            return Err(told(&String::from_utf8_lossy(&done.stderr)));
+        }
+        Ok((store, String::from_utf8_lossy(&done.stdout).trim().to_owned()))
+    }
+}
+
+/// The error that the program printed, in its three lines.
+fn told(text: &str) -> Error {
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let code = line("code:").and_then(|rest| rest.split_whitespace().next());
+    let kind = Kind::ALL.iter().copied().find(|kind| Some(kind.code()) == code);
+    let error = match line("error:") {
+        Some(words) => Error::new(kind.unwrap_or(Kind::Usage), words),
+        None => Error::new(Kind::Lost, format!("brig said nothing that is known: {}", text.trim())),
+    };
+    match line("hint:") {
+        Some(hint) => error.hint(hint),
+        None => error,
+    }
+}
+
+/// What a process in a sandbox did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status; 128 and the number of the signal that ended it.
+    pub status: u8,
+    /// Its standard output.
+    pub output: Vec<u8>,
+    /// Its standard error.
+    pub error: Vec<u8>,
+}
+
+/// A sandbox without a command of its own, to work in. Dropping it ends it.
+#[derive(Debug)]
+pub struct Sandbox {
+    store: Store,
+    id: String,
+    live: Live,
+}
+
+impl Sandbox {
+    /// Starts one.
+    pub fn start(options: &Options) -> Result<Sandbox> {
+        let (store, id) = options.begin(&["--hold"], &[])?;
+        let live = reach(&store, &id)?;
+        Ok(Sandbox { store, id, live })
+    }
+
+    /// Its id, by which `brig task` knows it too.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Runs a program in it to its end: the same user, filter, rules and limits.
+    pub fn exec<Word: Into<OsString>>(
+        &self,
+        command: impl IntoIterator<Item = Word>,
+        input: Option<&[u8]>,
+    ) -> Result<Output> {
+        let command = command.into_iter().map(Into::into).collect();
+        self.exec_with(Execution { command, ..Execution::default() }, input)
+    }
+
+    /// The same with its environment and working directory. A terminal is not for this one.
+    pub fn exec_with(&self, execution: Execution, input: Option<&[u8]>) -> Result<Output> {
+        let mut started = self.live.exec(Execution { terminal: None, ..execution })?;
+        let (to_it, of_it, error) = (started.input.take(), started.output.take(), started.error.take());
+        let mut done = Output::default();
+        // Each pipe is served at once: a program may fill one while we look at another.
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if let (Some(pipe), Some(input)) = (to_it, input) {
+                    // A program that does not want its input has a right to that.
+                    let _ = File::from(pipe).write_all(input);
+                }
+            });
+            let reader = scope.spawn(move || read(error));
+            done.output = read(of_it);
+            done.error = reader.join().unwrap_or_default();
+        });
+        done.status = started.wait()?;
+        Ok(done)
+    }
+
+    /// The bytes of a file in it. The path is the sandbox's own, links and all.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.live.read_file(path.as_ref(), &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes a file in it, as its user.
+    pub fn write_file(&self, path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+        self.live.write_file(path.as_ref(), 0o644, &mut &*bytes)
+    }
+
+    /// What is in a folder of it.
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileEntry>> {
+        self.live.list(path.as_ref())
+    }
+
+    /// The environment that its programs have.
+    pub fn env(&self) -> Result<Vec<(OsString, OsString)>> {
+        self.live.environment()
+    }
+
+    /// What it uses now.
+    pub fn usage(&self) -> Result<Sample> {
+        self.live.stats()
+    }
+
+    /// Ends it, and gives its receipt.
+    pub fn stop(self) -> Result<Receipt> {
+        self.live.kill(9)?;
+        finished(&self.store, &self.id)
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // After `stop` it is over already.
+        let _ = self.live.kill(9);
+    }
+}
+
+fn read(pipe: Option<OwnedFd>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What has come until an error is what there is.
+        let _ = File::from(pipe).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// The supervisor of a task that has just begun is there already, and answers when the sandbox is built.
+fn reach(store: &Store, id: &str) -> Result<Live> {
+    let live = store.reach(id)?;
+    live.stats().doing(|| format!("start the sandbox `{id}`"))?;
+    Ok(live)
+}
+
+fn finished(store: &Store, id: &str) -> Result<Receipt> {
+    store.wait(id, None)?.ok_or_else(|| Error::new(Kind::Lost, format!("the task `{id}` has no receipt")))
+}
+
+/// One command in a sandbox of its own.
+///
+/// ```
+/// # fn main() -> brig::error::Result<()> {
+/// # let store = std::env::temp_dir().join(format!("brig-doc-task-{}", std::process::id()));
+/// use brig::{Options, Task};
+///
+/// let task = Task::start(&Options::new().store(&store), ["sh", "-c", "echo working; exit 2"])?;
+/// let receipt = task.wait()?;
+/// assert_eq!((receipt.outcome.word(), receipt.retryable), ("failed", true));
+/// assert_eq!(task.log()?, b"working\n");
+/// # std::fs::remove_dir_all(store).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Task {
+    store: Store,
+    id: String,
+}
+
+impl Task {
+    /// Begins it. It goes on when this value, or the whole program, is gone.
+    pub fn start<Word: Into<OsString>>(options: &Options, command: impl IntoIterator<Item = Word>) -> Result<Task> {
+        let command: Vec<OsString> = command.into_iter().map(Into::into).collect();
+        let (store, id) = options.begin(&[], &command)?;
+        Ok(Task { store, id })
+    }
+
+    /// Its id, by which `brig task` knows it too.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self) -> Result<Receipt> {
+        finished(&self.store, &self.id)
+    }
+
+    /// The same for so long at most; `None` when it still runs.
+    pub fn wait_for(&self, limit: Duration) -> Result<Option<Receipt>> {
+        self.store.wait(&self.id, Some(limit))
+    }
+
+    /// Its output so far.
+    pub fn log(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let read = self.store.log(&self.id)?.read_to_end(&mut bytes);
+        read.failing(Kind::Store, || format!("read the log of `{}`", self.id))?;
+        Ok(bytes)
+    }
+
+    /// Its events, the first one first.
+    pub fn events(&self) -> Result<super::event::Reader> {
+        self.store.events(&self.id)
+    }
+
+    /// The hold on it while it runs.
+    pub fn live(&self) -> Result<Live> {
+        self.store.reach(&self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_program_is_the_same_error_here() {
+        let error = told(
+            "error: use the workspace `/x`: No such file\nhint:  name another\ncode:  E-WORKSPACE   (docs/errors.md#e-workspace)\n",
+        );
+        assert_eq!(error.kind(), Kind::Workspace);
+        assert_eq!(
+            (error.to_string().as_str(), error.advice()),
+            ("use the workspace `/x`: No such file", Some("name another"))
+        );
+        assert!(told("error: x\ncode:  E-DISK\n").retryable());
+        assert_eq!(told("rubbish").kind(), Kind::Lost);
+    }
+}

@@ -1,0 +1,129 @@
+//! What is kept of tasks that have ended does not fill the disk: old ones go by age, number and size, and a store without room takes no new ones.
+
+use super::record::Status;
+use super::store::Store;
+use crate::error::{Context, Error, Kind, Result};
+use crate::sandbox::size;
+use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// What goes. What is not given removes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PruneOptions {
+    /// Those that began longer ago.
+    pub older_than: Option<Duration>,
+    /// All but so many of the newest.
+    pub keep: Option<usize>,
+    /// The oldest, until all together take no more bytes.
+    pub max_size: Option<u64>,
+    /// Only kept workspaces, not the records.
+    pub workspaces_only: bool,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+/// One task that went, or would.
+#[derive(Clone, Debug, Serialize)]
+pub struct PrunedTask {
+    /// Its id.
+    pub id: String,
+    /// Bytes on the disk.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Removes tasks that have ended, oldest first. Those that run stay whatever is asked.
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PrunedTask>> {
+        let (mut rows, _) = self.list()?;
+        rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are in no order
+        let now = SystemTime::now();
+        let mut ended: Vec<_> = rows
+            .into_iter()
+            .filter(|row| row.status != Status::Running)
+            .map(|row| {
+                let began = humantime::parse_rfc3339(&row.created).ok();
+                // A clock that was set back makes nothing old.
+                let age = began.and_then(|began| now.duration_since(began).ok()).unwrap_or_default();
+                let path = if options.workspaces_only {
+                    self.task(&row.id).join(super::keep::IMAGE)
+                } else {
+                    self.task(&row.id)
+                };
+                (row.id, age, bytes_of(&path))
+            })
+            .filter(|(.., bytes)| !options.workspaces_only || *bytes > 0)
+            .collect();
+        ended.reverse(); // the newest first
+        let (mut kept_bytes, mut is_too_much) = (0, false);
+        let mut gone = Vec::new();
+        for (index, (id, age, bytes)) in ended.into_iter().enumerate() {
+            let is_old = options.older_than.is_some_and(|limit| age > limit);
+            let is_beyond = options.keep.is_some_and(|keep| index >= keep);
+            // What is older than one that does not fit goes too, however small.
+            is_too_much |= options.max_size.is_some_and(|most| kept_bytes + bytes > most);
+            if is_old || is_beyond || is_too_much {
+                gone.push(PrunedTask { id, bytes });
+            } else {
+                kept_bytes += bytes;
+            }
+        }
+        gone.reverse();
+        for task in gone.iter().filter(|_| !options.dry_run) {
+            if options.workspaces_only {
+                self.discard(&task.id)?;
+            } else {
+                self.remove(&task.id)?;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Refuses when the disk of the store has less than `least` bytes free, or hardly a file.
+    pub(super) fn has_room(&self, least: u64) -> Result<()> {
+        const FILES: u64 = 1000;
+        let there = self.root().ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let step = || format!("look for room in the store `{}`", self.root().display());
+        let room = rustix::fs::statvfs(there).failing(Kind::Store, step)?;
+        let free = room.f_bavail * room.f_frsize;
+        let hint = "remove old tasks: brig task prune --older-than 7d";
+        if free < least {
+            let words = format!("its disk has {} MiB free, and {} are kept free", free >> 20, size(least));
+            return Err(Error::new(Kind::Disk, words).doing(step()).hint(hint));
+        }
+        // Some file systems make inodes as they need them, and say 0.
+        if room.f_files > 0 && room.f_favail < FILES {
+            return Err(Error::new(Kind::Disk, format!("its disk has {} inodes free", room.f_favail))
+                .doing(step())
+                .hint(hint));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a tree on the disk. What cannot be read counts nothing.
+fn bytes_of(path: &Path) -> u64 {
+    let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
+    let own = status.blocks() * 512;
+    if !status.is_dir() {
+        return own;
+    }
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    own + inside.map(|entry| bytes_of(&entry.path())).sum::<u64>()
+}
+
+/// How much is kept free, if nobody says otherwise.
+const LEAST: u64 = 256 << 20;
+
+/// Bytes that stay free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB.
+pub(super) fn least_free() -> Result<u64> {
+    match std::env::var("BRIG_MIN_FREE") {
+        Err(_) => Ok(LEAST),
+        Ok(text) => parse_size::parse_size(&text).map_err(|cause| {
+            Error::new(Kind::Usage, cause.to_string())
+                .doing(format!("read `BRIG_MIN_FREE={text}`"))
+                .hint("give it like 1G")
+        }),
+    }
+}

@@ -1,0 +1,153 @@
+//! Workspaces that outlive their task: continued, forked, given up.
+
+use crate::support::{Lab, eventually, is_root};
+use serde_json::Value;
+
+fn logs(lab: &Lab, id: &str) -> String {
+    lab.brig(["task", "logs", id]).succeeded().stdout.clone()
+}
+
+#[track_caller]
+fn wait(lab: &Lab, id: &str) -> Value {
+    serde_json::from_str(&lab.brig(["task", "wait", "--json", id]).stdout).unwrap()
+}
+
+#[test]
+fn a_kept_workspace_goes_on_in_a_new_sandbox_with_an_empty_home() {
+    let Some(lab) = Lab::root() else { return };
+    let work = lab.file("work/base", "of the user\n");
+    let work = work.parent().unwrap();
+    let script = "echo changed >> base; mkdir d; echo one > d/one; rm -f gone; ln -s /etc/passwd link; chmod 600 d/one; \
+                  echo x > ~/mine; echo x > /tmp/mine; exit 1";
+    std::fs::write(work.join("gone"), "").unwrap();
+    lab.task().args(["--dir".as_ref(), work.as_os_str()]).args(["--keep"]).sh(script).ended_as("failed", 1);
+    let first = lab.ids().remove(0);
+    let look = "cat base d/one; readlink link; stat -c '%U %a' d/one; ls ~ /tmp | grep -c mine; ls gone 2>&1; echo two > d/two; rm d/one";
+    let run = lab.brig(["task", "resume", "--json", &first, "--", "sh", "-c", look]);
+    run.ended_as("succeeded", 0);
+    let expected =
+        "of the user\nchanged\none\n/etc/passwd\nagent 600\n0\nls: cannot access 'gone': No such file or directory\n";
+    assert!(run.stderr.contains(expected), "{run:#?}");
+    let second = run.receipt()["id"].as_str().unwrap().to_owned();
+    // The workspace has moved on; what is there in the end is the sum of both.
+    lab.brig(["task", "resume", &first]).refused(125, &["nothing was kept"]);
+    let diff = lab.brig(["task", "diff", &second]);
+    for words in ["+changed", "d/two", "gone"] {
+        assert!(diff.succeeded().stdout.contains(words), "{words}: {diff:#?}");
+    }
+    assert!(!diff.stdout.contains("d/one"), "{diff:#?}");
+    assert_eq!(std::fs::read_to_string(work.join("base")).unwrap(), "of the user\n");
+    lab.brig(["task", "discard", &second]).succeeded();
+    lab.brig(["task", "resume", &second]).refused(125, &["nothing was kept"]);
+}
+
+#[test]
+fn what_goes_on_has_the_same_limits_or_lower_ones_and_its_variables_again() {
+    let Some(lab) = Lab::root() else { return };
+    lab.task().args(["--keep", "--memory", "300M", "-e", "KEY=secret-value"]).sh("echo $KEY > key").succeeded();
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "resume", &id]).refused(125, &["KEY"]);
+    lab.brig(["task", "resume", "-e", "KEY=x", "--memory", "301M", &id]).refused(125, &["memory"]);
+    lab.brig(["task", "resume", "-e", "KEY=x", "--disk", "20G", &id]).refused(125, &["disk"]);
+    assert_eq!(lab.ids().len(), 1, "nothing was begun");
+    let words = ["task", "resume", "--json", "-e", "KEY=x", "--memory", "200M", &id, "--", "cat", "key"];
+    let run = lab.brig(words);
+    assert_eq!(run.ended_as("succeeded", 0).receipt()["limits"]["memory"], 200 << 20);
+    for entry in std::fs::read_dir(lab.store().join("tasks").join(&id)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "json") {
+            assert!(!std::fs::read_to_string(&path).unwrap().contains("secret-value"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets() {
+    let Some(lab) = Lab::root() else { return };
+    let token = lab.file("token", "a-token-that-is-secret\n");
+    let source = format!("TOKEN=file:{}", token.display());
+    let profile = lab.file(
+        "profile.toml",
+        "[git]\nname = \"Some Agent\"\n\n[network]\nmode = \"egress\"\nallow = [\"a.test:8443\"]\n",
+    );
+    lab.task().args(["--keep", "--secret", &source, "--profile"]).args([&profile]).sh("true").succeeded();
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "resume", &id]).refused(125, &["secret `TOKEN`"]);
+    let look = "cat /run/secrets/TOKEN; echo $GIT_CONFIG_VALUE_0; cat /etc/resolv.conf";
+    let run = lab.brig(["task", "resume", "--json", "--secret", &source, &id, "--", "sh", "-c", look]);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("Some Agent\n") && run.stderr.contains("nameserver"), "{run:#?}");
+    assert!(!run.stderr.contains("a-token-that-is-secret"), "{run:#?}");
+    assert!(run.receipt()["egress"].is_object(), "{run:#?}");
+    lab.task().args(["--keep", "--pull", "never", "--image", "none:1"]).sh("true").refused(125, &["with an image"]);
+}
+
+#[test]
+fn forks_begin_alike_and_go_apart() {
+    let Some(lab) = Lab::root() else { return };
+    lab.task().args(["--keep"]).sh("head -c 2M /dev/urandom > data; sha256sum data").succeeded();
+    let id = lab.ids().remove(0);
+    let sum = logs(&lab, &id);
+    let run = lab.brig([
+        "task",
+        "fork",
+        &id,
+        "-n",
+        "3",
+        "--",
+        "sh",
+        "-c",
+        "sha256sum data; ls; echo $$ > own; sleep 0.2; ls",
+    ]);
+    let forks: Vec<_> = run.succeeded().stdout.lines().map(str::to_owned).collect();
+    assert_eq!(forks.len(), 3);
+    for fork in &forks {
+        assert_eq!(wait(&lab, fork)["outcome"], "succeeded");
+        assert_eq!(logs(&lab, fork), format!("{sum}data\ndata\nown\n"));
+    }
+    // The one that they come from is as it was.
+    let run = lab.brig(["task", "resume", "--json", &id, "--", "ls"]);
+    assert!(run.succeeded().stderr.ends_with("data\n"), "{run:#?}");
+}
+
+#[test]
+fn only_a_failure_is_kept_when_that_was_asked_and_a_crash_is_one() {
+    let Some(lab) = Lab::root() else { return };
+    lab.task().args(["--keep-on-failure"]).sh("echo x > file").succeeded();
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "resume", &id]).refused(125, &["nothing was kept"]);
+    let task = lab.task().args(["--keep-on-failure"]).start_sh("echo precious > file; echo ready; sleep 300");
+    task.wait_for("ready");
+    task.signal(rustix::process::Signal::KILL);
+    task.finish();
+    lab.reap();
+    let id = lab.ids().into_iter().find(|each| *each != id).unwrap();
+    let run = lab.brig(["task", "resume", "--json", &id, "--", "cat", "file"]);
+    assert!(run.succeeded().stderr.contains("precious"), "{run:#?}");
+    lab.brig(["task", "prune", "--workspaces", "--keep", "0"]).succeeded();
+    for id in lab.ids() {
+        lab.brig(["task", "resume", &id]).refused(125, &["nothing was kept"]);
+    }
+}
+
+#[test]
+fn an_ordinary_user_is_told_that_nothing_can_be_kept() {
+    if is_root() {
+        return crate::support::skip("needs an ordinary user");
+    }
+    let lab = Lab::new();
+    lab.task().args(["--keep"]).sh("true").refused(125, &["in memory"]);
+    assert!(lab.ids().is_empty());
+}
+
+#[test]
+fn a_paused_task_that_is_resumed_goes_on() {
+    let Some(lab) = Lab::root() else { return };
+    let task = lab.task().start_sh("while [ ! -e /tmp/go ]; do echo tick; sleep 0.02; done");
+    task.wait_for("tick");
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "pause", &id]).succeeded();
+    lab.brig(["task", "resume", &id]).succeeded();
+    eventually("it takes others in", || lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).status == Some(0));
+    task.finish().ended_as("succeeded", 0);
+}

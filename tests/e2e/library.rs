@@ -1,0 +1,71 @@
+//! The library, as a program with threads uses it.
+
+use crate::support::{Lab, program_under_test};
+use brig::error::Kind;
+use brig::{Options, Sandbox, Task};
+use std::time::Duration;
+
+fn options(lab: &Lab) -> Options {
+    Options::new().program(program_under_test()).store(lab.store())
+}
+
+#[test]
+fn a_sandbox_is_worked_in_by_several_threads_and_leaves_nothing() {
+    let lab = Lab::new();
+    let sandbox = Sandbox::start(&options(&lab).env("MINE", "a b").limit("memory", "512M")).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let sandbox = &sandbox;
+            scope.spawn(move || {
+                let input = vec![b'x'; 300_000];
+                let done = sandbox.exec(["sh", "-c", "wc -c; echo oops >&2; exit 3"], Some(&input)).unwrap();
+                assert_eq!((done.status, done.output, done.error), (3, b"300000\n".to_vec(), b"oops\n".to_vec()));
+                let path = format!("/workspace/file-{number}");
+                sandbox.write_file(&path, &input).unwrap();
+                assert_eq!(sandbox.read_file(&path).unwrap(), input);
+            });
+        }
+    });
+    let names: Vec<_> = sandbox.list("/workspace").unwrap().into_iter().map(|entry| (entry.name, entry.size)).collect();
+    assert_eq!(names.len(), 4);
+    assert!(names.contains(&("file-2".to_owned(), 300_000)), "{names:?}");
+    assert!(sandbox.env().unwrap().contains(&("MINE".into(), "a b".into())));
+    let usage = sandbox.usage().unwrap();
+    assert_eq!((usage.memory_limit, usage.paused), (512 << 20, false));
+    let error = sandbox.read_file("/workspace/none").unwrap_err();
+    assert_eq!((error.kind(), error.retryable()), (Kind::NotFound, false));
+    let receipt = sandbox.stop().unwrap();
+    assert_eq!((receipt.outcome.word(), receipt.cleanup.left.len()), ("cancelled", 0));
+    // Dropped, it is gone as well.
+    let sandbox = Sandbox::start(&options(&lab)).unwrap();
+    let id = sandbox.id().to_owned();
+    drop(sandbox);
+    let run = lab.brig(["task", "wait", "--json", &id]);
+    assert_eq!(run.outcome(), "cancelled");
+}
+
+#[test]
+fn a_task_is_begun_watched_and_waited_for() {
+    let lab = Lab::new();
+    let task =
+        Task::start(&options(&lab), ["sh", "-c", "echo hello; while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 2"])
+            .unwrap();
+    assert!(task.wait_for(Duration::from_millis(50)).unwrap().is_none());
+    task.live().unwrap().write_file("/tmp/go".as_ref(), 0o600, &mut &b""[..]).unwrap();
+    let receipt = task.wait().unwrap();
+    assert_eq!((receipt.outcome.word(), receipt.retryable, receipt.exit_status), ("failed", true, 2));
+    assert_eq!(task.log().unwrap(), b"hello\n");
+    assert!(task.events().unwrap().available().unwrap().unwrap().len() >= 3);
+    assert_eq!(task.live().unwrap_err().kind(), Kind::State);
+}
+
+#[test]
+fn a_mistake_is_an_error_with_its_kind_and_its_hint() {
+    let lab = Lab::new();
+    let error = Task::start(&options(&lab).directory("/no/such"), ["true"]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Workspace);
+    assert!(error.advice().is_some() && error.to_string().contains("/no/such"), "{error}");
+    let error = Sandbox::start(&Options::new().program("/no/such/brig")).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert!(lab.ids().is_empty());
+}

@@ -1,0 +1,140 @@
+//! What is kept of tasks: ten thousand of them listed, pruned, a store without room, turns.
+
+use crate::support::{Lab, eventually};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Copies the record and receipt of a task under so many other ids, older than itself.
+fn multiply(lab: &Lab, count: u32) {
+    lab.task().sh("true").succeeded();
+    let id = lab.ids().remove(0);
+    let tasks = lab.store().join("tasks");
+    let read = |name: &str| std::fs::read_to_string(tasks.join(&id).join(name)).unwrap();
+    let (record, receipt) = (read("record.json"), read("receipt.json"));
+    for number in 0..count {
+        let other = format!("a{number:010}");
+        let directory = tasks.join(&other);
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("record.json"), record.replace(&id, &other)).unwrap();
+        std::fs::write(directory.join("receipt.json"), receipt.replace(&id, &other)).unwrap();
+    }
+}
+
+#[test]
+fn ten_thousand_tasks_are_listed_at_once_and_the_index_is_never_the_truth() {
+    const COUNT: u32 = 10_000;
+    let lab = Lab::new();
+    multiply(&lab, COUNT);
+    let count = |lab: &Lab| lab.brig(["task", "ls", "-q"]).succeeded().stdout.lines().count();
+    assert_eq!(count(&lab), COUNT as usize + 1);
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        let run = lab.brig(["task", "ls"]);
+        assert_eq!(run.succeeded().stdout.lines().count(), COUNT as usize + 2);
+        best = best.min(run.elapsed);
+    }
+    // 50 ms are the aim (docs/benchmarks.md); this is not an optimised build, and the machine may be busy. Without the index it is many times this.
+    assert!(best < Duration::from_millis(1000), "{best:?}");
+    lab.brig(["task", "rm", "a0000000007"]).succeeded();
+    assert!(!lab.brig(["task", "ls", "-q"]).succeeded().stdout.contains("a0000000007"));
+    std::fs::write(lab.store().join("index"), "torn\u{0}").unwrap();
+    assert_eq!(count(&lab), COUNT as usize);
+    std::fs::remove_file(lab.store().join("index")).unwrap();
+    assert_eq!(count(&lab), COUNT as usize);
+}
+
+#[test]
+fn old_tasks_go_by_age_number_and_size_and_running_ones_stay() {
+    let lab = Lab::new();
+    let mut ids: Vec<_> = (0..4)
+        .map(|number| {
+            let run = lab.task().sh(&format!("head -c {number}M /dev/zero"));
+            run.succeeded().receipt()["id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let running = lab.task().start_sh("echo ready; sleep 300");
+    running.wait_for("ready");
+    ids.extend(lab.ids().into_iter().filter(|id| !ids.contains(id)).collect::<Vec<_>>());
+    let left = |from: usize| ids[from..].iter().cloned().collect::<std::collections::BTreeSet<_>>();
+    let there = || lab.ids().into_iter().collect::<std::collections::BTreeSet<_>>();
+    lab.brig(["task", "prune"]).refused(125, &["not said"]);
+    assert_eq!(lab.brig(["task", "prune", "--older-than", "1h"]).succeeded().stdout.lines().count(), 1);
+    let run = lab.brig(["task", "prune", "--keep", "2", "--dry-run", "--json"]);
+    let gone: Value = serde_json::from_str(&run.succeeded().stdout).unwrap();
+    let gone: Vec<_> = gone.as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!((gone, there()), (ids[..2].to_vec(), left(0)));
+    lab.brig(["task", "prune", "--max-size", "4M"]).succeeded();
+    assert_eq!(there(), left(3), "the newest of 3 MiB and the one that runs");
+    lab.brig(["task", "prune", "--older-than", "0s"]).succeeded();
+    assert_eq!(there(), left(4));
+    running.signal(rustix::process::Signal::TERM);
+    running.finish();
+}
+
+#[test]
+fn a_store_without_room_takes_no_task() {
+    let lab = Lab::new();
+    let run = lab.task().env("BRIG_MIN_FREE", "900T").sh("true");
+    run.refused(125, &["free"]);
+    assert!(run.stderr.contains("prune"), "{run:#?}");
+    assert!(lab.ids().is_empty());
+    lab.task().env("BRIG_MIN_FREE", "much").sh("true").refused(125, &["BRIG_MIN_FREE"]);
+    lab.task().env("BRIG_MIN_FREE", "1M").sh("true").succeeded();
+}
+
+#[test]
+fn never_more_run_than_may_and_they_begin_in_their_order() {
+    const MOST: usize = 2;
+    let lab = Lab::new();
+    let drawn = || {
+        std::fs::read_to_string(lab.store().join("queue/.next")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+    };
+    let tasks: Vec<_> = (1..=7)
+        .map(|number| {
+            let task = lab.task().args(["--max-parallel", "2"]).start_sh("date +%s.%N; sleep 0.25; date +%s.%N");
+            eventually("it has its ticket", || drawn() == number);
+            task
+        })
+        .collect();
+    let mut spans = Vec::new();
+    for task in tasks {
+        let run = task.finish();
+        run.ended_as("succeeded", 0);
+        let times: Vec<f64> = run.stderr.lines().filter_map(|line| line.parse().ok()).collect();
+        spans.push((times[0], times[1]));
+    }
+    for &(begin, _) in &spans {
+        let together = spans.iter().filter(|span| span.0 <= begin && begin < span.1).count();
+        assert!(together <= MOST, "{spans:?}");
+    }
+    assert!(spans.windows(2).all(|pair| pair[0].0 <= pair[1].0 + 0.1), "{spans:?}");
+}
+
+#[test]
+fn a_killed_task_gives_its_turn_away_and_a_waiting_one_can_be_ended() {
+    let lab = Lab::new();
+    let first = lab.task().args(["--max-parallel", "1"]).start_sh("echo ready; sleep 300");
+    first.wait_for("ready");
+    let waiting = lab.task().plain().args(["-d", "--max-parallel", "1"]).sh("true");
+    let id = waiting.succeeded().stdout.trim().to_owned();
+    lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["turn"]);
+    let late = lab.task().args(["--max-parallel", "1", "--queue-wait", "100ms"]).sh("true");
+    assert_eq!(late.outcome(), "prepare_failed", "{late:#?}");
+    assert!(late.stderr.contains("in time") || late.stdout.contains("in time"), "{late:#?}");
+    lab.brig(["task", "stop", &id]).succeeded();
+    assert_eq!(lab.brig(["task", "wait", &id]).status, Some(130));
+    let next = lab.task().args(["--max-parallel", "1"]).start_sh("true");
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    first.signal(rustix::process::Signal::KILL);
+    first.finish();
+    next.finish().ended_as("succeeded", 0);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    lab.reap();
+    eventually("no ticket is left", || {
+        std::fs::read_dir(lab.store().join("queue"))
+            .unwrap()
+            .flatten()
+            .all(|entry| entry.file_name().to_string_lossy().starts_with('.'))
+    });
+}
