@@ -15,6 +15,10 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long the watch waits for the command to be one that can be entered: much longer than it takes, much shorter than anybody would notice.
+const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// What a sandbox's processes are like: kept while it runs, for those that come later.
 #[derive(Clone, Debug)]
@@ -117,13 +121,21 @@ impl Running {
     /// takes the first of its children that can be looked into.
     fn member(&self) -> Result<(OwnedFd, i32)> {
         let first = self.pid();
-        let candidates = if self.entry().is_single { children(first) } else { vec![first] };
-        for pid in candidates {
-            let Some(named) = Pid::from_raw(pid) else { continue };
-            let Ok(pidfd) = pidfd_open(named, PidfdFlags::empty()) else { continue };
-            if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
-                return Ok((pidfd, pid));
+        // The command cannot be looked into before its program has taken over, a moment after pid 1 says that it serves.
+        let end = Instant::now() + A_MOMENT;
+        loop {
+            let candidates = if self.entry().is_single { children(first) } else { vec![first] };
+            for pid in candidates {
+                let Some(named) = Pid::from_raw(pid) else { continue };
+                let Ok(pidfd) = pidfd_open(named, PidfdFlags::empty()) else { continue };
+                if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
+                    return Ok((pidfd, pid));
+                }
             }
+            if Instant::now() > end {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
         Err(Error::new(Kind::State, "no process of the sandbox can be looked into")
             .hint("an ordinary user enters a sandbox by way of its command, which must run and must not hide itself"))

@@ -37,8 +37,11 @@ impl Temporary {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(files::failed(errno.into(), format!("make `{}`", path.display()))),
             }
-            let directory = open(&path)?;
-            // Between the two calls a sweep of another process may have taken it for left over: then try again.
+            // Between these calls a sweep of another process may take it for left over: then there is another try.
+            let directory = match open(&path) {
+                Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => continue,
+                other => other?,
+            };
             if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() && path.exists() {
                 return Ok(Temporary { path, directory });
             }
