@@ -3,25 +3,21 @@
 use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
-use super::report::{Sample, Usage, seconds};
+use super::report::{Usage, seconds};
+use super::signals::{Came, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
 use crate::container::{self, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{tcgetwinsize, tcsetwinsize};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
-const SAMPLE: Duration = Duration::from_millis(200);
-/// Nobody fills a file system faster than this: bytes and files a second. They say how soon to look again.
-const FASTEST_BYTES: u64 = 4 << 30;
-const FASTEST_FILES: u64 = 1_000_000;
+pub(super) const SAMPLE: Duration = Duration::from_millis(200);
 /// How soon after the last look at the disk the next one is worth its time.
-const DISK_SAMPLE: Duration = Duration::from_millis(4);
+pub(super) const DISK_SAMPLE: Duration = Duration::from_millis(4);
 /// The same when output comes: a program says that the disk is full just before it makes room again.
 const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// When the first sample of what it uses is an event, and how often others are.
@@ -29,9 +25,6 @@ const FIRST_USAGE: Duration = Duration::from_secs(1);
 const USAGE: Duration = Duration::from_secs(5);
 /// How long output may still come when every process is gone: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
-const FULL_BYTES: u64 = 8 * 4096;
-
 /// What the watch saw.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -40,39 +33,6 @@ pub(super) struct Seen {
     pub stopped: Option<Stopped>,
     pub hits: Vec<LimitHit>,
     pub usage: Usage,
-}
-
-/// Signals that a person or a service manager sends to end us, and the terminal's change of size.
-pub(crate) struct Signals(SignalFd);
-
-impl Signals {
-    /// Takes them as messages from now on. Before the clone, so that none is lost; the command gets its own mask back.
-    pub(crate) fn take() -> Result<Signals> {
-        let step = || "take signals as messages";
-        let wanted: SigSet =
-            [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGWINCH].into_iter().collect();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&wanted), None).failing(Kind::Internal, step)?;
-        SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-            .map(Signals)
-            .failing(Kind::Internal, step)
-    }
-}
-
-impl Signals {
-    /// Whether one came that wants the end.
-    pub(super) fn wants_end(&self) -> bool {
-        let mut found = false;
-        while let Ok(Some(signal)) = self.0.read_signal() {
-            found |= signal.ssi_signo != Signal::SIGWINCH as u32;
-        }
-        found
-    }
-}
-
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
 }
 
 pub(super) struct Watch<'run> {
@@ -103,7 +63,7 @@ pub(super) enum Ready {
 }
 
 pub(super) struct State {
-    started: Instant,
+    pub started: Instant,
     pub last_output: Instant,
     pub kill_at: Option<Instant>,
     /// Whether the sandbox is built and entered. Nobody is heard before: who entered it earlier would be on the host.
@@ -111,12 +71,12 @@ pub(super) struct State {
     /// Since when every process stands still.
     pub paused: Option<Instant>,
     next_sample: Instant,
-    disk_seen: Instant,
-    next_disk: Instant,
+    pub disk_seen: Instant,
+    pub next_disk: Instant,
     /// Since when nothing of the container lives.
     over: Option<Instant>,
     blocked: [bool; 2],
-    cpu_ns: u64,
+    pub cpu_ns: u64,
     told: Told,
     next_usage: Instant,
 }
@@ -153,7 +113,7 @@ impl Watch<'_> {
         let out_of_memory = self.running.oom_notifier()?;
         let stdin = rustix::stdio::stdin();
         while !self.finished(&state) {
-            let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.0.as_fd(), PollFlags::IN))];
+            let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN))];
             if state.over.is_none() {
                 waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
                 if let Some(gateway) = self.running.gateway().filter(|gateway| !gateway.is_over()) {
@@ -267,8 +227,8 @@ impl Watch<'_> {
 
     /// Once asks, twice kills.
     fn obey(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
-        while let Ok(Some(signal)) = self.signals.0.read_signal() {
-            if signal.ssi_signo == Signal::SIGWINCH as u32 {
+        while let Some(came) = self.signals.next() {
+            if came == Came::Resized {
                 self.resize();
             } else if seen.stopped == Some(Stopped::Cancelled) {
                 self.running.kill()?;
@@ -422,78 +382,6 @@ impl Watch<'_> {
                 self.kill(Stopped::CpuTime, seen)?;
             }
         }
-        Ok(())
-    }
-
-    /// The soonest moment at which the limit on processor time can be reached.
-    fn processor_time_left(&self, state: &State) -> Duration {
-        let left = self.limits.cpu_time.saturating_sub(Duration::from_nanos(state.cpu_ns));
-        left.div_f64(self.limits.cpus.max(1.0)).max(Duration::from_millis(5))
-    }
-
-    /// Reads every meter once.
-    fn sample(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
-        if let Some(usage) = self.running.usage()? {
-            let in_seconds = |nanoseconds: Option<u64>| nanoseconds.map(|value| value as f64 / 1e9);
-            state.cpu_ns = usage.cpu_total_ns.unwrap_or(0);
-            let report = &mut seen.usage;
-            report.cpu_user_seconds = in_seconds(usage.cpu_user_ns);
-            report.cpu_system_seconds = in_seconds(usage.cpu_system_ns);
-            report.memory_peak_bytes = usage.memory_peak.or(usage.memory_current).max(report.memory_peak_bytes);
-            report.pids_peak = usage.pids_peak.or(usage.pids_current).max(report.pids_peak);
-            report.io_read_bytes = usage.read_bytes;
-            report.io_written_bytes = usage.written_bytes;
-        }
-        self.look_at_disk(state, seen)
-    }
-
-    /// What it uses at this moment.
-    pub(super) fn measure(&self, state: &State) -> Result<Sample> {
-        let used = self.running.usage()?.unwrap_or_default();
-        let mut sample = Sample {
-            wall_seconds: seconds(state.started.elapsed()),
-            paused: state.paused.is_some(),
-            cpu_seconds: used.cpu_total_ns.map(|value| value as f64 / 1e9),
-            memory_bytes: used.memory_current,
-            memory_limit: self.limits.memory,
-            pids: used.pids_current,
-            pids_limit: self.limits.pids,
-            io_read_bytes: used.read_bytes,
-            io_written_bytes: used.written_bytes,
-            output_bytes: self.streams.count,
-            disk_limit: self.disk_bytes,
-            ..Sample::default()
-        };
-        if let Some(scratch) = self.running.scratch() {
-            let room =
-                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
-            sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
-            sample.inodes = Some(room.f_files - room.f_ffree);
-        }
-        Ok(sample)
-    }
-
-    /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
-    /// see a full disk before somebody makes room on it again.
-    fn look_at_disk(&self, state: &mut State, seen: &mut Seen) -> Result<()> {
-        state.disk_seen = Instant::now();
-        state.next_disk = state.disk_seen + SAMPLE;
-        let Some(scratch) = self.running.scratch() else { return Ok(()) };
-        let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
-        let free = room.f_bavail * room.f_frsize;
-        let until_full =
-            (free.saturating_mul(1000) / FASTEST_BYTES).min(room.f_ffree.saturating_mul(1000) / FASTEST_FILES);
-        state.next_disk = state.disk_seen + Duration::from_millis(until_full).clamp(DISK_SAMPLE, SAMPLE);
-        let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
-        seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);
-        seen.usage.inodes_peak = Some(room.f_files - room.f_ffree).max(seen.usage.inodes_peak);
-        let mut note = |limit, full: bool, evidence: String| {
-            if full && !seen.hits.iter().any(|hit| hit.limit == limit) {
-                seen.hits.push(LimitHit { limit, evidence });
-            }
-        };
-        note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
-        note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
         Ok(())
     }
 }

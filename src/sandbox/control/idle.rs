@@ -1,6 +1,6 @@
 //! Being steered while there is no sandbox yet: whoever asks for the end gets it, everybody else is told to wait.
 
-use super::super::supervise::Signals;
+use super::super::signals::Signals;
 use super::wire::{Heard, Reply, Request};
 use super::{Connected, Control};
 use crate::error::{Context, Error, Kind, Result};

@@ -1,0 +1,88 @@
+//! The meters that tell nobody when they are full: processor time, processes, the room on the disk. They are read often enough.
+
+use super::limits::LimitName;
+use super::outcome::LimitHit;
+use super::report::{Sample, seconds};
+use super::supervise::{DISK_SAMPLE, SAMPLE, Seen, State, Watch};
+use crate::error::{Context, Kind, Result};
+use std::time::{Duration, Instant};
+
+/// Nobody fills a file system faster than this: bytes and files a second. They say how soon to look again.
+const FASTEST_BYTES: u64 = 4 << 30;
+const FASTEST_FILES: u64 = 1_000_000;
+/// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
+const FULL_BYTES: u64 = 8 * 4096;
+
+impl Watch<'_> {
+    /// The soonest moment at which the limit on processor time can be reached.
+    pub(super) fn processor_time_left(&self, state: &State) -> Duration {
+        let left = self.limits.cpu_time.saturating_sub(Duration::from_nanos(state.cpu_ns));
+        left.div_f64(self.limits.cpus.max(1.0)).max(Duration::from_millis(5))
+    }
+
+    /// Reads every meter once.
+    pub(super) fn sample(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        if let Some(usage) = self.running.usage()? {
+            let in_seconds = |nanoseconds: Option<u64>| nanoseconds.map(|value| value as f64 / 1e9);
+            state.cpu_ns = usage.cpu_total_ns.unwrap_or(0);
+            let report = &mut seen.usage;
+            report.cpu_user_seconds = in_seconds(usage.cpu_user_ns);
+            report.cpu_system_seconds = in_seconds(usage.cpu_system_ns);
+            report.memory_peak_bytes = usage.memory_peak.or(usage.memory_current).max(report.memory_peak_bytes);
+            report.pids_peak = usage.pids_peak.or(usage.pids_current).max(report.pids_peak);
+            report.io_read_bytes = usage.read_bytes;
+            report.io_written_bytes = usage.written_bytes;
+        }
+        self.look_at_disk(state, seen)
+    }
+
+    /// What it uses at this moment.
+    pub(super) fn measure(&self, state: &State) -> Result<Sample> {
+        let used = self.running.usage()?.unwrap_or_default();
+        let mut sample = Sample {
+            wall_seconds: seconds(state.started.elapsed()),
+            paused: state.paused.is_some(),
+            cpu_seconds: used.cpu_total_ns.map(|value| value as f64 / 1e9),
+            memory_bytes: used.memory_current,
+            memory_limit: self.limits.memory,
+            pids: used.pids_current,
+            pids_limit: self.limits.pids,
+            io_read_bytes: used.read_bytes,
+            io_written_bytes: used.written_bytes,
+            output_bytes: self.streams.count,
+            disk_limit: self.disk_bytes,
+            ..Sample::default()
+        };
+        if let Some(scratch) = self.running.scratch() {
+            let room =
+                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+            sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
+            sample.inodes = Some(room.f_files - room.f_ffree);
+        }
+        Ok(sample)
+    }
+
+    /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
+    /// see a full disk before somebody makes room on it again.
+    pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        state.disk_seen = Instant::now();
+        state.next_disk = state.disk_seen + SAMPLE;
+        let Some(scratch) = self.running.scratch() else { return Ok(()) };
+        let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+        let free = room.f_bavail * room.f_frsize;
+        let until_full =
+            (free.saturating_mul(1000) / FASTEST_BYTES).min(room.f_ffree.saturating_mul(1000) / FASTEST_FILES);
+        state.next_disk = state.disk_seen + Duration::from_millis(until_full).clamp(DISK_SAMPLE, SAMPLE);
+        let used = (room.f_blocks - room.f_bfree) * room.f_frsize;
+        seen.usage.disk_peak_bytes = Some(used).max(seen.usage.disk_peak_bytes);
+        seen.usage.inodes_peak = Some(room.f_files - room.f_ffree).max(seen.usage.inodes_peak);
+        let mut note = |limit, full: bool, evidence: String| {
+            if full && !seen.hits.iter().any(|hit| hit.limit == limit) {
+                seen.hits.push(LimitHit { limit, evidence });
+            }
+        };
+        note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
+        note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
+        Ok(())
+    }
+}
