@@ -2,12 +2,15 @@
 //
 //   interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT…] ::: NAME COMMAND …
 //
-// NAME@PATH starts it in the mount namespace that PATH names; entering it is not timed. Prints a line for each: name, median, 99th percentile
-// and least of start + run + end in microseconds. A command that ends with anything but 0 ends the benchmark with its last words.
+// NAME@PATH starts it in the mount namespace that PATH names; entering it is not timed. A NAME that begins with `-` is run in its turn, after no
+// pause, and not reported. Prints a line for each: name, median, 99th percentile and least of start + run + end in microseconds. A command
+// that ends with anything but 0, or takes longer than 60 s, is left out from then on with its last words on stderr; with it goes whatever has the
+// same first word in its name. The exit status is then 1.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +22,22 @@
 
 extern char **environ;
 
-enum { MOST = 32, WARM_UP = 5 };
+enum { MOST = 64, WARM_UP = 3, LONGEST_S = 60 };
 
 struct subject {
     const char *name;
     int mounts; // its mount namespace, or -1 for ours
+    int left_out;
     char **arguments;
     double *times;
 };
+
+static volatile pid_t running;
+
+static void too_long(int signal) {
+    (void)signal;
+    if (running > 0) kill(running, SIGKILL);
+}
 
 static double now(void) {
     struct timespec at;
@@ -41,24 +52,35 @@ static void enter(int mounts) {
     }
 }
 
+// Microseconds, or less than 0 when it went wrong.
 static double once(const struct subject *subject, posix_spawn_file_actions_t *actions, int words) {
     pid_t pid;
     int status;
     double began = now();
     int error = posix_spawnp(&pid, subject->arguments[0], actions, NULL, subject->arguments, environ); // vfork inside
     if (error != 0) {
-        fprintf(stderr, "%s: %s\n", subject->arguments[0], strerror(error));
-        exit(1);
+        fprintf(stderr, "%s: %s: %s\n", subject->name, subject->arguments[0], strerror(error));
+        return -1;
     }
+    running = pid;
+    alarm(LONGEST_S);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     double took = now() - began;
+    alarm(0);
+    running = 0;
     if (status != 0) {
         char last[4096] = "";
         pread(words, last, sizeof last - 1, 0);
         fprintf(stderr, "%s: `%s` ended with status %#x: %s\n", subject->name, subject->arguments[0], status, last);
-        exit(1);
+        return -1;
     }
     return took;
+}
+
+static int same_word(const char *left, const char *right) {
+    left += *left == '-', right += *right == '-';
+    size_t length = strcspn(left, " ");
+    return length == strcspn(right, " ") && strncmp(left, right, length) == 0;
 }
 
 static int ascending(const void *left, const void *right) {
@@ -71,9 +93,9 @@ int main(int count, char **words) {
         fprintf(stderr, "usage: interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT...] ::: NAME COMMAND ...\n");
         return 2;
     }
-    int rounds = atoi(words[1]);
+    int rounds = atoi(words[1]), failed = 0;
     long pause_ms = atol(words[2]);
-    struct subject subjects[MOST];
+    struct subject subjects[MOST] = {0};
     int number = 0;
     for (int at = 3; at < count && number < MOST; number++) {
         char *place = strchr(words[at], '@');
@@ -92,6 +114,8 @@ int main(int count, char **words) {
         while (at < count && strcmp(words[at], ":::") != 0) at++;
         if (at < count) words[at++] = NULL;
     }
+    struct sigaction action = {.sa_handler = too_long};
+    sigaction(SIGALRM, &action, NULL);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -101,20 +125,26 @@ int main(int count, char **words) {
     struct timespec pause = {pause_ms / 1000, pause_ms % 1000 * 1000000};
     for (int round = -WARM_UP; round < rounds; round++) {
         for (int each = 0; each < number; each++) {
-            if (pause_ms > 0) nanosleep(&pause, NULL);
+            if (subjects[each].left_out) continue;
+            if (pause_ms > 0 && subjects[each].name[0] != '-') nanosleep(&pause, NULL);
             ftruncate(errors, 0);
             lseek(errors, 0, SEEK_SET);
             enter(subjects[each].mounts);
             double took = once(&subjects[each], &actions, errors);
             if (subjects[each].mounts >= 0) enter(own);
             if (round >= 0) subjects[each].times[round] = took;
+            if (took >= 0) continue;
+            failed = 1;
+            for (int other = 0; other < number; other++)
+                if (same_word(subjects[other].name, subjects[each].name)) subjects[other].left_out = 1;
         }
     }
     for (int each = 0; each < number; each++) {
+        if (subjects[each].left_out || subjects[each].name[0] == '-') continue;
         double *times = subjects[each].times;
         qsort(times, rounds, sizeof(double), ascending);
         int last = rounds * 99 / 100;
         printf("%s\t%.0f\t%.0f\t%.0f\n", subjects[each].name, times[rounds / 2], times[last < rounds ? last : rounds - 1], times[0]);
     }
-    return 0;
+    return failed;
 }

@@ -1,0 +1,121 @@
+"""Bundles for the OCI runtimes, and what the floor needs to do the same."""
+import json
+import os
+import shutil
+import subprocess
+
+from lab import Failed
+
+PROFILE = "/usr/share/containers/seccomp.json"
+CAPABILITIES = ["CAP_" + name for name in (
+    "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE").split()]
+LIMITS = {"memory": {"limit": 512 << 20}, "cpu": {"shares": 512, "quota": 100000, "period": 100000}, "pids": {"limit": 512}}
+
+
+def docker_filter():
+    """Docker's default filter as Docker hands it to a runtime: conditions on capabilities and architectures are decided before."""
+    source = json.load(open(PROFILE))
+    wanted = set(CAPABILITIES)
+    machine, debian = {"x86_64": ("SCMP_ARCH_X86_64", "amd64"), "aarch64": ("SCMP_ARCH_AARCH64", "arm64")}[os.uname().machine]
+    arches = [arch for each in source["archMap"] if each["architecture"] == machine for arch in [each["architecture"]] + each["subArchitectures"]]
+    calls = []
+    for each in source["syscalls"]:
+        includes, excludes = each.get("includes") or {}, each.get("excludes") or {}
+        if any(cap not in wanted for cap in includes.get("caps") or []) or any(cap in wanted for cap in excludes.get("caps") or []):
+            continue
+        if includes.get("arches") and debian not in includes["arches"] or debian in (excludes.get("arches") or []):
+            continue
+        calls.append({key: each[key] for key in ("names", "action", "args", "errnoRet") if each.get(key) is not None})
+    return {"defaultAction": source["defaultAction"], "architectures": arches, "syscalls": calls}
+
+
+def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=False, mounts=(), network=True, env=()):
+    """A bundle: what `spec` writes, a root of busybox, and what is asked for. Returns its path."""
+    bundle = lab.folder("bundles", name)
+    root = lab.folder("bundles", name, "rootfs")
+    for folder in ("bin", "proc", "dev", "sys", "tmp", "etc", "usr", "work"):
+        os.makedirs(os.path.join(root, folder), exist_ok=True)
+    for program in ("true", "sleep", "sh"):
+        if not os.path.exists(f"{root}/bin/{program}"):
+            shutil.copy("/bin/busybox", f"{root}/bin/{program}")
+    subprocess.run([lab.brig, "spec"], cwd=bundle, capture_output=True, check=False)
+    spec = json.load(open(f"{bundle}/config.json"))
+    spec["ociVersion"] = "1.0.2"  # the oldest of the peers knows no later one
+    process = spec["process"]
+    process.update(args=list(words), terminal=False, env=["PATH=/usr/bin:/bin", *env])
+    process.pop("rlimits", None)
+    linux = spec["linux"]
+    if seccomp:
+        linux["seccomp"] = docker_filter()
+        for each in ("bounding", "effective", "permitted"):
+            process["capabilities"][each] = CAPABILITIES
+    if limits:
+        linux["resources"].update(LIMITS)
+    if user:
+        linux["namespaces"].append({"type": "user"})
+        linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+    if not network:
+        linux["namespaces"] = [each for each in linux["namespaces"] if each["type"] != "network"]
+    spec["mounts"] += list(mounts)
+    with open(f"{bundle}/config.json", "w") as out:
+        json.dump(spec, out)
+    return bundle
+
+
+def hierarchies():
+    """Our own groups: controllers of each hierarchy (v2: []) and the directory."""
+    mounts = []
+    for line in open("/proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        if kind in ("cgroup", "cgroup2"):
+            mounts.append((kind, left.split()[4], set(options.strip().split(","))))
+    found = []
+    for line in open("/proc/self/cgroup"):
+        _, controllers, path = line.strip().split(":", 2)
+        names = [name for name in controllers.split(",") if name]
+        for kind, mount, options in mounts:
+            if not names and kind == "cgroup2" or names and kind == "cgroup" and names[0] in options:
+                found.append((names, os.path.join(mount, path.lstrip("/"))))
+                break
+    return found
+
+
+def floor_groups(lab, name, limits=False, only=None):
+    """The floor's words for a group in each hierarchy, with the writes that a container's needs; `only` names the controllers wanted."""
+    words, v1 = [], False
+    for controllers, parent in hierarchies():
+        if only and controllers and not set(controllers) & set(only):
+            continue
+        group = os.path.join(parent, f"{lab.tag}{name}")
+        words += ["--group", group]
+        v1 = v1 or bool(controllers)
+        puts = []
+        if "cpuset" in controllers:
+            puts += [(each, open(f"{parent}/{each}").read().strip()) for each in ("cpuset.cpus", "cpuset.mems")]
+        if "devices" in controllers:
+            puts += [("devices.deny", "a *:* rwm")]
+            puts += [("devices.allow", f"{what}") for what in ("c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:7 rwm", "c 5:0 rwm", "c 1:5 rwm", "c 1:9 rwm", "c 136:* rwm", "c 5:2 rwm")]
+        if limits:
+            if "memory" in controllers:
+                puts.append(("memory.limit_in_bytes", str(512 << 20)))
+            if "cpu" in controllers:
+                puts += [("cpu.shares", "512"), ("cpu.cfs_period_us", "100000"), ("cpu.cfs_quota_us", "100000")]
+            if "pids" in controllers:
+                puts.append(("pids.max", "512"))
+            if not controllers:
+                given = open(f"{parent}/cgroup.subtree_control").read().split()
+                unified = {"memory": ("memory.max", str(512 << 20)), "cpu": ("cpu.max", "100000 100000"), "pids": ("pids.max", "512")}
+                puts += [put for controller, put in unified.items() if controller in given]
+        for file, value in puts:
+            words += ["--put", os.path.join(group, file), value]
+    return words
+
+
+def take_filter(lab, pid, name):
+    """The seccomp filter that brig gave to a process, as a file for the floor."""
+    path = lab.path(f"{name}.bpf")
+    with open(path, "wb") as out:
+        if subprocess.run([lab.program("floor"), "filter", str(pid)], stdout=out, stderr=subprocess.DEVNULL, timeout=20, check=False).returncode != 0:
+            raise Failed("the filter of a process cannot be read (PTRACE_SECCOMP_GET_FILTER)")
+    return path

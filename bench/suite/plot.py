@@ -1,0 +1,90 @@
+"""Tables as SVG, by hand: bars of medians, or lines over a number. Readable on light and on dark pages."""
+import math
+from html import escape
+
+STYLE = """<style>
+text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600; font-size: 13px } .small { fill: #57606a; font-size: 11px }
+.brig { fill: #0969da; stroke: #0969da } .floor { fill: #8c959f; stroke: #8c959f } .peer { fill: #d4a72c; stroke: #d4a72c } .axis { stroke: #d0d7de }
+.line { fill: none; stroke-width: 2 } .p1 { stroke: #bc4c00; fill: #bc4c00 } .p2 { stroke: #1a7f37; fill: #1a7f37 } .p3 { stroke: #8250df; fill: #8250df } .p4 { stroke: #bf3989; fill: #bf3989 }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .small { fill: #8b949e } .axis { stroke: #30363d }
+.brig { fill: #58a6ff; stroke: #58a6ff } .floor { fill: #6e7681; stroke: #6e7681 } .peer { fill: #9e7a1c; stroke: #9e7a1c }
+.p1 { stroke: #f0883e; fill: #f0883e } .p2 { stroke: #3fb950; fill: #3fb950 } .p3 { stroke: #a371f7; fill: #a371f7 } .p4 { stroke: #f778ba; fill: #f778ba }
+}</style>"""
+WIDTH, LABELS, ROW, NUMBERS = 760, 230, 20, 90
+
+
+def number(value):
+    """Three digits that say something, whatever the size."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def kind(table, name):
+    return "brig" if name.startswith(table["base"]) else "floor" if name.startswith(table["floor"]) else "peer"
+
+
+def bars(table, top):
+    """One table: a bar a row, from zero, the longest over the whole width."""
+    out = [f'<text class="title" x="8" y="{top + 14}">{escape(table["title"])}</text>']
+    rows, top = table["rows"], top + 24
+    longest = max(row["median"] for row in rows) or 1
+    for row in rows:
+        length = max(1, (WIDTH - LABELS - NUMBERS) * row["median"] / longest)
+        out.append(f'<text x="{LABELS - 8}" y="{top + 13}" text-anchor="end">{escape(row["name"][:36])}</text>')
+        out.append(f'<rect class="{kind(table, row["name"])}" stroke="none" x="{LABELS}" y="{top + 3}" width="{length:.1f}" height="{ROW - 6}" rx="2"/>')
+        out.append(f'<text class="small" x="{LABELS + length + 6:.1f}" y="{top + 13}">{number(row["median"])} {escape(table["unit"])}</text>')
+        top += ROW
+    return out, top + 16
+
+
+def lines(table, top):
+    """One table with a number in each row's `at`: a line for each `line`, both axes logarithmic."""
+    out = [f'<text class="title" x="8" y="{top + 14}">{escape(table["title"])} ({escape(table["unit"])})</text>']
+    rows = [row for row in table["rows"] if row["median"] > 0]
+    height, left, right = 200, 70, WIDTH - 150
+    low, high = min(row["median"] for row in rows) / 1.3, max(row["median"] for row in rows) * 1.3
+    first, last = min(row["at"] for row in rows), max(row["at"] for row in rows)
+    bottom = top + 30 + height
+
+    def across(at):
+        return left + (right - left) * (math.log(at / first) / math.log(last / first) if last > first else 0.5)
+
+    def up(value):
+        return bottom - height * math.log(value / low) / math.log(high / low)
+
+    for at in sorted({row["at"] for row in rows}):
+        out.append(f'<line class="axis" x1="{across(at):.1f}" x2="{across(at):.1f}" y1="{bottom}" y2="{bottom - height}"/>')
+        out.append(f'<text class="small" x="{across(at):.1f}" y="{bottom + 16}" text-anchor="middle">{at:g}</text>')
+    for exponent in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        if low <= 10 ** exponent <= high:
+            y = up(10 ** exponent)
+            out.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/><text class="small" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0 ** exponent:g}</text>')
+    names, colours, taken = list(dict.fromkeys(row["line"] for row in rows)), iter(["p1", "p2", "p3", "p4"] * 3), []
+    for name in names:
+        css = kind(table, name)
+        css = next(colours) if css == "peer" else css
+        points = sorted((row["at"], row["median"]) for row in rows if row["line"] == name)
+        path = " ".join(f"{across(at):.1f},{up(value):.1f}" for at, value in points)
+        out.append(f'<polyline class="{css} line" style="fill:none" points="{path}"/>')
+        out += [f'<circle class="{css}" cx="{across(at):.1f}" cy="{up(value):.1f}" r="3"/>' for at, value in points]
+        y = up(points[-1][1])
+        while any(abs(y - other) < 14 for other in taken):  # names do not cover each other
+            y += 14
+        taken.append(y)
+        out.append(f'<text class="small" x="{across(points[-1][0]) + 8:.1f}" y="{y + 4:.1f}">{escape(name)} {number(points[-1][1])}</text>')
+    return out, bottom + 36
+
+
+def svg(tables):
+    """One picture of all tables that want one, or None."""
+    parts, top = [], 10
+    for table in tables:
+        if table["rows"] and table["plot"]:
+            drawn, top = (lines if table["plot"] == "lines" else bars)(table, top)
+            parts += drawn
+    if not parts:
+        return None
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" width="{WIDTH}" height="{top}" role="img">'
+    return "\n".join([head, STYLE, *parts, "</svg>"]) + "\n"

@@ -1,0 +1,90 @@
+"""Records as Markdown, and docs/benchmarks.md with its pictures from docs/benchmarks/."""
+import json
+import os
+import platform
+
+import plot
+from lab import REPOSITORY
+
+FOLDER = os.path.join(REPOSITORY, "docs", "benchmarks")
+PAGE = os.path.join(REPOSITORY, "docs", "benchmarks.md")
+HEAD = """# Benchmarks
+
+Written by `bench/run --write`: brig beside its peers, in turn and in one run, so that what disturbs the machine disturbs all alike. Trust ratios more
+than milliseconds, and on a busy machine the least more than the median. **floor** is what the kernel alone costs: a C program (`bench/floor.c`, or as
+each table says) that makes the same system calls with the same things on, and nothing else. "x brig" and "x floor" are ratios of medians. The
+numbers behind the tables are in [benchmarks/](benchmarks/) as JSON.
+"""
+
+
+def machine():
+    """What the numbers depend on."""
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    system = next((line.split("=")[1].strip().strip('"') for line in open("/etc/os-release") if line.startswith("PRETTY_NAME")), "Linux")
+    kinds = [line.partition(" - ")[2].split()[0] for line in open("/proc/self/mountinfo")]
+    layout = {(True, True): "v1 and v2", (True, False): "v1", (False, True): "v2"}.get(("cgroup" in kinds, "cgroup2" in kinds), "none")
+    memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal"))
+    return {"processors": os.cpu_count(), "model": model, "memory_gib": round(memory / (1 << 20)), "system": system,
+            "kernel": platform.release().split("-")[0], "cgroups": layout, "load": round(os.getloadavg()[0], 1)}
+
+
+def machine_line(record):
+    it = record["machine"]
+    quick = ", a quick run" if record["quick"] else ""
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    return (f"{record['date']}{quick}: {it['processors']} processors ({it['model']}), {it['memory_gib']} GiB, {it['system']}, kernel {it['kernel']}, "
+            f"cgroups {it['cgroups']}, load {it['load']} before and {record['load_after']} after; {record['seconds']} s. {versions}.")
+
+
+def markdown(table):
+    """A table's lines."""
+    out = [f"### {table['title']}", ""]
+    if table["text"]:
+        out += [table["text"], ""]
+    rows = table["rows"]
+    if rows:
+        columns = [("least", f"least {table['unit']}", 2), ("median", f"median {table['unit']}", 2), ("p99", f"p99 {table['unit']}", 2)]
+        columns += [(key, f"x {table[name]}", 2) for key, name in (("to_base", "base"), ("to_floor", "floor")) if any(key in row for row in rows)]
+        columns += [tuple(column) for column in table["more"]]
+        out += ["| | " + " | ".join(label for _, label, _ in columns) + " |", "| --- |" + " ---: |" * len(columns)]
+        for row in rows:
+            cells = [f"{row[key]:,.{digits}f}" if isinstance(row.get(key), (int, float)) else str(row.get(key, "")) for key, _, digits in columns]
+            out.append(f"| {row['name']} | " + " | ".join(cells) + " |")
+        out.append("")
+    if table["left_out"]:
+        out += ["Left out: " + "; ".join(table["left_out"]) + ".", ""]
+    return out
+
+
+def case(record, pictures=None):
+    """A case's lines."""
+    out = [f"## {record['case']}: {record['about']}", "", machine_line(record), ""]
+    if record["missing"]:
+        out += [f"Missing here: {', '.join(record['missing'])}.", ""]
+    if pictures:
+        out += [f"![medians of {record['case']}]({pictures}/{record['case']}.svg)", ""]
+    for table in record["tables"]:
+        out += markdown(table)
+    left = record["left_over"]
+    out += ["Left over afterwards: " + ("; ".join(left) if left else "nothing (cgroups, mounts, loop devices, processes)") + ".", ""]
+    return out
+
+
+def write(records, order):
+    """Keeps the records, and writes the page of all cases that are kept."""
+    os.makedirs(FOLDER, exist_ok=True)
+    for record in records:
+        with open(os.path.join(FOLDER, f"{record['case']}.json"), "w") as out:
+            json.dump(record, out, indent=1)
+            out.write("\n")
+        if picture := plot.svg(record["tables"]):
+            with open(os.path.join(FOLDER, f"{record['case']}.svg"), "w") as out:
+                out.write(picture)
+    lines = [HEAD]
+    for name in order:
+        try:
+            lines += case(json.load(open(os.path.join(FOLDER, f"{name}.json"))), "benchmarks")
+        except FileNotFoundError:
+            lines += [f"## {name}", "", f"Not measured yet: `bench/run {name} --write`.", ""]
+    with open(PAGE, "w") as out:
+        out.write("\n".join(lines).rstrip() + "\n")
