@@ -39,7 +39,7 @@ pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};
 pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};
-pub use outcome::{LimitHit, Outcome};
+pub use outcome::{ExitCodes, LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, on_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};

@@ -3,6 +3,7 @@
 use super::image::ImageRoot;
 use super::limits::Limits;
 use super::network::Network;
+use super::outcome::ExitCodes;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::root::Hidden;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
@@ -50,8 +51,8 @@ pub struct Options {
     pub terminal: bool,
     /// Whether there is no command: the sandbox stays for those who enter it, until it is ended.
     pub holds: bool,
-    /// Exit codes that mean that a person is needed.
-    pub needs_input_codes: Vec<u8>,
+    /// What its exit codes mean.
+    pub exit_codes: ExitCodes,
 }
 
 impl Options {
@@ -72,7 +73,7 @@ impl Options {
             grace: Duration::from_secs(10),
             terminal: false,
             holds: false,
-            needs_input_codes: vec![3],
+            exit_codes: ExitCodes::default(),
         }
     }
 

@@ -81,10 +81,14 @@ impl Outcome {
         }
     }
 
-    /// Whether another attempt may end otherwise without anyone changing anything. The exit code 2 is an agent's word for trouble with its
-    /// infrastructure.
-    pub fn retryable(&self) -> bool {
-        matches!(self, Outcome::Failed { exit_code: 2 } | Outcome::IdleTimeout | Outcome::PushFailed | Outcome::Lost)
+    /// Whether another attempt may end otherwise without anyone changing anything: the task has said so by its exit code, or it lies in the
+    /// nature of the outcome.
+    pub fn retryable(&self, codes: &ExitCodes) -> bool {
+        match self {
+            Outcome::Failed { exit_code } => codes.retryable.contains(exit_code),
+            Outcome::IdleTimeout | Outcome::PushFailed | Outcome::Lost => true,
+            _ => false,
+        }
     }
 
     /// The exit status of `brig task run`: the command's own where it ended by itself, else one per outcome (docs/errors.md).
@@ -121,6 +125,46 @@ pub struct LimitHit {
     pub evidence: String,
 }
 
+/// What the exit codes of a command mean. 0 is always success, and a code in no list is a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExitCodes {
+    /// Success, besides 0.
+    pub succeeded: Vec<u8>,
+    /// A failure of what the command stands on (a network, a service), after which another attempt may succeed.
+    pub retryable: Vec<u8>,
+    /// A person must decide something.
+    pub needs_input: Vec<u8>,
+}
+
+impl Default for ExitCodes {
+    fn default() -> ExitCodes {
+        ExitCodes { succeeded: Vec::new(), retryable: vec![2], needs_input: vec![3] }
+    }
+}
+
+impl ExitCodes {
+    /// The code that two lists have, or that means success already, with both meanings.
+    pub(crate) fn conflict(&self) -> Option<(u8, &'static str, &'static str)> {
+        let zero = [("succeeded", &[0][..])];
+        let lists =
+            [("succeeded", &self.succeeded), ("retryable", &self.retryable), ("needs_input", &self.needs_input)];
+        let mut seen: Vec<_> = zero.to_vec();
+        for (name, codes) in lists {
+            let twice = |code: &&u8| seen.iter().find(|(other, has)| *other != name && has.contains(code));
+            if let Some((code, (other, _))) = codes.iter().find_map(|code| Some((*code, *twice(&code)?))) {
+                return Some((code, other, name));
+            }
+            seen.push((name, codes));
+        }
+        None
+    }
+
+    fn is_success(&self, ended: Option<Ended>) -> bool {
+        matches!(ended, Some(Ended::Exited(code)) if code == 0 || self.succeeded.contains(&code))
+    }
+}
+
 /// Why the supervisor ended the command, if it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
@@ -151,8 +195,8 @@ pub(crate) struct Facts {
     pub hits: Vec<LimitHit>,
     /// Whether init or the command's process said that it could not start the command.
     pub start_failed: bool,
-    /// Whether the exit code of the command means that it needs a person.
-    pub needs_input: bool,
+    /// What the exit codes of the command mean.
+    pub exit_codes: ExitCodes,
 }
 
 /// The outcome that the facts prove. What the supervisor did comes first; a command that ended well has succeeded whatever it ran into;
@@ -172,7 +216,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Stopped::Gateway) => return Outcome::Lost,
         None => {}
     }
-    if facts.ended == Some(Ended::Exited(0)) {
+    if facts.exit_codes.is_success(facts.ended) {
         return Outcome::Succeeded;
     }
     let explained = [
@@ -185,7 +229,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         return outcome;
     }
     match facts.ended {
-        Some(Ended::Exited(_)) if facts.needs_input => Outcome::NeedsInput,
+        Some(Ended::Exited(code)) if facts.exit_codes.needs_input.contains(&code) => Outcome::NeedsInput,
         Some(Ended::Exited(exit_code)) => Outcome::Failed { exit_code },
         Some(Ended::Signaled(signal)) => Outcome::Signaled { signal },
         // pid 1 does not die by itself, and not by us: somebody on the host killed it.
@@ -201,13 +245,8 @@ mod tests {
     fn the_outcome_is_what_the_evidence_proves() {
         let hit = |limit| LimitHit { limit, evidence: "seen".into() };
         let check = |ended, stopped, hits: &[LimitName], expected: Outcome| {
-            let facts = Facts {
-                ended,
-                stopped,
-                hits: hits.iter().map(|&limit| hit(limit)).collect(),
-                needs_input: ended == Some(Ended::Exited(3)),
-                ..Facts::default()
-            };
+            let facts =
+                Facts { ended, stopped, hits: hits.iter().map(|&limit| hit(limit)).collect(), ..Facts::default() };
             assert_eq!(decide(&facts), expected, "{facts:?}");
         };
         let exited = |code| Some(Ended::Exited(code));
@@ -230,5 +269,30 @@ mod tests {
         check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
         check(exited(0), Some(Stopped::Gateway), &[], Outcome::Lost);
+    }
+
+    #[test]
+    fn exit_codes_mean_what_the_caller_says_and_each_only_one_thing() {
+        let codes = ExitCodes { succeeded: vec![10], retryable: vec![75, 4], needs_input: vec![20] };
+        let check = |code, hits: &[LimitName], expected: Outcome, retryable| {
+            let hits = hits.iter().map(|&limit| LimitHit { limit, evidence: "seen".into() }).collect();
+            let ended = Some(Ended::Exited(code));
+            let outcome = decide(&Facts { ended, hits, exit_codes: codes.clone(), ..Facts::default() });
+            assert_eq!(outcome.retryable(&codes), retryable, "{code}");
+            assert_eq!(outcome, expected, "{code}");
+        };
+        check(0, &[], Outcome::Succeeded, false);
+        check(10, &[LimitName::Disk], Outcome::Succeeded, false);
+        check(75, &[], Outcome::Failed { exit_code: 75 }, true);
+        check(75, &[LimitName::Disk], Outcome::Disk, false);
+        check(20, &[], Outcome::NeedsInput, false);
+        check(2, &[], Outcome::Failed { exit_code: 2 }, false);
+        check(3, &[], Outcome::Failed { exit_code: 3 }, false);
+        assert_eq!(codes.conflict(), None);
+        assert_eq!(ExitCodes::default().conflict(), None);
+        let twice = ExitCodes { needs_input: vec![1, 4], ..codes.clone() };
+        assert_eq!(twice.conflict(), Some((4, "retryable", "needs_input")));
+        let zero = ExitCodes { retryable: vec![0], ..codes };
+        assert_eq!(zero.conflict(), Some((0, "succeeded", "retryable")));
     }
 }

@@ -15,7 +15,7 @@ use super::system;
 use crate::container::{self, Checked, Place, Running};
 use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
-use crate::process::{Ended, Stdio, Terminal};
+use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
 use rustix::fs::Stat;
@@ -170,7 +170,7 @@ fn finish(
         stopped: seen.stopped,
         hits: seen.hits,
         start_failed: seen.failure.is_some() && seen.stopped != Some(Stopped::Gateway),
-        needs_input: matches!(seen.ended, Some(Ended::Exited(code)) if options.needs_input_codes.contains(&code)),
+        exit_codes: options.exit_codes.clone(),
     };
     let mut outcome = decide(&facts);
     let mut error = seen.failure;

@@ -1,11 +1,12 @@
 //! What a task is: the work, and what it may use.
 
+use super::artifact::ArtifactOptions;
 use super::forward::Receiver;
 use super::git::GitOptions;
 use super::image::ImageWish;
 use super::keep::{Continued, Keep};
 use super::secrets::Secret;
-use crate::sandbox::{Limits, Network};
+use crate::sandbox::{ExitCodes, Limits, Network};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -62,12 +63,14 @@ pub struct Definition {
     pub grace: Duration,
     /// Whether the command gets a terminal of its own.
     pub terminal: bool,
-    /// Exit codes that mean that a person is needed.
-    pub needs_input_codes: Vec<u8>,
+    /// What its exit codes mean.
+    pub exit_codes: ExitCodes,
     /// Whether lines of its output that are JSON objects are events of its progress.
     pub stream_json: bool,
     /// Where its events go, besides its record.
     pub events: Vec<Receiver>,
+    /// Which files of its workspace come out.
+    pub artifacts: ArtifactOptions,
     /// Whether its workspace outlives it.
     pub keep: Keep,
     /// The task whose workspace it goes on from.
@@ -101,9 +104,10 @@ impl Definition {
             may_degrade: Vec::new(),
             grace: Duration::from_secs(10),
             terminal: false,
-            needs_input_codes: vec![3],
+            exit_codes: ExitCodes::default(),
             stream_json: false,
             events: Vec::new(),
+            artifacts: ArtifactOptions::default(),
             keep: Keep::No,
             continued: None,
             holds: false,

@@ -52,34 +52,40 @@ pub struct RunnableFile {
 /// The list in a receipt is for reading; the record has the rest.
 const LISTED: usize = 200;
 
-/// Takes the changes out of the scratch file system of a sandbox whose processes are gone.
-pub(super) fn collect(
-    scratch: BorrowedFd<'_>,
-    base: Option<&Path>,
-    into: &Path,
-    started: SystemTime,
-) -> Result<Handback> {
-    let lower = base.map(open_tree).transpose()?;
+/// What a workspace has that its base has not, on the scratch file system of a sandbox whose processes are gone; `None` if that ended before its
+/// workspace was made.
+pub(super) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Option<(OwnedFd, Form)>> {
     let name = if base.is_some() { PathBuf::from(sandbox::CHANGES).join("upper") } else { sandbox::FILES.into() };
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let upper = match openat2(scratch, &name, DIRECTORY, Mode::empty(), beneath) {
-        // A sandbox that ended before its workspace was made has changed nothing.
-        Err(Errno::NOENT) => return Ok(Handback { complete: true, ..Handback::default() }),
+        Err(Errno::NOENT) => return Ok(None),
         other => other.failing(Kind::Workspace, || "open the workspace's changes")?,
     };
-    let base = base.map(Path::to_owned);
-    if is_empty(&upper).failing(Kind::Workspace, || "list the workspace's changes")? {
-        return Ok(Handback { base, complete: true, ..Handback::default() });
-    }
-    let form = match lower {
+    let form = match base {
         None => Form::Plain,
         Some(_) if sandbox::guarantee() == sandbox::Guarantee::Full => Form::Trusted,
         Some(_) => Form::User,
     };
+    Ok(Some((upper, form)))
+}
+
+/// Takes the changes out of it.
+pub(super) fn collect(
+    upper: Option<&(OwnedFd, Form)>,
+    base: Option<&Path>,
+    into: &Path,
+    started: SystemTime,
+) -> Result<Handback> {
+    let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
+    let lower = base.map(open_tree).transpose()?;
+    let base = base.map(Path::to_owned);
+    if is_empty(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
+        return Ok(Handback { base, complete: true, ..Handback::default() });
+    }
     let workspace = changes::Workspace {
         upper: upper.as_fd(),
         lower: lower.as_ref().map(AsFd::as_fd),
-        form,
+        form: *form,
         started: Some(started),
     };
     let changes = changes::collect(workspace, into, &changes::Limits::default())?;

@@ -3,6 +3,7 @@
 //! What is kept is the sandbox's own disk, a file that nothing of the host looks into. A new sandbox mounts it with an empty home and `/tmp`: only the
 //! workspace goes on. It is one task's at a time; a fork gets a copy. The limits are those of the task that it comes from, or lower ones.
 
+use super::artifact::ArtifactOptions;
 use super::definition::{Definition, WorkspaceSource};
 use super::network::Written;
 use super::record::{self, Record, Status};
@@ -164,7 +165,9 @@ impl Store {
         definition.workspace = record.workspace;
         definition.rootfs = record.rootfs;
         definition.may_degrade = record.may_degrade;
-        definition.needs_input_codes = record.needs_input_codes;
+        definition.exit_codes = record.exit_codes;
+        // A folder of the caller's was for that task alone.
+        definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
         definition.continued = Some(Continued { from: id.to_owned(), is_fork });

@@ -5,6 +5,7 @@
 //! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
 //! Never: a git command on the host over a tree that an agent could write.
 
+mod artifact;
 mod background;
 mod changes;
 mod definition;
@@ -36,6 +37,7 @@ mod secrets;
 mod store;
 mod tree;
 
+pub use artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use background::run_detached;
 pub use definition::{Definition, WorkspaceSource};
 pub use event::{Event, Reader};

@@ -6,7 +6,7 @@ use super::image::ImageWish;
 use super::secrets::{Secret, Source, Wish};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::{LimitName, Limits};
+use crate::sandbox::{ExitCodes, LimitName, Limits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,18 +29,8 @@ struct Profile {
     grace: Option<String>,
     exit_codes: ExitCodes,
     network: super::network::Section,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ExitCodes {
-    needs_input: Vec<u8>,
-}
-
-impl Default for ExitCodes {
-    fn default() -> ExitCodes {
-        ExitCodes { needs_input: vec![3] }
-    }
+    artifacts: Vec<String>,
+    artifact_bytes: Option<toml::Value>,
 }
 
 /// The agent's identity and settings, and how remotes are reached.
@@ -125,10 +115,18 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
             .map_err(|cause| wrong(format!("`grace`: {cause}")).hint("give it like `10s`"))?;
     }
     profile.network.apply(text, &mut definition.network)?;
-    definition.needs_input_codes = profile.exit_codes.needs_input;
-    if definition.needs_input_codes.contains(&0) {
-        return Err(wrong("the exit code 0 means success and cannot mean `needs_input` too".into()));
+    definition.artifacts.patterns.extend(profile.artifacts);
+    match profile.artifact_bytes {
+        None => {}
+        Some(toml::Value::Integer(bytes)) => definition.artifacts.bytes = super::network::size(&bytes.to_string())?,
+        Some(toml::Value::String(text)) => definition.artifacts.bytes = super::network::size(&text)?,
+        Some(other) => return Err(wrong(format!("`artifact_bytes` is a {}, not a size", other.type_str()))),
     }
+    definition.artifacts.check()?;
+    if let Some((code, one, other)) = profile.exit_codes.conflict() {
+        return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
+    }
+    definition.exit_codes = profile.exit_codes;
     if let Some(reference) = profile.image {
         definition.image = Some(ImageWish { reference, ..ImageWish::default() });
     }

@@ -1,5 +1,6 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
+use super::artifact;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
 use super::export;
@@ -20,7 +21,7 @@ use crate::sandbox::{
     Usage, Workspace,
 };
 use serde_json::json;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
@@ -51,6 +52,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
+    definition.artifacts.check()?;
     definition.git.check(remote(definition)?.as_ref())?;
     let mut held = Held::read(&definition.secrets)?;
     let begin_disk = || {
@@ -169,7 +171,7 @@ fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace
         grace: definition.grace,
         terminal: definition.terminal,
         holds: definition.holds,
-        needs_input_codes: definition.needs_input_codes.clone(),
+        exit_codes: definition.exit_codes.clone(),
         ..Options::new(command.clone())
     }
 }
@@ -370,16 +372,23 @@ impl Attempt<'_> {
         let begun = sandbox::begin(options, site)?;
         self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
+        let redactor = self.held.redactor().clone();
         let mut log = Log::create(&directory, self.id, manner, watcher, self.held)?;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
             Workspace::Empty => None,
         };
         let started = SystemTime::now();
+        let artifacts = &self.definition.artifacts;
         let course = &mut self.course;
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
-            course.changes = Some(handback::collect(scratch, base, &directory.join("changes"), started)?);
+            let upper = handback::upper(scratch, base)?;
+            course.changes = Some(handback::collect(upper.as_ref(), base, &directory.join("changes"), started)?);
+            if let (Some((upper, form)), false) = (&upper, artifacts.patterns.is_empty()) {
+                let source = artifact::Source { upper: upper.as_fd(), form: *form };
+                course.artifacts = Some(artifact::collect(source, artifacts, &directory, &redactor)?);
+            }
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
             Ok(())
         };

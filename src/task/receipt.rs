@@ -1,5 +1,6 @@
 //! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
 
+use super::artifact::Artifacts;
 use super::git::Push;
 use super::handback::Handback;
 use super::record::{Record, now};
@@ -68,6 +69,9 @@ pub struct Receipt {
     /// What changed in the workspace; missing if the task never came so far.
     #[serde(default)]
     pub changes: Option<Handback>,
+    /// The files that came out; missing if none were asked for.
+    #[serde(default)]
+    pub artifacts: Option<Artifacts>,
     /// Seconds that each step took, in order.
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
@@ -105,6 +109,8 @@ pub(super) struct Course {
     pub push: Option<Push>,
     /// What changed in it.
     pub changes: Option<Handback>,
+    /// The files that came out.
+    pub artifacts: Option<Artifacts>,
     /// How long each step took, in order.
     pub steps: Vec<Timing>,
 }
@@ -141,7 +147,8 @@ impl Receipt {
             created: record.created.clone(),
             ended: now(),
             command: record.command.clone(),
-            retryable: report.outcome.retryable() || report.error.as_ref().is_some_and(Error::retryable),
+            retryable: report.outcome.retryable(&record.exit_codes)
+                || report.error.as_ref().is_some_and(Error::retryable),
             exit_status: report.exit_status(),
             error,
             outcome: report.outcome,
@@ -159,6 +166,7 @@ impl Receipt {
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },
             redactions: held.redactor().count(),
             changes: course.changes,
+            artifacts: course.artifacts,
             steps: course.steps,
             cleanup: report.cleanup,
         }

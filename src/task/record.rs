@@ -1,6 +1,7 @@
 //! What is known of a task from its beginning on, and its status, which is derived and never stored: a receipt means ended, a held lock
 //! running, neither lost.
 
+use super::artifact::ArtifactOptions;
 use super::definition::{Definition, WorkspaceSource};
 use super::image::{ImageUsed, Opened};
 use super::receipt::Receipt;
@@ -8,7 +9,7 @@ use super::secrets::{Held, SecretUse};
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
-use crate::sandbox::Limits;
+use crate::sandbox::{ExitCodes, Limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::time::SystemTime;
 /// The version of the receipt's form.
 pub(super) const SCHEMA: u32 = 1;
 /// The version of the record's form. Older ones are migrated when they are read (`migrate`), newer ones refused.
-const RECORD: u32 = 2;
+const RECORD: u32 = 3;
 /// No record or receipt of ours is longer.
 const LONGEST: u64 = 64 << 20;
 
@@ -50,10 +51,13 @@ pub struct Record {
     pub supervisor: u32,
     /// Protections and limits that may be missing, by name.
     pub may_degrade: Vec<String>,
-    /// Exit codes that mean that a person is needed.
-    pub needs_input_codes: Vec<u8>,
+    /// What its exit codes mean.
+    pub exit_codes: ExitCodes,
     /// Whether lines of its output that are JSON objects are events of its progress.
     pub stream_json: bool,
+    /// Which files of its workspace come out.
+    #[serde(default)]
+    pub artifacts: ArtifactOptions,
     /// The task whose workspace it goes on from.
     pub continued_from: Option<String>,
 }
@@ -75,8 +79,9 @@ impl Record {
             limits: definition.limits.clone(),
             supervisor: std::process::id(),
             may_degrade: definition.may_degrade.clone(),
-            needs_input_codes: definition.needs_input_codes.clone(),
+            exit_codes: definition.exit_codes.clone(),
             stream_json: definition.stream_json,
+            artifacts: definition.artifacts.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),
         }
     }
@@ -199,7 +204,13 @@ fn migrate(mut record: Map<String, Value>, schema: u64) -> Map<String, Value> {
         ] {
             record.entry(key).or_insert(value);
         }
-        record.insert("schema".to_owned(), json!(2));
+    }
+    if schema < 3 {
+        // 2 knew one list of exit codes, and that 2 may be tried again.
+        let needs_input = record.remove("needs_input_codes").unwrap_or_else(|| json!([3]));
+        let codes = json!({ "succeeded": [], "retryable": [2], "needs_input": needs_input });
+        record.entry("exit_codes").or_insert(codes);
+        record.insert("schema".to_owned(), json!(3));
     }
     record
 }
@@ -253,13 +264,18 @@ mod tests {
         let path = store.task("t0").join("record.json");
         std::fs::write(&path, FIRST).unwrap();
         let record = store.record("t0").unwrap();
-        assert_eq!((record.schema, record.needs_input_codes.as_slice()), (RECORD, &[3_u8][..]));
+        assert_eq!((record.schema, &record.exit_codes), (RECORD, &ExitCodes::default()));
         assert_eq!(record.limits, Limits::default());
         record.write(&store.task("t0")).unwrap();
         assert_eq!(store.record("t0").unwrap().command, ["true"]);
-        std::fs::write(&path, FIRST.replacen("\"schema\":1", "\"schema\":3", 1)).unwrap();
+        let second =
+            r#""schema":2,"may_degrade":["swap"],"needs_input_codes":[9],"stream_json":true,"continued_from":null"#;
+        std::fs::write(&path, FIRST.replacen("\"schema\":1", second, 1)).unwrap();
+        let record = store.record("t0").unwrap();
+        assert_eq!((record.exit_codes.needs_input.as_slice(), record.may_degrade.len()), (&[9_u8][..], 1));
+        std::fs::write(&path, FIRST.replacen("\"schema\":1", "\"schema\":4", 1)).unwrap();
         let error = store.record("t0").unwrap_err();
-        assert!(error.kind() == Kind::Record && error.to_string().contains("newer form 3"), "{error}");
+        assert!(error.kind() == Kind::Record && error.to_string().contains("newer form 4"), "{error}");
         std::fs::write(&path, &FIRST[..100]).unwrap();
         assert_eq!(store.record("t0").unwrap_err().kind(), Kind::Record);
     }

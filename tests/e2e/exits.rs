@@ -20,6 +20,22 @@ fn the_exit_status_is_the_commands_own() {
 }
 
 #[test]
+fn a_profile_says_what_exit_codes_mean() {
+    let lab = Lab::new();
+    let profile = lab.file("p.toml", "[exit_codes]\nsucceeded = [10]\nretryable = [75]\nneeds_input = [20]\n");
+    let check = |code: u8, outcome: &str, status: i32, retryable: bool| {
+        let run = lab.task().args(["--profile".as_ref(), profile.as_os_str()]).sh(&format!("exit {code}"));
+        run.ended_as(outcome, status);
+        assert_eq!(run.receipt()["retryable"], retryable, "{code}");
+    };
+    check(10, "succeeded", 0, false);
+    check(75, "failed", 75, true);
+    check(20, "needs_input", 20, false);
+    check(2, "failed", 2, false);
+    check(3, "failed", 3, false);
+}
+
+#[test]
 fn a_command_that_kills_itself_is_signaled_and_not_out_of_memory() {
     let lab = Lab::new();
     let run = lab.task().sh("kill -KILL $$");

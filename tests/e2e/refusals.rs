@@ -133,6 +133,7 @@ fn a_profile_with_a_fault_is_refused_with_the_place_of_the_fault() {
     check("grace = \"a while\"\n", &["grace"]);
     check("[exit_codes]\nneeds_input = [0]\n", &["needs_input", "0"]);
     check("[exit_codes]\nneeds_input = [300]\n", &["line 2"]);
+    check("[exit_codes]\nretryable = [4]\nneeds_input = [4]\n", &["4 means `retryable`", "`needs_input`"]);
     check("allow_degraded = [\"seccomp\"]\n", &["seccomp"]);
     check("not toml", &["line 1"]);
     check("[limits]\nmemory = \"1G\"\nmemory = \"2G\"\n", &["line 3", "memory"]);

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Refused artifacts that are told one by one.
+const MOST_TOLD: usize = 5;
+
 /// Run a command in a fresh sandbox on a copy-on-write workspace
 #[derive(Args)]
 #[command(after_help = "\
@@ -30,6 +33,7 @@ Examples:
   brig task run --explain --dir .                 what would be in force; runs nothing
   brig task run --dir . --allow api.example.com:443 -- ./agent.sh
   brig task run --json --dir . -- make | jq .outcome
+  brig task run --dir . --artifact 'reports/**' --artifacts-dir out -- make report
   id=$(brig task run -d --dir . -- ./agent.sh)    in the background; then: brig task logs -f $id
 
 The exit status is the command's own. A limit or a failure of ours has one of its own:
@@ -84,6 +88,15 @@ pub(super) struct Arguments {
     secrets: Vec<String>,
     #[command(flatten)]
     limits: LimitFlags,
+    /// A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)
+    #[arg(long = "artifact", value_name = "PATH")]
+    artifacts: Vec<String>,
+    /// Where to copy artifacts: a folder that is empty or not there yet [default: in the task's record]
+    #[arg(long, value_name = "DIR")]
+    artifacts_dir: Option<PathBuf>,
+    /// Bytes of all artifacts together [default: 256M]
+    #[arg(long, value_name = "SIZE")]
+    artifact_bytes: Option<String>,
     /// How long the command may take to end when it is asked to [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
@@ -285,10 +298,27 @@ pub(super) fn tell(receipt: &Receipt) {
             push.bundle.as_ref().map(|path| format!("the commits are in {}", path.display()))
         }
     });
-    for line in hits.chain(left).chain(pushed) {
+    for line in hits.chain(left).chain(pushed).chain(told_artifacts(receipt)) {
         eprintln!("brig: {}", output::escaped(&line));
     }
     eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);
+}
+
+fn told_artifacts(receipt: &Receipt) -> Vec<String> {
+    let Some(artifacts) = &receipt.artifacts else { return Vec::new() };
+    let taken = artifacts.path.iter().map(|path| match artifacts.files.len() {
+        1 => format!("1 artifact in {}", path.display()),
+        count => format!("{count} artifacts in {}", path.display()),
+    });
+    let refused = artifacts
+        .refused
+        .iter()
+        .take(MOST_TOLD)
+        .map(|each| format!("no artifact: {}: {}", each.path, each.why.words()));
+    let more = artifacts.refused.len().saturating_sub(MOST_TOLD) as u64 + artifacts.refused_more;
+    let more = (more > 0).then(|| format!("{more} more are no artifacts: see the receipt"));
+    let unmatched = artifacts.unmatched.iter().map(|text| format!("no artifact: nothing fits `{text}`"));
+    taken.chain(refused).chain(more).chain(unmatched).collect()
 }
 
 /// Everything that the command line says, checked; all of it before anything is made.
@@ -343,6 +373,10 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     for word in &arguments.events {
         definition.events.push(brig::task::Receiver::parse(word)?);
     }
+    let artifacts = &mut definition.artifacts;
+    artifacts.patterns.extend(arguments.artifacts);
+    artifacts.directory = arguments.artifacts_dir.as_deref().map(absolute).transpose()?;
+    artifacts.bytes = arguments.artifact_bytes.as_deref().map(brig::task::size).transpose()?.unwrap_or(artifacts.bytes);
     definition.stream_json = arguments.stream_json;
     definition.keep = match (arguments.keep, arguments.keep_on_failure) {
         (true, _) => Keep::Always,

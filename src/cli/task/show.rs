@@ -79,6 +79,15 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("changes", words);
         changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
     }
+    if let Some(artifacts) = &receipt.artifacts {
+        artifacts.path.iter().for_each(|path| row("artifacts", path.display().to_string()));
+        artifacts
+            .files
+            .iter()
+            .for_each(|each| row("artifact", format!("{} ({} bytes, sha256 {})", each.path, each.size, each.sha256)));
+        artifacts.refused.iter().for_each(|each| row("no artifact", format!("{}: {}", each.path, each.why.words())));
+        artifacts.unmatched.iter().for_each(|text| row("no artifact", format!("nothing fits `{text}`")));
+    }
     for hit in &receipt.limits_hit {
         row(&format!("hit: {}", hit.limit.word()), hit.evidence.clone());
     }

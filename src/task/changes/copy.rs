@@ -70,7 +70,7 @@ fn part(buffer: &mut [u8], left: u64) -> &mut [u8] {
 }
 
 /// The digest of the first `size` bytes of a file, and how many there were.
-pub(super) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
+pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
     let mut offset = 0;
@@ -87,12 +87,12 @@ pub(super) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
 }
 
 /// The digest of bytes in memory.
-pub(super) fn digest_of(bytes: &[u8]) -> Digest {
+pub(in crate::task) fn digest_of(bytes: &[u8]) -> Digest {
     Digest(Sha256::digest(bytes).into())
 }
 
 /// Whether two files have the same first `size` bytes. Stops at the first chunk that differs.
-pub(super) fn is_same(one: &File, other: &File, size: u64) -> io::Result<bool> {
+pub(in crate::task) fn is_same(one: &File, other: &File, size: u64) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     let mut offset = 0;
     while offset < size {
@@ -107,7 +107,7 @@ pub(super) fn is_same(one: &File, other: &File, size: u64) -> io::Result<bool> {
 
 /// Why a copy failed: the reading end is the agent's, the writing end is ours.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(in crate::task) enum Failure {
     Read(io::Error),
     Write(io::Error),
 }
@@ -116,7 +116,7 @@ pub(super) enum Failure {
 ///
 /// A reflink where the file system can (the digest is then that of the clone). Otherwise one pass reads, digests and writes:
 /// copy_file_range(2) would need a second one for the digest, and the two could see different bytes.
-pub(super) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest, u64), Failure> {
+pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest, u64), Failure> {
     if size > 0 && rustix::fs::ioctl_ficlone(to, from).is_ok() {
         let cloned = to.metadata().map_err(Failure::Write)?.len();
         if cloned == size {

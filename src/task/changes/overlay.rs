@@ -22,7 +22,7 @@ pub(crate) enum Form {
 
 /// What a mark says about a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Directory {
+pub(in crate::task) enum Directory {
     /// What the base has under the same name shows through.
     Merged,
     /// The base's directory is gone; only what is in the upper directory exists.
@@ -60,19 +60,19 @@ impl Form {
     }
 
     /// Whether a status alone says that the name is deleted.
-    pub(super) fn is_whiteout(self, status: &Stat) -> bool {
+    pub(in crate::task) fn is_whiteout(self, status: &Stat) -> bool {
         self != Form::Plain
             && FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice
             && status.st_rdev == 0
     }
 
     /// Whether an open, empty regular file says that the name is deleted.
-    pub(super) fn is_file_whiteout(self, file: impl AsFd, status: &Stat) -> Result<bool, Errno> {
+    pub(in crate::task) fn is_file_whiteout(self, file: impl AsFd, status: &Stat) -> Result<bool, Errno> {
         Ok(status.st_size == 0 && self.mark(file, "whiteout")?.is_some())
     }
 
     /// What the marks of an open directory say.
-    pub(super) fn directory(self, directory: impl AsFd) -> Result<Directory, Errno> {
+    pub(in crate::task) fn directory(self, directory: impl AsFd) -> Result<Directory, Errno> {
         if self.mark(&directory, "redirect")?.is_some() {
             return Ok(Directory::Moved);
         }
@@ -81,7 +81,7 @@ impl Form {
     }
 
     /// Whether an open file is only metadata, with its content in the base (`metacopy=on`).
-    pub(super) fn is_metadata_only(self, file: impl AsFd) -> Result<bool, Errno> {
+    pub(in crate::task) fn is_metadata_only(self, file: impl AsFd) -> Result<bool, Errno> {
         Ok(self.mark(file, "metacopy")?.is_some())
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 /// The directory `files` beside a record.
-pub(super) struct Store(OwnedFd);
+pub(in crate::task) struct Store(OwnedFd);
 
 /// The digest and size of a copy, or why the agent's file could not be read.
 pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
@@ -25,6 +25,25 @@ impl Store {
         rustix::fs::mkdir(&path, Mode::RWXU)
             .failing(Kind::Store, || format!("make the directory `{}`", path.display()))?;
         Store::open(into)
+    }
+
+    /// A directory of ours, which has nothing in it that is not ours.
+    pub(in crate::task) fn at(directory: OwnedFd) -> Store {
+        Store(directory)
+    }
+
+    /// Makes the file `path`, which must not be there, and the directories on the way.
+    pub(in crate::task) fn make(&self, path: &TreePath) -> Result<File> {
+        let failed = |errno: Errno| files::failed(errno.into(), format!("copy `{path}`"));
+        let parent = self.parent(path).map_err(failed)?;
+        tree::create(parent.as_fd(), path.name(), 0o600).map_err(failed)
+    }
+
+    /// Takes back a file that was made.
+    pub(in crate::task) fn remove(&self, path: &TreePath) -> Result<()> {
+        tree::parent(self.0.as_fd(), path)
+            .and_then(|parent| unlinkat(&parent, tree::name_path(path.name()), AtFlags::empty()))
+            .map_err(|errno| files::failed(errno.into(), format!("remove `{path}`")))
     }
 
     /// Opens `<into>/files`.
@@ -41,8 +60,7 @@ impl Store {
     /// Copies the first `size` bytes of `file` to `path`. What fails at our end is the error, at the agent's end it is in the answer.
     pub(super) fn take(&self, path: &TreePath, file: &File, size: u64, mode: u32) -> Result<Taken> {
         let failed = |cause: io::Error| files::failed(cause, format!("copy `{path}`"));
-        let parent = self.parent(path).map_err(|errno| failed(errno.into()))?;
-        let to = tree::create(parent.as_fd(), path.name(), 0o600).map_err(|errno| failed(errno.into()))?;
+        let to = self.make(path)?;
         match copy::copy(file, size, &to) {
             Ok(taken) => {
                 // Readable for us whatever the agent chose: the mode that counts is in the record.
@@ -50,8 +68,7 @@ impl Store {
                 Ok(Ok(taken))
             }
             Err(Failure::Read(cause)) => {
-                let removed = unlinkat(&parent, tree::name_path(path.name()), AtFlags::empty());
-                removed.map_err(|errno| failed(errno.into()))?;
+                self.remove(path)?;
                 Ok(Err(cause))
             }
             Err(Failure::Write(cause)) => Err(failed(cause)),

@@ -22,7 +22,7 @@ const INSIDE: ResolveFlags = ResolveFlags::BENEATH
 const TRIES: u32 = 64;
 
 /// Whether a test switched this guard off to show that its attack is real. Never in a build without the feature `weakened`.
-pub(super) fn is_off(guard: &str) -> bool {
+pub(in crate::task) fn is_off(guard: &str) -> bool {
     cfg!(feature = "weakened")
         && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|name| name == guard))
 }
@@ -43,17 +43,17 @@ fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<Ow
 }
 
 /// A single name, as the `*at` calls take it. It came from a directory or from a `TreePath`, so it has no slash.
-pub(super) fn name_path(name: &[u8]) -> &Path {
+pub(in crate::task) fn name_path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))
 }
 
 /// Opens the directory `path` below `at`.
-pub(super) fn directory(at: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub(in crate::task) fn directory(at: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     open(at, name_path(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
 /// Opens the directory that holds `path` below `root`.
-pub(super) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, Errno> {
+pub(in crate::task) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, Errno> {
     match path.parent() {
         Some(above) => directory(root, above.as_bytes()),
         None => directory(root, b"."),
@@ -61,7 +61,7 @@ pub(super) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, E
 }
 
 /// Opens the regular file `path` below `at` for reading. Anything else is EINVAL, also when it took the file's place just now.
-pub(super) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errno> {
+pub(in crate::task) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errno> {
     // NONBLOCK: should a FIFO have taken the file's place since its type was read, the open returns instead of waiting for a writer.
     let opened = open(at, name_path(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
     let status = fstat(&opened)?;
@@ -72,13 +72,13 @@ pub(super) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errn
 }
 
 /// Makes the regular file `name` in `at`, which must not be there.
-pub(super) fn create(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<File, Errno> {
+pub(in crate::task) fn create(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     open(at, name_path(name), flags, Mode::from_raw_mode(mode)).map(File::from)
 }
 
 /// What `name` in the directory `at` is, without following it; `None` if it is not there.
-pub(super) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
+pub(in crate::task) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match statat(at, name_path(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(status) => Ok(Some(status)),
         Err(Errno::NOENT) => Ok(None),
@@ -87,15 +87,15 @@ pub(super) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Er
 }
 
 /// The target of the symbolic link `name` in `at`.
-pub(super) fn link_target(at: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
+pub(in crate::task) fn link_target(at: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
     Ok(readlinkat(at, name_path(name), Vec::new())?.into_bytes())
 }
 
 /// The names of a directory.
-pub(super) type Names = Vec<Box<[u8]>>;
+pub(in crate::task) type Names = Vec<Box<[u8]>>;
 
 /// The names in a directory in byte order, at most `limit`; the boolean says whether there were more.
-pub(super) fn names(directory: impl AsFd, limit: usize) -> Result<(Names, bool), Errno> {
+pub(in crate::task) fn names(directory: impl AsFd, limit: usize) -> Result<(Names, bool), Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
@@ -114,23 +114,23 @@ pub(super) fn names(directory: impl AsFd, limit: usize) -> Result<(Names, bool),
 }
 
 /// The type in a status.
-pub(super) fn file_type(status: &Stat) -> FileType {
+pub(in crate::task) fn file_type(status: &Stat) -> FileType {
     FileType::from_raw_mode(status.st_mode)
 }
 
 /// The permission bits in a status: never setuid, setgid or sticky.
-pub(super) fn permissions(status: &Stat) -> u32 {
+pub(in crate::task) fn permissions(status: &Stat) -> u32 {
     status.st_mode & 0o777
 }
 
 /// The size in a status.
-pub(super) fn size(status: &Stat) -> u64 {
+pub(in crate::task) fn size(status: &Stat) -> u64 {
     u64::try_from(status.st_size).unwrap_or(0)
 }
 
 /// The time of the last write in a status: seconds, nanoseconds.
 #[allow(clippy::unnecessary_cast, reason = "the types of these fields differ between architectures")]
-pub(super) fn modified(status: &Stat) -> [i64; 2] {
+pub(in crate::task) fn modified(status: &Stat) -> [i64; 2] {
     [status.st_mtime as i64, status.st_mtime_nsec as i64]
 }
 

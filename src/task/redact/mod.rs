@@ -127,18 +127,13 @@ impl Patterns {
     }
 
     /// A whole text with everything hidden, and how often something was.
-    pub(super) fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
+    #[cfg(test)]
+    fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
         let mut stream = Stream::default();
         let mut out = Vec::with_capacity(text.len());
         stream.push(self, text, &mut out);
         stream.finish(self, &mut out);
         (out, stream.count)
-    }
-
-    /// The same for words of ours that may quote a text.
-    pub(super) fn redact_text(&self, text: &str) -> (String, u64) {
-        let (bytes, count) = self.redact(text.as_bytes());
-        (String::from_utf8_lossy(&bytes).into_owned(), count)
     }
 }
 

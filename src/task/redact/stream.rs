@@ -1,9 +1,10 @@
 //! A stream on its way through the redactor, however it is cut.
 
 use super::shapes::Swallow;
-use super::{Patterns, Verdict};
+use super::{Label, Patterns, Verdict};
 use serde_json::Value;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// One stream: what is held back of it, and how often something was hidden.
@@ -21,6 +22,8 @@ pub(in crate::task) struct Stream {
     interactive: bool,
     /// How often something was hidden.
     pub(super) count: u64,
+    /// The values that were seen since the redactor looked last, by the numbers of their names.
+    seen: Vec<usize>,
 }
 
 impl Stream {
@@ -65,6 +68,12 @@ impl Stream {
                     break;
                 }
                 Verdict::Hide { from, to, label, swallow } => {
+                    // Also one within what is hidden already: that it came is what counts.
+                    if let Label::Secret(name) = label
+                        && !self.seen.contains(&name)
+                    {
+                        self.seen.push(name);
+                    }
                     if from > settled {
                         out.extend_from_slice(&text[settled..from]);
                         self.covered = false;
@@ -112,6 +121,7 @@ impl Stream {
 pub struct Redactor {
     patterns: Rc<RefCell<Patterns>>,
     count: Rc<RefCell<u64>>,
+    seen: Rc<RefCell<BTreeSet<usize>>>,
 }
 
 impl Default for Redactor {
@@ -123,7 +133,7 @@ impl Default for Redactor {
 impl Redactor {
     /// Looks for the shapes of well-known tokens only.
     pub fn new() -> Redactor {
-        Redactor { patterns: Rc::new(RefCell::new(Patterns::new())), count: Rc::default() }
+        Redactor { patterns: Rc::new(RefCell::new(Patterns::new())), count: Rc::default(), seen: Rc::default() }
     }
 
     /// Looks for this value too. Says whether it does: a value of fewer than six bytes is in every text.
@@ -133,9 +143,7 @@ impl Redactor {
 
     /// Hides secrets in a whole text.
     pub fn text(&self, text: &str) -> String {
-        let (text, count) = self.patterns.borrow().redact_text(text);
-        *self.count.borrow_mut() += count;
-        text
+        String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
     /// Hides secrets in every text of a JSON value.
@@ -152,9 +160,37 @@ impl Redactor {
 
     /// Hides secrets in a whole file.
     pub fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
-        let (bytes, count) = self.patterns.borrow().redact(bytes);
-        *self.count.borrow_mut() += count;
-        bytes
+        let mut stream = Stream::default();
+        let mut out = Vec::with_capacity(bytes.len());
+        self.push(&mut stream, bytes, &mut out);
+        self.finish(&mut stream, &mut out);
+        out
+    }
+
+    /// Looks for values, without shapes, in what is passed on as it is. Says whether there were any.
+    pub(in crate::task) fn finds_value(&self, mut read: impl std::io::Read) -> std::io::Result<bool> {
+        let patterns = self.patterns.borrow();
+        let (mut stream, mut out) = (Stream::default(), Vec::new());
+        let mut buffer = vec![0; 256 << 10];
+        loop {
+            let count = match read.read(&mut buffer) {
+                Ok(count) => count,
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(cause) => return Err(cause),
+            };
+            match count {
+                0 => stream.finish(&patterns, &mut out),
+                _ => stream.push(&patterns, &buffer[..count], &mut out),
+            }
+            out.clear();
+            if !stream.seen.is_empty() {
+                self.seen.borrow_mut().extend(stream.seen);
+                return Ok(true);
+            }
+            if count == 0 {
+                return Ok(false);
+            }
+        }
     }
 
     /// How often something was hidden, in all that passed.
@@ -167,6 +203,7 @@ impl Redactor {
         let before = stream.count;
         stream.push(&self.patterns.borrow(), bytes, out);
         *self.count.borrow_mut() += stream.count - before;
+        self.seen.borrow_mut().extend(stream.seen.drain(..));
     }
 
     /// Passes on what a stream that has ended still holds.
@@ -174,5 +211,6 @@ impl Redactor {
         let before = stream.count;
         stream.finish(&self.patterns.borrow(), out);
         *self.count.borrow_mut() += stream.count - before;
+        self.seen.borrow_mut().extend(stream.seen.drain(..));
     }
 }

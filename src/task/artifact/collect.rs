@@ -1,0 +1,305 @@
+//! The walk over a hostile tree, and the copies. The tree is only read through `changes::tree`, on descriptors.
+
+use super::pattern::{Patterns, Progress};
+use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
+use crate::error::{Context, Kind, Result};
+use crate::files;
+use crate::task::changes::Form;
+use crate::task::changes::copy::{self, Digest};
+use crate::task::changes::path::{TreePath, escape};
+use crate::task::changes::store::Store;
+use crate::task::changes::tree;
+use crate::task::redact::{Redactor, Stream};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod};
+use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Files of one task; a tree of millions of empty ones is no result.
+const MOST_FILES: usize = 10_000;
+/// Names that are looked at.
+const MOST_NAMES: usize = 500_000;
+/// Directories inside each other, each of which holds a descriptor.
+const DEEPEST: usize = 200;
+/// Refused ones that are listed one by one.
+const MOST_REFUSED: usize = 1000;
+/// As git has it: a file with a NUL byte in its beginning is no text.
+const BEGINNING: usize = 8000;
+
+/// Where the files are.
+#[derive(Clone, Copy)]
+pub(in crate::task) struct Source<'a> {
+    /// What the workspace has that its base has not.
+    pub upper: BorrowedFd<'a>,
+    /// Where marks of what is gone are in it.
+    pub form: Form,
+}
+
+/// Copies what fits the patterns out of `source`; `task` is the task's directory.
+pub(in crate::task) fn collect(
+    source: Source<'_>,
+    options: &ArtifactOptions,
+    task: &Path,
+    redactor: &Redactor,
+) -> Result<Artifacts> {
+    let patterns = options.parsed()?;
+    let mut walk = Walk {
+        form: source.form,
+        place: options.place(task),
+        store: None,
+        left: options.bytes,
+        names: 0,
+        matched: vec![false; options.patterns.len()],
+        redactor,
+        found: Artifacts::default(),
+    };
+    let root = tree::directory(source.upper, b".").failing(Kind::Workspace, || "open the workspace's changes")?;
+    walk.run(&patterns, root)?;
+    let mut found = walk.found;
+    found.files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    found.unmatched =
+        options.patterns.iter().zip(walk.matched).filter(|(_, is)| !is).map(|(text, _)| text.clone()).collect();
+    found.path = walk.store.map(|_| walk.place);
+    Ok(found)
+}
+
+/// A directory on the way.
+struct Frame {
+    path: Option<TreePath>,
+    directory: OwnedFd,
+    names: std::vec::IntoIter<Box<[u8]>>,
+    /// How far it has come in the patterns.
+    progress: Progress,
+    /// Whether it fits one as a whole.
+    is_taken: bool,
+}
+
+struct Walk<'a> {
+    form: Form,
+    place: PathBuf,
+    store: Option<Store>,
+    left: u64,
+    names: usize,
+    matched: Vec<bool>,
+    redactor: &'a Redactor,
+    found: Artifacts,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, patterns: &Patterns, root: OwnedFd) -> Result<()> {
+        let Some(root) = self.frame(None, root, patterns.root(), false) else { return Ok(()) };
+        let mut stack = vec![root];
+        while let Some(frame) = stack.last_mut() {
+            let Some(name) = frame.names.next() else {
+                stack.pop();
+                continue;
+            };
+            let depth = stack.len();
+            let Some(frame) = stack.last() else { break };
+            let below = self.visit(patterns, frame, &name, depth)?;
+            stack.extend(below);
+        }
+        Ok(())
+    }
+
+    fn frame(
+        &mut self,
+        path: Option<TreePath>,
+        directory: OwnedFd,
+        progress: Progress,
+        is_taken: bool,
+    ) -> Option<Frame> {
+        match tree::names(&directory, MOST_NAMES - self.names.min(MOST_NAMES)) {
+            Ok((names, is_cut)) => {
+                self.names += names.len();
+                if is_cut {
+                    self.refuse(path.as_ref(), RefusedBecause::TooMany);
+                }
+                Some(Frame { path, directory, names: names.into_iter(), progress, is_taken })
+            }
+            Err(_) => {
+                self.refuse(path.as_ref(), RefusedBecause::Unreadable);
+                None
+            }
+        }
+    }
+
+    /// Looks at one name; gives the directory that is to be walked next, if it is one.
+    fn visit(&mut self, patterns: &Patterns, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
+        let look = patterns.look(&frame.progress, name);
+        let is_taken = frame.is_taken || !look.matches.is_empty();
+        if !is_taken && look.below.is_over() {
+            return Ok(None);
+        }
+        let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
+            self.refuse(frame.path.as_ref(), RefusedBecause::TooDeep);
+            return Ok(None);
+        };
+        let status = match tree::status(frame.directory.as_fd(), name) {
+            Ok(Some(status)) if !self.form.is_whiteout(&status) => status,
+            Ok(_) => return Ok(None), // a mark of overlayfs: the name is gone
+            Err(_) => return Ok(self.refused(&path, RefusedBecause::Unreadable)),
+        };
+        look.matches.iter().for_each(|&index| self.matched[index] = true);
+        let kind = tree::file_type(&status);
+        if path.is_in_git() {
+            // A link or file on the way to nothing is nobody's wish.
+            return Ok(if is_taken { self.refused(&path, RefusedBecause::Git) } else { None });
+        }
+        match kind {
+            FileType::Directory if depth >= DEEPEST => Ok(self.refused(&path, RefusedBecause::TooDeep)),
+            FileType::Directory => match tree::directory(frame.directory.as_fd(), name) {
+                Ok(directory) => Ok(self.frame(Some(path), directory, look.below, is_taken)),
+                Err(_) => Ok(self.refused(&path, RefusedBecause::Unreadable)),
+            },
+            // Also one on the way: the pattern's path led through it.
+            FileType::Symlink => Ok(self.refused(&path, RefusedBecause::Link)),
+            _ if !is_taken => Ok(None),
+            FileType::RegularFile => self.file(frame, &path, name).map(|()| None),
+            FileType::Fifo => Ok(self.refused(&path, RefusedBecause::Fifo)),
+            FileType::Socket => Ok(self.refused(&path, RefusedBecause::Socket)),
+            _ => Ok(self.refused(&path, RefusedBecause::Device)),
+        }
+    }
+
+    fn file(&mut self, frame: &Frame, path: &TreePath, name: &[u8]) -> Result<()> {
+        let looked = tree::file(frame.directory.as_fd(), name).and_then(|(file, status)| {
+            // Content that is elsewhere is not read: the mounts of brig never make such a file.
+            let is_elsewhere = self.form.is_metadata_only(&file)?;
+            Ok((self.form.is_file_whiteout(&file, &status)?, is_elsewhere, file, status))
+        });
+        let (file, status) = match looked {
+            Ok((true, ..)) => return Ok(()),
+            Ok((_, false, file, status)) => (file, status),
+            Ok((_, true, ..)) | Err(_) => return self.no(path, RefusedBecause::Unreadable),
+        };
+        // A hard link is a file like every other: each of its names is a copy and counts.
+        if tree::size(&status) > self.left {
+            return self.no(path, RefusedBecause::TooLarge);
+        }
+        if self.found.files.len() >= MOST_FILES {
+            return self.no(path, RefusedBecause::TooMany);
+        }
+        match self.take(path, file, &status)? {
+            Ok(artifact) => {
+                self.left -= artifact.size.min(self.left);
+                self.found.files.push(artifact);
+                Ok(())
+            }
+            Err(why) => self.no(path, why),
+        }
+    }
+
+    /// Makes the copy. What fails at our end is the error, at the agent's end it is in the answer.
+    fn take(&mut self, path: &TreePath, mut file: File, status: &Stat) -> Result<Result<Artifact, RefusedBecause>> {
+        let size = tree::size(status);
+        let is_text = match is_text(&mut file) {
+            Ok(is_text) => is_text,
+            Err(_) => return Ok(Err(RefusedBecause::Unreadable)),
+        };
+        if !is_text {
+            match self.redactor.finds_value((&file).take(size)) {
+                Ok(false) => {}
+                Ok(true) => return Ok(Err(RefusedBecause::Secret)),
+                Err(_) => return Ok(Err(RefusedBecause::Unreadable)),
+            }
+        }
+        let store = self.store()?;
+        let to = store.make(path)?;
+        let before = self.redactor.count();
+        let copied = if is_text { self.redacted(file, size, &to) } else { copy::copy(&file, size, &to).map(Ok) };
+        let failed = |cause: std::io::Error| files::failed(cause, format!("copy the artifact `{path}`"));
+        let (digest, size) = match copied {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(why)) => {
+                self.store()?.remove(path)?;
+                return Ok(Err(why));
+            }
+            Err(copy::Failure::Read(_)) => {
+                self.store()?.remove(path)?;
+                return Ok(Err(RefusedBecause::Unreadable));
+            }
+            Err(copy::Failure::Write(cause)) => return Err(failed(cause)),
+        };
+        // Never set-id, never for others to write.
+        let mode = Mode::from_raw_mode(tree::permissions(status) & 0o755 | 0o600);
+        fchmod(&to, mode).map_err(|errno| failed(errno.into()))?;
+        let redactions = self.redactor.count() - before;
+        Ok(Ok(Artifact { path: path.to_string(), size, sha256: digest.to_string(), redactions }))
+    }
+
+    /// Copies text past the redactor, no further than its size and the limit.
+    fn redacted(
+        &self,
+        file: File,
+        size: u64,
+        mut to: &File,
+    ) -> Result<Result<(Digest, u64), RefusedBecause>, copy::Failure> {
+        let (mut from, mut stream) = (file.take(size), Stream::default());
+        let (mut hasher, mut written) = (Sha256::new(), 0_u64);
+        let (mut buffer, mut out) = (vec![0; 256 << 10], Vec::new());
+        loop {
+            let count = match from.read(&mut buffer) {
+                Ok(count) => count,
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(cause) => return Err(copy::Failure::Read(cause)),
+            };
+            match count {
+                0 => self.redactor.finish(&mut stream, &mut out),
+                _ => self.redactor.push(&mut stream, &buffer[..count], &mut out),
+            }
+            written += out.len() as u64;
+            if written > self.left {
+                return Ok(Err(RefusedBecause::TooLarge)); // a name may be longer than the value that it stands for
+            }
+            hasher.update(&out);
+            to.write_all(&out).map_err(copy::Failure::Write)?;
+            out.clear();
+            if count == 0 {
+                return Ok(Ok((Digest(hasher.finalize().into()), written)));
+            }
+        }
+    }
+
+    /// The folder of the copies, made for the first one.
+    fn store(&mut self) -> Result<&Store> {
+        if self.store.is_none() {
+            files::create_directories(&self.place, 0o755)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = rustix::fs::open(&self.place, flags, Mode::empty())
+                .failing(Kind::Store, || format!("open `{}`", self.place.display()))?;
+            self.store = Some(Store::at(opened));
+        }
+        self.store.as_ref().ok_or_else(|| crate::error::Error::new(Kind::Internal, "no folder for artifacts"))
+    }
+
+    fn refuse(&mut self, path: Option<&TreePath>, why: RefusedBecause) {
+        if self.found.refused.len() >= MOST_REFUSED {
+            self.found.refused_more += 1;
+            return;
+        }
+        let path = path.map_or_else(|| escape(b"."), ToString::to_string);
+        self.found.refused.push(RefusedArtifact { path, why });
+    }
+
+    fn refused(&mut self, path: &TreePath, why: RefusedBecause) -> Option<Frame> {
+        self.refuse(Some(path), why);
+        None
+    }
+
+    fn no(&mut self, path: &TreePath, why: RefusedBecause) -> Result<()> {
+        self.refuse(Some(path), why);
+        Ok(())
+    }
+}
+
+/// Whether there is no NUL byte in its beginning. It is read from its beginning again afterwards.
+fn is_text(file: &mut File) -> Result<bool, Errno> {
+    let mut beginning = Vec::with_capacity(BEGINNING);
+    let read = (&*file).take(BEGINNING as u64).read_to_end(&mut beginning).and_then(|_| file.seek(SeekFrom::Start(0)));
+    read.map_err(|cause| cause.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+    Ok(!beginning.contains(&0))
+}
