@@ -11,7 +11,11 @@ from lab import Failed, Lab, say
 
 # Each is a module of `cases` with `run(lab)`, which gives tables; and the peers that it is measured beside.
 CASES = {
-    "start": ("run and teardown of `true`; create, start, exec, delete", ["crun", "runc", "bwrap"]),
+    "start": ("run and teardown of `true`; create, start, exec, delete", ["crun", "runc", "youki", "bwrap"]),
+    "scale": ("many at once, and the memory of idle ones", ["crun", "runc", "youki", "bwrap"]),
+    "unpack": ("an image becomes files", ["umoci", "skopeo"]),
+    "workspace": ("a large folder: ready, forked, compared, given up", ["git"]),
+    "inside": ("what a sandbox costs the work in it", ["runc", "crun", "runsc", "bwrap", "git", "cargo", "npm"]),
 }
 
 

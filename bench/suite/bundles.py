@@ -29,20 +29,25 @@ def docker_filter():
     return {"defaultAction": source["defaultAction"], "architectures": arches, "syscalls": calls}
 
 
-def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=False, mounts=(), network=True, env=()):
-    """A bundle: what `spec` writes, a root of busybox, and what is asked for. Returns its path."""
-    bundle = lab.folder("bundles", name)
-    root = lab.folder("bundles", name, "rootfs")
-    for folder in ("bin", "proc", "dev", "sys", "tmp", "etc", "usr", "work"):
+def busybox_root(root):
+    """The least root there is."""
+    for folder in ("bin", "proc", "dev", "sys", "tmp", "etc"):
         os.makedirs(os.path.join(root, folder), exist_ok=True)
-    for program in ("true", "sleep", "sh"):
+    for program in ("true", "sleep"):
         if not os.path.exists(f"{root}/bin/{program}"):
             shutil.copy("/bin/busybox", f"{root}/bin/{program}")
+
+
+def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=False, mounts=(), root=None):
+    """A bundle: what `spec` writes, a root of busybox if no other is given, and what is asked for. Returns its path."""
+    bundle = lab.folder("bundles", name)
+    if not root:
+        busybox_root(lab.folder("bundles", name, "rootfs"))
     subprocess.run([lab.brig, "spec"], cwd=bundle, capture_output=True, check=False)
     spec = json.load(open(f"{bundle}/config.json"))
     spec["ociVersion"] = "1.0.2"  # the oldest of the peers knows no later one
     process = spec["process"]
-    process.update(args=list(words), terminal=False, env=["PATH=/usr/bin:/bin", *env])
+    process.update(args=list(words), terminal=False, env=["PATH=/usr/bin:/bin"])
     process.pop("rlimits", None)
     linux = spec["linux"]
     if seccomp:
@@ -54,8 +59,10 @@ def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=Fals
     if user:
         linux["namespaces"].append({"type": "user"})
         linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-    if not network:
-        linux["namespaces"] = [each for each in linux["namespaces"] if each["type"] != "network"]
+    if root:  # somebody else's: its programs work in /work and write there
+        spec["root"] = {"path": root, "readonly": True}
+        process["cwd"] = "/work"
+        spec["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"]})
     spec["mounts"] += list(mounts)
     with open(f"{bundle}/config.json", "w") as out:
         json.dump(spec, out)

@@ -19,7 +19,7 @@ class Table:
     more: list = field(default_factory=list)  # further columns: [key, label, digits]
     plot: str = "bars"  # or "lines" over the number in the row's `at`, or "" for none
     left_out: list = field(default_factory=list)
-    higher_is_better: bool = False
+    only_plot: bool = False  # not as rows: other tables have them
 
     def add(self, name, samples, **values):
         """A row from samples in the table's unit."""
@@ -31,7 +31,7 @@ class Table:
     def record(self):
         """The table as plain data, with each row's ratios of medians."""
         medians = {row["name"]: row["median"] for row in self.rows}
-        for row in self.rows:
+        for row in [] if self.only_plot else self.rows:
             for key, name in (("to_base", self.base), ("to_floor", self.floor)):
                 if medians.get(name):
                     row[key] = row["median"] / medians[name]

@@ -22,7 +22,7 @@ def number(value):
 
 
 def kind(table, name):
-    return "brig" if name.startswith(table["base"]) else "floor" if name.startswith(table["floor"]) else "peer"
+    return "brig" if name.startswith("brig") else "floor" if name.startswith(("floor", "outside")) or name == table["floor"] else "peer"
 
 
 def bars(table, top):

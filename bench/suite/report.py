@@ -64,7 +64,7 @@ def case(record, pictures=None):
     if pictures:
         out += [f"![medians of {record['case']}]({pictures}/{record['case']}.svg)", ""]
     for table in record["tables"]:
-        out += markdown(table)
+        out += [] if table["only_plot"] else markdown(table)
     left = record["left_over"]
     out += ["Left over afterwards: " + ("; ".join(left) if left else "nothing (cgroups, mounts, loop devices, processes)") + ".", ""]
     return out

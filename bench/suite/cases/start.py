@@ -55,7 +55,7 @@ def idle_task(lab, *words):
     raise Failed("a task in the background has no processes")
 
 
-def both(lab, title, text, subjects, tables, full=(80, 30), quick=(12, 5)):
+def both(lab, title, text, subjects, tables, full=(80, 30), quick=(6, 3)):
     """A table of the subjects one after the other, and with idleness before each."""
     hot = interleave(lab, Table(title, text), lab.scaled(full[0], quick[0]), 0, subjects)
     tables.append(with_idle(hot, interleave(lab, Table(title), lab.scaled(full[1], quick[1]), IDLE_MS, subjects)))
@@ -83,7 +83,7 @@ def variants(lab, tables):
 def task(lab, tables):
     """The whole sandbox of a task. What a floor needs of it is taken from one: its filter and its empty ext4 image."""
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
-    subjects, rounds = [], lab.scaled(80, 12) + lab.scaled(30, 5) + 20
+    subjects, rounds = [], lab.scaled(80, 6) + lab.scaled(30, 3) + 20
 
     def floor():
         identity, pid = idle_task(lab)
@@ -135,8 +135,8 @@ def apart(lab, tables):
             oci(lab, name, "start", container, label=f"{name} start"),
             Subject(f"-{name} wait", ["sh", "-c", WAIT, "sh", pid]),
             oci(lab, name, "delete", container, label=f"{name} delete")]
-    hot = interleave(lab, Table("create, start, delete"), lab.scaled(40, 8), 0, subjects)
-    found = with_idle(hot, interleave(lab, Table("create, start, delete"), lab.scaled(15, 4), IDLE_MS, subjects))
+    hot = interleave(lab, Table("create, start, delete"), lab.scaled(40, 5), 0, subjects)
+    found = with_idle(hot, interleave(lab, Table("create, start, delete"), lab.scaled(15, 3), IDLE_MS, subjects))
     for verb in ("create", "start", "delete"):
         rows = [{**row, "name": row["name"].split()[0]} for row in found.rows if row["name"].endswith(verb)]
         text = "With Docker's default filter and limits; between start and delete the command has ended, which is not timed."
@@ -157,7 +157,7 @@ def execs(lab, tables):
             words += ["--filter", lab.path("docker.bpf")] if "seccomp" in options else []
             subjects.append(Subject("floor", [lab.program("floor"), "exec", open(pid).read().strip(), *words, "/bin/true"]))
         subjects.append(oci(lab, name, "exec", container, "/bin/true"))
-    both(lab, "exec of `true` in a container", "With Docker's default filter and limits.", subjects, tables, (50, 20), (8, 4))
+    both(lab, "exec of `true` in a container", "With Docker's default filter and limits.", subjects, tables, (50, 20), (5, 3))
     tables[-1].left_out += table.left_out
     for name in runtimes(lab):
         lab.run(*lab.anywhere(name, *lab.oci(name), "delete", "-f", f"{lab.tag}-exec-{name}"), check=False)

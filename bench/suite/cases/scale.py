@@ -1,0 +1,107 @@
+"""scale: many at once; memory of idle ones."""
+import os
+import subprocess
+import time
+
+import bundles
+from cases.start import READ_ONLY_USR, links, runtimes
+from measure import Table, attempt
+
+TOO_LONG = 180  # seconds for all of a crowd
+
+
+def commands(lab, bundle):
+    """Each peer's command; `{}` is the number of the copy."""
+    groups = [word.replace("-crowd", "-crowd-{}") for word in bundles.floor_groups(lab, "-crowd", True)]
+    found = {"floor": ([lab.program("floor"), "run", *groups, f"{bundle}/rootfs", "/bin/true"], "")}
+    for name in runtimes(lab):
+        found[name] = ([*lab.oci(name), "run", "--bundle", bundle, f"{lab.tag}-{name}-{{}}"], lab.crun_mounts() if name == "crun" else "")
+    found["brig task run"] = ([lab.brig, "task", "run", "--empty", "--", "true"], "")
+    if lab.has("bwrap"):
+        found["bwrap"] = (["bwrap", "--unshare-all", *READ_ONLY_USR, *links(), "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "true"], "")
+    return found
+
+
+def crowd(lab, table, name, words, mounts, copies):
+    """One peer's row."""
+    out = lab.run(lab.program("crowd"), str(copies), str(TOO_LONG), mounts or "-", *words, timeout=TOO_LONG + 60, stderr=subprocess.DEVNULL).splitlines()
+    seconds, failed, _ = out[0].split()
+    left = 0
+    for _ in range(20):  # what ends in the background has up to 2 s
+        if not (left := len(lab.leftovers())):
+            break
+        time.sleep(0.1)
+    if len(out) > 1:
+        table.add(name, [int(each) / 1e3 for each in out[1:]], rate=(copies - int(failed)) / float(seconds), failed=int(failed), left=left)
+    else:
+        table.left_out.append(f"{name}: all {copies} failed")
+
+
+def tree(pid):
+    """A process and all below it."""
+    found = [pid]
+    for each in found:
+        try:
+            for thread in os.listdir(f"/proc/{each}/task"):
+                found += map(int, open(f"/proc/{each}/task/{thread}/children").read().split())
+        except OSError:
+            pass
+    return found
+
+
+def memory(pid):
+    """KiB (PSS) of all processes of a sandbox, without the command's own."""
+    total = 0
+    for each in tree(pid):
+        try:
+            if open(f"/proc/{each}/comm").read().strip() in ("sleep", "busybox"):
+                continue
+            total += next(int(line.split()[1]) for line in open(f"/proc/{each}/smaps_rollup") if line.startswith("Pss:"))
+        except (OSError, StopIteration):
+            pass
+    return total
+
+
+def idle(lab):
+    """Memory of the runtime's processes beside each idle command."""
+    table = Table("Memory of an idle sandbox", unit="KiB", text="PSS of the runtime's own processes that stay beside a command in the foreground, for each of "
+                  "several sandboxes; the command itself is not counted. `crun run -d`, `runc run -d` and `brig run -d` leave none. The kernel's own memory is "
+                  "not in it.", base="brig task run", floor="")
+    bundle = bundles.make(lab, "idle", words=["/bin/sleep", "600"], limits=True)
+    for name, (words, _) in commands(lab, bundle).items():
+        if name == "floor":
+            continue
+        words = [*words[:-1], "sleep", "600"] if words[-1] == "true" else words
+        children = []
+
+        def measured():
+            for number in range(lab.scaled(8, 4)):
+                children.append(lab.begin(*lab.anywhere(name, *[word.replace("{}", f"idle-{number}") for word in words])))
+            time.sleep(1 if lab.quick else 3)
+            if any(child.poll() is not None for child in children):
+                raise ValueError("an idle one ended")
+            table.add(name, [memory(child.pid) for child in children], processes=len(tree(children[0].pid)) - 1)
+
+        attempt(lab, table, name, measured)
+        if name in runtimes(lab):
+            for number in range(len(children)):
+                lab.run(*lab.anywhere(name, *lab.oci(name), "delete", "-f", f"{lab.tag}-{name}-idle-{number}"), check=False)
+        for child in children:
+            lab.end(child)
+    table.more = [["processes", "its processes", 0]]
+    return table
+
+
+def run(lab):
+    """The tables of this case."""
+    bundle, tables = bundles.make(lab, "crowd", limits=True), []
+    lab.run(lab.brig, "task", "run", "--empty", "--", "true")
+    rates = Table("Sandboxes a second, by how many are begun at once", unit="a second", plot="lines", only_plot=True)
+    for copies in [1, 8] if lab.quick else [1, 8, 32, 128, 500]:
+        table = Table(f"{copies} at once", "With limits, without a filter; `bwrap` without limits, `brig task run` with everything on.",
+                      more=[["rate", "a second", 0], ["failed", "failed", 0], ["left", "left over", 0]], plot="")
+        for name, (words, mounts) in commands(lab, bundle).items():
+            attempt(lab, table, name, lambda: crowd(lab, table, name, words, mounts, copies))
+        rates.rows += [{"name": row["name"], "line": row["name"], "at": copies, "median": row["rate"]} for row in table.rows]
+        tables.append(table)
+    return [rates, *tables, idle(lab)]
