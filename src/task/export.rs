@@ -57,7 +57,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let options = GitOptions::default();
     let redactor = Redactor::new();
     let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
-    let errand = Errand { store, id, may_degrade: &degraded, options: &options, redactor: &redactor };
+    let errand = Errand { store, id, may_degrade: &degraded, options: &options, resolver: None, redactor: &redactor };
     // Held like a running task's: nobody removes or exports it at the same time.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {

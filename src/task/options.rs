@@ -10,6 +10,7 @@ use crate::sandbox::{ExitCodes, LimitName, Limits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,8 @@ struct GitSection {
     credential: Option<String>,
     ssh_key: Option<String>,
     known_hosts: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    addresses: Vec<IpAddr>,
     depth: Option<NonZeroU32>,
 }
 
@@ -55,13 +58,17 @@ struct PushSection {
 }
 
 impl GitSection {
-    fn apply(self, git: &mut GitOptions) -> Result<()> {
+    /// Puts it into a definition; relative paths are meant from `folder`.
+    fn apply(self, git: &mut GitOptions, folder: &Path) -> Result<()> {
         let named = [("user.name", self.name), ("user.email", self.email)];
         let named = named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         git.settings.extend(named.chain(self.settings));
         git.credential = self.credential.as_deref().map(Source::parse).transpose()?.or(git.credential.take());
         git.ssh_key = self.ssh_key.as_deref().map(Source::parse).transpose()?.or(git.ssh_key.take());
-        git.known_hosts = self.known_hosts.or(git.known_hosts.take());
+        let absolute = |path: PathBuf| folder.join(path);
+        git.known_hosts = self.known_hosts.map(absolute).or(git.known_hosts.take());
+        git.ca = self.ca.map(absolute).or(git.ca.take());
+        git.addresses.extend(self.addresses);
         git.depth = self.depth.or(git.depth);
         Ok(())
     }
@@ -100,7 +107,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         }
         definition.environment.push((name.into(), value.into()));
     }
-    profile.git.apply(&mut definition.git)?;
+    // A relative path is meant from the profile's own folder, wherever it is used.
+    let folder = path.parent().unwrap_or(Path::new("."));
+    profile.git.apply(&mut definition.git, folder)?;
     if let Some(push) = profile.push {
         definition.git.push = Some(PushOptions { branch: push.branch, default_branch: push.default_branch });
     }
@@ -131,8 +140,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.image = Some(ImageWish { reference, ..ImageWish::default() });
     }
     if let Some(rootfs) = profile.rootfs {
-        // A relative path is meant from the profile's own folder, wherever it is used.
-        definition.rootfs = Some(path.parent().unwrap_or(Path::new(".")).join(rootfs));
+        definition.rootfs = Some(folder.join(rootfs));
     }
     Ok(())
 }

@@ -124,6 +124,7 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
 /// What would be in force; runs nothing.
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
     let image = image::open(store, definition)?;
+    definition.git.check(remote(definition)?.as_ref())?;
     let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?))?;
     if let Some(image) = &image {
         let digest = &image.used.digest;
@@ -145,7 +146,7 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
         WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
         WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
             Remote::Local(path) => git::local_path(&path).map(|_| Workspace::Empty),
-            Remote::Far(far) => git::network(&far).map(|()| Workspace::Empty),
+            Remote::Far(_) => Ok(Workspace::Empty),
         },
     }
 }
@@ -269,6 +270,7 @@ impl Attempt<'_> {
             id: self.id,
             may_degrade: &self.definition.may_degrade,
             options: &self.definition.git,
+            resolver: self.definition.network.policy.resolver,
             redactor: self.held.redactor(),
         }
     }

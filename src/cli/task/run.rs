@@ -11,6 +11,7 @@ use clap::{ArgMatches, Args, FromArgMatches};
 use rustix::termios::isatty;
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ const MOST_TOLD: usize = 5;
 Examples:
   brig task run --dir . -- make test              your folder, never written
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
+  brig task run --repo https://github.com/me/app --git-credential env:GH_TOKEN --push-branch agent/fix -- ./agent.sh
   brig task run --repo ~/src/app --push-branch agent/fix -- ./agent.sh
   brig task run --empty --memory 512M --wall 10m -e API_MODE=test -- python3 job.py
   brig task run --image debian:12 --dir . -- make test
@@ -43,7 +45,7 @@ pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
     dir: Option<PathBuf>,
-    /// Work on a clone of a git repository: a path or a file:// URL; this version refuses https:// and ssh://
+    /// Work on a clone of a git repository: a path, https://…, ssh://…, user@host:path or file://…
     #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
     repo: Option<String>,
     /// The branch, tag or commit of --repo
@@ -61,6 +63,12 @@ pub(super) struct Arguments {
     /// The host's key for --repo over ssh [default: ~/.ssh/known_hosts]
     #[arg(long, value_name = "FILE", requires = "repo")]
     git_known_hosts: Option<PathBuf>,
+    /// The authorities that sign the certificate of --repo's host, in PEM form [default: this machine's]
+    #[arg(long, value_name = "FILE", requires = "repo")]
+    git_ca: Option<PathBuf>,
+    /// An address that the name of --repo's host may lead to although it is none of the public internet (repeat)
+    #[arg(long, value_name = "ADDRESS", requires = "repo")]
+    git_address: Vec<IpAddr>,
     /// When the command has succeeded, push its commits to this branch of --repo; fast-forward only
     #[arg(long, value_name = "BRANCH", requires = "repo")]
     push_branch: Option<String>,
@@ -360,6 +368,8 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     git.credential = source(&arguments.git_credential)?.or(git.credential.take());
     git.ssh_key = source(&arguments.git_ssh_key)?.or(git.ssh_key.take());
     git.known_hosts = arguments.git_known_hosts.as_deref().map(absolute).transpose()?.or(git.known_hosts.take());
+    git.ca = arguments.git_ca.as_deref().map(absolute).transpose()?.or(git.ca.take());
+    git.addresses.extend(arguments.git_address);
     git.depth = arguments.depth.or(git.depth);
     if let Some(branch) = arguments.push_branch {
         git.push = Some(PushOptions { branch, default_branch: arguments.push_default_branch });
@@ -389,8 +399,9 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         definition.command = vec!["hold".into()];
         definition.limits.idle = definition.limits.wall; // it has no output
     }
-    if let Some(rootfs) = &mut definition.rootfs {
-        *rootfs = absolute(rootfs)?; // a task in the background has another working directory
+    let git = &mut definition.git;
+    for path in [&mut definition.rootfs, &mut git.ca, &mut git.known_hosts].into_iter().flatten() {
+        *path = absolute(path)?; // a task in the background has another working directory
     }
     if let Some(grace) = arguments.grace {
         definition.grace = grace;

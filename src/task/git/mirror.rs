@@ -5,31 +5,42 @@ use super::remote::{Far, name_of};
 use super::{Errand, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
+use crate::sandbox::Limits;
 use std::path::PathBuf;
 
 /// Fetches everything that is on a branch or a tag, and what was asked for by another name. The mirror's HEAD becomes the remote's.
 ///
-/// What was left by a fetch that was killed is a temporary pack, which the next one removes.
+/// What was left by a fetch that was killed is a temporary pack, which the next one removes. Nothing caps what a courier writes to a folder that was
+/// lent to it but `ulimit`: one pack is one file, and no object comes in but in a pack.
 const FETCH: &str = r#"
+ulimit -f "$BLOCKS"
 cd /mirror
 if [ ! -e HEAD ]; then git "$@" init --quiet --bare --template= . >&2; fi
-rm -f objects/pack/tmp_pack_* objects/pack/tmp_idx_* shallow.lock packed-refs.lock
-set -- "$@" fetch --quiet --no-tags --force --prune --no-auto-gc
-if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
-git "$@" -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
-if ! git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1; then git update-ref -d refs/brig/asked; fi
-"#;
-/// The same settings, but for what follows the fetch.
-const HEAD: &str = r#"
-cd /mirror
-default=$(git "$@" ls-remote --symref -- "$URL" HEAD | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
-if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi
+rm -f objects/pack/tmp_* shallow.lock packed-refs.lock HEAD.lock
+told=$(git "$@" ls-remote --symref -- "$URL" HEAD)
+default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
+(
+    set -- "$@" fetch --quiet --no-tags --force --no-auto-gc --no-write-fetch-head
+    if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
+    git "$@" --prune -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
+    git update-ref -d refs/brig/asked
+    if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi
+    if ! git rev-parse --verify --quiet --end-of-options "$REF^{commit}" >/dev/null; then
+        git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1 || true
+    fi
+)
 for name in "$REF" refs/brig/asked; do
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then echo "$id"; exit 0; fi
 done
-echo "the repository has no \`$REF\`" >&2
+if [ -z "$told" ] && [ -z "$(git for-each-ref --count=1)" ]; then
+    echo "the repository is empty" >&2
+else
+    echo "the repository has no \`$REF\`" >&2
+fi
 exit 1
 "#;
+/// Bytes of the unit of `ulimit -f` (POSIX).
+const BLOCK: u64 = 512;
 
 /// Brings the mirror up to date. Returns where it is, and the commit that `reference` names.
 pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(PathBuf, String)> {
@@ -44,11 +55,12 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
     let mirror = mirrors.join(&name);
     let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
     files::create_directories(&mirror, 0o700)?;
-    let courier = Courier::new(errand, &format!("(\n{FETCH}\n)\n{HEAD}"))
+    let courier = Courier::new(errand, FETCH)
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)
         .with("DEPTH", depth)
+        .with("BLOCKS", (Limits::DISK / BLOCK).to_string())
         .reach(far)?;
     let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;
     let commit = answer.trim().to_owned();

@@ -14,11 +14,11 @@ mod courier;
 mod head;
 mod mirror;
 mod push;
+mod reach;
 mod remote;
 
 pub(super) use base::{Base, base, local_path};
 pub(super) use bundle::{Work, bundle};
-pub(super) use courier::network;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
 pub use push::{Push, PushState};
@@ -29,6 +29,7 @@ use super::redact::Redactor;
 use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -41,6 +42,10 @@ pub struct GitOptions {
     pub ssh_key: Option<Source>,
     /// Which host has which key, for ssh; the caller's own `~/.ssh/known_hosts` if missing.
     pub known_hosts: Option<PathBuf>,
+    /// The authorities whose certificates are good, for https, in PEM form; the host's own if missing.
+    pub ca: Option<PathBuf>,
+    /// Addresses of the remote's host that are not of the public internet, and yet are meant.
+    pub addresses: Vec<IpAddr>,
     /// How many commits of history are fetched; all if missing.
     pub depth: Option<NonZeroU32>,
     /// Settings of git in the sandbox, such as `user.name`.
@@ -67,6 +72,9 @@ impl GitOptions {
                     .hint("give --repo, or leave the branch out"));
             }
             check_branch(&push.branch)?;
+        }
+        if let Some(Remote::Far(far)) = remote {
+            reach::check(self, far).map_err(|error| error.doing(format!("reach the repository `{}`", far.url)))?;
         }
         for (key, value) in &self.settings {
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || b".-_/".contains(&byte);
@@ -126,6 +134,8 @@ pub(super) struct Errand<'run> {
     pub may_degrade: &'run [String],
     /// How the remote is reached.
     pub options: &'run GitOptions,
+    /// Who resolves the remote's name; the host's own servers if missing.
+    pub resolver: Option<SocketAddr>,
     /// What hides the credentials in what git says.
     pub redactor: &'run Redactor,
 }

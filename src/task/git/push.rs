@@ -98,6 +98,12 @@ pub(in crate::task) fn push(
             &format!("the remote refused: {}", answer.words),
             "see what the remote says; the commits are in the bundle that the receipt names",
         ),
-        _ => Err(failed(&answer).doing(step())),
+        _ => {
+            let far = match remote {
+                Remote::Far(far) => Some((far, errand.options)),
+                Remote::Local(_) => None,
+            };
+            Err(failed(&answer, far).doing(step()))
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Where a repository is: a path of the host, or a host of the network. Read from what the user wrote, without asking anybody.
 
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::Rule;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// A repository's place.
@@ -98,6 +100,34 @@ impl Remote {
     }
 }
 
+impl Far {
+    /// The host and the port as one word, as in a URL.
+    pub fn place(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// What a courier for it may reach: this host at this port, and nothing else.
+    ///
+    /// A name that leads to an address which is not of the public internet is refused by the gateway (DNS rebinding). `addresses` are those that
+    /// the user has named as this host's; an address in the URL is named by that, and so is `localhost`.
+    pub fn rules(&self, addresses: &[IpAddr]) -> Result<Vec<Rule>> {
+        let one = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => format!("{v4}:{}", self.port),
+            IpAddr::V6(v6) => format!("[{v6}]:{}", self.port),
+        };
+        let words: Vec<String> = match self.host.as_str() {
+            // Inside it is an address from the first: /etc/hosts says so.
+            "localhost" => [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1_u16])].iter().map(one).collect(),
+            _ => {
+                // The URL's own address needs no second rule.
+                let others = addresses.iter().filter(|each| each.to_string() != self.host);
+                std::iter::once(self.place()).chain(others.map(one)).collect()
+            }
+        };
+        words.iter().map(|word| Rule::parse(word)).collect()
+    }
+}
+
 /// The same repository, named so that it is found from any working directory.
 pub fn absolute_repository(text: &str) -> String {
     let local = !text.contains("://") && short(text).is_none();
@@ -177,6 +207,24 @@ mod tests {
         check("ssh://git@host:2222/a", "ssh", "host", 2222);
         check("git@github.com:a/b.git", "ssh", "github.com", 22);
         check("https://[::1]:8443/a", "https", "::1", 8443);
+    }
+
+    #[test]
+    fn a_courier_may_reach_that_host_at_that_port_and_nothing_else() {
+        let check = |text: &str, addresses: &[&str], expected: &[&str]| {
+            let Remote::Far(far) = Remote::parse(text).unwrap() else { panic!("{text} is far") };
+            let addresses: Vec<IpAddr> = addresses.iter().map(|each| each.parse().unwrap()).collect();
+            let rules: Vec<String> = far.rules(&addresses).unwrap().iter().map(ToString::to_string).collect();
+            assert_eq!(rules, expected, "{text}");
+        };
+        check("https://github.com/a/b", &[], &["github.com:443"]);
+        check("git@github.com:a/b", &[], &["github.com:22"]);
+        check("https://git.corp:8443/a", &["10.1.2.3", "fd00::1"], &["git.corp:8443", "10.1.2.3:8443", "[fd00::1]:8443"]);
+        check("https://10.1.2.3:8443/a", &[], &["10.1.2.3:8443"]);
+        check("https://[fd00::1]/a", &[], &["[fd00::1]:443"]);
+        check("http://localhost:8080/a", &[], &["127.0.0.1:8080", "[::1]:8080"]);
+        let Remote::Far(far) = Remote::parse("https://198.18.0.1/a").unwrap() else { panic!("far") };
+        assert!(far.rules(&[]).is_err(), "what stands for names inside is no host");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod attacks;
 mod clients;
 mod running;
-mod world;
+pub mod world;
 
 use crate::support::Run;
 use serde_json::Value;

@@ -14,7 +14,7 @@ pub struct World {
 }
 
 /// Where programs are that an ordinary user's PATH may lack.
-fn program(name: &str) -> Option<PathBuf> {
+pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     path.split(':').map(|directory| Path::new(directory).join(name)).find(|each| each.exists())
 }
@@ -22,6 +22,12 @@ fn program(name: &str) -> Option<PathBuf> {
 impl World {
     /// Starts them; says `SKIP` where they are not installed.
     pub fn new(lab: &Lab) -> Option<World> {
+        World::with_sites(lab, |_, _| String::new())
+    }
+
+    /// The same with more servers of nginx: given the address and the folder, which has `key.pem`, the text of their configuration. The
+    /// certificate is `work/ca.pem` of the lab.
+    pub fn with_sites(lab: &Lab, sites: impl Fn(Ipv4Addr, &Path) -> String) -> Option<World> {
         let (Some(nginx), Some(dnsmasq)) = (program("nginx"), program("dnsmasq")) else {
             skip("needs nginx and dnsmasq");
             return None;
@@ -32,7 +38,8 @@ impl World {
         let directory = lab.directory("world");
         let mut world = World { address, directory, children: Vec::new() };
         world.start_dns(&dnsmasq);
-        world.start_nginx(&nginx, lab);
+        let sites = sites(address, &world.directory);
+        world.start_nginx(&nginx, lab, &sites);
         Some(world)
     }
 
@@ -57,11 +64,11 @@ impl World {
         self.start(&mut command, 5353);
     }
 
-    fn start_nginx(&mut self, program: &Path, lab: &Lab) {
+    fn start_nginx(&mut self, program: &Path, lab: &Lab, sites: &str) {
         let directory = self.directory.display().to_string();
         let made = Command::new("openssl")
             .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=a.test"])
-            .args(["-addext", "subjectAltName=DNS:a.test,DNS:b.test", "-keyout"])
+            .args(["-addext", &format!("subjectAltName=DNS:a.test,DNS:b.test,IP:{}", self.address), "-keyout"])
             .arg(self.directory.join("key.pem"))
             .arg("-out")
             .arg(lab.directory("work").join("ca.pem"))
@@ -85,7 +92,7 @@ impl World {
         let user = if crate::support::is_root() { "user root;\n" } else { "" };
         let text = format!(
             "daemon off; {user}worker_processes 1; pid {directory}/nginx.pid; error_log stderr;\nevents {{ worker_connections 8192; }}\n\
-             http {{ access_log off; client_max_body_size 0; {temporary}{}{} }}\n",
+             http {{ access_log off; client_max_body_size 0; {temporary}{}{}{sites} }}\n",
             server("a.test"),
             server("b.test")
         );
@@ -111,6 +118,13 @@ impl World {
     /// Starts one more server.
     pub fn also(&mut self, command: &mut Command, port: u16) {
         self.start(command, port);
+    }
+
+    /// Starts one more server, which makes this socket.
+    pub fn also_at(&mut self, command: &mut Command, socket: &Path) {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        self.children.push(child);
+        eventually("a server's socket is there", || std::os::unix::net::UnixStream::connect(socket).is_ok());
     }
 
     /// What the DNS server was asked.

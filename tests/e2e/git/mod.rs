@@ -1,5 +1,9 @@
 //! Repositories: commits come out by their ids, to a branch or a file, and nothing that the agent left in `.git` runs on the host.
 
+mod https;
+mod server;
+mod ssh;
+
 use crate::support::{Lab, Run};
 use serde_json::Value;
 use std::fs;

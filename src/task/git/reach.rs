@@ -1,0 +1,279 @@
+//! How a courier reaches the host of a repository: the one rule of its network, the credentials that it holds, what git and ssh are told, and what
+//! their words mean when it fails.
+//!
+//! A credential is a file that only the courier's user can read, in memory; git asks for it through a helper that answers for this host alone, so
+//! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent.
+
+use super::GitOptions;
+use super::remote::{Far, Scheme};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use crate::task::secrets::Source;
+use crate::sandbox::{self, Hidden, Ledger, Network, NetworkMode, Policy};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Where a courier sees what it holds, below [`sandbox::SECRETS`].
+const CREDENTIAL: &str = "git-credential";
+const AUTHORITIES: &str = "git-ca";
+const KEY: &str = "ssh-key";
+const KNOWN_HOSTS: &str = "known-hosts";
+/// No list of certificates or of hosts is longer.
+const LONGEST: u64 = 4 << 20;
+/// How a private key of OpenSSH begins that no passphrase protects: its cipher is `none`.
+const OPEN_KEY: &str = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU";
+
+/// All that a courier gets for one host.
+pub(super) struct Reach {
+    pub network: Network,
+    /// Files below [`sandbox::SECRETS`].
+    pub files: Vec<(String, Hidden)>,
+    pub environment: Vec<(OsString, OsString)>,
+    /// For git's `-c`.
+    pub settings: Vec<String>,
+    /// What must be in no output.
+    pub hidden: Vec<Vec<u8>>,
+}
+
+/// The network of a courier for this host.
+pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &Far) -> Result<Network> {
+    let policy = Policy { allowed: far.rules(&options.addresses)?, resolver, ..Policy::default() };
+    Ok(Network { mode: NetworkMode::Egress, policy, ..Network::default() })
+}
+
+/// Says the first thing that is wrong, before anything is made. A command that gives a credential is not run for that.
+pub(super) fn check(options: &GitOptions, far: &Far) -> Result<()> {
+    network(options, None, far)?;
+    let used = match far.scheme {
+        Scheme::Https | Scheme::Http => {
+            options.ca.as_deref().map(authorities).transpose()?;
+            &options.credential
+        }
+        Scheme::Ssh => {
+            known_hosts(options)?;
+            &options.ssh_key
+        }
+    };
+    match used {
+        Some(Source::Command(_)) | None => Ok(()),
+        Some(_) => Reach::new(options, None, far).map(|_| ()),
+    }
+}
+
+impl Reach {
+    /// Reads the credentials and says what they are used for.
+    pub(super) fn new(options: &GitOptions, resolver: Option<SocketAddr>, far: &Far) -> Result<Reach> {
+        let mut reach = Reach {
+            network: network(options, resolver, far)?,
+            files: Vec::new(),
+            environment: Vec::new(),
+            settings: vec![format!("protocol.{}.allow=always", far.scheme.word())],
+            hidden: Vec::new(),
+        };
+        match far.scheme {
+            Scheme::Https | Scheme::Http => reach.by_http(options, far)?,
+            Scheme::Ssh => reach.by_ssh(options)?,
+        }
+        Ok(reach)
+    }
+
+    fn by_http(&mut self, options: &GitOptions, far: &Far) -> Result<()> {
+        // A server that says nothing for two minutes is not waited for until the end of time.
+        self.settings.extend(["http.lowSpeedLimit=1".to_owned(), "http.lowSpeedTime=120".to_owned()]);
+        if let Some(path) = &options.ca {
+            self.files.push((AUTHORITIES.to_owned(), Hidden(authorities(path)?)));
+            self.settings.push(format!("http.sslCAInfo={}/{AUTHORITIES}", sandbox::SECRETS));
+        }
+        let Some(source) = &options.credential else { return Ok(()) };
+        let value = source.read()?;
+        let wrong = || Error::new(Kind::Secret, "a credential is one line: `user:password`, or a token");
+        let text = String::from_utf8(value).map_err(|_| wrong())?;
+        if text.chars().any(char::is_control) {
+            return Err(wrong());
+        }
+        // Whoever has a token alone: the hosts that give them out take any user's name.
+        let (user, password) = text.split_once(':').unwrap_or(("x-access-token", &text));
+        self.hidden.extend([text.as_bytes().to_vec(), password.as_bytes().to_vec()]);
+        let answer = format!("username={user}\npassword={password}\n");
+        self.files.push((CREDENTIAL.to_owned(), Hidden(answer.into_bytes())));
+        let helper = format!("!f() {{ test \"$1\" = get && cat {}/{CREDENTIAL}; }}; f", sandbox::SECRETS);
+        let context = format!("credential.{}://{}.helper", far.scheme.word(), far.place());
+        self.settings.extend(["credential.helper=".to_owned(), format!("{context}={helper}")]);
+        Ok(())
+    }
+
+    fn by_ssh(&mut self, options: &GitOptions) -> Result<()> {
+        let held = sandbox::SECRETS;
+        // Nothing of a configuration, nothing that asks, nothing that is forwarded, no key that is not named.
+        let mut command = format!(
+            "ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null \
+             -o UserKnownHostsFile={held}/{KNOWN_HOSTS} -o UpdateHostKeys=no -o IdentitiesOnly=yes -o IdentityAgent=none \
+             -o PasswordAuthentication=no -o KbdInteractiveAuthentication=no -o ClearAllForwardings=yes \
+             -o ConnectTimeout=30 -o ServerAliveInterval=30 -o ServerAliveCountMax=4 -o LogLevel=ERROR"
+        );
+        self.files.push((KNOWN_HOSTS.to_owned(), Hidden(known_hosts(options)?)));
+        match &options.ssh_key {
+            Some(source) => {
+                let mut key = source.read()?;
+                check_key(&key)?;
+                self.hidden.push(key.clone());
+                key.push(b'\n'); // without it ssh takes the file for another form
+                self.files.push((KEY.to_owned(), Hidden(key)));
+                command += &format!(" -i {held}/{KEY}");
+            }
+            None => command += " -o IdentityFile=none",
+        }
+        self.environment.push(("GIT_SSH_COMMAND".into(), command.into()));
+        self.environment.push(("GIT_SSH_VARIANT".into(), "ssh".into()));
+        Ok(())
+    }
+}
+
+/// A key that ssh can use without asking anybody.
+fn check_key(key: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(key);
+    let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Secret, why.to_owned()).hint(hint));
+    if !text.trim_start().starts_with("-----BEGIN ") {
+        return refuse("it is no private key", "name the file without `.pub`, as ssh-keygen made it");
+    }
+    let body: String = text.lines().filter(|line| !line.starts_with("-----")).map(str::trim).collect();
+    let is_locked = text.contains("BEGIN ENCRYPTED") || text.contains("Proc-Type: 4,ENCRYPTED");
+    if is_locked || text.contains("BEGIN OPENSSH") && !body.starts_with(OPEN_KEY) {
+        return refuse(
+            "the key is protected by a passphrase, and nobody is there to be asked",
+            "give a deploy key without one, or cmd:COMMAND that prints the key without it",
+        );
+    }
+    Ok(())
+}
+
+fn authorities(path: &Path) -> Result<Vec<u8>> {
+    let hint = || "name a file of certificates in PEM form: --git-ca FILE";
+    let bytes = files::read_bounded(path, LONGEST).map_err(|error| error.of_kind(Kind::Secret)).hint(hint)?;
+    if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") {
+        return Ok(bytes);
+    }
+    Err(Error::new(Kind::Secret, format!("`{}` has no certificate", path.display())).hint(hint()))
+}
+
+fn known_hosts(options: &GitOptions) -> Result<Vec<u8>> {
+    let own = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"));
+    let hint = || "name a file with the host's key: --git-known-hosts FILE (ssh-keyscan makes one; compare it with what the host publishes)";
+    let path = options.known_hosts.clone().or_else(own);
+    let path = path.ok_or_else(|| Error::new(Kind::Secret, "nobody knows the host's key").hint(hint()))?;
+    files::read_bounded(&path, LONGEST).map_err(|error| error.of_kind(Kind::Secret)).hint(hint)
+}
+
+const NO_ANSWER: &str = "the host does not answer";
+const SEE_PORT: &str = "see that it is up, and that it answers at the port of the URL";
+
+/// What the words of git, of curl and of ssh mean to whoever reads them, the more telling first: needle, meaning, advice.
+const MEANINGS: [(&str, &str, &str); 22] = [
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "the host has another key than the known one, so it may be somebody else",
+        "ask whoever runs the host; if the new key is right, put it into the file of --git-known-hosts",
+    ),
+    (
+        "host key is known for",
+        "the host's key is unknown",
+        "put it into a file for --git-known-hosts (ssh-keyscan makes one; compare it with what the host publishes)",
+    ),
+    (
+        "Host key verification failed",
+        "the host's key is not a known one",
+        "put it into a file for --git-known-hosts (ssh-keyscan makes one; compare it with what the host publishes)",
+    ),
+    (
+        "Permission denied (",
+        "the host does not take the key",
+        "see that --git-ssh-key is a key of that account, and that the user in the URL is right",
+    ),
+    ("error in libcrypto", "the key cannot be read", "give a private key as ssh-keygen makes it"),
+    ("cannot run ssh", "there is no ssh on this machine", "install it: openssh-client"),
+    ("ssh: not found", "there is no ssh on this machine", "install it: openssh-client"),
+    ("git: not found", "there is no git on this machine", "install it: git"),
+    (
+        "Authentication failed",
+        "the remote does not take the credential",
+        "see that it is `user:password` or a token, still valid, and for this repository",
+    ),
+    ("returned error: 403", "the remote forbids that", "see what the credential may do there"),
+    (
+        "certificate",
+        "the host's certificate is not to be trusted",
+        "if an authority of your own signed it, name that: --git-ca FILE",
+    ),
+    (
+        "SSL",
+        "no safe connection came about",
+        "see that the URL's port speaks TLS; if an authority of your own signed its certificate, name that: --git-ca FILE",
+    ),
+    ("not found", "there is no such repository, or the credential may not see it", "see the URL and the credential"),
+    (
+        "does not appear to be a git repository",
+        "there is no such repository, or the key may not see it",
+        "see the path in the URL and the key",
+    ),
+    ("Protocol \"", "the remote sends to another protocol than the URL's", "see the URL, and where the remote sends to"),
+    ("redirect", "the remote sends elsewhere", "give the URL that it sends to"),
+    ("reset by peer", NO_ANSWER, SEE_PORT),
+    ("Failed to connect", NO_ANSWER, SEE_PORT),
+    ("Connection refused", NO_ANSWER, SEE_PORT),
+    ("Connection closed", NO_ANSWER, SEE_PORT),
+    ("timed out", NO_ANSWER, SEE_PORT),
+    ("Operation too slow", NO_ANSWER, SEE_PORT),
+];
+
+/// What a failure means and what to do; `None` if only git's own words are there to say it.
+pub(super) fn meaning(far: &Far, options: &GitOptions, words: &str, egress: Option<&Ledger>) -> Option<(String, String)> {
+    let denied = || egress.into_iter().flat_map(|ledger| &ledger.rows).filter(|row| !row.allowed);
+    if let Some(row) = denied().find(|row| row.host != far.host && !row.rule.contains("leads to")) {
+        let host = row.host.escape_debug();
+        return Some((
+            format!("the remote sends to `{host}`, and a courier reaches `{}` alone", far.place()),
+            "if that is right, give the URL that it sends to".to_owned(),
+        ));
+    }
+    if let Some(row) = denied().find(|row| row.rule.contains("leads to")) {
+        return Some((
+            row.rule.clone(),
+            "if that is the repository's own address, name it: --git-address ADDRESS".to_owned(),
+        ));
+    }
+    if let Some(row) = denied().find(|row| row.host == far.host) {
+        return Some((row.rule.clone(), "see that the name is right and that it can be resolved here".to_owned()));
+    }
+    let held = if far.scheme == Scheme::Ssh { &options.ssh_key } else { &options.credential };
+    let asks = ["Authentication failed", "could not read Username", "Permission denied ("];
+    if held.is_none() && asks.iter().any(|needle| words.contains(needle)) {
+        let flag = if far.scheme == Scheme::Ssh { "--git-ssh-key file:PATH" } else { "--git-credential env:VARIABLE" };
+        return Some((
+            "the remote asks for a credential, and none is given".to_owned(),
+            format!("give one: {flag}, or in the `[git]` of a profile"),
+        ));
+    }
+    let found = MEANINGS.iter().find(|(needle, ..)| words.contains(needle));
+    found.map(|(_, why, hint)| ((*why).to_owned(), (*hint).to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_would_ask_for_a_passphrase_is_refused() {
+        let check = |key: &str, words: Option<&str>| match (check_key(key.as_bytes()), words) {
+            (Ok(()), None) => {}
+            (Err(error), Some(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (other, _) => panic!("{key}: {other:?}"),
+        };
+        check("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ\n", None);
+        check("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n", None);
+        check("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAACmFlczI1Ni1jdHI\n", Some("passphrase"));
+        check("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", Some("passphrase"));
+        check("-----BEGIN ENCRYPTED PRIVATE KEY-----\n", Some("passphrase"));
+        check("ssh-ed25519 AAAA me@here", Some("no private key"));
+    }
+}

@@ -1,0 +1,213 @@
+//! Repositories behind https: a real nginx with TLS and a password before a real git-http-backend, reached by a courier through the gateway.
+
+use super::server::{Host, PASSWORD, PLAIN, TLS};
+use super::{COMMIT, host, push};
+use crate::support::{Lab, Run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells the password.
+#[track_caller]
+fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
+    run.ended_as("prepare_failed", 125);
+    let receipt = run.receipt();
+    let message = receipt["error"]["message"].as_str().unwrap().to_owned();
+    for word in words {
+        assert!(message.contains(word), "`{word}` in: {message}");
+    }
+    assert!(!message.contains('\n') && receipt["error"]["hint"].is_string(), "{receipt:#}");
+    assert_nowhere(&lab.store(), PASSWORD);
+    assert!(!format!("{run:?}").contains(PASSWORD), "{run:#?}");
+}
+
+/// Asserts that no file below a folder has these words.
+#[track_caller]
+pub fn assert_nowhere(folder: &Path, words: &str) {
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap()) {
+        let path = entry.path();
+        let kind = entry.file_type().unwrap();
+        // The templates of disks are empty file systems of ten gigabytes.
+        if kind.is_dir() && !path.ends_with("templates") {
+            assert_nowhere(&path, words);
+        } else if kind.is_file() {
+            let bytes = fs::read(&path).unwrap();
+            assert!(!bytes.windows(words.len()).any(|each| each == words.as_bytes()), "{} tells it", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_repository_is_cloned_worked_on_and_pushed_back() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let before = host(&remote, "git for-each-ref");
+    let run = far.known_task(&lab, &url).args(["--push-branch", "agent/fix"]).sh(&format!("git log --format=%s; {COMMIT}"));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("two\none\n"), "{run:#?}");
+    let receipt = run.receipt();
+    assert_eq!(push(&run)["state"], "pushed", "{receipt:#}");
+    assert_eq!(host(&remote, "git rev-parse agent/fix"), receipt["commit_out"].as_str().unwrap());
+    assert_eq!(
+        host(&remote, "git log -1 --format='%an %s' agent/fix; git show agent/fix:file"),
+        "agent the agent was here\ntwo\nmore"
+    );
+    assert_eq!(host(&remote, "git update-ref -d refs/heads/agent/fix; git for-each-ref"), before);
+    // The agent had no way to it, although its couriers had.
+    assert_eq!(receipt["egress"]["rows"], serde_json::json!([]), "{receipt:#}");
+    assert!(far.served().contains("a.test 200 me POST /app.git/git-receive-pack"), "{}", far.served());
+    assert_nowhere(&lab.store(), PASSWORD);
+    // A second task goes on from what the mirror has: what is new comes, what was there does not.
+    host(&lab.path().join("seed"), "git -C . checkout -q main; echo three >file; git commit -qam three; git push -q ../host/repositories/app.git main");
+    let packs = || fs::read_dir(lab.store().join("mirrors")).unwrap().filter(|each| each.as_ref().unwrap().path().is_dir()).count();
+    let second = far.known_task(&lab, &url).sh("git log --format=%s");
+    second.ended_as("succeeded", 0);
+    assert!(second.stderr.contains("three\ntwo\none\n"), "{second:#?}");
+    assert_eq!(packs(), 1, "one mirror");
+}
+
+#[test]
+fn a_wrong_credential_is_one_clear_line_without_it() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let with = |credential: &str| far.task(&lab, &url).env("WRONG", credential).args(["--git-credential", "env:WRONG"]).sh("echo ran");
+    let run = with(&format!("you:{PASSWORD}"));
+    not_prepared(&lab, &run, &["fetch the repository", &url, "does not take the credential"]);
+    not_prepared(&lab, &with("me:not.the.password"), &["does not take the credential"]);
+    not_prepared(&lab, &with(&format!("{PASSWORD}-token")), &["does not take the credential"]);
+    not_prepared(&lab, &far.task(&lab, &url).sh("echo ran"), &["asks for a credential"]);
+    assert!(!far.served().contains(" 200 "), "{}", far.served());
+    not_prepared(&lab, &far.known_task(&lab, &far.url("none.git")).sh("echo ran"), &["no such repository"]);
+    not_prepared(&lab, &far.known_task(&lab, &url).args(["--ref", "nowhere"]).sh("echo ran"), &["has no `nowhere`"]);
+    let closed = format!("https://a.test:9/{}", "app.git");
+    not_prepared(&lab, &far.known_task(&lab, &closed).sh("echo ran"), &["does not answer"]);
+}
+
+#[test]
+fn a_certificate_of_nobody_is_not_trusted() {
+    let lab = Lab::new();
+    let Some(mut far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let other = lab.path().join("other.pem");
+    host(lab.path(), "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a.test -addext subjectAltName=DNS:a.test -keyout other.key -out other.pem 2>/dev/null");
+    far.ca = other;
+    let run = far.known_task(&lab, &url).sh("echo ran");
+    not_prepared(&lab, &run, &["certificate is not to be trusted"]);
+    assert!(!far.served().contains("me "), "{}", far.served());
+}
+
+#[test]
+fn a_name_that_leads_to_a_private_address_is_refused_until_that_is_named() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let credential = format!("file:{}", far.credential.display());
+    let strict = |url: &str| far.strict_task(&lab, url).args(["--git-credential", &credential]);
+    let run = strict(&far.url("app.git")).sh("echo ran");
+    not_prepared(&lab, &run, &["`a.test` leads to 127.", "loopback"]);
+    assert!(run.receipt()["error"]["hint"].as_str().unwrap().contains("--git-address"), "{run:#?}");
+    let wrong = strict(&far.url("app.git")).args(["--git-address", "127.0.0.1"]).sh("echo ran");
+    not_prepared(&lab, &wrong, &["`a.test` leads to 127.", "loopback"]);
+    assert_eq!(far.served(), "");
+    strict(&far.url("app.git")).weakened("egress-rebinding").sh("cat file").ended_as("succeeded", 0);
+    // An address in the URL is named by that.
+    let address = far.world.address;
+    for url in [format!("https://{address}:{TLS}/app.git"), format!("http://{address}:{PLAIN}/app.git")] {
+        let run = strict(&url).sh("cat file");
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.contains("two"), "{run:#?}");
+    }
+}
+
+#[test]
+fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_to() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    // The same host by another name of the repository is no other host.
+    far.known_task(&lab, &far.url("renamed/app.git")).sh("cat file").ended_as("succeeded", 0);
+    let away = |path: &str| far.known_task(&lab, &far.url(path));
+    let sent = |path: &str, words: &[&str]| {
+        let run = away(path).sh("echo ran");
+        not_prepared(&lab, &run, words);
+    };
+    sent("away/app.git", &["the remote sends to `b.test`"]);
+    sent("plain/app.git", &["another protocol"]);
+    sent("port/app.git", &["8443"]);
+    sent("address/app.git", &["the remote sends to `192.0.2.7`"]);
+    sent("metadata/app.git", &["169.254.169.254"]);
+    let served = far.served();
+    assert!(!served.contains("b.test"), "{served}");
+    // Without the rules the other host is reached; and still the credential is for the first one alone.
+    let run = away("away/app.git").weakened("egress-names,egress-rules,egress-rebinding").sh("echo ran");
+    assert_eq!(run.outcome(), "prepare_failed", "{run:#?}");
+    assert!(far.served().contains("b.test 401 - "), "{}", far.served());
+    assert!(!far.served().contains("b.test 200 "), "{}", far.served());
+}
+
+#[test]
+fn what_the_remote_refuses_loses_nothing() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let before = host(&remote, "git for-each-ref");
+    let to = |branch: &str| far.known_task(&lab, &url).args(["--push-branch", branch]);
+    let refused = |run: &Run, words: &[&str]| {
+        run.ended_as("push_failed", 125);
+        let receipt = run.receipt();
+        let message = receipt["error"]["message"].as_str().unwrap();
+        words.iter().for_each(|word| assert!(message.contains(word), "`{word}` in: {message}"));
+        assert_eq!(receipt["push"]["state"], "failed");
+        let commit = receipt["commit_out"].as_str().unwrap();
+        let heads = host(lab.path(), &format!("git bundle list-heads {}", receipt["push"]["bundle"].as_str().unwrap()));
+        assert!(heads.starts_with(commit), "{heads}");
+        let id = lab.ids().pop().unwrap();
+        assert!(lab.brig(["task", "diff", &id]).stdout.contains("+more"), "the workspace is kept");
+        assert_nowhere(&lab.store(), PASSWORD);
+        assert_eq!(host(&remote, "git for-each-ref"), before);
+    };
+    refused(&to("main").sh(COMMIT), &["default branch"]);
+    // A server's own rule.
+    let hook = remote.join("hooks/pre-receive");
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(&hook, "#!/bin/sh\necho rule 7 says no >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
+    refused(&to("x").sh(COMMIT), &["the remote refused", "rule 7 says no"]);
+    fs::remove_file(&hook).unwrap();
+    // A credential that may read and not write.
+    host(&remote, "git config http.receivepack false");
+    refused(&to("x").sh(COMMIT), &["the remote refused", "403"]);
+    host(&remote, "git config --unset http.receivepack");
+    // The branch moves while the agent works.
+    let started = to("moved").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
+    started.wait_for("ready");
+    let id = lab.ids().pop().unwrap();
+    host(&remote, "git update-ref refs/heads/moved $(git commit-tree -m elsewhere -p main main^{tree})");
+    lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+    let run = started.finish();
+    host(&remote, "git update-ref -d refs/heads/moved");
+    refused(&run, &["not based on"]);
+    // The remote is gone when the work is done.
+    let started = to("x").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
+    started.wait_for("ready");
+    let id = lab.ids().pop().unwrap();
+    let away = lab.path().join("away.git");
+    fs::rename(&remote, &away).unwrap();
+    lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+    let run = started.finish();
+    fs::rename(&away, &remote).unwrap();
+    refused(&run, &["no such repository"]);
+    // And the whole host.
+    let started = to("x").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
+    started.wait_for("ready");
+    let id = lab.ids().pop().unwrap();
+    drop(far);
+    lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+    refused(&started.finish(), &["push `"]);
+}
