@@ -1,8 +1,8 @@
 //! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
 
-use super::{Errand, GitOptions};
 use super::reach::{Reach, meaning};
 use super::remote::Far;
+use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Sink, Site, Stream};
 use crate::task::pipeline::place;
@@ -81,7 +81,8 @@ impl<'run> Courier<'run> {
     /// Lets it reach this host and nothing else, with the credentials for it.
     pub(super) fn reach(mut self, far: &'run Far) -> Result<Courier<'run>> {
         let errand = self.errand;
-        let reach = Reach::new(errand.options, errand.resolver, far).doing(|| format!("reach the repository `{}`", far.url))?;
+        let reach =
+            Reach::new(errand.options, errand.resolver, far).doing(|| format!("reach the repository `{}`", far.url))?;
         reach.hidden.iter().for_each(|value| {
             errand.redactor.add("git-credential", value);
         });
@@ -134,8 +135,11 @@ impl<'run> Courier<'run> {
 /// What a program said, as one line without anything that a terminal obeys.
 fn one_line(text: &str) -> String {
     // What git always adds is advice for somebody at a terminal.
-    const ADVICE: [&str; 3] =
-        ["Please make sure you have the correct access rights", "and the repository exists.", "fatal: Could not read from remote repository."];
+    const ADVICE: [&str; 3] = [
+        "Please make sure you have the correct access rights",
+        "and the repository exists.",
+        "fatal: Could not read from remote repository.",
+    ];
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !ADVICE.contains(line));
     let lines: Vec<_> = lines.collect();
     let quotes = |letter: char| letter == '\'' || letter == '"';

@@ -8,8 +8,8 @@ use super::GitOptions;
 use super::remote::{Far, Scheme};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::task::secrets::Source;
 use crate::sandbox::{self, Hidden, Ledger, Network, NetworkMode, Policy};
+use crate::task::secrets::Source;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -216,7 +216,11 @@ const MEANINGS: [(&str, &str, &str); 22] = [
         "there is no such repository, or the key may not see it",
         "see the path in the URL and the key",
     ),
-    ("Protocol \"", "the remote sends to another protocol than the URL's", "see the URL, and where the remote sends to"),
+    (
+        "Protocol \"",
+        "the remote sends to another protocol than the URL's",
+        "see the URL, and where the remote sends to",
+    ),
     ("redirect", "the remote sends elsewhere", "give the URL that it sends to"),
     ("reset by peer", NO_ANSWER, SEE_PORT),
     ("Failed to connect", NO_ANSWER, SEE_PORT),
@@ -227,7 +231,12 @@ const MEANINGS: [(&str, &str, &str); 22] = [
 ];
 
 /// What a failure means and what to do; `None` if only git's own words are there to say it.
-pub(super) fn meaning(far: &Far, options: &GitOptions, words: &str, egress: Option<&Ledger>) -> Option<(String, String)> {
+pub(super) fn meaning(
+    far: &Far,
+    options: &GitOptions,
+    words: &str,
+    egress: Option<&Ledger>,
+) -> Option<(String, String)> {
     let denied = || egress.into_iter().flat_map(|ledger| &ledger.rows).filter(|row| !row.allowed);
     if let Some(row) = denied().find(|row| row.host != far.host && !row.rule.contains("leads to")) {
         let host = row.host.escape_debug();

@@ -103,7 +103,11 @@ impl Remote {
 impl Far {
     /// The host and the port as one word, as in a URL.
     pub fn place(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     /// What a courier for it may reach: this host at this port, and nothing else.
@@ -117,7 +121,9 @@ impl Far {
         };
         let words: Vec<String> = match self.host.as_str() {
             // Inside it is an address from the first: /etc/hosts says so.
-            "localhost" => [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1_u16])].iter().map(one).collect(),
+            "localhost" => {
+                [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1_u16])].iter().map(one).collect()
+            }
             _ => {
                 // The URL's own address needs no second rule.
                 let others = addresses.iter().filter(|each| each.to_string() != self.host);
@@ -219,7 +225,11 @@ mod tests {
         };
         check("https://github.com/a/b", &[], &["github.com:443"]);
         check("git@github.com:a/b", &[], &["github.com:22"]);
-        check("https://git.corp:8443/a", &["10.1.2.3", "fd00::1"], &["git.corp:8443", "10.1.2.3:8443", "[fd00::1]:8443"]);
+        check(
+            "https://git.corp:8443/a",
+            &["10.1.2.3", "fd00::1"],
+            &["git.corp:8443", "10.1.2.3:8443", "[fd00::1]:8443"],
+        );
         check("https://10.1.2.3:8443/a", &[], &["10.1.2.3:8443"]);
         check("https://[fd00::1]/a", &[], &["[fd00::1]:443"]);
         check("http://localhost:8080/a", &[], &["127.0.0.1:8080", "[::1]:8080"]);

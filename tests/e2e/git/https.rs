@@ -44,7 +44,8 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     let remote = far.repository(&lab, "app.git");
     let url = far.url("app.git");
     let before = host(&remote, "git for-each-ref");
-    let run = far.known_task(&lab, &url).args(["--push-branch", "agent/fix"]).sh(&format!("git log --format=%s; {COMMIT}"));
+    let run =
+        far.known_task(&lab, &url).args(["--push-branch", "agent/fix"]).sh(&format!("git log --format=%s; {COMMIT}"));
     run.ended_as("succeeded", 0);
     assert!(run.stderr.contains("two\none\n"), "{run:#?}");
     let receipt = run.receipt();
@@ -60,8 +61,13 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     assert!(far.served().contains("a.test 200 me POST /app.git/git-receive-pack"), "{}", far.served());
     assert_nowhere(&lab.store(), PASSWORD);
     // A second task goes on from what the mirror has: what is new comes, what was there does not.
-    host(&lab.path().join("seed"), "git -C . checkout -q main; echo three >file; git commit -qam three; git push -q ../host/repositories/app.git main");
-    let packs = || fs::read_dir(lab.store().join("mirrors")).unwrap().filter(|each| each.as_ref().unwrap().path().is_dir()).count();
+    host(
+        &lab.path().join("seed"),
+        "git -C . checkout -q main; echo three >file; git commit -qam three; git push -q ../host/repositories/app.git main",
+    );
+    let packs = || {
+        fs::read_dir(lab.store().join("mirrors")).unwrap().filter(|each| each.as_ref().unwrap().path().is_dir()).count()
+    };
     let second = far.known_task(&lab, &url).sh("git log --format=%s");
     second.ended_as("succeeded", 0);
     assert!(second.stderr.contains("three\ntwo\none\n"), "{second:#?}");
@@ -74,7 +80,9 @@ fn a_wrong_credential_is_one_clear_line_without_it() {
     let Some(far) = Host::new(&lab) else { return };
     far.repository(&lab, "app.git");
     let url = far.url("app.git");
-    let with = |credential: &str| far.task(&lab, &url).env("WRONG", credential).args(["--git-credential", "env:WRONG"]).sh("echo ran");
+    let with = |credential: &str| {
+        far.task(&lab, &url).env("WRONG", credential).args(["--git-credential", "env:WRONG"]).sh("echo ran")
+    };
     let run = with(&format!("you:{PASSWORD}"));
     not_prepared(&lab, &run, &["fetch the repository", &url, "does not take the credential"]);
     not_prepared(&lab, &with("me:not.the.password"), &["does not take the credential"]);
@@ -94,7 +102,10 @@ fn a_certificate_of_nobody_is_not_trusted() {
     far.repository(&lab, "app.git");
     let url = far.url("app.git");
     let other = lab.path().join("other.pem");
-    host(lab.path(), "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a.test -addext subjectAltName=DNS:a.test -keyout other.key -out other.pem 2>/dev/null");
+    host(
+        lab.path(),
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a.test -addext subjectAltName=DNS:a.test -keyout other.key -out other.pem 2>/dev/null",
+    );
     far.ca = other;
     let run = far.known_task(&lab, &url).sh("echo ran");
     not_prepared(&lab, &run, &["certificate is not to be trusted"]);

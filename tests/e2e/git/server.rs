@@ -91,7 +91,9 @@ impl Host {
         };
         let mut host = Host::new(lab)?;
         let keys = lab.directory("keys");
-        for (name, passphrase) in [("host", ""), ("other-host", ""), ("id", ""), ("stranger", ""), ("locked", "a passphrase")] {
+        for (name, passphrase) in
+            [("host", ""), ("other-host", ""), ("id", ""), ("stranger", ""), ("locked", "a passphrase")]
+        {
             let mut make = Command::new("ssh-keygen");
             make.args(["-q", "-t", "ed25519", "-N", passphrase, "-f"]).arg(keys.join(name));
             assert!(make.status().unwrap().success());

@@ -36,7 +36,9 @@ fn a_repository_is_cloned_and_pushed_over_ssh() {
     let Some(far) = Host::with_ssh(&lab) else { return };
     let remote = far.repository(&lab, "app.git");
     let url = format!("ssh://{}@a.test:{SSH}{}", user(), remote.display());
-    let run = task(&lab, &far, &url, "id", "known_hosts").args(["--push-branch", "agent/fix"]).sh(&format!("git log --format=%s; {COMMIT}"));
+    let run = task(&lab, &far, &url, "id", "known_hosts")
+        .args(["--push-branch", "agent/fix"])
+        .sh(&format!("git log --format=%s; {COMMIT}"));
     run.ended_as("succeeded", 0);
     assert!(run.stderr.contains("two\none\n"), "{run:#?}");
     assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
