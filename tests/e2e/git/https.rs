@@ -150,7 +150,7 @@ fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_t
     sent("away/app.git", &["the remote sends to `b.test`"]);
     sent("plain/app.git", &["another protocol"]);
     sent("port/app.git", &["8443"]);
-    sent("address/app.git", &["the remote sends to `192.0.2.7`"]);
+    sent("address/app.git", &["192.0.2.7"]);
     sent("metadata/app.git", &["169.254.169.254"]);
     let served = far.served();
     assert!(!served.contains("b.test"), "{served}");
