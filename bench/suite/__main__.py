@@ -16,6 +16,9 @@ CASES = {
     "unpack": ("an image becomes files", ["umoci", "skopeo"]),
     "workspace": ("a large folder: ready, forked, compared, given up", ["git"]),
     "inside": ("what a sandbox costs the work in it", ["runc", "crun", "runsc", "bwrap", "git", "cargo", "npm"]),
+    "egress": ("what the gateway costs", ["nginx", "pasta", "slirp4netns"]),
+    "redact": ("how fast output passes, by the number of secrets", []),
+    "docker": ("`docker run --rm`, by runtime", ["docker", "crun", "runc"]),
 }
 
 
@@ -31,8 +34,8 @@ def measured(lab, name, about, peers):
         record["tables"] = [table.record() for table in tables]
     finally:
         record["seconds"] = round(time.monotonic() - began)
+        lab.finish()
         left = lab.settle()
-        lab.close()
     record["load_after"] = round(os.getloadavg()[0], 1)
     record["left_over"] = [line.replace(lab.work, "…").replace(lab.tag, "…") for line in left]
     return record
@@ -61,7 +64,9 @@ def main():
             failed.append(name)
             continue
         finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # who presses Ctrl-C twice still wants everything removed
             lab.close()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         records.append(record)
         print("\n".join(report.case(record)), flush=True)
     if options.write:

@@ -62,7 +62,6 @@ class Lab:
         self.children, self.undo = [], []
         self.versions = {name: found for name in PEERS if (found := version(name)) and (name != "youki" or youki)}
         os.environ["BRIG_STORE"] = self.store = self.path("store")
-        self.mounts_before = self.loops_before = None
         self._crun = None
 
     def path(self, *names):
@@ -101,10 +100,15 @@ class Lab:
             child.communicate()
             raise Failed(f"`{os.path.basename(words[0])}` took longer than {timeout} s") from error
         finally:
-            self.children.remove(child)
+            self.done(child)
         if check and child.returncode != 0:
             raise Failed(f"`{' '.join(words)[:200]}` ended with {child.returncode}: {(err or '').strip()[-400:]}")
         return out
+
+    def done(self, child):
+        """Forgets a child that has ended; one that an interrupt has left behind is ended with the case."""
+        if child.poll() is not None and child in self.children:
+            self.children.remove(child)
 
     def begin(self, *words, **options):
         """Starts a command that goes on; it is ended with the case."""
@@ -201,16 +205,21 @@ class Lab:
             time.sleep(0.1)
         return left
 
-    def close(self):
-        """Ends and removes everything; to be called again does no harm."""
-        for undo in reversed(self.undo):
+    def finish(self):
+        """Ends what a case has begun, in the opposite order."""
+        while self.undo:
             try:
-                undo()
+                self.undo.pop()()
             except (Failed, OSError) as error:
                 say(str(error))
-        self.undo.clear()
-        for child in list(self.children):
+        for child in reversed(self.children[:]):
             self.end(child)
+
+    def close(self):
+        """Ends and removes everything; to be called again does no harm."""
+        if not os.path.isdir(self.work):
+            return
+        self.finish()
         for name in ["brig", "crun", "runc", "youki", "runsc"]:
             if os.path.isdir(self.path("state", name)):
                 for container in os.listdir(self.path("state", name)):
@@ -227,7 +236,7 @@ class Lab:
                     subprocess.run(["umount", "-l", rest], check=False)
             except OSError:
                 pass
-        for _ in range(20):
+        for _ in range(20):  # a group goes when its last process has gone
             groups = [left.partition(" ")[2] for left in self.leftovers() if left.startswith("cgroup ")]
             for path in sorted(groups, key=len, reverse=True):
                 try:

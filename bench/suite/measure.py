@@ -64,9 +64,10 @@ def interleave(lab, table, rounds, pause_ms, subjects):
         out, err = child.communicate(timeout=900)
     except subprocess.TimeoutExpired as error:
         child.kill()
+        child.communicate()
         raise Failed(f"{table.title}: not done after 900 s") from error
     finally:
-        lab.children.remove(child)
+        lab.done(child)
     for line in out.splitlines():
         name, median, slow, least = line.split("\t")
         table.rows.append({"name": name, "least": int(least) / 1e3, "median": int(median) / 1e3, "p99": int(slow) / 1e3})

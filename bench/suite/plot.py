@@ -2,15 +2,13 @@
 import math
 from html import escape
 
+# One set of colours of middle tone, since a picture in a page does not always learn whether the page is dark.
 STYLE = """<style>
-text { font: 12px system-ui, sans-serif; fill: #24292f } .title { font-weight: 600; font-size: 13px } .small { fill: #57606a; font-size: 11px }
-.brig { fill: #0969da; stroke: #0969da } .floor { fill: #8c959f; stroke: #8c959f } .peer { fill: #d4a72c; stroke: #d4a72c } .axis { stroke: #d0d7de }
-.line { fill: none; stroke-width: 2 } .p1 { stroke: #bc4c00; fill: #bc4c00 } .p2 { stroke: #1a7f37; fill: #1a7f37 } .p3 { stroke: #8250df; fill: #8250df } .p4 { stroke: #bf3989; fill: #bf3989 }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .small { fill: #8b949e } .axis { stroke: #30363d }
-.brig { fill: #58a6ff; stroke: #58a6ff } .floor { fill: #6e7681; stroke: #6e7681 } .peer { fill: #9e7a1c; stroke: #9e7a1c }
-.p1 { stroke: #f0883e; fill: #f0883e } .p2 { stroke: #3fb950; fill: #3fb950 } .p3 { stroke: #a371f7; fill: #a371f7 } .p4 { stroke: #f778ba; fill: #f778ba }
-}</style>"""
+text { font: 12px system-ui, sans-serif; fill: #768390 } .title { font-weight: 600; font-size: 13px } .small { font-size: 11px }
+.brig { fill: #2f81f7; stroke: #2f81f7 } .floor { fill: #8c959f; stroke: #8c959f } .peer { fill: #bf8700; stroke: #bf8700 } .axis { stroke: #768390; stroke-opacity: .4 }
+.line { fill: none; stroke-width: 2 } .task { stroke-dasharray: 5 3 }
+.p1 { stroke: #db6d28; fill: #db6d28 } .p2 { stroke: #2da44e; fill: #2da44e } .p3 { stroke: #8957e5; fill: #8957e5 } .p4 { stroke: #db61a2; fill: #db61a2 }
+</style>"""
 WIDTH, LABELS, ROW, NUMBERS = 760, 230, 20, 90
 
 
@@ -21,18 +19,22 @@ def number(value):
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def title(table):
+    return escape(table["title"].replace("`", ""))
+
+
 def kind(table, name):
     return "brig" if name.startswith("brig") else "floor" if name.startswith(("floor", "outside")) or name == table["floor"] else "peer"
 
 
 def bars(table, top):
     """One table: a bar a row, from zero, the longest over the whole width."""
-    out = [f'<text class="title" x="8" y="{top + 14}">{escape(table["title"])}</text>']
+    out = [f'<text class="title" x="8" y="{top + 14}">{title(table)}</text>']
     rows, top = table["rows"], top + 24
     longest = max(row["median"] for row in rows) or 1
     for row in rows:
         length = max(1, (WIDTH - LABELS - NUMBERS) * row["median"] / longest)
-        out.append(f'<text x="{LABELS - 8}" y="{top + 13}" text-anchor="end">{escape(row["name"][:36])}</text>')
+        out.append(f'<text x="{LABELS - 8}" y="{top + 13}" text-anchor="end">{escape(row["name"].replace("`", "")[:36])}</text>')
         out.append(f'<rect class="{kind(table, row["name"])}" stroke="none" x="{LABELS}" y="{top + 3}" width="{length:.1f}" height="{ROW - 6}" rx="2"/>')
         out.append(f'<text class="small" x="{LABELS + length + 6:.1f}" y="{top + 13}">{number(row["median"])} {escape(table["unit"])}</text>')
         top += ROW
@@ -41,7 +43,7 @@ def bars(table, top):
 
 def lines(table, top):
     """One table with a number in each row's `at`: a line for each `line`, both axes logarithmic."""
-    out = [f'<text class="title" x="8" y="{top + 14}">{escape(table["title"])} ({escape(table["unit"])})</text>']
+    out = [f'<text class="title" x="8" y="{top + 14}">{title(table)} ({escape(table["unit"])})</text>']
     rows = [row for row in table["rows"] if row["median"] > 0]
     height, left, right = 200, 70, WIDTH - 150
     low, high = min(row["median"] for row in rows) / 1.3, max(row["median"] for row in rows) * 1.3
@@ -66,8 +68,9 @@ def lines(table, top):
         css = kind(table, name)
         css = next(colours) if css == "peer" else css
         points = sorted((row["at"], row["median"]) for row in rows if row["line"] == name)
+        dashed = " task" if "task" in name else ""
         path = " ".join(f"{across(at):.1f},{up(value):.1f}" for at, value in points)
-        out.append(f'<polyline class="{css} line" style="fill:none" points="{path}"/>')
+        out.append(f'<polyline class="{css} line{dashed}" style="fill:none" points="{path}"/>')
         out += [f'<circle class="{css}" cx="{across(at):.1f}" cy="{up(value):.1f}" r="3"/>' for at, value in points]
         y = up(points[-1][1])
         while any(abs(y - other) < 14 for other in taken):  # names do not cover each other

@@ -43,7 +43,7 @@ def markdown(table):
         out += [table["text"], ""]
     rows = table["rows"]
     if rows:
-        columns = [("least", f"least {table['unit']}", 2), ("median", f"median {table['unit']}", 2), ("p99", f"p99 {table['unit']}", 2)]
+        columns = [("least", f"least {table['unit']}", 2), ("median", f"median {table['unit']}", 2), ("p99", f"{'most' if table['unit'] == 'MB/s' else 'p99'} {table['unit']}", 2)]
         columns += [(key, f"x {table[name]}", 2) for key, name in (("to_base", "base"), ("to_floor", "floor")) if any(key in row for row in rows)]
         columns += [tuple(column) for column in table["more"]]
         out += ["| | " + " | ".join(label for _, label, _ in columns) + " |", "| --- |" + " ---: |" * len(columns)]
@@ -65,7 +65,7 @@ def case(record, pictures=None):
         out += [f"![medians of {record['case']}]({pictures}/{record['case']}.svg)", ""]
     for table in record["tables"]:
         out += [] if table["only_plot"] else markdown(table)
-    left = record["left_over"]
+    left = record["left_over"][:5]
     out += ["Left over afterwards: " + ("; ".join(left) if left else "nothing (cgroups, mounts, loop devices, processes)") + ".", ""]
     return out
 

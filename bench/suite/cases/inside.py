@@ -10,7 +10,7 @@ from cases.start import READ_ONLY_USR, links
 from measure import Table, attempt
 
 CRATE = {"Cargo.toml": '[package]\nname = "bench"\nversion = "0.1.0"\nedition = "2021"\n'}
-MODULES, PACKAGES = 40, 10
+PACKAGES = 10
 
 # In a folder with `inside`, `repo`, `crate`, `app` and `toolchain`. Each line that it prints is a workload and a time in microseconds. It writes
 # only below the folder.
@@ -37,7 +37,7 @@ WORKLOADS = {
 }
 
 
-def make_work(lab, files):
+def make_work(lab, files, modules):
     """The folder that the script works in."""
     work = lab.folder("work")
     os.chmod(work, 0o777)
@@ -64,11 +64,11 @@ def make_work(lab, files):
         for name, text in CRATE.items():
             with open(f"{work}/crate/{name}", "w") as out:
                 out.write(text)
-        for number in range(MODULES):
+        for number in range(modules):
             with open(f"{work}/crate/src/m{number}.rs", "w") as out:
                 out.write("".join(f"#[derive(Debug, Clone, PartialEq)] pub struct S{each} {{ pub a: u64, pub b: String, pub c: Vec<u8> }}\n" for each in range(8)))
         with open(f"{work}/crate/src/main.rs", "w") as out:
-            out.write("".join(f"mod m{number};\n" for number in range(MODULES)) + "fn main() {}\n")
+            out.write("".join(f"mod m{number};\n" for number in range(modules)) + "fn main() {}\n")
     else:
         left_out.append("cargo build: no cargo here")
     if lab.quick:
@@ -143,8 +143,8 @@ def host_root(lab):
 
 def run(lab):
     """The tables of this case."""
-    files = 1_000 if lab.quick else 10_000
-    work, left_out = make_work(lab, files)
+    files, modules = (500, 8) if lab.quick else (10_000, 40)
+    work, left_out = make_work(lab, files, modules)
     first = Table("")
     samples = {}
     for _ in range(lab.scaled(3, 1)):
@@ -158,7 +158,7 @@ def run(lab):
                     first.left_out.append(f"{name}: {line}")
     tables = []
     for key, (title, unit, text) in WORKLOADS.items():
-        table = Table(title, text.format(files=files, modules=MODULES, packages=PACKAGES), unit, floor="outside")
+        table = Table(title, text.format(files=files, modules=modules, packages=PACKAGES), unit, floor="outside")
         for name, values in samples.get(key, {}).items():
             table.add(name, [value / (1000 if unit == "ms" else 1) for value in values])
         tables.append(table)

@@ -163,6 +163,13 @@ def execs(lab, tables):
         lab.run(*lab.anywhere(name, *lab.oci(name), "delete", "-f", f"{lab.tag}-exec-{name}"), check=False)
 
 
+def program(lab, tables):
+    """What the program itself costs before it does anything."""
+    subjects = [Subject("brig", [lab.brig, "--version"])] + [Subject(name, [name, "--version"]) for name in (*runtimes(lab)[1:], "bwrap") if lab.has(name)]
+    table = Table("The program alone: `--version`", f"The static binary of brig that was measured is {os.path.getsize(lab.brig) / (1 << 20):.1f} MiB.", floor="")
+    tables.append(interleave(lab, table, lab.scaled(60, 6), 0, subjects))
+
+
 def run(lab):
     """The tables of this case."""
     tables = [Table("")]
@@ -170,5 +177,6 @@ def run(lab):
     task(lab, tables)
     apart(lab, tables)
     execs(lab, tables)
+    program(lab, tables)
     tables[1].left_out = tables[0].left_out + tables[1].left_out
     return tables[1:]

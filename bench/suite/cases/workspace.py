@@ -31,7 +31,7 @@ def make_folder(lab, files, size):
         to.writelines(b"M 100644 :%d %s\n" % (number, name.encode()) for number, name in enumerate(names, 1))
     if stream.wait() != 0:
         raise Failed("git fast-import did not take the folder")
-    lab.children.remove(stream)
+    lab.done(stream)
     lab.run("git", "-C", folder, "reset", "--quiet")  # the index as after a commit
     return folder, names
 
