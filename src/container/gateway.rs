@@ -1,8 +1,8 @@
 //! The gateway of a container: how it is started, what it may ask of the kernel, and what its supervisor hears from it.
 
-use crate::egress::{self, Ledger, Order, Policy, Service, Word};
+use crate::egress::{self, Broker, Ledger, Order, Policy, Renewal, Row, Service, Word};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files::Channel;
+use crate::files::{self, Channel};
 use crate::process::{Confined, Confinement, Work, spawn_confined};
 use crate::seccomp;
 use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
@@ -27,6 +27,8 @@ pub(crate) struct Wish {
     pub total: Option<u64>,
     /// Addresses outside, each with the port inside that it leads to.
     pub published: Vec<(SocketAddr, u16)>,
+    /// Secrets that are added to requests.
+    pub broker: Option<Broker>,
 }
 
 /// The gateway before its process is there: what must be made before the container.
@@ -53,7 +55,8 @@ impl Prepared {
         let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
         let filter = seccomp::compile(&filter())?;
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
-        let service = Service { policy: wish.policy, rate: wish.rate, total: wish.total, published };
+        let service =
+            Service { policy: wish.policy, rate: wish.rate, total: wish.total, published, broker: wish.broker };
         Ok((Prepared { service, filter, init }, inside))
     }
 
@@ -83,11 +86,12 @@ impl Work for Task {
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let published = self.service.published.iter().map(|(socket, _)| socket.as_fd());
-        published.chain([self.init.as_fd()]).collect()
+        let memory = self.service.broker.iter().flat_map(|broker| [broker.key.as_fd(), broker.values.as_fd()]);
+        published.chain(memory).chain([self.init.as_fd()]).collect()
     }
 
-    fn prepare(&self) -> egress::Sources {
-        egress::Sources::read(self.service.policy.resolver)
+    fn prepare(&self) -> Result<egress::Sources> {
+        egress::Sources::read(self.service.policy.resolver, self.service.broker.as_ref())
     }
 
     fn run(self, sources: egress::Sources) -> Result<()> {
@@ -106,18 +110,18 @@ impl Gateway {
         self.over
     }
 
-    /// Hears one word. It comes from a process that strangers talk to: what is no such word is no word.
-    pub(crate) fn hear(&mut self) -> Result<()> {
+    /// Hears one word; a line with a new decision is returned. It comes from a process that strangers talk to: what is no such word is no word.
+    pub(crate) fn hear(&mut self) -> Result<Option<Row>> {
         match self.channel.receive().failing(Kind::Egress, || "hear from the gateway")? {
             None => self.over = true,
             Some(packet) => match serde_json::from_slice(&packet.bytes) {
-                Ok(Word::Row(index, row)) => self.ledger.put(index, row),
+                Ok(Word::Row(index, row)) => return Ok(self.ledger.put(index, row)),
                 Ok(Word::Fault(words)) => self.ledger.faults.push(words),
                 Ok(Word::Done) => self.over = true,
                 Err(_) => {}
             },
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Allows or refuses what a rule covers from now on.
@@ -128,6 +132,20 @@ impl Gateway {
         }
         let text = rule.to_string();
         self.tell(&if allow { Order::Allow(text) } else { Order::Deny(text) })
+    }
+
+    /// Tells what becomes of a secret.
+    pub(super) fn renew(&self, renewal: &Renewal) -> Result<()> {
+        let step = || "tell the gateway of a secret";
+        let value = match renewal {
+            Renewal::Revoked(name) => return self.tell(&Order::Revoke(name.clone())),
+            Renewal::Replaced(value) => value,
+        };
+        let broken = |cause: serde_json::Error| Error::new(Kind::Internal, cause.to_string()).doing(step());
+        let memory = files::new_memory("broker-value")?;
+        files::write_memory(&memory, &serde_json::to_vec(value).map_err(broken)?)?;
+        let order = serde_json::to_vec(&Order::Replace).map_err(broken)?;
+        self.channel.send(&order, Some(memory.as_fd())).failing(Kind::Egress, step)
     }
 
     fn tell(&self, order: &Order) -> Result<()> {
@@ -157,7 +175,7 @@ impl Gateway {
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, Some(&timeout)) {
                 Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
-                Ok(_) => self.hear()?,
+                Ok(_) => drop(self.hear()?),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno).failing(Kind::Egress, || "wait for the gateway"),
             }

@@ -3,7 +3,7 @@
 use super::enter::Entry;
 use super::gateway::Gateway;
 use crate::cgroup::{Cgroup, Evidence, Usage};
-use crate::egress::{Ledger, Rule};
+use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::{self, Maker, Template};
 use crate::ns::Range;
@@ -78,11 +78,11 @@ impl Running {
         self.gateway.as_ref()
     }
 
-    /// Hears one word of the gateway; `true` if it has ended.
-    pub(crate) fn hear_gateway(&mut self) -> Result<bool> {
-        let Some(gateway) = &mut self.gateway else { return Ok(false) };
-        gateway.hear()?;
-        Ok(gateway.is_over())
+    /// Hears one word of the gateway: whether it has ended, and a line of the account with a new decision.
+    pub(crate) fn hear_gateway(&mut self) -> Result<(bool, Option<Row>)> {
+        let Some(gateway) = &mut self.gateway else { return Ok((false, None)) };
+        let row = gateway.hear()?;
+        Ok((gateway.is_over(), row))
     }
 
     /// Allows or refuses what a rule covers from now on.
@@ -92,6 +92,11 @@ impl Running {
             None => Err(Error::new(Kind::State, "its network is not `egress`")
                 .hint("start it with --network egress, if only with no rule")),
         }
+    }
+
+    /// Tells the gateway what becomes of a secret of the broker's. One that has ended needs none.
+    pub(crate) fn renew_secret(&self, renewal: &Renewal) -> Result<()> {
+        self.gateway.as_ref().filter(|gateway| !gateway.is_over()).map_or(Ok(()), |gateway| gateway.renew(renewal))
     }
 
     /// Ends the gateway and returns the whole account of what was reached, if somebody kept one.

@@ -26,6 +26,8 @@ pub(super) struct Head {
     pub content: Content,
     /// Whether it asks to go on as a websocket.
     pub websocket: bool,
+    /// Whether it is HTTP/1.0.
+    pub old: bool,
     /// Names and values, in their order.
     pub fields: Vec<(String, String)>,
 }
@@ -195,7 +197,7 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
     }
     let websocket = values(&fields, "upgrade").any(|value| value.eq_ignore_ascii_case("websocket"))
         && content == Content::Length(0);
-    Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, fields }, at + 2)))
+    Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, old, fields }, at + 2)))
 }
 
 fn field(text: &str) -> Result<(String, String), &'static str> {

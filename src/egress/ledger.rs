@@ -97,13 +97,17 @@ impl Ledger {
         self.changed[index] = false;
     }
 
-    /// Takes over a line as the gateway has it. Its number comes from a process that strangers talk to.
-    pub(crate) fn put(&mut self, index: usize, row: Row) {
+    /// Takes over a line as the gateway has it, and returns it if it has a decision that was not known. Its number comes from a process that
+    /// strangers talk to.
+    pub(crate) fn put(&mut self, index: usize, row: Row) -> Option<Row> {
+        let known = self.rows.get(index).map_or(0, |old| old.count);
+        let new = (row.count != known && index < MOST).then(|| row.clone());
         if index < self.rows.len() {
             self.rows[index] = row;
         } else if index < MOST {
             self.rows.push(row);
         }
+        new
     }
 
     /// Bytes that left and bytes that came, of all lines.
@@ -139,6 +143,10 @@ pub(crate) enum Order {
     Allow(String),
     /// What a rule covers is refused from now on, and cut.
     Deny(String),
+    /// The value in the file that comes along holds from now on.
+    Replace,
+    /// No request gets the secret of this name any more.
+    Revoke(String),
     /// Tell what is left to tell, and end.
     Finish,
 }

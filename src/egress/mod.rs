@@ -3,8 +3,9 @@
 //! In: a [`Policy`] of [`Rule`]s. Out: connections by name to allowed servers, and a [`Ledger`] of what was reached and refused.
 //! Inside the sandbox every allowed name has an address of its own that leads nowhere but to a socket of the gateway; so names are checked where
 //! connections are made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http` are pure; `gateway` is the
-//! process. Not here: who starts it and what it may do itself (`container`), how the sockets come about (`net`).
+//! process, `broker` what it knows of secrets. Not here: who starts it and what it may do itself (`container`), how the sockets come about (`net`).
 
+mod broker;
 mod dns;
 mod gateway;
 mod guard;
@@ -15,6 +16,8 @@ mod names;
 mod policy;
 mod rule;
 
+pub(crate) use broker::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority, trust_files};
+pub use broker::{Credential, Wording};
 pub(crate) use gateway::{Service, Sources, serve};
 pub use ledger::{Ledger, Row};
 pub(crate) use ledger::{Order, Word};

@@ -79,6 +79,14 @@ impl Rule {
         &self.ports
     }
 
+    /// The one name it is about, if it is about one.
+    pub(crate) fn exact(&self) -> Option<Host> {
+        match &self.pattern {
+            Pattern::Name(name) => Some(Host::Name(name.clone())),
+            _ => None,
+        }
+    }
+
     /// The range of addresses it is about, if it is about addresses.
     pub(crate) fn range(&self) -> Option<Prefix> {
         match self.pattern {

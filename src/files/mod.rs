@@ -5,9 +5,11 @@
 
 mod channel;
 mod lock;
+mod memory;
 
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::{Attempt, Lock};
+pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

@@ -6,12 +6,14 @@
 //! Not here: cgroups, whose own module decides which limits can be had (`container::possible`).
 
 mod accounts;
+mod certificates;
 mod disk;
 mod hardening;
 mod kernel;
 mod namespaces;
 mod trial;
 
+pub(crate) use certificates::certificates;
 pub(crate) use namespaces::user_namespace_advice;
 
 use serde::Serialize;

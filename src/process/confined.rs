@@ -32,7 +32,7 @@ pub(crate) trait Work {
     /// Its other descriptors. All further ones are closed.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
     /// Reads, with all our rights.
-    fn prepare(&self) -> Self::Sources;
+    fn prepare(&self) -> Result<Self::Sources>;
     /// Does it, without any.
     fn run(self, sources: Self::Sources) -> Result<()>;
 }
@@ -63,7 +63,7 @@ fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task
     let mut kept = work.descriptors();
     kept.push(work.parent());
     close_from(0, &kept).failing(Kind::Identity, || "close the descriptors of the parent")?;
-    let sources = work.prepare();
+    let sources = work.prepare()?;
     let files = getrlimit(Resource::Nofile).maximum;
     // Fewer descriptors mean fewer connections, nothing worse.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files });

@@ -6,6 +6,7 @@
 //! `reaper::run` what stays as pid 1.
 //! Never: a thread; a path of the host after the root was entered; a silent failure.
 
+mod apart;
 pub(crate) mod attributes;
 mod background;
 mod confined;
@@ -23,6 +24,7 @@ mod plan;
 mod procfs;
 mod reaper;
 
+pub(crate) use apart::apart;
 pub(crate) use background::{Starter, in_background};
 pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};

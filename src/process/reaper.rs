@@ -8,6 +8,7 @@ use super::identity::{self, Identity};
 use super::message::{Channel, Ended, Tag};
 use crate::error::{Context, Kind, Result};
 use crate::sys::clone::{close_from, exit};
+use crate::sys::environment;
 use caps::Capability;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::unistd::Pid;
@@ -38,6 +39,7 @@ fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
     identity::die_with_supervisor(parent)?;
+    environment::wipe(); // the caller's variables, among them what is a secret for the broker
     parent.say(Tag::Ready) // from here on others may enter: no host path can be named, and all that holds for us holds for them
 }
 

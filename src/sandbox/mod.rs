@@ -21,6 +21,7 @@ mod signals;
 mod streams;
 mod supervise;
 mod system;
+mod trust;
 mod visitor;
 
 /// Begins what takes longest of the next sandbox in a child of this process, so that it is ready when the request has been read. For a program
@@ -30,7 +31,8 @@ pub fn begin_ahead() {
 }
 
 pub(crate) use crate::container::{DiskFile, Place, groups, remove_groups};
-pub use crate::egress::{Ledger, Policy, Row, Rule};
+pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
+pub use crate::egress::{Credential, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};

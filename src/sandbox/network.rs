@@ -1,7 +1,7 @@
 //! What of the network a sandbox has: the wish, what is wrong with it, and what it means inside. Pure, but for the host's own settings.
 
 use crate::container::Wish;
-use crate::egress::{LEARNED_PORTS, Policy, check_rules, ports};
+use crate::egress::{Broker, Credential, LEARNED_PORTS, Policy, check_rules, ports};
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::{self as spec, GATEWAY, Served};
 use std::net::SocketAddr;
@@ -114,6 +114,22 @@ impl Network {
         check_rules(&policy.denied)
     }
 
+    /// Lets the hosts of a broker be reached, each at its one port, if no rule does.
+    pub(crate) fn admit(&mut self, credentials: &[Credential]) -> Result<()> {
+        for credential in credentials {
+            if self.mode == NetworkMode::Host {
+                return Err(Error::new(Kind::Network, "with the host's network there is no broker")
+                    .hint("leave --network host out"));
+            }
+            self.mode = NetworkMode::Egress;
+            let rule = credential.rule()?;
+            if !self.policy.allowed.iter().any(|each| each.covers(&credential.target(), credential.port())) {
+                self.policy.allowed.push(rule);
+            }
+        }
+        Ok(())
+    }
+
     /// What is made inside.
     pub(super) fn spec(&self) -> spec::Network {
         if self.mode == NetworkMode::Host {
@@ -141,12 +157,13 @@ impl Network {
     }
 
     /// What the gateway is asked for, where there is to be one.
-    pub(super) fn gateway(&self) -> Option<Wish> {
+    pub(super) fn gateway(&self, broker: Option<&Broker>) -> Option<Wish> {
         matches!(self.spec(), spec::Network::Served(_)).then(|| Wish {
             policy: self.policy.clone(),
             rate: self.rate,
             total: self.total,
             published: self.publish.iter().map(|each| (each.outside, each.inside)).collect(),
+            broker: broker.cloned(),
         })
     }
 

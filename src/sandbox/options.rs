@@ -4,6 +4,7 @@ use super::image::ImageRoot;
 use super::limits::Limits;
 use super::network::Network;
 use super::outcome::ExitCodes;
+use crate::egress::Broker;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::root::Hidden;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
@@ -39,6 +40,8 @@ pub struct Options {
     pub(crate) lent: Vec<(PathBuf, PathBuf)>,
     /// Files that only the command's user can read, below `/run/secrets`: names and contents.
     pub(crate) secrets: Vec<(String, Hidden)>,
+    /// Secrets that the gateway adds to requests.
+    pub(crate) broker: Option<Broker>,
     /// What of the network it has.
     pub network: Network,
     /// What it may use.
@@ -67,6 +70,7 @@ impl Options {
             shown: Vec::new(),
             lent: Vec::new(),
             secrets: Vec::new(),
+            broker: None,
             network: Network::default(),
             limits: Limits::default(),
             may_degrade: Vec::new(),

@@ -5,6 +5,7 @@ use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
 use super::options::{Options, Workspace};
 use super::system::System;
+use super::trust;
 use crate::container;
 use crate::spec::Container;
 use crate::spec::landlock::{Access, Landlock, Rule};
@@ -119,6 +120,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         mode: 0o644,
     }));
     steps.extend(writable_steps(options, facts.workspace_owner));
+    steps.extend(options.broker.iter().flat_map(|broker| trust::steps(broker, is_ours.then_some(facts.system))));
     if !options.secrets.is_empty() {
         steps.push(Step::Secrets { at: SECRETS.into(), files: options.secrets.clone() });
     }
@@ -253,6 +255,7 @@ fn command(options: &Options) -> Command {
     .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
+    .chain(options.broker.iter().flat_map(|_| trust::variables()))
     .chain(of_image.iter().cloned())
     .filter(|(name, _)| !given(name, &options.environment))
     .collect();

@@ -83,10 +83,11 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })
     };
     let started =
-        container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway()).map(|running| {
-            let forward_input = site.forward_input;
-            Started { running, streams, signals, progress, forward_input, disk_bytes, stop_signal }
-        });
+        container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway(options.broker.as_ref()))
+            .map(|running| {
+                let forward_input = site.forward_input;
+                Started { running, streams, signals, progress, forward_input, disk_bytes, stop_signal }
+            });
     Ok(Begun { options, degraded, started })
 }
 

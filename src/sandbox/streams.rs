@@ -1,5 +1,6 @@
 //! The command's input and output: read without ever blocking the watch over it, passed on, counted.
 
+use crate::egress::Renewal;
 use crate::error::{Context, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -29,6 +30,8 @@ pub(crate) enum Notice {
     Limit(super::outcome::LimitHit),
     /// What it uses now.
     Usage(super::report::Sample),
+    /// A host was reached or refused.
+    Egress(crate::egress::Row),
     /// Somebody runs this in it.
     Exec(Vec<String>),
     /// Bytes that the command wrote to the descriptor for its progress.
@@ -61,9 +64,10 @@ pub(crate) trait Sink {
     /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
 
-    /// Called every now and then while the command runs, with the directory of its secrets once that is there.
-    fn tick(&mut self, _secrets: Option<BorrowedFd<'_>>) -> Result<()> {
-        Ok(())
+    /// Called every now and then while the command runs, with the directory of its secrets once that is there. What becomes of secrets of the
+    /// broker's is returned.
+    fn tick(&mut self, _secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+        Ok(Vec::new())
     }
 
     /// All output has come.

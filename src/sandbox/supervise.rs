@@ -216,7 +216,11 @@ impl Watch<'_> {
 
     /// Takes over a line of the account. A gateway that ends first leaves the sandbox without a network, so the command is asked to end.
     fn hear_gateway(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
-        if self.running.hear_gateway()? && seen.ended.is_none() && seen.stopped.is_none() {
+        let (is_over, row) = self.running.hear_gateway()?;
+        if let Some(row) = row {
+            self.sink.notice(Notice::Egress(row))?;
+        }
+        if is_over && seen.ended.is_none() && seen.stopped.is_none() {
             seen.failure.get_or_insert_with(|| {
                 Error::new(Kind::Egress, "the gateway of the sandbox's network has ended").hint("run the task again")
             });
@@ -373,7 +377,9 @@ impl Watch<'_> {
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
             self.sample(state, seen)?;
-            self.sink.tick(self.running.secrets())?;
+            for renewal in self.sink.tick(self.running.secrets())? {
+                self.running.renew_secret(&renewal)?;
+            }
             state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
             let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
             if state.cpu_ns >= limit && seen.stopped.is_none() {

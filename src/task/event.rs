@@ -44,7 +44,7 @@ pub struct Event {
     pub time: String,
     /// The task's id.
     pub task: String,
-    /// What kind: `state`, `output`, `limit`, `usage`, `progress`, `exec`, `left_out`, `ended`.
+    /// What kind: `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `left_out`, `ended`.
     pub event: String,
     /// The rest, by kind.
     #[serde(flatten)]

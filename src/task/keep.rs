@@ -7,7 +7,7 @@ use super::artifact::ArtifactOptions;
 use super::definition::{Definition, WorkspaceSource};
 use super::network::Written;
 use super::record::{self, Record, Status};
-use super::secrets::Secret;
+use super::secrets::{Brokered, Secret};
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -53,6 +53,9 @@ pub(super) struct Note {
     network: Written,
     /// The settings of git in it.
     git: Vec<(String, String)>,
+    /// What its secrets at the broker are for.
+    #[serde(default)]
+    broker: Vec<Brokered>,
 }
 
 impl Keep {
@@ -93,8 +96,9 @@ pub(super) fn note(
     commit: Option<String>,
     definition: &Definition,
 ) -> Result<()> {
+    let broker = definition.secrets.iter().filter_map(Secret::brokered).collect();
     let (network, git) = (Written::of(&definition.network), definition.git.settings.clone());
-    record::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git })
+    record::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git, broker })
 }
 
 /// What was kept of a task.
@@ -150,7 +154,8 @@ impl Store {
                 .hint(format!("give it again, as in `brig task run`: --secret {name}=SOURCE")));
         }
         definition.environment = changed.environment;
-        definition.secrets = changed.secrets;
+        // What was the broker's stays there.
+        definition.secrets = changed.secrets.into_iter().map(|secret| secret.kept_as(&note.broker)).collect();
         definition.network = note.network.network().doing(step)?;
         definition.git.settings = note.git;
         definition.limits = record.limits.clone();

@@ -5,7 +5,7 @@ use super::pipeline::Watcher;
 use super::redact::{Redactor, Stream as Redacted};
 use super::secrets::Held;
 use crate::error::Result;
-use crate::sandbox::{Notice, Sink, Stream};
+use crate::sandbox::{Notice, Renewal, Sink, Stream};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -59,6 +59,10 @@ impl<'run> Log<'run> {
             Notice::Stopping(why) => self.writer.put("state", json!({ "state": "stopping", "because": why })),
             Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
             Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
+            Notice::Egress(row) => {
+                let data = self.redactor.value(json!(row)); // names are the command's own words
+                self.writer.bounded("egress", data)
+            }
             Notice::Exec(command) => {
                 let data = self.redactor.value(json!({ "command": command }));
                 self.writer.bounded("exec", data)
@@ -98,8 +102,8 @@ impl Sink for Log<'_> {
         self.write(stream, &passed)
     }
 
-    fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<()> {
-        secrets.map_or(Ok(()), |directory| self.held.tick(directory))
+    fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+        self.held.tick(secrets)
     }
 
     fn end(&mut self) -> Result<()> {

@@ -114,7 +114,8 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.git.push = Some(PushOptions { branch: push.branch, default_branch: push.default_branch });
     }
     for (name, wish) in profile.secrets {
-        definition.secrets.push(wish.into_secret(&name)?);
+        let folder = path.parent().unwrap_or(Path::new("."));
+        definition.secrets.push(wish.into_secret(&name, folder)?);
     }
     for name in &profile.allow_degraded {
         definition.may_degrade.push(degradable(name)?);

@@ -48,7 +48,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let progress = Some(Progress::open()?);
     keep::check(definition)?;
     let image = image::open(store, definition)?;
-    options(definition, image.as_ref(), checked_workspace(definition)?).check()?;
+    options(definition, image.as_ref(), checked_workspace(definition)?)?.check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
@@ -125,7 +125,7 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
     let image = image::open(store, definition)?;
     definition.git.check(remote(definition)?.as_ref())?;
-    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?))?;
+    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
     if let Some(image) = &image {
         let digest = &image.used.digest;
         rows.insert(1, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));
@@ -159,14 +159,18 @@ fn remote(definition: &Definition) -> Result<Option<Remote>> {
     }
 }
 
-fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Options {
+fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Result<Options> {
+    let mut network = definition.network.clone();
+    for secret in &definition.secrets {
+        network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
+    }
     let command = image.map_or(&definition.command, |image| &image.command);
-    Options {
+    Ok(Options {
         environment: definition.git.variables().into_iter().chain(definition.environment.iter().cloned()).collect(),
         rootfs: definition.rootfs.clone(),
         image: image.map(|image| image.root.clone()),
         workspace,
-        network: definition.network.clone(),
+        network,
         limits: definition.limits.clone(),
         may_degrade: definition.may_degrade.clone(),
         grace: definition.grace,
@@ -174,7 +178,7 @@ fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace
         holds: definition.holds,
         exit_codes: definition.exit_codes.clone(),
         ..Options::new(command.clone())
-    }
+    })
 }
 
 struct Attempt<'run> {
@@ -216,8 +220,12 @@ impl Attempt<'_> {
             Ok(workspace) => workspace,
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
-        let mut options = options(self.definition, self.image, workspace);
+        let mut options = match options(self.definition, self.image, workspace) {
+            Ok(options) => options,
+            Err(error) => return stopped(Outcome::PrepareFailed, error),
+        };
         options.secrets = self.held.files();
+        options.broker = self.held.broker();
         options.environment.extend(self.held.variables());
         let mut report = self
             .timed("run", |attempt| attempt.run(&options, watcher))
@@ -372,6 +380,7 @@ impl Attempt<'_> {
             progress: self.progress.take(),
         };
         let begun = sandbox::begin(options, site)?;
+        self.held.unlock()?;
         self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
         let redactor = self.held.redactor().clone();

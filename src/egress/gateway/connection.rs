@@ -1,7 +1,10 @@
 //! One connection of a client inside: what it wants is found out, it is decided on, a server is dialled, bytes pass.
 
+use super::brokered::Brokered;
 use super::flow::{Budget, End, Flow, Pass, Pipes};
 use super::front::{self, Opening};
+use crate::egress::broker::Served;
+use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
 use crate::egress::rule::Host;
 use crate::sys::weaken;
@@ -10,10 +13,11 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, connect, re
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How much of what a client says is held back while it is looked at.
-const HELD: usize = 72 * 1024;
+pub(super) const HELD: usize = 72 * 1024;
 /// How long one address may take to answer.
 pub(super) const DIAL: Duration = Duration::from_secs(10);
 /// How long a client may take to say what it wants of us.
@@ -40,6 +44,8 @@ pub(super) enum Front {
     Opening,
     /// Each request is looked at.
     Requests { requests: Requests, count: u64, upgrade: bool },
+    /// Both sides' TLS ends here.
+    Brokered(Box<Brokered>),
     /// They pass.
     Through,
     /// Nothing more is read from it; it gets what waits for it.
@@ -75,8 +81,10 @@ pub(super) struct Connection {
     pub(super) server: Option<End>,
     /// What the client said and nobody has decided on.
     pub(super) held: Vec<u8>,
-    client_ended: bool,
+    pub(super) client_ended: bool,
     held_back: bool,
+    /// Who adds secrets to its requests.
+    pub(super) broker: Option<Rc<Served>>,
     pub(super) up: Flow,
     pub(super) down: Flow,
     pub(super) deadline: Option<Instant>,
@@ -99,6 +107,8 @@ pub(super) enum Need {
     Wish,
     /// A new socket of the server's side is to be watched.
     Watch,
+    /// The server cannot be reached or trusted, and the client waits to hear it.
+    Unanswered(String),
     /// A refusal is to be noted; the connection stays for its farewell or ends.
     Refuse(String),
     /// It is over; `true` if the client is to see that it was cut.
@@ -117,6 +127,7 @@ impl Connection {
             held: Vec::new(),
             client_ended: false,
             held_back: false,
+            broker: None,
             up: Flow::default(),
             down: Flow::default(),
             deadline: None,
@@ -130,6 +141,9 @@ impl Connection {
     }
 
     fn try_pass(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
+        if let Front::Brokered(_) = self.front {
+            return self.pass_brokered(budget);
+        }
         self.read_client()?;
         match self.front {
             Front::Questions if !self.held.is_empty() => return Ok(Need::Answers),
@@ -148,6 +162,9 @@ impl Connection {
         if let Some(refusal) = self.look()? {
             return Ok(Need::Refuse(refusal));
         }
+        if let Front::Brokered(_) = self.front {
+            return self.pass_brokered(budget);
+        }
         if let Front::Farewell = self.front {
             self.down.flush(&mut self.client)?;
             self.down.ended = true;
@@ -160,6 +177,7 @@ impl Connection {
                 (Front::Requests { .. }, _) => self.farewell(http::answer(502, &why.clone())),
                 // Whoever speaks HTTP gets to know why; wait for the request.
                 (Front::Opening, Some(Target { port: 80, .. })) if !self.client_ended => Need::Nothing,
+                (Front::Opening, _) if self.broker.is_some() && !self.client_ended => Need::Nothing,
                 _ => Need::End(true),
             });
         }
@@ -202,7 +220,14 @@ impl Connection {
     fn look(&mut self) -> Result<Option<String>, Errno> {
         let Some(Target { host, port, .. }) = self.target.clone() else { return Ok(None) };
         if let Front::Opening = self.front {
-            match front::opening(&self.held, &host, port) {
+            let opening = front::opening(&self.held, &host, port);
+            if let (Some(served), Opening::Through | Opening::Requests) = (&self.broker, &opening) {
+                if self.held.first() != Some(&HANDSHAKE) {
+                    return Ok(Some(format!("the broker serves `{host}:{port}`, and takes TLS only")));
+                }
+                return Ok(self.begin_broker(Rc::clone(served)).err());
+            }
+            match opening {
                 Opening::More if self.client_ended => self.front = Front::Through, // it has nothing to say
                 Opening::More => {}
                 Opening::Through => {
@@ -337,7 +362,7 @@ impl Connection {
     }
 
     /// Whether the dialled server answered; the next address is tried if it refused.
-    fn see_dial(&mut self) -> Result<Option<Need>, Errno> {
+    pub(super) fn see_dial(&mut self) -> Result<Option<Need>, Errno> {
         let (Back::Dialling(rest), Some(server)) = (&mut self.back, &self.server) else { return Ok(None) };
         if !server.writable {
             return Ok(None);
@@ -375,7 +400,10 @@ impl Connection {
                 self.server = None;
                 self.failed("the server does not answer in time".into())
             }
-            _ => Need::End(true),
+            _ => match &mut self.front {
+                Front::Brokered(tls) => tls.late(),
+                _ => Need::End(true),
+            },
         }
     }
 }

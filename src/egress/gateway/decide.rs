@@ -5,6 +5,7 @@ use super::flow::End;
 use super::front::{self, Wish};
 use super::resolver::{Answer, Asked, Found};
 use super::{ASK, BURST, Gateway, Source, cut};
+use crate::egress::broker::Served;
 use crate::egress::dns::{self, Code, Record};
 use crate::egress::http;
 use crate::egress::ledger::Word;
@@ -18,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, bind, connect, getsockname, listen, recv
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How many addresses of one name are tried.
@@ -137,6 +139,7 @@ impl Gateway {
         match self.verdict(&host, port) {
             Ok(row) => {
                 let mut connection = Connection::new(client, Front::Opening);
+                connection.broker = self.broker_of(&host, port);
                 connection.target = Some(Target { host, port, row });
                 self.open(connection);
                 self.look_up(self.next);
@@ -160,6 +163,14 @@ impl Gateway {
         Some(Host::Address(address))
     }
 
+    /// Who adds secrets to the requests for a host.
+    fn broker_of(&self, host: &Host, port: u16) -> Option<Rc<Served>> {
+        match host {
+            Host::Name(name) => self.brokers.of(name, port),
+            Host::Address(_) => None,
+        }
+    }
+
     /// Decides and notes it: the line of the ledger, or why not.
     fn verdict(&mut self, host: &Host, port: u16) -> Result<usize, String> {
         let verdict = match self.policy.verdict(host, port) {
@@ -167,7 +178,12 @@ impl Gateway {
             verdict => verdict,
         };
         match verdict {
-            Verdict::Allowed(rule) => Ok(self.ledger.note(&host.to_string(), Some(port), true, &rule)),
+            Verdict::Allowed(mut rule) => {
+                if let Some(served) = self.broker_of(host, port) {
+                    rule += &format!(" with {}", served.names());
+                }
+                Ok(self.ledger.note(&host.to_string(), Some(port), true, &rule))
+            }
             Verdict::Denied(why) => {
                 self.ledger.note(&host.to_string(), Some(port), false, &why);
                 Err(why)
@@ -285,9 +301,11 @@ impl Gateway {
             name => name,
         };
         let verdict = self.verdict(&host, port);
+        let broker = self.broker_of(&host, port);
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         match verdict {
             Ok(row) => {
+                connection.broker = broker;
                 connection.target = Some(Target { host, port, row });
                 connection.front = Front::Opening;
                 connection.herald = match (socks, used) {
@@ -311,9 +329,19 @@ impl Gateway {
         }
         match connection.front {
             Front::Requests { .. } => connection.farewell(http::answer(403, why)),
+            Front::Brokered(_) => connection.answer_brokered(403, why),
             Front::Opening if http::looks_like_one(&connection.held) => connection.farewell(http::answer(403, why)),
             _ => Need::End(true),
         }
+    }
+
+    /// Says why the server does not answer.
+    pub(super) fn unanswered(&mut self, number: u32, why: &str) -> Need {
+        let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
+        if let Some(target) = &connection.target {
+            self.ledger.note(&target.host.to_string(), Some(target.port), false, why);
+        }
+        connection.answer_brokered(502, why)
     }
 
     /// A rule that holds from now on, with listening sockets for ports that have none.

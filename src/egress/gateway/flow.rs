@@ -47,7 +47,7 @@ impl Budget {
     }
 
     /// How many bytes may pass now.
-    fn available(&mut self) -> usize {
+    pub(super) fn available(&mut self) -> usize {
         let by_rate = match self.rate {
             None => u64::MAX,
             Some(rate) => {
@@ -65,7 +65,7 @@ impl Budget {
     }
 
     /// Bytes have passed.
-    fn spend(&mut self, bytes: usize) {
+    pub(super) fn spend(&mut self, bytes: usize) {
         self.tokens = self.tokens.saturating_sub(bytes as u64);
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
     }
@@ -119,6 +119,11 @@ impl Flow {
     /// Adds bytes of our own, to be sent before anything else.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
+    }
+
+    /// Where bytes of our own wait, for those who add to them.
+    pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.pending
     }
 
     /// Bytes of our own that wait.

@@ -5,16 +5,18 @@
 //! (`names`); the server is dialled from outside, and bytes pass without a stay in our memory.
 //! Never: a file, a name that leaves before it is allowed, a wait without an end.
 
+mod brokered;
 mod connection;
 mod decide;
 mod flow;
 mod front;
 mod resolver;
 
+use super::broker::{Broker, Brokers};
 use super::ledger::{Ledger, Order, Word};
 use super::names::Names;
 use super::policy::Policy;
-use crate::files::Channel;
+use crate::files::{Channel, take_memory};
 use crate::spec::network::Socket;
 use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
@@ -48,6 +50,8 @@ pub(crate) struct Service {
     pub total: Option<u64>,
     /// Listening sockets outside, with the port inside that each leads to.
     pub published: Vec<(OwnedFd, u16)>,
+    /// Secrets that it adds to requests.
+    pub broker: Option<Broker>,
 }
 
 /// What an event of epoll is about.
@@ -98,6 +102,7 @@ struct Gateway {
     supervisor: Channel,
     init: Option<Channel>,
     policy: Policy,
+    brokers: Brokers,
     names: Names,
     resolver: Resolver,
     most: usize,
@@ -118,13 +123,14 @@ struct Gateway {
 }
 
 /// Serves until the supervisor says that it is over, or is gone.
-pub(crate) fn serve(service: Service, sources: Sources, init: Channel, supervisor: Channel) -> Result<(), Errno> {
+pub(crate) fn serve(service: Service, mut sources: Sources, init: Channel, supervisor: Channel) -> Result<(), Errno> {
     let now = Instant::now();
     let mut gateway = Gateway {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         supervisor,
         init: Some(init),
         policy: service.policy,
+        brokers: sources.brokers(),
         names: Names::default(),
         most: sources.connections(MOST_CONNECTIONS),
         resolver: Resolver::new(sources),
@@ -273,6 +279,13 @@ impl Gateway {
         match serde_json::from_slice(&packet.bytes) {
             Ok(Order::Allow(text)) => self.allow(&text),
             Ok(Order::Deny(text)) => self.deny(&text),
+            Ok(Order::Replace) => {
+                let value = packet.descriptor.and_then(|memory| take_memory(memory).ok());
+                if let Some(value) = value.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+                    self.brokers.replace(value);
+                }
+            }
+            Ok(Order::Revoke(name)) => self.brokers.revoke(&name),
             Ok(Order::Finish) => self.finishing = true,
             Err(_) => {}
         }
@@ -335,6 +348,7 @@ impl Gateway {
                 Need::Answers => self.answer_stream(number),
                 Need::Wish => self.grant(number),
                 Need::Refuse(why) => self.refuse(number, &why),
+                Need::Unanswered(why) => self.unanswered(number, &why),
                 other => other,
             };
             match need {
@@ -356,7 +370,7 @@ impl Gateway {
                     }
                 }
                 Need::End(cut) => return self.end(number, cut),
-                Need::Answers | Need::Wish | Need::Refuse(_) => {}
+                Need::Answers | Need::Wish | Need::Refuse(_) | Need::Unanswered(_) => {}
             }
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Each question goes out from a socket of its own, so that the kernel picks a random port, with a random id (RFC 5452).
 
+use crate::egress::broker::{Broker, Brokers};
 use crate::egress::dns::{self, Reply};
+use crate::error::Result;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
 use rustix::process::{Resource, getrlimit};
@@ -28,26 +30,34 @@ const PORT: u16 = 53;
 const KINDS: [u16; 2] = [dns::A, dns::AAAA];
 
 /// The addresses of a name, or why there are none.
-pub(super) type Found = Result<Vec<IpAddr>, String>;
+pub(super) type Found = std::result::Result<Vec<IpAddr>, String>;
 
 /// The files of the host that say how names are resolved, read before all files go out of reach.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Sources {
     servers: Vec<SocketAddr>,
     hosts: HashMap<String, Vec<IpAddr>>,
     /// How many descriptors it may have.
     descriptors: u64,
+    brokers: Brokers,
 }
 
 impl Sources {
     /// Reads them. With a server of the caller's own the host's are not looked at.
-    pub(crate) fn read(resolver: Option<SocketAddr>) -> Sources {
+    pub(crate) fn read(resolver: Option<SocketAddr>, broker: Option<&Broker>) -> Result<Sources> {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let brokers = broker.map(Brokers::load).transpose()?.unwrap_or_default();
         if let Some(server) = resolver {
-            return Sources { servers: vec![server], hosts: HashMap::new(), descriptors };
+            return Ok(Sources { servers: vec![server], hosts: HashMap::new(), descriptors, brokers });
         }
         let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // no file, no entries: as the C library has it
-        Sources { servers: servers(&text("/etc/resolv.conf")), hosts: hosts(&text("/etc/hosts")), descriptors }
+        let (servers, hosts) = (servers(&text("/etc/resolv.conf")), hosts(&text("/etc/hosts")));
+        Ok(Sources { servers, hosts, descriptors, brokers })
+    }
+
+    /// The broker, for the gateway.
+    pub(super) fn brokers(&mut self) -> Brokers {
+        std::mem::take(&mut self.brokers)
     }
 }
 

@@ -29,10 +29,6 @@ const LARGEST_TOKEN: u64 = 1 << 20;
 const LONGEST_WORDS: u64 = 16 << 10;
 /// distribution-spec: a token without a date is good for a minute.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
-/// The system's certificates; where they are on the usual distributions.
-const CERTIFICATES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
-
 /// What a request has for a body.
 pub(super) enum Payload<'a> {
     Nothing,
@@ -325,19 +321,15 @@ fn encoded(fields: &[(&str, String)]) -> String {
 
 /// The system's certificates, or, where there are none, those that Mozilla trusts and that come with the program.
 fn certificates() -> Result<RootCerts> {
-    let chosen = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
-    let paths = chosen.into_iter().chain(CERTIFICATES.iter().map(std::path::PathBuf::from));
-    for path in paths {
-        let Ok(pem) = std::fs::read(&path) else { continue };
-        let found: Vec<Certificate<'static>> = parse_pem(&pem)
-            .filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            })
-            .collect();
-        if !found.is_empty() {
-            return Ok(RootCerts::new_with_certs(&found));
-        }
+    let pem = crate::host::certificates().unwrap_or_default();
+    let found: Vec<Certificate<'static>> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if !found.is_empty() {
+        return Ok(RootCerts::new_with_certs(&found));
     }
     Ok(RootCerts::WebPki)
 }

@@ -55,6 +55,11 @@ enum Label {
     Shape(&'static str),
 }
 
+/// The bytes of a value in every form in which programs write it; none of one that is too short.
+pub(super) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
+    needles::forms(value, 0).into_iter().map(Needle::into_bytes).collect()
+}
+
 /// The least length of a value that is looked for: shorter ones are in every text.
 pub(super) const SHORTEST: usize = 6;
 

@@ -34,6 +34,11 @@ impl Needle {
         [self.bytes[0], self.bytes[1], self.bytes[2]]
     }
 
+    /// Its bytes.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes.into_vec()
+    }
+
     /// The number of the value's name.
     pub(super) fn name(&self) -> usize {
         self.name

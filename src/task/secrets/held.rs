@@ -1,9 +1,9 @@
 //! The secrets of an attempt with their values, from before its start to its end.
 
 use super::source::Version;
-use super::{Exposure, Secret};
+use super::{Exposure, Secret, vault};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::sandbox::{Hidden, SECRETS};
+use crate::sandbox::{Broker, Hidden, Renewal, SECRETS};
 use crate::task::record::Status;
 use crate::task::redact::{Redactor, SHORTEST};
 use crate::task::store::Store;
@@ -40,6 +40,7 @@ pub(in crate::task) struct Held {
     each: Vec<One>,
     redactor: Redactor,
     requests: Option<PathBuf>,
+    broker: Option<Broker>,
 }
 
 struct One {
@@ -61,13 +62,15 @@ impl Held {
         for secret in secrets {
             let step = || format!("read the secret `{}`", secret.name);
             let version = secret.source.version();
-            let value = secret.source.read().doing(step)?;
+            let is_brokered = secret.exposure == Exposure::Broker;
+            // What is the broker's is not read here: a copy of this process becomes the first one of the sandbox.
+            let value = if is_brokered { Vec::new() } else { secret.source.read().doing(step)? };
             if secret.exposure == Exposure::Environment && value.contains(&0) {
                 return Err(Error::new(Kind::Secret, "a variable cannot hold a NUL byte")
                     .doing(step())
                     .hint("expose it as a file"));
             }
-            let redacted = redactor.add(&secret.name, &value);
+            let redacted = is_brokered || redactor.add(&secret.name, &value);
             // The caller's own variables go in by `-e` whatever they hold; what is called a secret must be one.
             if !redacted && secret.exposure == Exposure::File {
                 return Err(Error::new(
@@ -87,12 +90,31 @@ impl Held {
             };
             each.push(One { secret: secret.clone(), value, version, told });
         }
-        Ok(Held { each, redactor, requests: None })
+        let broker = vault::open(secrets)?;
+        Ok(Held { each, redactor, requests: None, broker })
+    }
+
+    /// What the gateway gets, if it is to add secrets to requests.
+    pub(in crate::task) fn broker(&self) -> Option<Broker> {
+        self.broker.clone()
+    }
+
+    /// From now on the broker's values are hidden too. Called once the sandbox's first process, which has a copy of our memory, is there.
+    pub(in crate::task) fn unlock(&mut self) -> Result<()> {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        for value in vault::values(broker)? {
+            self.redactor.add(&value.name, &value.value);
+            let brokered = |one: &&mut One| one.secret.exposure == Exposure::Broker && one.secret.name == value.name;
+            if let Some(one) = self.each.iter_mut().find(brokered) {
+                one.value = value.value;
+            }
+        }
+        Ok(())
     }
 
     /// None at all.
     pub(in crate::task) fn none() -> Held {
-        Held { each: Vec::new(), redactor: Redactor::new(), requests: None }
+        Held { each: Vec::new(), redactor: Redactor::new(), requests: None, broker: None }
     }
 
     /// Whether there is none.
@@ -114,7 +136,10 @@ impl Held {
     /// The variables of the command.
     pub(in crate::task) fn variables(&self) -> Vec<(OsString, OsString)> {
         let variables = self.each.iter().filter(|one| one.secret.exposure == Exposure::Environment);
-        variables.map(|one| (OsString::from(&one.secret.name), OsString::from_vec(one.value.clone()))).collect()
+        let values = variables.map(|one| (OsString::from(&one.secret.name), OsString::from_vec(one.value.clone())));
+        let brokered = self.each.iter().filter(|one| one.secret.exposure == Exposure::Broker);
+        let words = brokered.map(|one| (OsString::from(&one.secret.name), OsString::from(one.secret.placeholder())));
+        values.chain(words).collect()
     }
 
     /// From now on requests to take one back are looked for in the task's directory.
@@ -127,27 +152,48 @@ impl Held {
         self.each.iter().map(|one| one.told.clone()).collect()
     }
 
-    /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files.
-    pub(in crate::task) fn tick(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
-        if let Some(requests) = &self.requests
+    /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files once it is
+    /// there; what the gateway must hear is returned.
+    pub(in crate::task) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+        let mut renewals = Vec::new();
+        let is_reached = |exposure| match exposure {
+            Exposure::File => directory.is_some(),
+            Exposure::Broker => true,
+            Exposure::Environment => false,
+        };
+        if let Some(requests) = self.requests.as_ref().filter(|_| !self.each.is_empty())
             && let Ok(entries) = std::fs::read_dir(requests)
         {
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                let wanted = |one: &&mut One| name == one.secret.name.as_str() && one.secret.exposure == Exposure::File;
+                let wanted = |one: &&mut One| name == one.secret.name.as_str() && is_reached(one.secret.exposure);
                 if let Some(one) = self.each.iter_mut().find(wanted) {
-                    one.take_back(directory)?;
+                    match directory.filter(|_| one.secret.exposure == Exposure::File) {
+                        Some(directory) => one.take_back(directory)?,
+                        None => renewals.push(Renewal::Revoked(one.secret.name.clone())),
+                    }
+                    one.told.revoked = true;
                 }
                 // The request goes when it is done: that is the answer.
                 std::fs::remove_file(entry.path()).failing(Kind::Store, || "answer a request to take back a secret")?;
             }
         }
-        for one in self.each.iter_mut().filter(|one| one.secret.exposure == Exposure::File && !one.told.revoked) {
+        for one in self.each.iter_mut().filter(|one| is_reached(one.secret.exposure) && !one.told.revoked) {
             let version = one.secret.source.version();
             if version.is_none() || version == one.version {
                 continue; // not a file, or one that is being replaced at this moment
             }
-            let Ok(value) = one.secret.source.read() else { continue };
+            if one.secret.exposure == Exposure::Broker {
+                let Ok(value) = vault::value(&one.secret) else { continue };
+                one.version = version;
+                if value.value != one.value && self.redactor.add(&value.name, &value.value) {
+                    one.value.clone_from(&value.value);
+                    one.told.replaced += 1;
+                    renewals.push(Renewal::Replaced(value));
+                }
+                continue;
+            }
+            let (Ok(value), Some(directory)) = (one.secret.source.read(), directory) else { continue };
             one.version = version;
             if value == one.value || !self.redactor.add(&one.secret.name, &value) {
                 continue; // a value that could not be hidden does not go in
@@ -155,7 +201,7 @@ impl Held {
             one.value = value;
             one.replace(directory)?;
         }
-        Ok(())
+        Ok(renewals)
     }
 }
 
@@ -167,7 +213,6 @@ impl One {
                 return Err(errno).failing(Kind::Secret, || format!("take back the secret `{}`", self.secret.name));
             }
         }
-        self.told.revoked = true;
         Ok(())
     }
 
@@ -199,7 +244,7 @@ pub fn revoke(store: &Store, id: &str, name: &str) -> Result<()> {
         let all = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         return refuse(Kind::NotFound, format!("the task has no such secret; it has: {all}"), "give one of its names");
     };
-    if secret.exposure != Exposure::File {
+    if secret.exposure == Exposure::Environment {
         return refuse(
             Kind::State,
             "it is a variable of the command, and what is in a process's memory cannot be taken back".to_owned(),

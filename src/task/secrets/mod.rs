@@ -6,14 +6,17 @@
 
 mod held;
 mod source;
+mod vault;
 
 pub(super) use held::Held;
 pub use held::{SecretUse, revoke};
 pub use source::Source;
 
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::{Credential, Wording};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 /// How the command gets a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,8 @@ pub enum Exposure {
     /// A variable of its environment, for good.
     #[serde(rename = "env")]
     Environment,
+    /// Not at all: the gateway adds it to requests for its hosts. The command has a variable of its name, with a word in its place.
+    Broker,
 }
 
 /// One secret, without its value.
@@ -35,8 +40,22 @@ pub struct Secret {
     pub source: Source,
     /// How the command gets it.
     pub exposure: Exposure,
+    /// With the broker: the hosts that it is for.
+    pub credentials: Vec<Credential>,
+    /// With the broker: what its variable says.
+    pub placeholder: Option<String>,
 }
 
+/// What a secret at the broker is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Brokered {
+    name: String,
+    credentials: Vec<Credential>,
+    placeholder: Option<String>,
+}
+
+/// What the variable of a secret says whose value is with the broker.
+const PLACEHOLDER: &str = "held-by-the-broker";
 /// A name that is a file's and a variable's and nothing else.
 const LONGEST_NAME: usize = 64;
 
@@ -50,7 +69,8 @@ impl Secret {
             && name.bytes().all(letters)
             && (exposure == Exposure::File || !name.contains(['.', '-']));
         if good {
-            return Ok(Secret { name: name.to_owned(), source, exposure });
+            let (credentials, placeholder) = (Vec::new(), None);
+            return Ok(Secret { name: name.to_owned(), source, exposure, credentials, placeholder });
         }
         Err(Error::new(Kind::Secret, format!("`{}` is no name for a secret", name.escape_debug()))
             .hint("use letters, digits and `_`, and for a file also `.` and `-`; at most 64"))
@@ -72,8 +92,42 @@ impl Secret {
             Error::new(Kind::Usage, format!("`{}` is no name of a variable", name.to_string_lossy().escape_debug()))
                 .hint("give it like `-e NAME=VALUE`")
         })?;
-        Ok(Secret { name: text.to_owned(), source: Source::Environment(name.clone()), exposure: Exposure::Environment })
+        let (source, exposure) = (Source::Environment(name.clone()), Exposure::Environment);
+        Ok(Secret { name: text.to_owned(), source, exposure, credentials: Vec::new(), placeholder: None })
     }
+
+    /// What it is for at the broker, without where its value comes from.
+    pub(super) fn brokered(&self) -> Option<Brokered> {
+        let (name, credentials) = (self.name.clone(), self.credentials.clone());
+        let placeholder = self.placeholder.clone();
+        (self.exposure == Exposure::Broker).then_some(Brokered { name, credentials, placeholder })
+    }
+
+    /// The same secret as the broker had it, if it did: who goes on with a task gives its source again, never the command the value.
+    pub(super) fn kept_as(self, kept: &[Brokered]) -> Secret {
+        match kept.iter().find(|each| each.name == self.name) {
+            None => self,
+            Some(Brokered { credentials, placeholder, .. }) => Secret {
+                exposure: Exposure::Broker,
+                credentials: credentials.clone(),
+                placeholder: placeholder.clone(),
+                ..self
+            },
+        }
+    }
+
+    /// What the command sees in the place of a value that is with the broker.
+    pub(super) fn placeholder(&self) -> &str {
+        self.placeholder.as_deref().unwrap_or(PLACEHOLDER)
+    }
+}
+
+/// One host or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Hosts {
+    One(String),
+    Several(Vec<String>),
 }
 
 /// How a profile asks for one: `[secrets.NAME]`.
@@ -83,33 +137,77 @@ pub(super) struct Wish {
     source: String,
     #[serde(default)]
     expose: Option<String>,
+    #[serde(default)]
+    host: Option<Hosts>,
+    #[serde(default)]
+    header: Option<String>,
+    #[serde(default)]
+    basic: Option<String>,
+    #[serde(default)]
+    methods: Vec<String>,
+    #[serde(default)]
+    paths: Vec<String>,
+    #[serde(default)]
+    ca: Option<PathBuf>,
+    #[serde(default)]
+    placeholder: Option<String>,
 }
 
 impl Wish {
-    pub(super) fn into_secret(self, name: &str) -> Result<Secret> {
+    /// The secret; relative paths are meant from `folder`.
+    pub(super) fn into_secret(self, name: &str, folder: &Path) -> Result<Secret> {
+        let wrong = |cause: String, hint: &str| {
+            Err(Error::new(Kind::Secret, format!("`secrets.{name}`: {cause}")).hint(hint.to_owned()))
+        };
         let exposure = match self.expose.as_deref() {
+            None if self.host.is_some() => Exposure::Broker,
             None | Some("file") => Exposure::File,
             Some("env") => Exposure::Environment,
-            Some("broker") => {
-                return Err(Error::new(
-                    Kind::Secret,
-                    format!("`secrets.{name}`: this version cannot expose a secret by `broker`"),
-                )
-                .hint("use expose = \"file\": the command can read it then, below /run/secrets"));
-            }
+            Some("broker") => Exposure::Broker,
             Some(other) => {
-                return Err(Error::new(Kind::Secret, format!("`secrets.{name}`: there is no exposure `{other}`"))
-                    .hint("use \"file\" or \"env\""));
+                return wrong(format!("there is no exposure `{other}`"), "use \"broker\", \"file\" or \"env\"");
             }
         };
-        Secret::new(name, Source::parse(&self.source)?, exposure)
+        let mut secret = Secret::new(name, Source::parse(&self.source)?, exposure)?;
+        let hosts = match self.host {
+            Some(Hosts::One(host)) => vec![host],
+            Some(Hosts::Several(hosts)) => hosts,
+            None => Vec::new(),
+        };
+        if exposure != Exposure::Broker {
+            let words = [self.header, self.basic, self.placeholder];
+            let any = words.iter().any(Option::is_some) || self.ca.is_some();
+            if any || !hosts.is_empty() || !self.methods.is_empty() || !self.paths.is_empty() {
+                return wrong("hosts, headers and rules are the broker's".into(), "add expose = \"broker\"");
+            }
+            return Ok(secret);
+        }
+        if hosts.is_empty() {
+            return wrong("the broker must know for which host".into(), "add host = \"api.example.com\"");
+        }
+        let ca = self.ca.map(|path| folder.join(path));
+        for host in &hosts {
+            let words = Wording {
+                host,
+                header: self.header.as_deref(),
+                basic: self.basic.as_deref(),
+                methods: &self.methods,
+                paths: &self.paths,
+                ca: ca.as_deref(),
+            };
+            secret.credentials.push(Credential::new(name, &words)?);
+        }
+        secret.placeholder = self.placeholder;
+        Ok(secret)
     }
 }
 
 /// Two secrets of one name and exposure would be one file.
 pub(super) fn check(secrets: &[Secret]) -> Result<()> {
     for (index, secret) in secrets.iter().enumerate() {
-        if secrets[..index].iter().any(|other| other.name == secret.name && other.exposure == secret.exposure) {
+        let is_variable = |secret: &Secret| secret.exposure != Exposure::File;
+        let same = |other: &Secret| other.name == secret.name && is_variable(other) == is_variable(secret);
+        if secrets[..index].iter().any(same) {
             return Err(Error::new(Kind::Secret, format!("there are two secrets `{}`", secret.name))
                 .hint("give each a name of its own"));
         }
@@ -143,12 +241,28 @@ mod tests {
         }
     }
 
+    fn wish(words: &str) -> Result<Secret> {
+        toml::from_str::<Wish>(&format!("source = \"env:X\"\n{words}")).unwrap().into_secret("T", Path::new("/"))
+    }
+
     #[test]
-    fn the_broker_is_refused_by_name_until_there_is_one() {
-        let wish = |expose: &str| Wish { source: "env:X".into(), expose: Some(expose.into()) }.into_secret("T");
-        assert!(wish("broker").unwrap_err().to_string().contains("`broker`"));
-        assert!(wish("other").unwrap_err().to_string().contains("no exposure `other`"));
-        assert_eq!(wish("env").unwrap().exposure, Exposure::Environment);
+    fn a_profile_says_how_a_secret_is_exposed_and_for_which_hosts() {
+        assert_eq!(wish("").unwrap().exposure, Exposure::File);
+        assert_eq!(wish("expose = \"env\"").unwrap().exposure, Exposure::Environment);
+        let brokered = wish("host = [\"a.test\", \"b.test:8443\"]\nbasic = \"git\"").unwrap();
+        let hosts: Vec<_> =
+            brokered.credentials.iter().map(|each| format!("{}:{}", each.host(), each.port())).collect();
+        assert_eq!((brokered.exposure, hosts.join(" ").as_str()), (Exposure::Broker, "a.test:443 b.test:8443"));
+        for (words, expected) in [
+            ("expose = \"broker\"", "for which host"),
+            ("expose = \"other\"", "no exposure `other`"),
+            ("expose = \"file\"\nhost = \"a.test\"", "are the broker's"),
+            ("methods = [\"GET\"]", "are the broker's"),
+            ("host = \"*.test\"", "one name with one port"),
+        ] {
+            let error = wish(words).unwrap_err().to_string();
+            assert!(error.contains(expected), "{words}: {error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The network of a task: clients as they are, servers as they are, and every way around the rules.
 
 mod attacks;
+mod broker;
+mod broker_attacks;
 mod clients;
 mod running;
 pub mod world;

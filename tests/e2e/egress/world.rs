@@ -66,23 +66,16 @@ impl World {
 
     fn start_nginx(&mut self, program: &Path, lab: &Lab, sites: &str) {
         let directory = self.directory.display().to_string();
-        let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=a.test"])
-            .args(["-addext", &format!("subjectAltName=DNS:a.test,DNS:b.test,IP:{}", self.address), "-keyout"])
-            .arg(self.directory.join("key.pem"))
-            .arg("-out")
-            .arg(lab.directory("work").join("ca.pem"))
-            .stderr(Stdio::null())
-            .status();
-        assert!(made.unwrap().success(), "openssl made no certificate");
+        self.make_certificates(lab);
         let server = |name: &str| {
             format!(
                 "server {{ listen {0}:8080; listen {0}:8443 ssl http2; server_name {name};\n\
-                 ssl_certificate {1}/work/ca.pem; ssl_certificate_key {directory}/key.pem;\n\
+                 ssl_certificate {directory}/cert.pem; ssl_certificate_key {directory}/key.pem;\n\
                  location / {{ root {directory}/www; try_files $uri @echo; }}\n\
+                 location /repeat {{ return 200 \"you said $http_authorization$http_x_api_key\\n\"; }}\n\
+                 location /away {{ return 302 https://b.test:8443/; }}\n\
                  location @echo {{ return 200 \"served by {name} $server_protocol\\n\"; }} }}\n",
-                self.address,
-                lab.path().display()
+                self.address
             )
         };
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -92,7 +85,8 @@ impl World {
         let user = if crate::support::is_root() { "user root;\n" } else { "" };
         let text = format!(
             "daemon off; {user}worker_processes 1; pid {directory}/nginx.pid; error_log stderr;\nevents {{ worker_connections 8192; }}\n\
-             http {{ access_log off; client_max_body_size 0; {temporary}{}{}{sites} }}\n",
+             http {{ log_format heard '$host $request_method $request_uri <$http_authorization> <$http_x_api_key>';\n\
+             access_log {directory}/access.log heard; client_max_body_size 0; {temporary}{}{}{sites} }}\n",
             server("a.test"),
             server("b.test")
         );
@@ -101,6 +95,51 @@ impl World {
         let mut command = Command::new(program);
         command.arg("-c").arg(self.directory.join("nginx.conf")).arg("-p").arg(&self.directory);
         self.start(&mut command, 8443);
+    }
+
+    /// An authority, whose certificate is `work/ca.pem`, and the servers' own, signed by it.
+    fn make_certificates(&self, lab: &Lab) {
+        let (directory, ca) = (self.directory.display(), lab.directory("work").join("ca.pem"));
+        let names = format!("subjectAltName=DNS:a.test,DNS:b.test,IP:{}\nbasicConstraints=CA:FALSE\n", self.address);
+        std::fs::write(self.directory.join("names"), names).unwrap();
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+        let script = format!(
+            "cd {directory} && openssl req -x509 {key} -days 2 -subj /CN=authority.test -keyout ca.key -out {0} && \
+             openssl req {key} -subj /CN=a.test -keyout key.pem -out request.pem && \
+             openssl x509 -req -in request.pem -CA {0} -CAkey ca.key -set_serial 2 -days 2 -extfile names -out cert.pem",
+            ca.display()
+        );
+        let made = Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        assert!(made.unwrap().success(), "openssl made no certificates");
+    }
+
+    /// The directory of the servers' files, with their certificate and key: `cert.pem`, `key.pem`.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What nginx was asked: host, method, path, and two headers in angles.
+    pub fn heard(&self) -> String {
+        std::fs::read_to_string(self.directory.join("access.log")).unwrap_or_default()
+    }
+
+    /// A task with a secret for `a.test:8443` whose value only the broker has; `rules` are further lines of the profile's table.
+    pub fn brokered<'lab>(&self, lab: &'lab Lab, value: &str, rules: &str) -> Task<'lab> {
+        self.brokered_at(lab, value, "\"a.test:8443\"", rules)
+    }
+
+    /// The same for these hosts, as TOML has them.
+    pub fn brokered_at<'lab>(&self, lab: &'lab Lab, value: &str, hosts: &str, rules: &str) -> Task<'lab> {
+        let token = lab.file("token", value);
+        let ca = lab.directory("work").join("ca.pem");
+        let profile = format!(
+            "[secrets.API_KEY]\nsource = \"file:{}\"\nexpose = \"broker\"\nhost = {hosts}\nca = \"{}\"\n{rules}",
+            token.display(),
+            ca.display()
+        );
+        let profile = lab.file("broker.toml", profile).display().to_string();
+        let near = format!("{}:8080,8443,8444", self.address);
+        self.bare(lab).args(["--profile", &profile, "--allow", &near])
     }
 
     /// A file that nginx shows below `/`.

@@ -58,7 +58,7 @@ impl Host {
             format!(
                 "log_format who '$host $status $remote_user $request'; access_log {0} who;\n\
                  server {{ listen {address}:{TLS} ssl; server_name a.test {address}; access_log {0} who;\n\
-                 ssl_certificate {1}/work/ca.pem; ssl_certificate_key {2}/key.pem;\n\
+                 ssl_certificate {1}/cert.pem; ssl_certificate_key {1}/key.pem;\n\
                  location /away/ {{ rewrite ^/away(.*)$ https://b.test:{TLS}$1 redirect; }}\n\
                  location /renamed/ {{ rewrite ^/renamed(.*)$ https://a.test:{TLS}$1 redirect; }}\n\
                  location /port/ {{ rewrite ^/port(.*)$ https://a.test:8443$1 redirect; }}
@@ -67,10 +67,9 @@ impl Host {
                  location /plain/ {{ rewrite ^/plain(.*)$ http://a.test:{PLAIN}$1 redirect; }}\n\
                  location / {{ {repositories} }} }}\n\
                  server {{ listen {address}:{TLS} ssl; server_name b.test; access_log {0} who;\n\
-                 ssl_certificate {1}/work/ca.pem; ssl_certificate_key {2}/key.pem; location / {{ {repositories} }} }}\n\
+                 ssl_certificate {1}/cert.pem; ssl_certificate_key {1}/key.pem; location / {{ {repositories} }} }}\n\
                  server {{ listen {address}:{PLAIN}; access_log {0} who; location / {{ {repositories} }} }}\n",
                 log.display(),
-                lab.path().display(),
                 folder.display(),
             )
         };

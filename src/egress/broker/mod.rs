@@ -1,0 +1,255 @@
+//! The broker: secrets that the gateway adds to requests outside, so that the sandbox works with them and never has them.
+//!
+//! In: [`Credential`]s, and two files in memory with the authority's key and the values, which nobody but the gateway reads. Out: for each of
+//! their hosts the two ends of TLS ([`Served`]): towards the sandbox with a certificate of an authority made for it alone, towards the server
+//! with the machine's trust. `credential`, `request`, `mask` are pure; `authority` makes certificates; `trust` is what the sandbox gets to know.
+//! Not here: the connection itself (`gateway::brokered`), where values come from (`task`).
+//! Never: a value in a message, a record, an error; a secret for a host that it was not given for.
+
+mod authority;
+mod credential;
+mod der;
+mod mask;
+mod request;
+mod trust;
+#[cfg(feature = "weakened")]
+mod weakened;
+
+pub(crate) use authority::{Made, make as make_authority};
+pub use credential::{Credential, Wording};
+pub(crate) use credential::{check_credentials, fits_a_header};
+pub(super) use mask::{Mask, Needles};
+pub(super) use request::{asks_to_change, objection, rewrite};
+pub(crate) use trust::trust_files;
+
+use super::http::Head;
+use crate::error::{Error, Kind, Result};
+use crate::files;
+use authority::Authority;
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::NoServerSessionStorage;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The one protocol that both sides are offered. HTTP/2 would have to be read as a whole to see each request.
+const PROTOCOL: &[u8] = b"http/1.1";
+/// Sessions with one host that can be taken up again.
+const SESSIONS: usize = 8;
+
+/// What a gateway with a broker is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Broker {
+    /// What goes where.
+    pub credentials: Vec<Credential>,
+    /// The authority's certificate, DER.
+    pub certificate: Vec<u8>,
+    /// A file in memory with the authority's key.
+    pub key: Arc<OwnedFd>,
+    /// A file in memory with a JSON array of [`Value`]s.
+    pub values: Arc<OwnedFd>,
+    /// The machine's certificates, PEM.
+    pub roots: Option<Arc<Vec<u8>>>,
+}
+
+/// A value as the gateway gets it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Value {
+    /// The secret's name.
+    pub name: String,
+    /// What goes into the header.
+    pub value: Vec<u8>,
+    /// What is hidden in answers: the value in every form in which programs write it.
+    pub forms: Vec<Vec<u8>>,
+}
+
+/// What becomes of a secret while the sandbox runs.
+pub(crate) enum Renewal {
+    /// It has this value from now on.
+    Replaced(Value),
+    /// The secret of this name is taken back.
+    Revoked(String),
+}
+
+/// The values as they are at the moment.
+#[derive(Default)]
+struct Held {
+    values: HashMap<String, Vec<u8>>,
+    needles: Needles,
+}
+
+impl Held {
+    fn put(&mut self, value: Value) {
+        self.needles.add(value.forms);
+        self.values.insert(value.name, value.value);
+    }
+}
+
+/// The broker as the gateway has it.
+#[derive(Default)]
+pub(super) struct Brokers {
+    hosts: HashMap<(String, u16), Rc<Served>>,
+    held: Rc<RefCell<Held>>,
+}
+
+/// A host whose requests get secrets.
+pub(super) struct Served {
+    credentials: Vec<Credential>,
+    held: Rc<RefCell<Held>>,
+    /// The end of TLS that the sandbox sees.
+    pub(super) inside: Arc<ServerConfig>,
+    /// The end that the server sees.
+    pub(super) outside: Arc<ClientConfig>,
+    pub(super) name: ServerName<'static>,
+}
+
+fn wrong(cause: impl ToString) -> Error {
+    Error::new(Kind::Egress, cause.to_string()).doing("set up the broker")
+}
+
+impl Brokers {
+    /// Takes everything over. Done before the gateway gives up its rights.
+    pub(super) fn load(broker: &Broker) -> Result<Brokers> {
+        let authority =
+            Authority::new(Made { certificate: broker.certificate.clone(), key: files::read_memory(&broker.key)? })?;
+        let values: Vec<Value> = serde_json::from_slice(&files::read_memory(&broker.values)?).map_err(wrong)?;
+        let held = Rc::new(RefCell::new(Held::default()));
+        values.into_iter().for_each(|value| held.borrow_mut().put(value));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let roots = Arc::new(roots(broker.roots.as_deref().map(Vec::as_slice)));
+        let mut hosts: HashMap<(String, u16), Rc<Served>> = HashMap::new();
+        for credential in &broker.credentials {
+            let key = (credential.host().to_owned(), credential.port());
+            if hosts.contains_key(&key) {
+                continue;
+            }
+            let same = |each: &&Credential| each.host() == key.0 && each.port() == key.1;
+            let credentials: Vec<_> = broker.credentials.iter().filter(same).cloned().collect();
+            let served = Served {
+                inside: inside(&authority, &key.0, &provider)?,
+                outside: outside(&roots, &credentials, &provider)?,
+                name: ServerName::try_from(key.0.clone()).map_err(wrong)?,
+                credentials,
+                held: Rc::clone(&held),
+            };
+            hosts.insert(key, Rc::new(served));
+        }
+        Ok(Brokers { hosts, held })
+    }
+
+    /// Who serves a host at a port.
+    pub(super) fn of(&self, host: &str, port: u16) -> Option<Rc<Served>> {
+        if self.hosts.is_empty() {
+            return None;
+        }
+        self.hosts.get(&(host.to_owned(), port)).cloned()
+    }
+
+    /// A value that holds from now on. The old one stays hidden.
+    pub(super) fn replace(&self, value: Value) {
+        self.held.borrow_mut().put(value);
+    }
+
+    /// No request gets this one any more.
+    pub(super) fn revoke(&self, name: &str) {
+        self.held.borrow_mut().values.remove(name);
+    }
+}
+
+impl Served {
+    /// The request as the server gets it, or why it does not.
+    pub(super) fn admit(&self, head: &Head) -> Result<Vec<u8>, String> {
+        if let Some(why) = objection(head) {
+            return Err(why.to_owned());
+        }
+        let held = self.held.borrow();
+        let (mut added, mut why) = (Vec::<(&str, Vec<u8>)>::new(), None);
+        for credential in &self.credentials {
+            if let Some(objection) = credential.objection(head) {
+                why = why.or(Some(objection));
+                continue;
+            }
+            match held.values.get(&credential.name) {
+                Some(value) => added.push((credential.header(), credential.render(value))),
+                None => why = Some(format!("the secret `{}` was taken back", credential.name)),
+            }
+        }
+        match why {
+            Some(why) if added.is_empty() => Err(why),
+            _ => Ok(rewrite(head, &added)),
+        }
+    }
+
+    /// The names of the secrets, for the account.
+    pub(super) fn names(&self) -> String {
+        self.credentials.iter().map(|each| each.name.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Hides what an answer repeats of the secrets.
+    pub(super) fn hide(&self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>) {
+        if crate::sys::weaken::is_off("broker-echo") {
+            return out.extend_from_slice(bytes);
+        }
+        mask.pass(&self.held.borrow().needles, bytes, out);
+    }
+
+    /// Lets go what was held back.
+    pub(super) fn release(&self, mask: &mut Mask, out: &mut Vec<u8>) {
+        mask.release(&self.held.borrow().needles, out);
+    }
+}
+
+fn roots(pem: Option<&[u8]>) -> RootCertStore {
+    let mut store = RootCertStore::empty();
+    match pem {
+        // One that cannot be read is one that is not trusted.
+        Some(pem) => drop(store.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok))),
+        None => store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+    }
+    store
+}
+
+fn inside(authority: &Authority, host: &str, provider: &Arc<CryptoProvider>) -> Result<Arc<ServerConfig>> {
+    let (chain, key) = authority.issue(host)?;
+    let key = PrivateKeyDer::try_from(key).map_err(wrong)?;
+    let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(wrong)?
+        .with_no_client_auth()
+        .with_single_cert(chain.map(CertificateDer::from).into(), key)
+        .map_err(wrong)?;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+fn outside(
+    roots: &Arc<RootCertStore>,
+    credentials: &[Credential],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<ClientConfig>> {
+    let mut all = Arc::clone(roots);
+    for certificate in credentials.iter().flat_map(Credential::trusted) {
+        Arc::make_mut(&mut all).add(certificate).map_err(wrong)?;
+    }
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(wrong)?
+        .with_root_certificates(all)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    #[cfg(feature = "weakened")]
+    if crate::sys::weaken::is_off("broker-upstream") {
+        config.dangerous().set_certificate_verifier(Arc::new(weakened::Anybody(Arc::clone(provider))));
+    }
+    Ok(Arc::new(config))
+}

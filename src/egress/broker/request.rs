@@ -1,0 +1,104 @@
+//! A request as the server gets it: with the secret, without what the sandbox said in its place. Pure.
+
+use super::super::http::{Content, Head};
+
+/// Why a request is not one that a secret may be added to; the strictness of `http` is presumed.
+pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
+    if head.old {
+        return Some("the broker takes HTTP/1.1 only");
+    }
+    if !head.target.starts_with('/') && head.target != "*" {
+        return Some("the broker takes a path, not a URL");
+    }
+    // TRACE gives back what was sent (RFC 9110, 9.3.8).
+    matches!(head.method.as_str(), "TRACE" | "TRACK" | "CONNECT").then_some("the broker passes no such method on")
+}
+
+/// Whether two names of headers are one to a server that hands them to programs as variables (RFC 3875, 4.1.18).
+fn is_same(one: &str, other: &str) -> bool {
+    let letter = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(one, other)| letter(one) == letter(other))
+}
+
+/// The head with these headers in the place of the sandbox's own.
+pub(in crate::egress) fn rewrite(head: &Head, added: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut out = format!("{} {} HTTP/1.1\r\n", head.method, head.target).into_bytes();
+    let mut put = |name: &str, value: &[u8]| {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    };
+    for (name, value) in &head.fields {
+        let is_ours = added.iter().any(|(ours, _)| is_same(ours, name))
+            // What is packed cannot be looked through for the secret.
+            || is_same(name, "accept-encoding")
+            || is_same(name, "te")
+            // Another protocol on the same connection has other rules than those that hold here.
+            || !head.websocket && (is_same(name, "upgrade") || is_same(name, "http2-settings"));
+        let names_ours = is_same(name, "connection")
+            && value.split(',').any(|each| added.iter().any(|(ours, _)| is_same(ours, each.trim())));
+        if !is_ours && !names_ours {
+            put(name, value.as_bytes());
+        }
+    }
+    put("Accept-Encoding", b"identity");
+    for (name, value) in added {
+        put(name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// Whether an answer follows that may change the protocol.
+pub(in crate::egress) fn asks_to_change(head: &Head) -> bool {
+    head.websocket && head.content == Content::Length(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::http::{Requests, Step};
+    use super::*;
+
+    fn head(text: &str) -> Head {
+        match Requests::new().step(text.as_bytes()) {
+            Step::Head(head, _) => *head,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn rewritten(text: &str) -> String {
+        String::from_utf8(rewrite(&head(text), &[("Authorization", b"Bearer v".to_vec())])).unwrap()
+    }
+
+    #[test]
+    fn what_the_sandbox_says_in_the_secrets_place_is_left_out() {
+        assert_eq!(
+            rewritten(
+                "POST /x?y HTTP/1.1\r\nhost: a.test\r\nauthorization: Basic x\r\nAUTHORIZATION: y\r\nX-Other: 1\r\n\
+                 Accept-Encoding: br\r\nConnection: close, Authorization\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
+            ),
+            "POST /x?y HTTP/1.1\r\nhost: a.test\r\nX-Other: 1\r\nContent-Length: 3\r\nAccept-Encoding: identity\r\nAuthorization: Bearer v\r\n\r\n"
+        );
+        let key = head("GET / HTTP/1.1\r\nHost: a\r\nx_api_key: mine\r\n\r\n");
+        assert!(!String::from_utf8(rewrite(&key, &[("X-Api-Key", b"v".to_vec())])).unwrap().contains("mine"));
+    }
+
+    #[test]
+    fn a_websocket_stays_one() {
+        let text = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        assert!(asks_to_change(&head(text)));
+        assert!(rewritten(text).contains("Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    }
+
+    #[test]
+    fn requests_that_could_give_the_secret_back_are_refused() {
+        for (text, refused) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", false),
+            ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("GET / HTTP/1.0\r\nHost: a\r\n\r\n", true),
+            ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", true),
+        ] {
+            assert_eq!(objection(&head(text)).is_some(), refused, "{text}");
+        }
+    }
+}

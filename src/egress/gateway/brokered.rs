@@ -1,0 +1,405 @@
+//! A connection of which the gateway is both ends of TLS: requests get their secret, answers are looked through for it.
+//!
+//! Order of a pass: what the client says, what the server says, requests on, answers back, both sides out. Nothing of a request is passed on
+//! before the server has proved who it is.
+
+use super::connection::{Back, Connection, DIAL, Front, HELD, Need};
+use super::flow::{Budget, End, Pass};
+use super::front;
+use crate::egress::broker::{Mask, Served, asks_to_change};
+use crate::egress::http::{self, Requests, Step};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData};
+use std::io::{ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is read at once, and how often in one pass.
+const CHUNK: usize = 16 * 1024;
+const ROUNDS: usize = 8;
+/// How long bytes are held back that may be the beginning of a secret, and from which length on they are for longer.
+const HOLD: Duration = Duration::from_millis(50);
+const LONG: usize = 8;
+const HOLD_LONG: Duration = Duration::from_secs(2);
+/// The beginning of an answer that agrees to another protocol.
+const AGREED: &[u8] = b"HTTP/1.1 101";
+
+/// Whether the connection becomes another protocol's, a websocket.
+enum Change {
+    No,
+    /// A request asked for it; the beginning of the answer as far as it has come.
+    Asked(Vec<u8>),
+    Done,
+}
+
+/// Both ends of TLS.
+pub(super) struct Brokered {
+    served: Rc<Served>,
+    inside: ServerConnection,
+    outside: Option<ClientConnection>,
+    requests: Requests,
+    count: u64,
+    change: Change,
+    mask: Mask,
+    held_since: Instant,
+    /// Why there is no answer of the server's.
+    failed: Option<String>,
+    /// The client speaks no TLS that could carry an answer.
+    is_broken: bool,
+    /// The server has proved who it is.
+    is_open: bool,
+    /// The client has said all that it wants to say, and the server knows.
+    is_said: bool,
+    is_told: bool,
+    /// The server has said all, and that it has; the client knows.
+    is_answered: bool,
+    is_closed: bool,
+    is_over: bool,
+}
+
+impl Brokered {
+    fn new(served: Rc<Served>) -> Result<Brokered, rustls::Error> {
+        let mut inside = ServerConnection::new(Arc::clone(&served.inside))?;
+        inside.set_buffer_limit(None); // what waits is bounded by what is read
+        Ok(Brokered {
+            served,
+            inside,
+            outside: None,
+            requests: Requests::new(),
+            count: 0,
+            change: Change::No,
+            mask: Mask::new(),
+            held_since: Instant::now(),
+            failed: None,
+            is_broken: false,
+            is_open: false,
+            is_said: false,
+            is_told: false,
+            is_answered: false,
+            is_closed: false,
+            is_over: false,
+        })
+    }
+
+    /// Says something to the client.
+    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        // A buffer without a limit takes everything.
+        let _ = self.inside.writer().write_all(bytes);
+        drain(&mut self.inside, out);
+    }
+
+    /// Sees whether the server agreed to another protocol.
+    fn see_change(&mut self, answer: &[u8]) {
+        let Change::Asked(begun) = &mut self.change else { return };
+        begun.extend(answer.iter().take(AGREED.len() - begun.len()));
+        if begun.len() == AGREED.len() || !AGREED.starts_with(begun) {
+            self.change = if begun == AGREED { Change::Done } else { Change::No };
+        }
+    }
+
+    /// Hides what an answer repeats of the secrets.
+    fn hide(&mut self, answer: &[u8], now: Instant) -> Vec<u8> {
+        let mut out = Vec::new();
+        if !answer.is_empty() {
+            self.served.hide(&mut self.mask, answer, &mut out);
+            self.held_since = now;
+        }
+        let patience = if self.mask.waiting() < LONG { HOLD } else { HOLD_LONG };
+        if self.mask.waiting() > 0 && (self.is_answered || now - self.held_since >= patience) {
+            self.served.release(&mut self.mask, &mut out);
+        }
+        out
+    }
+
+    /// It took too long: TLS with the server, or the client to hear why there is no answer.
+    pub(super) fn late(&mut self) -> Need {
+        if self.outside.is_none() || self.is_open || self.failed.is_some() {
+            return Need::End(true);
+        }
+        self.failed = Some("the server does not finish TLS in time".into());
+        Need::Again
+    }
+}
+
+/// What a peer's bytes are: added to `plain`; `true` when it has said that no more come.
+fn feed<Data: SideData>(
+    tls: &mut ConnectionCommon<Data>,
+    mut bytes: &[u8],
+    plain: &mut Vec<u8>,
+) -> Result<bool, rustls::Error> {
+    let mut closed = false;
+    while !bytes.is_empty() {
+        match tls.read_tls(&mut bytes) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+            Err(cause) => return Err(rustls::Error::General(cause.to_string())),
+        }
+        let state = tls.process_new_packets()?;
+        let start = plain.len();
+        plain.resize(start + state.plaintext_bytes_to_read(), 0);
+        if state.plaintext_bytes_to_read() > 0 {
+            tls.reader().read_exact(&mut plain[start..]).map_err(|cause| rustls::Error::General(cause.to_string()))?;
+        }
+        closed |= state.peer_has_closed();
+    }
+    Ok(closed)
+}
+
+/// What is to be sent.
+fn drain<Data: SideData>(tls: &mut ConnectionCommon<Data>, out: &mut Vec<u8>) {
+    while tls.wants_write() {
+        // A vector takes everything.
+        if tls.write_tls(out).is_err() {
+            return;
+        }
+    }
+}
+
+/// What a socket has, at most a chunk; nothing when there is none at the moment.
+enum Got {
+    Bytes(usize),
+    Nothing,
+    End,
+}
+
+fn read(end: &mut End, buffer: &mut [u8]) -> Result<Got, Errno> {
+    loop {
+        return match recv(&end.socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((_, 0)) => Ok(Got::End),
+            Ok((_, count)) => Ok(Got::Bytes(count)),
+            Err(Errno::AGAIN) => {
+                end.readable = false;
+                Ok(Got::Nothing)
+            }
+            Err(Errno::INTR) => continue,
+            Err(errno) => Err(errno),
+        };
+    }
+}
+
+impl Connection {
+    /// From now on the gateway is both ends of TLS; what is held are the client's first bytes.
+    pub(super) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
+        let wrong = |cause: rustls::Error| format!("TLS of the client: {cause}");
+        let mut tls = Brokered::new(served).map_err(wrong)?;
+        let hello = std::mem::take(&mut self.held);
+        feed(&mut tls.inside, &hello, &mut self.held).map_err(wrong)?;
+        self.front = Front::Brokered(Box::new(tls));
+        Ok(())
+    }
+
+    /// One pass.
+    pub(super) fn pass_brokered(&mut self, budget: &mut Budget) -> Result<Need, Errno> {
+        let Front::Brokered(mut tls) = std::mem::replace(&mut self.front, Front::Through) else {
+            return Ok(Need::End(true));
+        };
+        let done = self.relay(&mut tls, budget);
+        if let Front::Through = self.front {
+            self.front = Front::Brokered(tls);
+        }
+        done
+    }
+
+    /// Answers in the server's place, and ends.
+    pub(super) fn answer_brokered(&mut self, status: u16, why: &str) -> Need {
+        let Front::Brokered(tls) = &mut self.front else { return Need::End(true) };
+        if tls.is_broken || tls.inside.is_handshaking() {
+            return Need::End(true);
+        }
+        let mut out = Vec::new();
+        tls.say(&http::answer(status, why), &mut out);
+        tls.inside.send_close_notify();
+        drain(&mut tls.inside, &mut out);
+        self.farewell(out)
+    }
+
+    fn relay(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<Need, Errno> {
+        let heard = self.hear_client(tls)?;
+        drain(&mut tls.inside, self.down.buffer());
+        self.down.flush(&mut self.client)?;
+        if let Some(why) = heard {
+            tls.is_broken = true;
+            return Ok(Need::Refuse(why));
+        }
+        if let Back::Dialling(_) = self.back
+            && let Some(need) = self.see_dial()?
+        {
+            return Ok(need);
+        }
+        if let Back::Failed(why) = &self.back {
+            tls.failed.get_or_insert(why.clone());
+        }
+        let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
+        if let Some(why) = &tls.failed {
+            // A client that has not asked yet would not read an answer.
+            let asks = !tls.inside.is_handshaking() && !self.held.is_empty();
+            return Ok(match asks {
+                true => Need::Unanswered(why.clone()),
+                false if self.client_ended => Need::End(true),
+                false => Need::Nothing,
+            });
+        }
+        if let Some(why) = self.pass_requests(tls) {
+            return Ok(Need::Refuse(why));
+        }
+        self.send_out(tls, budget, throttled)
+    }
+
+    /// Reads what the client says; what is wrong with it is returned.
+    fn hear_client(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
+        let mut buffer = [0_u8; CHUNK];
+        for _ in 0..ROUNDS {
+            if !self.hears_client() {
+                break;
+            }
+            match read(&mut self.client, &mut buffer)? {
+                Got::Bytes(count) => match feed(&mut tls.inside, &buffer[..count], &mut self.held) {
+                    Ok(closed) => tls.is_said |= closed,
+                    Err(cause) => return Ok(Some(format!("TLS of the client: {cause}"))),
+                },
+                Got::Nothing => {}
+                Got::End => (self.client_ended, tls.is_said) = (true, true),
+            }
+        }
+        Ok(None)
+    }
+
+    fn hears_client(&self) -> bool {
+        self.client.readable && !self.client_ended && self.held.len() < HELD && self.up.waiting() < HELD
+    }
+
+    fn hears_server(&self, tls: &Brokered) -> bool {
+        self.server.as_ref().is_some_and(|server| server.readable) && !tls.is_answered && self.down.waiting() < HELD
+    }
+
+    /// Reads what the server says and passes it on; `true` if the rate allows no more.
+    fn hear_server(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
+        let Back::Open = self.back else { return Ok(false) };
+        if tls.outside.is_none() {
+            match ClientConnection::new(Arc::clone(&tls.served.outside), tls.served.name.clone()) {
+                Ok(mut outside) => {
+                    outside.set_buffer_limit(None);
+                    tls.outside = Some(outside);
+                    self.deadline = Some(Instant::now() + DIAL);
+                }
+                Err(cause) => tls.failed = Some(cause.to_string()),
+            }
+        }
+        let (mut plain, mut throttled, mut buffer) = (Vec::new(), false, [0_u8; CHUNK]);
+        for _ in 0..ROUNDS {
+            if !self.hears_server(tls) {
+                break;
+            }
+            let most = budget.available().min(CHUNK);
+            throttled = most == 0;
+            let (false, Some(server), Some(outside)) = (throttled, &mut self.server, &mut tls.outside) else { break };
+            match read(server, &mut buffer[..most])? {
+                Got::Bytes(count) => {
+                    budget.spend(count);
+                    match feed(outside, &buffer[..count], &mut plain) {
+                        Ok(closed) => (tls.is_answered, tls.is_closed) = (closed, closed),
+                        Err(_) if tls.is_open => return Err(Errno::PROTO),
+                        Err(cause) => {
+                            tls.failed = Some(format!("the server is refused: {cause}"));
+                            drain(outside, self.up.buffer()); // it hears why
+                            self.up.flush(server)?;
+                        }
+                    }
+                }
+                Got::Nothing => {}
+                Got::End if tls.is_open => tls.is_answered = true,
+                Got::End => tls.failed = Some("the server ended the connection within TLS's handshake".into()),
+            }
+            if tls.failed.is_some() {
+                self.deadline = Some(Instant::now() + DIAL);
+                return Ok(false);
+            }
+        }
+        if !tls.is_open && tls.outside.as_ref().is_some_and(|outside| !outside.is_handshaking()) {
+            tls.is_open = true;
+            self.deadline = None;
+        }
+        tls.see_change(&plain);
+        let answer = tls.hide(&plain, Instant::now());
+        if !answer.is_empty() {
+            tls.say(&answer, self.down.buffer());
+        }
+        if tls.is_answered && !tls.is_over {
+            if tls.is_closed {
+                tls.inside.send_close_notify();
+                drain(&mut tls.inside, self.down.buffer());
+            }
+            (tls.is_over, self.down.ended) = (true, true);
+        }
+        Ok(throttled)
+    }
+
+    /// Passes on what may be passed on; a refusal is returned.
+    fn pass_requests(&mut self, tls: &mut Brokered) -> Option<String> {
+        let target = self.target.clone()?;
+        let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
+        while self.up.waiting() < HELD && !self.held.is_empty() {
+            let (length, rewritten) = match tls.change {
+                Change::Done => (self.held.len(), None),
+                Change::Asked(_) => break,
+                Change::No => match tls.requests.step(&self.held) {
+                    Step::More if tls.is_said => {
+                        self.held.clear(); // it will never be whole
+                        break;
+                    }
+                    Step::More => break,
+                    Step::Content(length) => (length, None),
+                    Step::Head(head, length) => {
+                        if let Some(why) = front::objection(&head, &target.host, target.port) {
+                            return Some(why);
+                        }
+                        let rewritten = match tls.served.admit(&head) {
+                            Ok(rewritten) => rewritten,
+                            Err(why) => return Some(why),
+                        };
+                        tls.count += 1;
+                        // The answer to a later one would have to be told from those that are still to come.
+                        if asks_to_change(&head) && tls.count == 1 {
+                            tls.change = Change::Asked(Vec::new());
+                        }
+                        (length, Some(rewritten))
+                    }
+                    Step::Invalid(why) => return Some(format!("the request is not as it must be: {why}")),
+                },
+            };
+            // A buffer without a limit takes everything.
+            let _ = outside.writer().write_all(rewritten.as_deref().unwrap_or(&self.held[..length]));
+            drain(outside, self.up.buffer());
+            self.held.drain(..length);
+        }
+        if tls.is_said && !tls.is_told && self.held.is_empty() {
+            outside.send_close_notify();
+            (tls.is_told, self.up.ended) = (true, true);
+        }
+        drain(outside, self.up.buffer());
+        None
+    }
+
+    fn send_out(&mut self, tls: &mut Brokered, budget: &mut Budget, throttled: bool) -> Result<Need, Errno> {
+        if let (Back::Open, Some(server), Some(outside)) = (&self.back, &mut self.server, &mut tls.outside) {
+            drain(outside, self.up.buffer());
+            let pass = self.up.flush_within(server, budget)?;
+            self.up.close_when_done(server)?;
+            self.down.flush(&mut self.client)?;
+            self.down.close_when_done(&self.client)?;
+            if self.down.closed {
+                return Ok(Need::End(!tls.is_closed));
+            }
+            if throttled || pass == Pass::Throttled || tls.mask.waiting() > 0 {
+                return Ok(Need::Later);
+            }
+        } else if self.client_ended {
+            return Ok(Need::End(false));
+        }
+        let more = self.hears_client() || tls.outside.is_some() && self.hears_server(tls);
+        Ok(if more { Need::Again } else { Need::Nothing })
+    }
+}

@@ -1,0 +1,75 @@
+//! Work in a process of its own, so that what it worked with was never in our memory: the first process of a sandbox is a copy of us.
+
+use super::identity;
+use crate::error::{Context, Error, Kind, Result, wire};
+use crate::sys::clone::{Side, clone_process, exit};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+use std::fs::File;
+use std::io::{Read, Write};
+
+/// The first byte of an answer.
+const DONE: u8 = b'+';
+const FAILED: u8 = b'-';
+
+/// Does the work in a child and returns what it says. The caller has one thread.
+pub(crate) fn apart(work: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+    let step = || "work in a process of its own";
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step)?;
+    match clone_process(0, None).failing(Kind::Internal, step)? {
+        Side::Child => {
+            drop(ours);
+            // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+            std::panic::set_hook(Box::new(|_| exit(1)));
+            exit(i32::from(answer(theirs, work).is_err()))
+        }
+        Side::Parent(_, pidfd) => {
+            drop(theirs);
+            let mut bytes = Vec::new();
+            let read = File::from(ours).read_to_end(&mut bytes);
+            wait_for(&pidfd)?;
+            read.failing(Kind::Internal, step)?;
+            match bytes.split_first() {
+                Some((&DONE, rest)) => Ok(rest.to_vec()),
+                Some((&FAILED, rest)) => Err(wire::from_bytes(rest)),
+                _ => Err(Error::new(Kind::Internal, "it ended without a word").doing(step())),
+            }
+        }
+    }
+}
+
+fn answer(to: OwnedFd, work: impl FnOnce() -> Result<Vec<u8>>) -> Result<()> {
+    let done = identity::die_with_parent().and_then(|()| identity::be_undumpable()).and_then(|()| work());
+    let (tag, bytes) = match done {
+        Ok(bytes) => (DONE, bytes),
+        Err(error) => (FAILED, wire::to_bytes(&error)),
+    };
+    let mut to = File::from(to);
+    to.write_all(&[tag]).and_then(|()| to.write_all(&bytes)).failing(Kind::Internal, || "answer the parent")
+}
+
+fn wait_for(pidfd: &OwnedFd) -> Result<()> {
+    loop {
+        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
+            Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).failing(Kind::Internal, || "wait for a process of its own"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_says_and_what_went_wrong_come_back_whole() {
+        assert_eq!(apart(|| Ok(vec![7; 200_000])).unwrap(), vec![7; 200_000]);
+        let error = apart(|| Err(Error::new(Kind::Secret, "no value").hint("set it"))).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str(), error.advice()),
+            (Kind::Secret, "no value", Some("set it"))
+        );
+    }
+}
