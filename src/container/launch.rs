@@ -45,7 +45,7 @@ pub(crate) fn launch(
                 synchronous: scratch.rates.any()
                     && checked.hierarchy.as_ref().is_some_and(|hierarchy| hierarchy.counts_only_synchronous_writes()),
             };
-            let (disk, maker) = disk::begin(&place.templates, size, &place.disk)?;
+            let (disk, maker) = disk::begin(&place.workshop, size, &place.disk)?;
             (Some(disk), Some(maker))
         }
         Backing::Memory => (None, None),

@@ -33,12 +33,15 @@ mod template;
 /// How many ids a sandbox of the machine's root has.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
+pub(crate) use crate::mounts::volatile::{
+    backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
+};
 pub(crate) use check::{Checked, check, nested, privileged};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
-pub(crate) use place::{DiskFile, Place};
+pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
 
@@ -57,9 +60,9 @@ pub(crate) fn begin_ahead() {
 }
 
 /// Begins a disk that a sandbox will most probably want, in a child (`mounts::disk`).
-pub(crate) fn begin_disk(templates: &std::path::Path, bytes: u64, inodes: u64) {
+pub(crate) fn begin_disk(workshop: &Workshop, bytes: u64, inodes: u64) {
     let size = crate::mounts::disk::Size { bytes, inodes, synchronous: false };
-    crate::mounts::disk::begin_ahead(templates, size);
+    crate::mounts::disk::begin_ahead(workshop, size);
 }
 
 /// Gives the program's own pages back while it only waits for a sandbox. What cannot be given back stays.

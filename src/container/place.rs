@@ -1,6 +1,6 @@
 //! The directories that a container uses on the host.
 
-pub(crate) use crate::mounts::disk::DiskFile;
+pub(crate) use crate::mounts::disk::{DiskFile, Workshop};
 use std::path::PathBuf;
 
 /// Where a container's own things are; all of it is ours, none of it is shown inside.
@@ -10,8 +10,8 @@ pub(crate) struct Place {
     pub id: String,
     /// An empty directory over which init mounts its stage.
     pub stage: PathBuf,
-    /// Formatted empty disk images, shared by all; the file system of this directory holds what the container writes.
-    pub templates: PathBuf,
+    /// Where its disk is made; that file system holds what the container writes.
+    pub workshop: Workshop,
     /// A directory for the whole machine with the locks of id ranges.
     pub id_ranges: PathBuf,
     /// The file of the disk, where everything writable is on one.

@@ -5,7 +5,7 @@ use super::gateway::Gateway;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::mounts::disk::{self, Maker, Template};
+use crate::mounts::disk::{self, Maker};
 use crate::ns::Range;
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
@@ -22,8 +22,8 @@ pub(crate) struct Running {
     /// Held until the end, so that pid 1 does not spend its last moment on taking the mounts apart while we wait for it.
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
-    /// What the disk was made from, when it is made.
-    disk: Option<Template>,
+    /// Whether what it writes is on a disk of its own.
+    on_disk: bool,
     rates: Rates,
     range: Option<Range>,
     entry: Entry,
@@ -57,8 +57,8 @@ impl Running {
             secrets: None,
             cgroup,
             mount_namespace,
+            on_disk: maker.is_some(),
             maker,
-            disk: None,
             rates,
             range,
             entry,
@@ -116,7 +116,6 @@ impl Running {
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
             Some(Message::Scratch(root)) => {
-                self.disk = self.maker.take().map(|maker| maker.template().clone()); // whoever made the disk is done
                 self.slow_down(root.as_fd())?;
                 self.scratch = Some(root.try_clone().failing(Kind::Internal, || "keep the scratch file system open")?);
                 Ok(Some(Message::Scratch(root)))
@@ -125,6 +124,11 @@ impl Running {
                 self.secrets = Some(directory.try_clone().failing(Kind::Internal, || "keep the secrets' directory")?);
                 Ok(Some(Message::Secrets(directory)))
             }
+            Some(Message::Ready) => {
+                // Whoever made the disk tidies up after itself meanwhile. If it is not done now, the end is soon enough.
+                self.maker.take_if(|maker| maker.has_ended());
+                Ok(Some(Message::Ready))
+            }
             other => Ok(other),
         }
     }
@@ -132,7 +136,7 @@ impl Running {
     /// Sets the rates of the disk that was made for this container. Its number is known only now; the command, which comes to life at the
     /// same moment, may have written for some microseconds.
     fn slow_down(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let (Some(group), true) = (&self.cgroup, self.disk.is_some() && self.rates.any()) else { return Ok(()) };
+        let (Some(group), true) = (&self.cgroup, self.on_disk && self.rates.any()) else { return Ok(()) };
         let step = || "limit the rate of the disk";
         let device = rustix::fs::fstat(root).failing(Kind::Disk, step)?.st_dev;
         let disk = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -252,7 +256,7 @@ impl Running {
         if held.is_empty() {
             return Ok(());
         }
-        disk::let_go(held, self.disk.as_ref())
+        disk::let_go(held)
     }
 
     fn undo(&mut self) -> Removal {
@@ -269,7 +273,8 @@ impl Running {
         if self.gateway.take().is_some() || self.ledger.is_some() {
             note("egress gateway", Ok(())); // dropping it ends it and waits for its end
         }
-        if self.maker.take().is_some() || self.disk.is_some() {
+        self.maker = None;
+        if self.on_disk {
             // It has no name: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));
         }

@@ -5,8 +5,7 @@
 //! crash. Without privilege it is a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
 use super::plan::Ids;
-use super::template::Image;
-pub(crate) use super::template::Template;
+use super::template::{Image, Template};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::clone::{Side, clone_process, close_from, exit};
@@ -61,14 +60,20 @@ pub(crate) struct Pending {
 
 /// The helper, to be reaped.
 #[derive(Debug)]
-pub(crate) struct Maker {
-    process: OwnedFd,
-    template: Template,
+pub(crate) struct Maker(OwnedFd);
+
+/// The directories of the host that disks are made in, on one file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Workshop {
+    /// Formatted empty disk images, shared by all. What is written here is on this file system.
+    pub templates: PathBuf,
+    /// What is in use for a moment only, and locked meanwhile.
+    pub live: PathBuf,
 }
 
 /// A disk that was begun before the request was read to its end, and what it was begun for.
 struct Ahead {
-    templates: PathBuf,
+    workshop: Workshop,
     size: Size,
     disk: (Pending, Maker),
 }
@@ -77,12 +82,12 @@ struct Ahead {
 static AHEAD: Mutex<Option<Ahead>> = Mutex::new(None);
 
 /// Begins a disk that will most probably be wanted. What goes wrong is found out, and said, by [`begin`].
-pub(crate) fn begin_ahead(templates: &Path, size: Size) {
+pub(crate) fn begin_ahead(workshop: &Workshop, size: Size) {
     let Ok(mut ahead) = AHEAD.lock() else { return };
     if ahead.is_none()
-        && let Ok(disk) = make(templates, size, &DiskFile::Unnamed)
+        && let Ok(disk) = make(workshop, size, &DiskFile::Unnamed)
     {
-        *ahead = Some(Ahead { templates: templates.to_path_buf(), size, disk });
+        *ahead = Some(Ahead { workshop: workshop.clone(), size, disk });
     }
 }
 
@@ -94,35 +99,37 @@ pub(crate) fn forget_ahead() {
 }
 
 /// Begins to make a disk of `size`: an empty one, unless an earlier one is named. The template is made here if there is none yet.
-pub(crate) fn begin(templates: &Path, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
+pub(crate) fn begin(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
     if *file != DiskFile::Unnamed {
-        return make(templates, size, file);
+        return make(workshop, size, file);
     }
-    let wanted = |ahead: &mut Ahead| ahead.templates == templates && ahead.size == size;
+    let wanted = |ahead: &mut Ahead| ahead.workshop == *workshop && ahead.size == size;
     match AHEAD.lock().ok().and_then(|mut ahead| ahead.take_if(wanted)) {
         Some(ahead) => Ok(ahead.disk),
-        None => make(templates, size, file),
+        None => make(workshop, size, file),
     }
 }
 
-fn make(templates: &Path, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
+fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
     let step = || "start making the disk";
-    let template = Template::of(templates, size)?;
+    let template = Template::of(&workshop.templates, size)?;
     let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
     match clone_process(0, None).failing(Kind::Disk, step)? {
         Side::Parent(_, pidfd) => {
             let is_kept = matches!(file, DiskFile::Kept(_) | DiskFile::Copy { .. });
-            Ok((Pending { channel: ours, is_kept }, Maker { process: pidfd, template }))
+            Ok((Pending { channel: ours, is_kept }, Maker(pidfd)))
         }
         Side::Child => {
             drop(ours);
             // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
             let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made = bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, size, file));
+            let made =
+                bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, &workshop.live, size, file));
             let sent = match &made {
-                Ok(mounted) => theirs.send(b"D", Some(mounted.as_fd())),
+                Ok((mounted, _)) => theirs.send(b"D", Some(mounted.as_fd())),
                 Err(error) => theirs.send(&wire::to_bytes(error), None),
             };
+            drop(made); // the image's directories go when nobody waits for that any more
             exit(i32::from(sent.is_err()))
         }
     }
@@ -152,22 +159,23 @@ impl Pending {
 }
 
 impl Maker {
-    /// What the disk was made from, for [`let_go`].
-    pub(crate) fn template(&self) -> &Template {
-        &self.template
+    /// Whether it is over, so that nobody need wait for it.
+    pub(crate) fn has_ended(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::PidFd(self.0.as_fd()), options), Ok(Some(_)))
     }
 }
 
 impl Drop for Maker {
     fn drop(&mut self) {
         // It has sent the disk and ends by itself; there is nothing to hear from it.
-        let _ = waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
+        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
     }
 }
 
 /// Closes `held`, the last that keeps a disk's mounts, in a child of its own that nobody waits for: unmounting, detaching the loop device and
-/// freeing the image (1 to 40 ms) are then on the child's time. It goes on to make the image that the next start takes.
-pub(crate) fn let_go(held: Vec<OwnedFd>, template: Option<&Template>) -> Result<()> {
+/// freeing the image (1 to 40 ms) are then on the child's time.
+pub(crate) fn let_go(held: Vec<OwnedFd>) -> Result<()> {
     match clone_process(0, None).failing(Kind::Mount, || "let the mounts go")? {
         Side::Parent(..) => Ok(()),
         Side::Child => {
@@ -175,25 +183,20 @@ pub(crate) fn let_go(held: Vec<OwnedFd>, template: Option<&Template>) -> Result<
             let kept: Vec<_> = held.iter().map(AsFd::as_fd).collect();
             let closed = close_from(0, &kept);
             drop(held);
-            // Without it the next start makes its own, which takes it longer.
-            let spared = template.map_or(Ok(()), Template::spare);
-            exit(i32::from(closed.is_err() || spared.is_err()))
+            exit(i32::from(closed.is_err()))
         }
     }
 }
 
 /// Attaches an empty image to a loop device and mounts it.
-fn mount_image(template: &Template, size: Size, file: &DiskFile) -> Result<OwnedFd> {
-    let image = match file {
-        DiskFile::Unnamed => template.image()?,
-        other => super::kept::image(template, other)?,
-    };
+fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
+    let image = super::kept::image(template, live, file)?;
     let device = attach_loop(&image).map_err(|error| {
         error.hint(
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
         )
     })?;
-    image.forget_name()?; // before anything is written
+    super::template::read_ahead(image.file(), device.open.as_fd());
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
@@ -209,13 +212,13 @@ fn mount_image(template: &Template, size: Size, file: &DiskFile) -> Result<Owned
         // Read from the image now, and not while others wait for it.
         rustix::fs::statat(&mounted, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     }
-    Ok(mounted)
+    Ok((mounted, image))
 }
 
 /// A configured loop device; it stays attached as long as this is open or something is mounted from it.
 struct LoopDevice {
     path: String,
-    _open: OwnedFd,
+    open: OwnedFd,
 }
 
 fn attach_loop(image: &Image) -> Result<LoopDevice> {
@@ -231,7 +234,7 @@ fn attach_loop(image: &Image) -> Result<LoopDevice> {
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };
         match loop_device::configure(device.as_fd(), image.file(), 4096) {
-            Ok(()) => return Ok(LoopDevice { path, _open: device }),
+            Ok(()) => return Ok(LoopDevice { path, open: device }),
             Err(Errno::BUSY | Errno::AGAIN) => {}
             Err(errno) => return Err(errno).failing(Kind::Disk, || format!("attach the image to `{path}`")),
         }

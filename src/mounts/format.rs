@@ -73,7 +73,8 @@ fn make(path: &Path, size: Size, tree: &Path) -> Result<()> {
     let mut command = Command::new("mke2fs");
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
-        .args(["-O", "^has_journal,^resize_inode,^metadata_csum,uninit_bg", "-E", "lazy_itable_init=1,nodiscard"])
+        .args(["-O", "^has_journal,^resize_inode,^metadata_csum,uninit_bg,^sparse_super,sparse_super2"])
+        .args(["-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0"]) // a start copies every block of it
         .args(["-N", &requested(size).to_string()])
         .arg("-d")
         .arg(tree);

@@ -32,9 +32,9 @@ const IN_USE: Duration = Duration::from_secs(10);
 
 /// The image of a disk that has a name. It is locked, and the loop device holds the same open file, and so the lock until it lets go: two mounts of
 /// one ext4 would destroy it.
-pub(super) fn image(template: &Template, file: &DiskFile) -> Result<Image> {
+pub(super) fn image(template: &Template, live: &Path, file: &DiskFile) -> Result<Image> {
     let made = match file {
-        DiskFile::Unnamed => return template.image(),
+        DiskFile::Unnamed => return template.image(live),
         DiskFile::New(path) => template.copy_to(new(path)?)?,
         DiskFile::Kept(path) => held(path, FlockOperation::NonBlockingLockExclusive)?,
         DiskFile::Copy { of, to } => {

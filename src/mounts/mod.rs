@@ -21,6 +21,7 @@ mod plan;
 pub(crate) mod resolve;
 mod secrets;
 mod template;
+pub(crate) mod volatile;
 
 pub(crate) use pivot::enter;
 pub(crate) use plan::{Ids, Plan};

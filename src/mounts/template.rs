@@ -1,47 +1,34 @@
 //! Where the images of disks come from. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template, and a start
-//! copies its few allocated blocks.
-//!
-//! Even that waits for the host's disk: attaching a file to a loop device first writes the file out (`vfs_fsync` in `loop_configure`,
-//! drivers/block/loop.c), 2 to 20 ms. So who ends leaves a copy that is written out already, and the next start takes that one.
+//! copies its few allocated blocks into a file that nobody writes out (`volatile`).
 
 use super::disk::Size;
+use super::volatile::{self, Directories};
 use crate::error::{Context, Kind, Result};
 use crate::files;
-use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, fsync, ftruncate, linkat, open, seek,
-};
-use rustix::io::Errno;
+use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fsync, ftruncate, open, seek};
+use rustix::io::{Errno, pread, pwrite};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// How many written copies are kept of each template, a few hundred kilobytes each: for as many starts in quick succession.
-const SPARES: u32 = 4;
 
 /// The formatted, empty image of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Template(PathBuf);
 
-/// An empty image that is one sandbox's own.
+/// An image that is one sandbox's own. Where it has directories, they are there until it is dropped, and not needed once it is mounted.
 pub(super) struct Image {
     file: OwnedFd,
-    /// The name that a spare still has, and its lock keeps others away from.
-    name: Option<PathBuf>,
+    _directories: Option<Directories>,
 }
 
 impl Image {
     /// One that stays when its user is gone.
     pub(super) fn lasting(file: OwnedFd) -> Image {
-        Image { file, name: None }
+        Image { file, _directories: None }
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
-    }
-
-    /// Makes it a file that is gone with its last user. The loop device has it open by now, and with it the lock.
-    pub(super) fn forget_name(&self) -> Result<()> {
-        let Some(name) = &self.name else { return Ok(()) };
-        rustix::fs::unlink(name).failing(Kind::Disk, || format!("take the spare image `{}`", name.display()))
     }
 }
 
@@ -49,7 +36,7 @@ impl Template {
     /// The template of this size in `directory`, made if it is not there. Two that make it at once both make a whole one, and the later rename
     /// wins.
     pub(super) fn of(directory: &Path, size: Size) -> Result<Template> {
-        let path = directory.join(format!("ext4-v4-{}-{}.img", size.bytes, size.inodes));
+        let path = directory.join(format!("ext4-v5-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
             return Ok(Template(path));
         }
@@ -68,47 +55,17 @@ impl Template {
         made.map(|()| Template(path))
     }
 
-    /// A spare if there is one, else a copy.
-    pub(super) fn image(&self) -> Result<Image> {
-        for name in self.spares() {
-            // Any refusal means that another has it, or takes it just now; the copy below says what is wrong with the directory.
-            let Ok(file) = open(&name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { continue };
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                && fstat(&file).is_ok_and(|status| status.st_nlink == 1)
-            {
-                return Ok(Image { file, name: Some(name) });
-            }
-        }
-        Ok(Image { file: self.copy()?, name: None })
+    /// A copy that is gone with its last user. Where no overlay can be had, the host's disk is waited for.
+    pub(super) fn image(&self, live: &Path) -> Result<Image> {
+        let images = self.0.parent().unwrap_or(Path::new("."));
+        let (file, directories) = match volatile::file(live, images) {
+            Ok((file, directories)) => (file, Some(directories)),
+            Err(_) => (unnamed_file(images)?, None),
+        };
+        Ok(Image { file: copy_allocated(&self.0, file)?, _directories: directories })
     }
 
-    /// Leaves one written copy more, or two while there are few, for the next starts.
-    pub(super) fn spare(&self) -> Result<()> {
-        let step = || format!("make a spare image of `{}`", self.0.display());
-        let missing: Vec<_> = self.spares().filter(|name| !name.exists()).collect();
-        for name in missing.iter().take(2) {
-            let file = self.copy()?;
-            // Nobody takes it before the lock is free.
-            flock(&file, FlockOperation::NonBlockingLockExclusive).failing(Kind::Disk, step)?;
-            fsync(&file).failing(Kind::Disk, step)?; // before it has a name: a power cut leaves no broken one
-            match linkat(&file, "", CWD, name, AtFlags::EMPTY_PATH) {
-                Err(Errno::EXIST) => {} // another's was sooner
-                other => other.failing(Kind::Disk, step)?,
-            }
-            fsync(&file).failing(Kind::Disk, step)?; // its number of names
-        }
-        Ok(())
-    }
-
-    fn spares(&self) -> impl Iterator<Item = PathBuf> {
-        (0..SPARES).map(|number| self.0.with_extension(format!("spare-{number}")))
-    }
-
-    fn copy(&self) -> Result<OwnedFd> {
-        copy_allocated(&self.0, unnamed_file(self.0.parent().unwrap_or(Path::new(".")))?)
-    }
-
-    /// The same into a file that there is.
+    /// A copy into a file that there is.
     pub(super) fn copy_to(&self, file: OwnedFd) -> Result<OwnedFd> {
         copy_allocated(&self.0, file)
     }
@@ -121,20 +78,53 @@ pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
     let length = fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
     ftruncate(&to, length).failing(Kind::Disk, step)?;
     let mut position = 0;
+    let mut by_kernel = true;
     while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
         let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
         let (mut read, mut write) = (start, start);
         while read < end {
             let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
-            let copied = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted)
-                .failing(Kind::Disk, step)?;
-            if copied == 0 {
-                break;
+            let copied = match by_kernel {
+                true => rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted),
+                false => copy_by_hand(&from, &to, &mut read, wanted),
+            };
+            match copied {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP) if by_kernel => by_kernel = false,
+                Err(errno) => return Err(errno).failing(Kind::Disk, step),
             }
         }
         position = end;
     }
     Ok(to)
+}
+
+/// From one file system to another, where the kernel does not (copy_file_range(2), EXDEV).
+fn copy_by_hand(from: &OwnedFd, to: &OwnedFd, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
+    let mut buffer = [0; 32 << 10];
+    let most = wanted.min(buffer.len());
+    let read = pread(from, &mut buffer[..most], *position)?;
+    let mut written = 0;
+    while written < read {
+        written += pwrite(to, &buffer[written..read], *position + written as u64)?;
+    }
+    *position += read as u64;
+    Ok(read)
+}
+
+/// Asks for what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the first data of the file. One after the
+/// other, each of these reads would wait for a worker of the loop device. A hint only, so what fails is of no weight.
+pub(super) fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
+    const RUNS: usize = 4; // superblock and descriptors, bitmap, inode table, directories
+    const MOST: u64 = 128 << 10;
+    let mut position = 0;
+    for _ in 0..RUNS {
+        let Ok(start) = seek(image, SeekFrom::Data(position)) else { return };
+        let Ok(end) = seek(image, SeekFrom::Hole(start)) else { return };
+        let _ = fadvise(device, start, NonZeroU64::new((end - start).min(MOST)), Advice::WillNeed);
+        position = end;
+    }
 }
 
 /// A file that is gone when its last user is: no crash can leave it behind. open(2), O_TMPFILE; by hand where the file system has none.
@@ -166,28 +156,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spare_is_taken_by_one_and_never_twice() {
+    fn two_images_of_a_template_are_whole_and_nobody_elses() {
+        let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
+        let template = Template::of(directory.path(), size).unwrap();
+        let (one, two) = (template.image(live.path()).unwrap(), template.image(live.path()).unwrap());
+        pwrite(one.file(), b"changed", 0).unwrap();
+        let whole = std::fs::read(&template.0).unwrap();
+        let mut copy = vec![0; whole.len()];
+        assert_eq!(pread(two.file(), &mut copy, 0), Ok(whole.len()));
+        assert!(copy == whole);
+        drop((one, two));
+        assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "only the template");
+    }
+
+    #[test]
+    fn without_an_overlay_the_image_is_an_unnamed_file_of_the_templates() {
         let directory = tempfile::tempdir().unwrap();
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         let template = Template::of(directory.path(), size).unwrap();
-        if !rustix::process::geteuid().is_root() {
-            crate::sys::skip("a_spare_is_taken_by_one_and_never_twice: needs root"); // to give an unnamed file a name
-            return;
-        }
-        assert!(template.image().unwrap().name.is_none());
-        template.spare().unwrap();
-        template.spare().unwrap();
-        template.spare().unwrap();
-        let taken: Vec<_> = (0..SPARES).map(|_| template.image().unwrap()).collect();
-        let names: std::collections::BTreeSet<_> = taken.iter().map(|image| image.name.clone().unwrap()).collect();
-        assert_eq!(names.len(), SPARES as usize);
-        assert!(template.image().unwrap().name.is_none(), "all are locked");
-        taken[0].forget_name().unwrap();
-        assert!(template.image().unwrap().name.is_none());
-        drop(taken);
-        assert_eq!(template.spares().filter(|name| name.exists()).count(), SPARES as usize - 1);
-        let whole = std::fs::read(&template.0).unwrap();
-        let image = template.image().unwrap();
-        assert_eq!(std::fs::read(image.name.unwrap()).unwrap(), whole);
+        let image = template.image(Path::new("/proc/nowhere")).unwrap();
+        assert!(image._directories.is_none());
+        assert_eq!(fstat(image.file()).unwrap().st_size as u64, std::fs::metadata(&template.0).unwrap().len());
     }
 }

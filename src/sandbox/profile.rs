@@ -64,9 +64,9 @@ pub(crate) fn on_disk() -> bool {
 }
 
 /// Begins what takes longest of a sandbox with these limits and is known without looking at the machine: its disk.
-pub(crate) fn begin_disk(limits: &Limits, templates: &Path) {
+pub(crate) fn begin_disk(limits: &Limits, workshop: &container::Workshop) {
     if on_disk() && limits.io_bps.is_none() && limits.io_iops.is_none() {
-        container::begin_disk(templates, limits.disk.unwrap_or(Limits::DISK), limits.inodes);
+        container::begin_disk(workshop, limits.disk.unwrap_or(Limits::DISK), limits.inodes);
     }
 }
 

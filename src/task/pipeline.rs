@@ -57,7 +57,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let mut held = Held::read(&definition.secrets)?;
     let begin_disk = || {
         if definition.keep == Keep::No {
-            sandbox::begin_disk(&definition.limits, &store.templates());
+            sandbox::begin_disk(&definition.limits, &store.workshop());
         }
     };
     if definition.max_parallel.is_none() {
@@ -422,7 +422,7 @@ pub(super) fn place(store: &Store, id: &str) -> Place {
     Place {
         id: id.to_owned(),
         stage: store.task(id),
-        templates: store.templates(),
+        workshop: store.workshop(),
         id_ranges: store.id_ranges(),
         disk: DiskFile::Unnamed,
     }

@@ -29,6 +29,10 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
     for entry in entries.filter_map(|entry| entry.ok()) {
         let Ok(name) = entry.file_name().into_string() else { continue };
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sandbox::remove_begun_disk(&entry.path())?;
+            continue;
+        }
         let Attempt::Taken(lock) = Lock::attempt(&entry.path())? else { continue };
         // A name with a dot is a task that had not begun: it has nothing but this.
         if !name.starts_with('.') {
@@ -88,6 +92,13 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     let mut running = Vec::new();
     if let Ok(entries) = std::fs::read_dir(store.live()) {
         for entry in entries.filter_map(|entry| entry.ok()) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let path = entry.path();
+                if sandbox::is_begun_disk_abandoned(&path)? && path.exists() {
+                    found.push(Leak { kind: "directories of a disk".into(), path });
+                }
+                continue;
+            }
             match Lock::attempt(&entry.path())? {
                 Attempt::Taken(_) if !entry.path().exists() => {} // it ended just now
                 Attempt::Taken(_) => found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() }),
@@ -140,12 +151,13 @@ fn loop_devices(store: &Store, running: usize) -> Vec<Leak> {
 
 fn attached(store: &Store) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
-    let images = store.templates();
+    let (lasting, passing) = (store.templates(), sandbox::backing_name(&store.templates()));
     entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-            backing.starts_with(&*images.to_string_lossy()).then(|| PathBuf::from("/dev").join(entry.file_name()))
+            let ours = backing.starts_with(&*lasting.to_string_lossy()) || backing.starts_with(&passing);
+            ours.then(|| PathBuf::from("/dev").join(entry.file_name()))
         })
         .collect()
 }

@@ -12,6 +12,7 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
+use crate::sandbox::Workshop;
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,11 @@ impl Store {
 
     pub(super) fn templates(&self) -> PathBuf {
         self.root.join("templates")
+    }
+
+    /// Where disks are made.
+    pub(super) fn workshop(&self) -> Workshop {
+        Workshop { templates: self.templates(), live: self.live() }
     }
 
     pub(super) fn bases(&self) -> PathBuf {

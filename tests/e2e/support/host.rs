@@ -117,8 +117,11 @@ fn walk(directory: &Path, visit: &mut dyn FnMut(&Path)) {
 
 fn loops(path: &str) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
+    // A file of a mount that has no place has the way to it in its name.
+    let unplaced = format!("/{}", path.replace('/', ":"));
     let ours = |entry: &fs::DirEntry| {
-        fs::read_to_string(entry.path().join("loop/backing_file")).is_ok_and(|file| file.starts_with(path))
+        fs::read_to_string(entry.path().join("loop/backing_file"))
+            .is_ok_and(|file| file.starts_with(path) || file.starts_with(&unplaced))
     };
     entries.flatten().filter(ours).map(|entry| entry.path()).collect()
 }

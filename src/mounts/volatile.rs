@@ -1,0 +1,159 @@
+//! A file whose writes nobody ever waits for: for a disk that ends with its sandbox.
+//!
+//! Attaching a file to a loop device first writes the file out and flushes the host's disk (`vfs_fsync` in `loop_configure`, drivers/block/loop.c), and
+//! letting go of it does so again: 1 and 20 ms where nobody else writes, and as long as the disk's queue is where others build. A file of an overlay
+//! mounted `volatile` is never flushed (Documentation/filesystems/overlayfs.rst; kernel 5.10). The overlay is mounted nowhere, and the directories that
+//! it takes are removed while it is in use: it needs them by name only until the file is open.
+
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, mkdirat, open, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What overlayfs makes below the two directories, from the innermost on.
+const MADE: [(&str, AtFlags); 6] = [
+    ("work/work/incompat/volatile/dirty", AtFlags::empty()),
+    ("work/work/incompat/volatile", AtFlags::REMOVEDIR),
+    ("work/work/incompat", AtFlags::REMOVEDIR),
+    ("work/work", AtFlags::REMOVEDIR),
+    ("work", AtFlags::REMOVEDIR),
+    ("upper", AtFlags::REMOVEDIR),
+];
+
+/// The directories of one such file: locked as long as they are needed, removed when dropped. Whoever finds one that is not locked may remove it.
+#[derive(Debug)]
+pub(super) struct Directories {
+    path: PathBuf,
+    open: OwnedFd,
+}
+
+/// How a loop device names a file of the disks in `directory` (`loop/backing_file` in sysfs), up to what follows.
+pub(crate) fn backing_name(directory: &Path) -> String {
+    // A file of a mount that has no place is shown without the way to it, so its own name says it.
+    let mangled = directory.to_string_lossy().replace('/', ":");
+    let most = mangled.len().min(LONGEST_NAME);
+    let cut = (0..=most).rev().find(|&end| mangled.is_char_boundary(end)).unwrap_or(0);
+    format!("/{}", &mangled[..cut])
+}
+
+/// NAME_MAX, and room for what tells one from the other.
+const LONGEST_NAME: usize = 200;
+
+/// A new, empty, unnamed file on the file system of `live`. An error means that this kernel or this file system does not do it.
+pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories), Errno> {
+    let path = live.join(format!(".disk-{}", std::process::id()));
+    mkdirat(CWD, &path, Mode::RWXU)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = open(&path, flags, Mode::empty())?;
+    let made = Directories { path, open };
+    flock(&made.open, FlockOperation::NonBlockingLockExclusive)?;
+    for name in ["upper", "work", "lower"] {
+        mkdirat(&made.open, name, Mode::RWXU)?;
+    }
+    // By the descriptor: no letter of a path has a meaning for overlayfs then.
+    let at = |name: &str| format!("/proc/self/fd/{}/{name}", made.open.as_raw_fd());
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, name) in [("lowerdir", "lower"), ("upperdir", "upper"), ("workdir", "work")] {
+        fsconfig_set_string(&context, key, at(name))?;
+    }
+    fsconfig_set_flag(&context, "volatile")?;
+    fsconfig_create(&context)?;
+    let overlay = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    unlinkat(&made.open, "lower", AtFlags::REMOVEDIR)?;
+    let name = &backing_name(images)[1..];
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(&overlay, name, flags, Mode::RUSR | Mode::WUSR)?;
+    unlinkat(&overlay, name, AtFlags::empty())?;
+    Ok((file, made))
+}
+
+impl Drop for Directories {
+    fn drop(&mut self) {
+        for (name, flags) in MADE {
+            // Another kernel may make others: then the last step below takes what is there.
+            let _ = unlinkat(&self.open, name, flags);
+        }
+        if unlinkat(CWD, &self.path, AtFlags::REMOVEDIR).is_err() {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Removes the directories at `path` if whoever made them is dead: killed in the half millisecond in which it needed them.
+pub(crate) fn reap(path: &Path) -> Result<()> {
+    if let Some(open) = abandoned(path)? {
+        drop(Directories { path: path.to_owned(), open });
+    }
+    Ok(())
+}
+
+/// Whether the directories at `path` are there and nobody's.
+pub(crate) fn is_abandoned(path: &Path) -> Result<bool> {
+    abandoned(path).map(|open| open.is_some())
+}
+
+fn abandoned(path: &Path) -> Result<Option<OwnedFd>> {
+    let step = || format!("look at `{}`", path.display());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = match open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        other => other.failing(Kind::Store, step)?,
+    };
+    match flock(&open, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        other => other.failing(Kind::Store, step).map(|()| Some(open)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_outlives_its_directories_and_its_name_tells_whose_it_is() {
+        if !rustix::process::geteuid().is_root() {
+            crate::sys::skip("the_file_outlives_its_directories_and_its_name_tells_whose_it_is: needs root");
+            return;
+        }
+        let live = tempfile::tempdir().unwrap();
+        let (written, directories) = file(live.path(), Path::new("/store/templates")).unwrap();
+        reap(&directories.path).unwrap(); // somebody holds it
+        assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 1);
+        drop(directories);
+        assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 0);
+        rustix::io::write(&written, b"kept").unwrap();
+        let mut back = [0; 4];
+        assert_eq!(rustix::io::pread(&written, &mut back, 0), Ok(4));
+        assert_eq!(&back, b"kept");
+        let shown = std::fs::read_link(format!("/proc/self/fd/{}", written.as_raw_fd())).unwrap();
+        assert!(shown.to_string_lossy().starts_with(&backing_name(Path::new("/store/templates"))), "{shown:?}");
+    }
+
+    #[test]
+    fn what_a_killed_maker_left_is_removed() {
+        if !rustix::process::geteuid().is_root() {
+            crate::sys::skip("what_a_killed_maker_left_is_removed: needs root");
+            return;
+        }
+        let live = tempfile::tempdir().unwrap();
+        let (_written, directories) = file(live.path(), Path::new("/store/templates")).unwrap();
+        let path = directories.path.clone();
+        // As a kill would: the lock goes, the directories stay.
+        let Directories { open, .. } = &directories;
+        flock(open, FlockOperation::Unlock).unwrap();
+        assert!(is_abandoned(&path).unwrap());
+        reap(&path).unwrap();
+        assert!(!path.exists());
+        std::mem::forget(directories);
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_letters() {
+        let name = backing_name(Path::new(&"/ä".repeat(150)));
+        assert!(name.len() <= LONGEST_NAME + 1 && name.starts_with("/:ä:ä"));
+    }
+}
