@@ -96,7 +96,8 @@ static void file(int at, const char *name, const char *text) {
 
 /* /dev as every container has it. In a user namespace nodes cannot be made, and are bound. */
 static void devices(int at, int bind) {
-    static const struct { const char *name; int major, minor; } nodes[] = {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
+    static const struct { const char *name; int major, minor; } nodes[] = {
+        {"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
     for (unsigned each = 0; each < sizeof nodes / sizeof *nodes; each++) {
         if (!bind) {
             ok(mknodat(at, nodes[each].name, S_IFCHR | 0666, makedev(nodes[each].major, nodes[each].minor)), "mknod");
@@ -114,7 +115,8 @@ static void devices(int at, int bind) {
     symlinkat("pts/ptmx", at, "ptmx");
 }
 static void masks(int at) {
-    static const char *masked[] = {"proc/acpi", "proc/asound", "proc/kcore", "proc/keys", "proc/latency_stats", "proc/timer_list", "proc/timer_stats", "proc/sched_debug", "proc/scsi", "sys/firmware"};
+    static const char *masked[] = {"proc/acpi", "proc/asound", "proc/kcore", "proc/keys", "proc/latency_stats", "proc/timer_list",
+                                   "proc/timer_stats", "proc/sched_debug", "proc/scsi", "sys/firmware"};
     static const char *read_only[] = {"proc/bus", "proc/fs", "proc/irq", "proc/sys", "proc/sysrq-trigger"};
     int empty = -1;
     for (unsigned each = 0; each < sizeof read_only / sizeof *read_only; each++)
@@ -197,7 +199,8 @@ static int task_root(void) {
     snprintf(id, sizeof id, "%d", FIRST_ID);
     int at = FRESH("tmpfs", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, "size", "4194304", "mode", "755", "uid", id, "gid", id);
     ok(syscall(SYS_move_mount, at, "", AT_FDCWD, root, MOVE_MOUNT_F_EMPTY_PATH), root);
-    static const char *folders[] = {"usr", "etc", "etc/alternatives", "etc/ssl", "etc/ssl/certs", "etc/ca-certificates", "proc", "dev", "dev/pts", "dev/shm", "home", "home/agent", "tmp", "workspace", "var", "run", "root"};
+    static const char *folders[] = {"usr", "etc", "etc/alternatives", "etc/ssl", "etc/ssl/certs", "etc/ca-certificates", "proc", "dev",
+                                    "dev/pts", "dev/shm", "home", "home/agent", "tmp", "workspace", "var", "run", "root"};
     for (unsigned each = 0; each < 8; each++) mkdirat(at, folders[each], 0755);
     for (unsigned each = 0; each < 4; each++) {
         int tree = copy(AT_FDCWD, shown[each], READ_ONLY, users);

@@ -102,7 +102,8 @@ def floor_groups(lab, name, limits=False, only=None):
             puts += [(each, open(f"{parent}/{each}").read().strip()) for each in ("cpuset.cpus", "cpuset.mems")]
         if "devices" in controllers:
             puts += [("devices.deny", "a *:* rwm")]
-            puts += [("devices.allow", f"{what}") for what in ("c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:7 rwm", "c 5:0 rwm", "c 1:5 rwm", "c 1:9 rwm", "c 136:* rwm", "c 5:2 rwm")]
+            nodes = ("1:3", "1:8", "1:7", "5:0", "1:5", "1:9", "136:*", "5:2")
+            puts += [("devices.allow", what) for what in ("c *:* m", "b *:* m", *(f"c {node} rwm" for node in nodes))]
         if limits:
             if "memory" in controllers:
                 puts.append(("memory.limit_in_bytes", str(512 << 20)))

@@ -72,7 +72,7 @@ def interleave(lab, table, rounds, pause_ms, subjects):
         name, median, slow, least = line.split("\t")
         table.rows.append({"name": name, "least": int(least) / 1e3, "median": int(median) / 1e3, "p99": int(slow) / 1e3})
     for line in err.strip().splitlines()[:6]:
-        table.left_out.append(line.replace(lab.work, "…").replace(lab.tag, "…")[:300])
+        table.left_out.append(line.replace(lab.work, "…").replace(lab.tag, "…").replace(lab.brig, "brig")[:300])
         say(f"{table.title}: left out: {line}")
     return table
 

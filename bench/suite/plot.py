@@ -5,7 +5,8 @@ from html import escape
 # One set of colours of middle tone, since a picture in a page does not always learn whether the page is dark.
 STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #768390 } .title { font-weight: 600; font-size: 13px } .small { font-size: 11px }
-.brig { fill: #2f81f7; stroke: #2f81f7 } .floor { fill: #8c959f; stroke: #8c959f } .peer { fill: #bf8700; stroke: #bf8700 } .axis { stroke: #768390; stroke-opacity: .4 }
+.brig { fill: #2f81f7; stroke: #2f81f7 } .floor { fill: #8c959f; stroke: #8c959f } .peer { fill: #bf8700; stroke: #bf8700 }
+.axis { stroke: #768390; stroke-opacity: .4 }
 .line { fill: none; stroke-width: 2 } .task { stroke-dasharray: 5 3 }
 .p1 { stroke: #db6d28; fill: #db6d28 } .p2 { stroke: #2da44e; fill: #2da44e } .p3 { stroke: #8957e5; fill: #8957e5 } .p4 { stroke: #db61a2; fill: #db61a2 }
 </style>"""
@@ -59,10 +60,11 @@ def lines(table, top):
     for at in sorted({row["at"] for row in rows}):
         out.append(f'<line class="axis" x1="{across(at):.1f}" x2="{across(at):.1f}" y1="{bottom}" y2="{bottom - height}"/>')
         out.append(f'<text class="small" x="{across(at):.1f}" y="{bottom + 16}" text-anchor="middle">{at:g}</text>')
-    for exponent in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        if low <= 10 ** exponent <= high:
-            y = up(10 ** exponent)
-            out.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/><text class="small" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0 ** exponent:g}</text>')
+    for tick in (step * 10.0 ** exponent for exponent in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for step in (1, 2, 5)):
+        if low <= tick <= high:
+            y = up(tick)
+            out.append(f'<line class="axis" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            out.append(f'<text class="small" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     names, colours, taken = list(dict.fromkeys(row["line"] for row in rows)), iter(["p1", "p2", "p3", "p4"] * 3), []
     for name in names:
         css = kind(table, name)

@@ -69,14 +69,14 @@ def run(lab):
     client, names = start(lab)
     root = f"{bundles.make(lab, 'docker')}/rootfs"
     lab.run("sh", "-c", f"tar -C {root} -c . | {' '.join(client)} import - bench")
-    parent = f"/{lab.tag}"
-    subjects = [Subject(name, [*client, "run", "--rm", "--runtime", name, "--network", "none", "--cgroup-parent", parent, "bench", "/bin/true"]) for name in names]
+    options = ["--network", "none", "--cgroup-parent", f"/{lab.tag}"]
+    subjects = [Subject(name, [*client, "run", "--rm", "--runtime", name, *options, "bench", "/bin/true"]) for name in names]
     table = interleave(lab, Table("docker run --rm of `true`", "`--network none`, Docker's default filter and capabilities, the vfs storage driver. Most of it is "
                                   "docker, containerd and the shim; `docker version` is the client and one request alone.", floor="docker version"),
                        lab.scaled(15, 3), 0, [Subject("docker version", [*client, "version"]), *subjects])
     idle = Table("Memory beside an idle container", "PSS of containerd's shims, for each of several containers.", "KiB", floor="")
     for name in names:
-        made = [lab.run(*client, "run", "-d", "--runtime", name, "--network", "none", "--cgroup-parent", parent, "bench", "/bin/sleep", "600").strip() for _ in range(3)]
+        made = [lab.run(*client, "run", "-d", "--runtime", name, *options, "bench", "/bin/sleep", "600").strip() for _ in range(3)]
         time.sleep(1)
         idle.add(name, [memory(lab) / len(made)])
         lab.run(*client, "rm", "-f", *made)

@@ -1,12 +1,13 @@
 """inside: what a sandbox costs the work in it."""
 import io
+import json
 import os
 import shutil
 import subprocess
 import tarfile
 
 import bundles
-from cases.start import READ_ONLY_USR, links
+from cases.start import BWRAP_ROOT, READ_ONLY_USR, links
 from measure import Table, attempt
 
 CRATE = {"Cargo.toml": '[package]\nname = "bench"\nversion = "0.1.0"\nedition = "2021"\n'}
@@ -77,16 +78,18 @@ def make_work(lab, files, modules):
         os.makedirs(f"{work}/app/packages")
         for number in range(PACKAGES):
             with tarfile.open(f"{work}/app/packages/p{number}.tgz", "w:gz") as archive:
-                contents = {"package.json": f'{{"name": "p{number}", "version": "1.0.0"}}', **{f"lib/{each // 10}/{each}.js": f"module.exports = {each}\n" * 30 for each in range(100)}}
+                contents = {f"lib/{each // 10}/{each}.js": f"module.exports = {each}\n" * 30 for each in range(100)}
+                contents["package.json"] = json.dumps({"name": f"p{number}", "version": "1.0.0"})
                 for name, text in contents.items():
                     info = tarfile.TarInfo(f"package/{name}")
                     info.size, info.mode = len(text), 0o644
                     archive.addfile(info, io.BytesIO(text.encode()))
         with open(f"{work}/app/package.json", "w") as out:
-            out.write('{"name": "app", "version": "1.0.0", "dependencies": {' + ", ".join(f'"p{each}": "file:packages/p{each}.tgz"' for each in range(PACKAGES)) + "}}")
+            json.dump({"name": "app", "version": "1.0.0", "dependencies": {f"p{each}": f"file:packages/p{each}.tgz" for each in range(PACKAGES)}}, out)
     else:
         left_out.append("npm install: no npm here")
-    lab.run("chmod", "-R", "a+rwX", f"{work}/repo", f"{work}/home", *([f"{work}/crate"] if os.path.isdir(f"{work}/crate") else []), *([f"{work}/app"] if os.path.isdir(f"{work}/app") else []))
+    # Who works in it is somebody else with some peers. The toolchain is linked to its origin and stays as it is.
+    lab.run("chmod", "-R", "a+rwX", *(f"{work}/{name}" for name in ("repo", "home", "crate", "app") if os.path.isdir(f"{work}/{name}")))
     with open(f"{work}/script", "w") as out:
         calls, opens = (100_000, 10_000) if lab.quick else (1_000_000, 100_000)
         out.write(SCRIPT.replace("CALLS", str(calls)).replace("OPENS", str(opens)))
@@ -97,15 +100,17 @@ def fresh(lab, work):
     """A copy of the folder, cheap: what is never written is linked."""
     copy = lab.path("copy")
     shutil.rmtree(copy, ignore_errors=True)
-    lab.run("cp", "-a", "--reflink=auto", work, copy) if not os.path.isdir(f"{work}/toolchain") else lab.run(
-        "sh", "-c", 'mkdir -m 777 "$2" && cp -al "$1/toolchain" "$2/" && rm -rf "$2/x" && for each in "$1"/*; do [ "${each##*/}" = toolchain ] || cp -a "$each" "$2/"; done', "sh", work, copy)
+    os.mkdir(copy)
+    os.chmod(copy, 0o777)
+    for name in os.listdir(work):
+        lab.run("cp", "-al" if name == "toolchain" else "-a", f"{work}/{name}", f"{copy}/{name}")
     return copy
 
 
 def ways(lab, work):
     """How the script is run by each peer, in a folder of its own; the current folder is the work."""
-    folder = [{"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro", "nosuid", "nodev"]}]
-    folder += [{"destination": f"/etc/{name}", "type": "bind", "source": f"/etc/{name}", "options": ["rbind", "ro"]} for name in ("alternatives", "ssl", "ld.so.cache") if os.path.exists(f"/etc/{name}")]
+    shown = ["/usr", *(f"/etc/{name}" for name in ("alternatives", "ssl", "ld.so.cache") if os.path.exists(f"/etc/{name}"))]
+    folder = [{"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro", "nosuid", "nodev"]} for path in shown]
     script = ["/bin/sh", "script"]
     found = {"outside": lambda copy: lab.run(*script, cwd=copy)}
     found["brig"] = lambda copy: lab.run(lab.brig, "task", "run", "--no-tty", "--dir", copy, "--", *script, stderr=subprocess.DEVNULL)
@@ -124,7 +129,7 @@ def ways(lab, work):
             found[name] = by_bundle(name)
     if lab.has("bwrap"):
         etc = [word for name in ("alternatives", "ssl", "ld.so.cache") for word in ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")]
-        found["bwrap"] = lambda copy: lab.run("bwrap", "--unshare-all", *READ_ONLY_USR, *links(), *etc, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+        found["bwrap"] = lambda copy: lab.run("bwrap", "--unshare-all", *READ_ONLY_USR, *links(), *etc, *BWRAP_ROOT,
                                               "--bind", copy, "/work", "--chdir", "/work", *script)
     return found
 
@@ -162,7 +167,7 @@ def run(lab):
         for name, values in samples.get(key, {}).items():
             table.add(name, [value / (1000 if unit == "ms" else 1) for value in values])
         tables.append(table)
-    tables[0].text += (" In every row the time is the work's own, without the start. brig: `task run --dir` with everything on, so a copy-on-write workspace; runc, crun, "
-                       "runsc: Docker's filter, the folder bound; bwrap: --unshare-all, no filter, the folder bound.")
+    tables[0].text += (" In every row the time is the work's own, without the start. brig: `task run --dir` with everything on, so a copy-on-write workspace; "
+                       "runc, crun, runsc: Docker's filter, the folder bound; bwrap: --unshare-all, no filter, the folder bound.")
     tables[0].left_out = list(dict.fromkeys(first.left_out + left_out))
     return tables

@@ -1,5 +1,6 @@
 """scale: many at once; memory of idle ones."""
 import os
+import statistics
 import subprocess
 import time
 
@@ -23,16 +24,20 @@ def commands(lab, bundle):
 
 
 def crowd(lab, table, name, words, mounts, copies):
-    """One peer's row."""
-    out = lab.run(lab.program("crowd"), str(copies), str(TOO_LONG), mounts or "-", *words, timeout=TOO_LONG + 60, stderr=subprocess.DEVNULL).splitlines()
-    seconds, failed, _ = out[0].split()
-    left = 0
-    for _ in range(20):  # what ends in the background has up to 2 s
-        if not (left := len(lab.leftovers())):
-            break
-        time.sleep(0.1)
-    if len(out) > 1:
-        table.add(name, [int(each) / 1e3 for each in out[1:]], rate=(copies - int(failed)) / float(seconds), failed=int(failed), left=left)
+    """One peer's row: small crowds several times."""
+    samples, rates, failures, left = [], [], 0, 0
+    for _ in range(1 if lab.quick else max(1, 32 // copies)):
+        out = lab.run(lab.program("crowd"), str(copies), str(TOO_LONG), mounts or "-", *words, timeout=TOO_LONG + 60, stderr=subprocess.DEVNULL).splitlines()
+        seconds, failed, _ = out[0].split()
+        for _ in range(20):  # what ends in the background has up to 2 s
+            if not (still := len(lab.leftovers())):
+                break
+            time.sleep(0.1)
+        samples += [int(each) / 1e3 for each in out[1:]]
+        rates.append((copies - int(failed)) / float(seconds))
+        failures, left = failures + int(failed), max(left, still)
+    if samples:
+        table.add(name, samples, rate=statistics.median(rates), failed=failures, left=left)
     else:
         table.left_out.append(f"{name}: all {copies} failed")
 

@@ -1,6 +1,7 @@
 """start: run and teardown of `true` with more and more things on; create, start, exec and delete apart."""
 import glob
 import os
+import subprocess
 import time
 
 import bundles
@@ -17,6 +18,7 @@ VARIANTS = [
     ("everything", "The filter, limits and user namespace together.", {"seccomp": True, "limits": True, "user": True}),
 ]
 READ_ONLY_USR = ["--ro-bind", "/usr", "/usr"]
+BWRAP_ROOT = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
 
 
 def links():
@@ -37,7 +39,7 @@ def docker_filter(lab):
     """Docker's default filter as brig compiles it."""
     bundle = bundles.make(lab, "filter", words=["/bin/sleep", "60"], seccomp=True)
     container = f"{lab.tag}-filter"
-    lab.run(*lab.oci("brig"), "run", "-d", "--bundle", bundle, "--pid-file", lab.path("filter.pid"), container, stdout=None, stderr=None)
+    lab.run(*lab.oci("brig"), "run", "-d", "--bundle", bundle, "--pid-file", lab.path("filter.pid"), container, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         return bundles.take_filter(lab, open(lab.path("filter.pid")).read(), "docker")
     finally:
@@ -76,7 +78,8 @@ def variants(lab, tables):
         subjects += [oci(lab, name, "run", "--bundle", bundle, f"{lab.tag}-{name}") for name in runtimes(lab)]
         if lab.has("bwrap") and set(options) <= {"user"}:
             unshare = ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"] + (["--unshare-user"] if options else [])
-            subjects.append(Subject("bwrap (no cgroup)", ["bwrap", *unshare, "--ro-bind", f"{bundle}/rootfs", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "/bin/true"]))
+            words = ["bwrap", *unshare, "--ro-bind", f"{bundle}/rootfs", "/", *BWRAP_ROOT, "/bin/true"]
+            subjects.append(Subject("bwrap (no cgroup)", words))
         both(lab, f"Run and teardown: {title}", text, subjects, tables)
 
 
@@ -105,7 +108,7 @@ def task(lab, tables):
     attempt(lab, tables[-1], "the floor of a task", floor)
     subjects.append(Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"]))
     if lab.has("bwrap"):
-        subjects.append(Subject("bwrap", ["bwrap", "--unshare-all", *READ_ONLY_USR, *links(), "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "true"]))
+        subjects.append(Subject("bwrap", ["bwrap", "--unshare-all", *READ_ONLY_USR, *links(), *BWRAP_ROOT, "true"]))
     subjects.append(Subject("exec of `true` alone", ["true"]))
     text = ("`brig task run --empty -- true` with everything on: user namespace, filter, Landlock, limits, disk cap, log, receipt. "
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
@@ -149,8 +152,8 @@ def execs(lab, tables):
     subjects, table = [], Table("")
     for name in runtimes(lab):
         container, pid = f"{lab.tag}-exec-{name}", lab.path(f"exec-{name}.pid")
-        begun = attempt(lab, table, name, lambda: lab.run(*lab.anywhere(name, *lab.oci(name), "run", "-d", "--bundle", bundle, "--pid-file", pid, container), stdout=None, stderr=None) or True)
-        if not begun:
+        words = lab.anywhere(name, *lab.oci(name), "run", "-d", "--bundle", bundle, "--pid-file", pid, container)
+        if not attempt(lab, table, name, lambda: lab.run(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) or True):
             continue
         if name == "brig":
             words = [word for _, parent in bundles.hierarchies() for word in ("--group", os.path.join(parent, container))]

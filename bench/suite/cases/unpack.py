@@ -126,13 +126,14 @@ def commands(lab, base, layout, tars, packed):
         found["umoci unpack"] = ["umoci", "unpack", "--image", f"{layout}:t", f"{base}/umoci"]
     if lab.has("skopeo"):
         graph = f"containers-storage:[overlay@{base}/graph+{base}/run]bench:1"
-        found["skopeo copy to containers-storage"] = ["unshare", "--mount", "--propagation", "private", "skopeo", "copy", "--insecure-policy", f"oci:{layout}:t", graph]
+        skopeo = ["skopeo", "copy", "--insecure-policy", f"oci:{layout}:t", graph]
+        found["skopeo copy to containers-storage"] = ["unshare", "--mount", "--propagation", "private", *skopeo]
     return found
 
 
 def run(lab):
     """The tables of this case."""
-    tars = make_tars(lab, (8 if lab.quick else 200) * 1_000_000)
+    tars = make_tars(lab, (8 if lab.quick else 120) * 1_000_000)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         packed = list(pool.map(pack, tars))
     layout = lab.path("layout")

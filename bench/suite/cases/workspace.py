@@ -60,8 +60,8 @@ def ready(lab, folder, table):
             samples.setdefault(name, []).extend(found or [])
             copies[name] = words[-1] if words[-1].startswith(base) else None
         for old in range(number):
-            attempt(lab, table, "git worktree remove", lambda: lab.run("git", "-C", folder, "worktree", "remove", "--force", lab.path(f"copies-{old}", "worktree"), check=False))
             shutil.rmtree(lab.path(f"copies-{old}"), ignore_errors=True)
+        lab.run("git", "-C", folder, "worktree", "prune")
     for name, values in samples.items():
         if values:
             table.add(name, values)
@@ -112,7 +112,8 @@ def run(lab):
         diff.add("git diff", [lab.time("git", "-C", copies["git worktree add"], "diff") for _ in range(3)])
     if copies.get("cp -a"):
         lab.run("sh", "-c", f"cd {copies['cp -a']} && sh {script}")
-        diff.add("diff -ru of two folders", [lab.time("diff", "-ru", "--exclude=.git", folder, copies["cp -a"], check=False) for _ in range(1 if lab.quick else 2)])
+        compare = ["diff", "-ru", "--exclude=.git", folder, copies["cp -a"]]
+        diff.add("diff -ru of two folders", [lab.time(*compare, check=False) for _ in range(1 if lab.quick else 2)])
     for task in [kept] + [keep(lab, folder, "sh", "-c", change) for _ in range(2)]:
         discards.append(lab.time(lab.brig, "task", "discard", task))
     gone.add("brig task discard", discards)
