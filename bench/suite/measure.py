@@ -27,6 +27,7 @@ class Table:
         self.rows.append({
             "name": name, "least": samples[0], "median": statistics.median(samples),
             "p99": samples[min(len(samples) - 1, len(samples) * 99 // 100)], **values})
+        say(f"  {self.title}: {name}: {self.rows[-1]['median']:.2f} {self.unit}")
 
     def record(self):
         """The table as plain data, with each row's ratios of medians."""

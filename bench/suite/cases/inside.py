@@ -91,7 +91,7 @@ def make_work(lab, files, modules):
     # Who works in it is somebody else with some peers. The toolchain is linked to its origin and stays as it is.
     lab.run("chmod", "-R", "a+rwX", *(f"{work}/{name}" for name in ("repo", "home", "crate", "app") if os.path.isdir(f"{work}/{name}")))
     with open(f"{work}/script", "w") as out:
-        calls, opens = (100_000, 10_000) if lab.quick else (1_000_000, 100_000)
+        calls, opens = (20_000, 2_000) if lab.quick else (50_000, 5_000)
         out.write(SCRIPT.replace("CALLS", str(calls)).replace("OPENS", str(opens)))
     return work, left_out
 
