@@ -4,6 +4,7 @@ use super::identity::{self, Identity};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::landlock::Landlock;
 use crate::sys::clone::{Side, clone_process, close_from, exit};
+use crate::sys::environment;
 use crate::{landlock, seccomp};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -59,6 +60,9 @@ pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Ta
 
 fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task::Sources> {
     identity::die_with_parent()?;
+    if !cfg!(feature = "weakened") {
+        environment::wipe(); // where it is weakened, it asks for its switches all along
+    }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, || "block the signals")?;
     let mut kept = work.descriptors();
     kept.push(work.parent());

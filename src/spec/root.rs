@@ -60,6 +60,13 @@ pub(crate) enum Source {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Hidden(pub Vec<u8>);
 
+impl Drop for Hidden {
+    /// What is forked later, such as the first process of an agent's sandbox, has no copy of them.
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.0);
+    }
+}
+
 impl std::fmt::Debug for Hidden {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "{} hidden bytes", self.0.len())

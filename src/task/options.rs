@@ -47,6 +47,9 @@ struct GitSection {
     ca: Option<PathBuf>,
     addresses: Vec<IpAddr>,
     depth: Option<NonZeroU32>,
+    filter: Option<String>,
+    submodules: bool,
+    lfs: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,6 +73,16 @@ impl GitSection {
         git.ca = self.ca.map(absolute).or(git.ca.take());
         git.addresses.extend(self.addresses);
         git.depth = self.depth.or(git.depth);
+        git.filter = self.filter.or(git.filter.take());
+        for (key, asked) in [("submodules", self.submodules), ("lfs", self.lfs)] {
+            if asked {
+                return Err(Error::new(
+                    Kind::Profile,
+                    format!("`git.{key}`: this version fetches the repository alone"),
+                )
+                .hint("leave it out, and let the command fetch what it needs from the hosts that --allow names"));
+            }
+        }
         Ok(())
     }
 }

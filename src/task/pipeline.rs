@@ -53,7 +53,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         super::exposure::check(folder, store)?;
     }
     definition.artifacts.check()?;
-    definition.git.check(remote(definition)?.as_ref())?;
+    check_git(definition)?;
     let mut held = Held::read(&definition.secrets)?;
     let begin_disk = || {
         if definition.keep == Keep::No {
@@ -124,7 +124,7 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
 /// What would be in force; runs nothing.
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
     let image = image::open(store, definition)?;
-    definition.git.check(remote(definition)?.as_ref())?;
+    check_git(definition)?;
     let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
     if let Some(image) = &image {
         let digest = &image.used.digest;
@@ -149,6 +149,12 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
             Remote::Far(_) => Ok(Workspace::Empty),
         },
     }
+}
+
+/// Says the first thing that is wrong with how the remote is reached. Whoever goes on from a workspace reaches none.
+fn check_git(definition: &Definition) -> Result<()> {
+    let remote = if definition.continued.is_none() { remote(definition)? } else { None };
+    definition.git.check(remote.as_ref())
 }
 
 /// Where the workspace's repository is, if it has one.

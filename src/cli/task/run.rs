@@ -54,6 +54,9 @@ pub(super) struct Arguments {
     /// Fetch only this many commits of history
     #[arg(long, value_name = "N", requires = "repo")]
     depth: Option<NonZeroU32>,
+    /// Leave the contents of older commits out: blob:none, or blob:limit=SIZE
+    #[arg(long, value_name = "FILTER", requires = "repo")]
+    filter: Option<String>,
     /// user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret
     #[arg(long, value_name = "SOURCE", requires = "repo")]
     git_credential: Option<String>,
@@ -371,6 +374,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     git.ca = arguments.git_ca.as_deref().map(absolute).transpose()?.or(git.ca.take());
     git.addresses.extend(arguments.git_address);
     git.depth = arguments.depth.or(git.depth);
+    git.filter = arguments.filter.or(git.filter.take());
     if let Some(branch) = arguments.push_branch {
         git.push = Some(PushOptions { branch, default_branch: arguments.push_default_branch });
     }

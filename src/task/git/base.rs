@@ -20,12 +20,32 @@ const SOURCE: &str = "/source";
 
 /// Full history, so that the agent can read it; not a link to the source's objects, which the agent could then break. The other side of the clone
 /// is a git of its own, which `-c` does not reach.
+///
+/// In a partial clone the contents that the commit itself needs are asked for by their ids; what else is missing, git then knows to be missing.
 const CLONE: &str = r#"
-printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n' > ~/.gitconfig
+printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
 git "$@" init --quiet --template= .
-git "$@" fetch --quiet --no-tags --no-auto-gc file:///source '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$COMMIT:refs/brig/base"
+(
+    set -- "$@" fetch --quiet --no-tags --no-auto-gc
+    if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; else set -- "$@" --update-shallow; fi
+    if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
+    git "$@" -- file:///source '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$COMMIT:refs/brig/base"
+)
+if [ -n "$FILTER" ]; then
+    git "$@" rev-list --objects --no-walk --missing=print "$COMMIT" | sed -n 's/^?//p' > ~/missing
+    if [ -s ~/missing ]; then
+        git "$@" -c fetch.negotiationAlgorithm=noop fetch --quiet --no-tags --no-auto-gc --filter="$FILTER" --stdin -- file:///source < ~/missing
+    fi
+fi
 git "$@" checkout --quiet --detach "$COMMIT"
 git "$@" update-ref -d refs/brig/base
+if [ -n "$FILTER" ]; then
+    git config --remove-section remote.file:///source
+    git config extensions.partialClone origin
+    git config remote.origin.promisor true
+    git config remote.origin.partialCloneFilter "$FILTER"
+    git config remote.origin.url "$ORIGIN"
+fi
 rm -f .git/FETCH_HEAD .git/ORIG_HEAD
 "#;
 
@@ -69,21 +89,26 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
     }
     let bases = errand.store.bases();
     files::create_directories(&bases, 0o700)?;
-    let name = format!("{}-{commit}", name_of(&source.to_string_lossy()));
+    let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.portion());
     // One lock for each commit: another repository's checkout does not wait for this one's.
     let _lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
     let finished = bases.join(name);
     if !finished.exists() {
-        make(errand, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
+        make(errand, remote, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
     }
     Ok(Base { path: finished, commit })
 }
 
-fn make(errand: &Errand<'_>, source: &Path, commit: &str, finished: &Path) -> Result<()> {
+fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finished: &Path) -> Result<()> {
+    let origin = match remote {
+        Remote::Far(far) => far.url.clone(),
+        Remote::Local(path) => path.to_string_lossy().into_owned(),
+    };
     let unfinished = errand.store.unfinished_base(errand.id);
     let mut collect =
         |scratch: BorrowedFd<'_>| crate::task::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
-    let cloned = Courier::new(errand, CLONE).show(source, SOURCE).with("COMMIT", commit).run(Some(&mut collect));
+    let courier = Courier::new(errand, CLONE).show(source, SOURCE).with("COMMIT", commit).with("ORIGIN", origin);
+    let cloned = courier.with_portion().run(Some(&mut collect));
     let named = cloned.and_then(|_| {
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });

@@ -18,6 +18,14 @@ new() {
     git "$@" init --quiet --bare --template= "$store"
     printf '/base/.git/objects\n' > "$store/objects/info/alternates"
     if [ -f /base/.git/shallow ]; then cp /base/.git/shallow "$store/shallow"; fi
+    for promised in /base/.git/objects/pack/*.promisor; do
+        if [ -e "$promised" ]; then # a partial clone: what is missing is so on purpose
+            git --git-dir="$store" config core.repositoryFormatVersion 1
+            git --git-dir="$store" config extensions.partialClone origin
+            git --git-dir="$store" config remote.origin.promisor true
+            break
+        fi
+    done
     git --git-dir="$store" update-ref refs/heads/base "$BASE"
 }
 store=taken; new "$@"

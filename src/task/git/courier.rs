@@ -6,9 +6,11 @@ use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Sink, Site, Stream};
 use crate::task::pipeline::place;
+use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// What git must not do with a hostile repository; as `-c` so that nothing in the repository overrides it.
 const SAFE: [&str; 13] = [
@@ -46,6 +48,8 @@ pub(super) struct Courier<'run> {
     options: Options,
     settings: Vec<String>,
     far: Option<&'run Far>,
+    /// What it holds: in no word of it.
+    hidden: Vec<Zeroizing<String>>,
 }
 
 impl<'run> Courier<'run> {
@@ -57,7 +61,7 @@ impl<'run> Courier<'run> {
         options.limits.idle = options.limits.wall; // git is told to be quiet
         let quiet = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_LFS_SKIP_SMUDGE", "1")];
         options.environment = quiet.map(|(name, value)| (name.into(), value.into())).into();
-        Courier { errand, options, settings: vec!["protocol.file.allow=always".into()], far: None }
+        Courier { errand, options, settings: vec!["protocol.file.allow=always".into()], far: None, hidden: Vec::new() }
     }
 
     /// Shows a folder of the host, read-only.
@@ -78,14 +82,19 @@ impl<'run> Courier<'run> {
         self
     }
 
+    /// Tells it how much of the history is wanted.
+    pub(super) fn with_portion(self) -> Courier<'run> {
+        let options = self.errand.options;
+        let depth = options.depth.map(|depth| depth.to_string()).unwrap_or_default();
+        self.with("DEPTH", depth).with("FILTER", options.filter.clone().unwrap_or_default())
+    }
+
     /// Lets it reach this host and nothing else, with the credentials for it.
     pub(super) fn reach(mut self, far: &'run Far) -> Result<Courier<'run>> {
         let errand = self.errand;
         let reach =
             Reach::new(errand.options, errand.resolver, far).doing(|| format!("reach the repository `{}`", far.url))?;
-        reach.hidden.iter().for_each(|value| {
-            errand.redactor.add("git-credential", value);
-        });
+        self.hidden = reach.hidden;
         self.options.network = reach.network;
         self.options.secrets = reach.files;
         self.options.environment.extend(reach.environment);
@@ -122,7 +131,10 @@ impl<'run> Courier<'run> {
         if let Some(error) = report.error {
             return Err(error);
         }
-        let words = one_line(&String::from_utf8_lossy(&output.error));
+        let mut words = one_line(&String::from_utf8_lossy(&output.error));
+        for value in self.hidden.iter().filter(|value| value.len() >= SHORTEST) {
+            words = words.replace(value.as_str(), "[redacted:git-credential]");
+        }
         Ok(Answer {
             outcome: report.outcome,
             output: String::from_utf8_lossy(&output.output).into_owned(),

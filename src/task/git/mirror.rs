@@ -22,6 +22,7 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
 (
     set -- "$@" fetch --quiet --no-tags --force --no-auto-gc --no-write-fetch-head
     if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
+    if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
     git "$@" --prune -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
     git update-ref -d refs/brig/asked
     if [ -n "$default" ]; then git symbolic-ref HEAD "$default"; fi
@@ -30,7 +31,17 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
     fi
 )
 for name in "$REF" refs/brig/asked; do
-    if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then echo "$id"; exit 0; fi
+    if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
+        if [ -n "$FILTER" ]; then
+            git "$@" rev-list --objects --no-walk --missing=print "$id" | sed -n 's/^?//p' > ~/missing
+            if [ -s ~/missing ]; then
+                git "$@" -c fetch.negotiationAlgorithm=noop fetch --quiet --no-tags --no-auto-gc --no-write-fetch-head \
+                    --filter="$FILTER" --stdin -- "$URL" < ~/missing >&2
+            fi
+        fi
+        echo "$id"
+        exit 0
+    fi
 done
 if [ -z "$told" ] && [ -z "$(git for-each-ref --count=1)" ]; then
     echo "the repository is empty" >&2
@@ -46,12 +57,8 @@ const BLOCK: u64 = 512;
 pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(PathBuf, String)> {
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
-    let depth = errand.options.depth.map(|depth| depth.to_string()).unwrap_or_default();
-    // A shallow mirror would make the others' history end where its own does.
-    let mut name = name_of(&far.url);
-    if !depth.is_empty() {
-        name += &format!("-{depth}");
-    }
+    // A shallow or partial mirror would make the others' history end where its own does.
+    let name = format!("{}{}", name_of(&far.url), errand.options.portion());
     let mirror = mirrors.join(&name);
     let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
     files::create_directories(&mirror, 0o700)?;
@@ -59,7 +66,7 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)
-        .with("DEPTH", depth)
+        .with_portion()
         .with("BLOCKS", (Limits::DISK / BLOCK).to_string())
         .reach(far)?;
     let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;

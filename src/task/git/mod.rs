@@ -48,6 +48,8 @@ pub struct GitOptions {
     pub addresses: Vec<IpAddr>,
     /// How many commits of history are fetched; all if missing.
     pub depth: Option<NonZeroU32>,
+    /// Which contents of older commits are left out (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
+    pub filter: Option<String>,
     /// Settings of git in the sandbox, such as `user.name`.
     pub settings: Vec<(String, String)>,
     /// Where commits are pushed to.
@@ -76,6 +78,12 @@ impl GitOptions {
         if let Some(Remote::Far(far)) = remote {
             reach::check(self, far).map_err(|error| error.doing(format!("reach the repository `{}`", far.url)))?;
         }
+        if let Some(filter) = &self.filter
+            && !is_filter(filter)
+        {
+            return Err(Error::new(Kind::Usage, format!("`{}` is no filter here", filter.escape_debug()))
+                .hint("give `blob:none`, or `blob:limit=SIZE` such as `blob:limit=100k`"));
+        }
         for (key, value) in &self.settings {
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || b".-_/".contains(&byte);
             if !key.contains('.') || key.starts_with(['.', '-']) || !key.bytes().all(letters) || value.contains('\0') {
@@ -84,6 +92,13 @@ impl GitOptions {
             }
         }
         Ok(())
+    }
+
+    /// How much of a history is had, as a part of a name: nothing for all of it.
+    fn portion(&self) -> String {
+        let depth = self.depth.map(|depth| format!("-{depth}")).unwrap_or_default();
+        let filter = self.filter.as_deref().map(|filter| format!("-{}", filter.replace([':', '='], "-")));
+        depth + &filter.unwrap_or_default()
     }
 
     /// The settings as variables of a command's environment, where they count more than any file (git-config(1), `GIT_CONFIG_COUNT`).
@@ -98,6 +113,15 @@ impl GitOptions {
         }
         variables
     }
+}
+
+/// Contents may be left out, never trees: without them nothing can be checked out or compared.
+fn is_filter(filter: &str) -> bool {
+    let size = |text: &str| {
+        let digits = text.strip_suffix(['k', 'm', 'g']).unwrap_or(text);
+        !digits.is_empty() && digits.len() < 12 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    filter == "blob:none" || filter.strip_prefix("blob:limit=").is_some_and(size)
 }
 
 /// Whether it can be the name of a branch.
@@ -143,6 +167,20 @@ pub(super) struct Errand<'run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_leaves_contents_out_and_never_trees() {
+        for (filter, good) in [
+            ("blob:none", true),
+            ("blob:limit=100k", true),
+            ("blob:limit=", false),
+            ("tree:0", false),
+            ("sparse:oid=x", false),
+            ("blob:limit=1 -x", false),
+        ] {
+            assert_eq!(is_filter(filter), good, "{filter}");
+        }
+    }
 
     #[test]
     fn a_branch_is_what_git_takes_for_one() {

@@ -46,6 +46,14 @@ printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
 git "$@" init --quiet --bare --template= .
 printf '/base/.git/objects\n' > objects/info/alternates
 if [ -f /base/.git/shallow ]; then cp /base/.git/shallow shallow; fi
+for promised in /base/.git/objects/pack/*.promisor; do
+    if [ -e "$promised" ]; then # a partial clone: what is missing is so on purpose
+        git config core.repositoryFormatVersion 1
+        git config extensions.partialClone origin
+        git config remote.origin.promisor true
+        break
+    fi
+done
 git "$@" update-ref refs/heads/base "$BASE"
 git "$@" fetch --quiet --no-tags --no-auto-gc /bundle/commits.bundle '+refs/heads/*:refs/heads/new/*'
 [ "$(git rev-parse "refs/heads/new/$BRANCH")" = "$COMMIT" ]

@@ -2,7 +2,8 @@
 //! their words mean when it fails.
 //!
 //! A credential is a file that only the courier's user can read, in memory; git asks for it through a helper that answers for this host alone, so
-//! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent.
+//! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent; so what is read is
+//! overwritten before the agent's first process is forked from ours.
 
 use super::GitOptions;
 use super::remote::{Far, Scheme};
@@ -13,6 +14,7 @@ use crate::task::secrets::Source;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Where a courier sees what it holds, below [`sandbox::SECRETS`].
 const CREDENTIAL: &str = "git-credential";
@@ -33,7 +35,7 @@ pub(super) struct Reach {
     /// For git's `-c`.
     pub settings: Vec<String>,
     /// What must be in no output.
-    pub hidden: Vec<Vec<u8>>,
+    pub hidden: Vec<Zeroizing<String>>,
 }
 
 /// The network of a courier for this host.
@@ -84,19 +86,21 @@ impl Reach {
         if let Some(path) = &options.ca {
             self.files.push((AUTHORITIES.to_owned(), Hidden(authorities(path)?)));
             self.settings.push(format!("http.sslCAInfo={}/{AUTHORITIES}", sandbox::SECRETS));
+            self.settings.push("http.sslCAPath=/tmp".to_owned()); // an empty folder: the machine's own are not meant
         }
         let Some(source) = &options.credential else { return Ok(()) };
-        let value = source.read()?;
         let wrong = || Error::new(Kind::Secret, "a credential is one line: `user:password`, or a token");
-        let text = String::from_utf8(value).map_err(|_| wrong())?;
+        let text = Zeroizing::new(String::from_utf8(source.read()?).map_err(|_| wrong())?);
         if text.chars().any(char::is_control) {
             return Err(wrong());
         }
         // Whoever has a token alone: the hosts that give them out take any user's name.
         let (user, password) = text.split_once(':').unwrap_or(("x-access-token", &text));
-        self.hidden.extend([text.as_bytes().to_vec(), password.as_bytes().to_vec()]);
-        let answer = format!("username={user}\npassword={password}\n");
+        let words = ["username=", user, "\npassword=", password, "\n"];
+        let mut answer = String::with_capacity(words.iter().map(|word| word.len()).sum()); // never outgrown
+        words.iter().for_each(|word| answer.push_str(word));
         self.files.push((CREDENTIAL.to_owned(), Hidden(answer.into_bytes())));
+        self.hidden.push(Zeroizing::new(password.to_owned()));
         let helper = format!("!f() {{ test \"$1\" = get && cat {}/{CREDENTIAL}; }}; f", sandbox::SECRETS);
         let context = format!("credential.{}://{}.helper", far.scheme.word(), far.place());
         self.settings.extend(["credential.helper=".to_owned(), format!("{context}={helper}")]);
@@ -115,9 +119,10 @@ impl Reach {
         self.files.push((KNOWN_HOSTS.to_owned(), Hidden(known_hosts(options)?)));
         match &options.ssh_key {
             Some(source) => {
-                let mut key = source.read()?;
-                check_key(&key)?;
-                self.hidden.push(key.clone());
+                let value = Zeroizing::new(source.read()?);
+                check_key(&value)?;
+                let mut key = Vec::with_capacity(value.len() + 1); // never outgrown
+                key.extend_from_slice(&value);
                 key.push(b'\n'); // without it ssh takes the file for another form
                 self.files.push((KEY.to_owned(), Hidden(key)));
                 command += &format!(" -i {held}/{KEY}");
@@ -137,7 +142,7 @@ fn check_key(key: &[u8]) -> Result<()> {
     if !text.trim_start().starts_with("-----BEGIN ") {
         return refuse("it is no private key", "name the file without `.pub`, as ssh-keygen made it");
     }
-    let body: String = text.lines().filter(|line| !line.starts_with("-----")).map(str::trim).collect();
+    let body = text.lines().map(str::trim).find(|line| !line.starts_with("-----")).unwrap_or_default();
     let is_locked = text.contains("BEGIN ENCRYPTED") || text.contains("Proc-Type: 4,ENCRYPTED");
     if is_locked || text.contains("BEGIN OPENSSH") && !body.starts_with(OPEN_KEY) {
         return refuse(

@@ -4,7 +4,7 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -53,14 +53,14 @@ impl Source {
 
     /// Reads the value, without the line break at its end.
     pub(in crate::task) fn read(&self) -> Result<Vec<u8>> {
-        let value = match self {
+        let mut value = match self {
             Source::Environment(name) => std::env::var_os(name)
-                .map(|value| value.as_bytes().to_vec())
+                .map(std::ffi::OsString::into_vec)
                 .ok_or_else(|| {
                     Error::new(Kind::Secret, format!("the variable `{}` is not set", name.to_string_lossy()))
                 })
                 .hint(|| "set it, or name another source: file:PATH or cmd:COMMAND")?,
-            Source::File(path) => files::read_bounded(path, LONGEST)
+            Source::File(path) => read_file(path)
                 .map_err(|error| error.of_kind(Kind::Secret))
                 .hint(|| "name a file that you can read, of at most 64 KiB")?,
             Source::Command(command) => run(command)?,
@@ -70,7 +70,8 @@ impl Source {
         if end == 0 {
             return Err(Error::new(Kind::Secret, "the value is empty").hint("see that its source has one"));
         }
-        Ok(value[..end].to_vec())
+        value.truncate(end);
+        Ok(value)
     }
 
     /// The file's state, if it is one.
@@ -78,6 +79,18 @@ impl Source {
         let Source::File(path) = self else { return None };
         version(path)
     }
+}
+
+/// Reads a file into one allocation, so that no outgrown one keeps the value.
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let step = || format!("read `{}`", path.display());
+    let mut value = Vec::with_capacity(LONGEST as usize + 1);
+    let read = std::fs::File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut value));
+    let length = read.map_err(|cause| files::failed(cause, step()))?;
+    if length as u64 > LONGEST {
+        return Err(Error::new(Kind::Secret, format!("longer than {LONGEST} bytes")).doing(step()));
+    }
+    Ok(value)
 }
 
 fn version(path: &Path) -> Option<Version> {
@@ -94,7 +107,7 @@ fn run(command: &str) -> Result<Vec<u8>> {
         .stdout(Stdio::piped())
         .spawn()
         .failing(Kind::Secret, step)?;
-    let mut value = Vec::new();
+    let mut value = Vec::with_capacity(LONGEST as usize + 1);
     let read = match child.stdout.take() {
         Some(out) => out.take(LONGEST + 1).read_to_end(&mut value),
         None => Ok(0),

@@ -1,6 +1,8 @@
 //! Repositories: commits come out by their ids, to a branch or a file, and nothing that the agent left in `.git` runs on the host.
 
+mod hostile;
 mod https;
+mod options;
 mod server;
 mod ssh;
 

@@ -1,0 +1,195 @@
+//! How much of a repository is fetched, how long that takes, and that the agent's sandbox has nothing of the credential.
+
+use super::server::{Host, PASSWORD};
+use super::{COMMIT, host, push};
+use crate::support::{Lab, Run, is_root};
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+#[test]
+fn a_shallow_clone_has_the_last_commits_and_is_pushed_from() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let shallow = far.known_task(&lab, &url).args(["--depth", "1", "--push-branch", "x"]);
+    let run = shallow.sh(&format!("git rev-list --count HEAD; git rev-parse --is-shallow-repository; {COMMIT}"));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("1\ntrue\n"), "{run:#?}");
+    assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
+    assert_eq!(host(&remote, "git rev-list --count x; git fsck --strict 2>&1"), "3");
+    // Whoever wants all of it gets all of it, from a mirror of its own.
+    let whole = far.known_task(&lab, &url).sh("git rev-list --count HEAD; git rev-parse --is-shallow-repository");
+    assert!(whole.stderr.contains("2\nfalse\n"), "{whole:#?}");
+    // The same of a path.
+    let near = lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--depth", "1"]);
+    let near = near.sh("git rev-list --count HEAD");
+    assert!(near.stderr.starts_with("1\n"), "{near:#?}");
+}
+
+#[test]
+fn a_partial_clone_has_the_commits_and_only_the_contents_it_needs() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    host(&remote, "git config uploadpack.allowFilter true; git config uploadpack.allowAnySHA1InWant true");
+    let url = far.url("app.git");
+    let part = far.known_task(&lab, &url).args(["--filter", "blob:none", "--push-branch", "x"]);
+    let run = part.sh(&format!(
+        "cat file; git rev-list --count HEAD; git rev-list --objects --all --missing=print | grep -c '^?'; git status --short; {COMMIT}"
+    ));
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.starts_with("two\n2\n1\n"), "{run:#?}");
+    assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
+    assert_eq!(host(&remote, "git rev-list --count x; git show x:file; git fsck --strict 2>&1"), "3\ntwo\nmore");
+    lab.task().plain().args(["--repo", &url, "--filter", "tree:0"]).sh("echo ran").refused(125, &["`tree:0`"]);
+}
+
+#[test]
+fn submodules_and_lfs_are_not_fetched_and_refused_by_name() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    let other = far.world.address;
+    let script = format!(
+        "git clone -q host/repositories/app.git with; cd with; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub; \
+         printf '[submodule \"sub\"]\\n\\tpath = sub\\n\\turl = https://{other}:8443/x.git\\n' >.gitmodules; \
+         printf '*.bin filter=lfs diff=lfs merge=lfs -text\\n' >.gitattributes; printf 'version https://git-lfs.github.com/spec/v1\\n' >a.bin; \
+         git add .gitmodules .gitattributes a.bin; git commit -qm sub; git push -q origin main"
+    );
+    host(lab.path(), &script);
+    let run = far.known_task(&lab, &far.url("app.git")).sh("ls sub | wc -l; cat a.bin; git log -1 --format=%s");
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.starts_with("0\nversion https://git-lfs.github.com/spec/v1\nsub\n"), "{run:#?}");
+    for key in ["submodules", "lfs"] {
+        let profile = lab.file("p.toml", format!("[git]\n{key} = true\n"));
+        let words = ["--repo", remote.to_str().unwrap(), "--profile", profile.to_str().unwrap()];
+        lab.task().plain().args(words).sh("echo ran").refused(125, &[&format!("`git.{key}`")]);
+    }
+}
+
+#[test]
+fn tens_of_thousands_of_files_come_over_https_once() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let path = far.root.join("big.git");
+    fs::create_dir(&path).unwrap();
+    let mut stream = String::from("commit refs/heads/main\ncommitter a <a@b> 1 +0000\ndata 3\nbig\n");
+    for number in 0..30_000 {
+        let text = format!("file {number}\n").repeat(1 + number % 40);
+        stream += &format!("M 644 inline d{}/e{}/f{number}\ndata {}\n{text}\n", number % 100, number % 10, text.len());
+    }
+    let stream = lab.file("stream", stream);
+    host(&path, &format!("git init -q --bare -b main . && git fast-import --quiet <{}", stream.display()));
+    let prepare = |run: &Run| {
+        let receipt = run.receipt();
+        let steps = receipt["steps"].as_array().unwrap();
+        steps.iter().find(|step| step["step"] == "prepare").unwrap()["seconds"].as_f64().unwrap()
+    };
+    let url = far.url("big.git");
+    let first = far.known_task(&lab, &url).sh("find . -name .git -prune -o -type f -print | wc -l");
+    first.ended_as("succeeded", 0);
+    assert!(first.stderr.contains("30000"), "{first:#?}");
+    let second = far.known_task(&lab, &url).args(["--push-branch", "x"]).sh(&format!("rm -r d7; {COMMIT}"));
+    second.ended_as("succeeded", 0);
+    assert_eq!(host(&path, "git ls-tree -r x | wc -l"), "29702");
+    println!("30000 files: {:.2} s, and {:.2} s when they are there", prepare(&first), prepare(&second));
+    assert!(prepare(&second) * 2.0 < prepare(&first), "{} after {}", prepare(&second), prepare(&first));
+}
+
+/// Whether the memory of a process has these bytes somewhere; of one that has ended, nothing does.
+fn remembers(pid: i32, words: &[u8]) -> bool {
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return false };
+    let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else { return false };
+    maps.lines().filter(|line| !line.contains("[v")).any(|line| {
+        let range = line.split(' ').next().unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        let mut bytes = vec![0; (number(end) - number(start)) as usize];
+        let read = memory.read_at(&mut bytes, number(start)).unwrap_or(0);
+        bytes[..read].windows(words.len()).any(|each| each == words)
+    })
+}
+
+/// All processes below one.
+fn below(pid: i32) -> Vec<i32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .flat_map(|each| [vec![each], below(each)].concat())
+        .collect()
+}
+
+/// Looks for the password in every file, every environment and every memory that the agent may read. It does not hold it itself.
+const SEARCH: &str = r#"
+import os, re
+word = re.compile(rb"correct\.horse/[b]attery\+staple")
+def look(what, read):
+    try:
+        data = read()
+    except OSError:
+        return
+    if word.search(data):
+        print("FOUND in", what)
+for folder, names, files in os.walk("/"):
+    if folder.startswith(("/proc", "/sys")):
+        names[:] = []
+        continue
+    if folder.startswith("/usr/"):
+        names[:] = []
+        continue
+    for name in files:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and os.path.getsize(path) < 1 << 24:
+            look(path, lambda: open(path, "rb").read())
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    for name in ("environ", "cmdline", "stat"):
+        look(f"/proc/{pid}/{name}", lambda: open(f"/proc/{pid}/{name}", "rb").read())
+    try:
+        maps = open(f"/proc/{pid}/maps").read().splitlines()
+        memory = open(f"/proc/{pid}/mem", "rb", 0)
+        if pid == "1":
+            print("FOUND a way into pid 1")
+    except OSError:
+        continue
+    for line in maps:
+        start, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if "[v" not in line:
+            look(f"/proc/{pid}/mem", lambda: (memory.seek(start), memory.read(end - start))[1])
+"#;
+
+#[test]
+fn the_agents_sandbox_has_the_credential_nowhere() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let url = far.url("app.git");
+    let search = format!(
+        "cat >/tmp/search.py <<'END'\n{SEARCH}\nEND\npython3 /tmp/search.py; echo searched; until [ -e /tmp/go ]; do sleep 0.05; done"
+    );
+    for is_variable in [true, false] {
+        let task = far.task(&lab, &url).args(["--allow", "b.test:8443", "--push-branch", "x"]);
+        let task = match is_variable {
+            true => task.env("GIT_TOKEN", format!("me:{PASSWORD}")).args(["--git-credential", "env:GIT_TOKEN"]),
+            false => task.args(["--git-credential", &format!("file:{}", far.credential.display())]),
+        };
+        let mut started = task.start_sh(&search);
+        started.wait_for("searched");
+        assert!(!started.output().contains("FOUND"), "{}", started.output());
+        if is_root() {
+            let all = below(started.pid());
+            assert!(all.len() >= 3, "pid 1, its command and the gateway: {all:?}");
+            for pid in all {
+                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                assert!(!remembers(pid, PASSWORD.as_bytes()), "{pid} {name} has it");
+            }
+            // The control: the variable that it was given in is found by the same eyes.
+            assert_eq!(remembers(started.pid(), PASSWORD.as_bytes()), is_variable);
+        }
+        assert!(!started.has_ended());
+        let id = lab.ids().pop().unwrap();
+        lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+        started.finish().ended_as("succeeded", 0);
+    }
+}
