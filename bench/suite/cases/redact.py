@@ -9,7 +9,7 @@ LINE = "2026-01-01T00:00:00Z INFO worker-17 handled GET /api/v1/items/4711?page=
 
 def run(lab):
     """The tables of this case."""
-    megabytes = 32 if lab.quick else 400
+    megabytes = 32 if lab.quick else 128
     lab.folder("show")
     with open(lab.path("show", "big"), "w") as out:
         block = LINE * (1_000_000 // len(LINE))

@@ -57,7 +57,7 @@ def idle_task(lab, *words):
     raise Failed("a task in the background has no processes")
 
 
-def both(lab, title, text, subjects, tables, full=(80, 30), quick=(6, 3)):
+def both(lab, title, text, subjects, tables, full=(80, 30), quick=(4, 3)):
     """A table of the subjects one after the other, and with idleness before each."""
     hot = interleave(lab, Table(title, text), lab.scaled(full[0], quick[0]), 0, subjects)
     tables.append(with_idle(hot, interleave(lab, Table(title), lab.scaled(full[1], quick[1]), IDLE_MS, subjects)))
@@ -86,7 +86,7 @@ def variants(lab, tables):
 def task(lab, tables):
     """The whole sandbox of a task. What a floor needs of it is taken from one: its filter and its empty ext4 image."""
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
-    subjects, rounds = [], lab.scaled(80, 6) + lab.scaled(30, 3) + 20
+    subjects, rounds = [], lab.scaled(80, 4) + lab.scaled(30, 3) + 20
 
     def floor():
         identity, pid = idle_task(lab)
