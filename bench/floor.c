@@ -377,10 +377,6 @@ static void remove_groups(char **names, int count) {
 }
 
 static int run(const char *fifo) {
-    join_groups(1);
-    int gate[2] = {-1, -1}, ready[2] = {-1, -1}, status = 0;
-    if (user) ok(pipe2(gate, O_CLOEXEC), "pipe");
-    if (fifo) ok(mkfifo(fifo, 0600), fifo), ok(pipe2(ready, O_CLOEXEC), "pipe");
     if (disk_path) {
         // The disk is mounted meanwhile. Unmounting it writes the image out: as with brig, that is left to somebody in the background, who
         // closes it last.
@@ -396,6 +392,10 @@ static int run(const char *fifo) {
         close(between[1]);
         users = user_namespace();
     }
+    join_groups(1);
+    int gate[2] = {-1, -1}, ready[2] = {-1, -1}, status = 0;
+    if (user) ok(pipe2(gate, O_CLOEXEC), "pipe");
+    if (fifo) ok(mkfifo(fifo, 0600), fifo), ok(pipe2(ready, O_CLOEXEC), "pipe");
     pid_t pid = spawn(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET | (user ? CLONE_NEWUSER : 0), born_in);
     if (pid == 0) close(gate[1]), first(gate[0], fifo, ready[1]);
     if (user) map_ids(pid), close(gate[1]);

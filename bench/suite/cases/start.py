@@ -112,7 +112,8 @@ def task(lab, tables):
     subjects.append(Subject("exec of `true` alone", ["true"]))
     text = ("`brig task run --empty -- true` with everything on: user namespace, filter, Landlock, limits, disk cap, log, receipt. "
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
-            "The floor has the namespaces, mounts, filter, Landlock, limits and the disk on its loop device, no log and no record.")
+            "The floor has the namespaces, mounts, filter, Landlock, limits and the disk on its loop device, no log and no record; "
+            "mounting that disk beside others that are just written out is most of it, so that brig may be below on a busy disk.")
     both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables)
 
 
