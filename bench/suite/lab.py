@@ -245,4 +245,5 @@ class Lab:
                     time.sleep(0.05)
             if not groups:
                 break
-        shutil.rmtree(self.work, ignore_errors=True)
+        # Not by Python: a hundred thousand files take it minutes. Nothing below a mount that refused to go is touched.
+        subprocess.run(["rm", "-rf", "--one-file-system", self.work], check=False)
