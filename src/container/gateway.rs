@@ -154,16 +154,17 @@ impl Gateway {
         self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
     }
 
-    /// Ends it and returns the account, which says if a part of it is missing.
-    pub(super) fn finish(mut self) -> Ledger {
-        if let Err(error) = self.farewell() {
+    /// Ends it and returns the account, which says if a part of it is missing, and its lines with new decisions.
+    pub(super) fn finish(mut self) -> (Ledger, Vec<Row>) {
+        let mut rows = Vec::new();
+        if let Err(error) = self.farewell(&mut rows) {
             self.ledger.faults.push(error.doing("close the account").to_string());
         }
         self.process.kill();
-        self.ledger
+        (self.ledger, rows)
     }
 
-    fn farewell(&mut self) -> Result<()> {
+    fn farewell(&mut self, rows: &mut Vec<Row>) -> Result<()> {
         if self.over {
             return Ok(());
         }
@@ -175,7 +176,7 @@ impl Gateway {
             let mut wait = [PollFd::new(&self.channel, PollFlags::IN)];
             match poll(&mut wait, Some(&timeout)) {
                 Ok(0) => return Err(Error::new(Kind::Egress, "the gateway does not tell the end of its account")),
-                Ok(_) => drop(self.hear()?),
+                Ok(_) => rows.extend(self.hear()?),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno).failing(Kind::Egress, || "wait for the gateway"),
             }

@@ -99,11 +99,17 @@ impl Running {
         self.gateway.as_ref().filter(|gateway| !gateway.is_over()).map_or(Ok(()), |gateway| gateway.renew(renewal))
     }
 
+    /// Ends the gateway, and returns the lines of its account with decisions that nobody has heard of yet.
+    pub(crate) fn end_gateway(&mut self) -> Vec<Row> {
+        let Some(gateway) = self.gateway.take() else { return Vec::new() };
+        let (ledger, rows) = gateway.finish();
+        self.ledger = Some(ledger);
+        rows
+    }
+
     /// Ends the gateway and returns the whole account of what was reached, if somebody kept one.
     pub(crate) fn close_account(&mut self) -> Option<Ledger> {
-        if let Some(gateway) = self.gateway.take() {
-            self.ledger = Some(gateway.finish());
-        }
+        drop(self.end_gateway());
         self.ledger.clone()
     }
 

@@ -7,6 +7,7 @@
 //! Never: a thread; a path of the host after the root was entered; a silent failure.
 
 mod apart;
+mod aside;
 pub(crate) mod attributes;
 mod background;
 mod confined;
@@ -25,6 +26,7 @@ mod procfs;
 mod reaper;
 
 pub(crate) use apart::apart;
+pub(crate) use aside::Aside;
 pub(crate) use background::{Starter, in_background};
 pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};

@@ -120,7 +120,9 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         mode: 0o644,
     }));
     steps.extend(writable_steps(options, facts.workspace_owner));
-    steps.extend(options.broker.iter().flat_map(|broker| trust::steps(broker, is_ours.then_some(facts.system))));
+    steps.extend(
+        options.broker.iter().flat_map(|broker| trust::steps(broker, is_ours.then_some(facts.system), on_disk())),
+    );
     if !options.secrets.is_empty() {
         steps.push(Step::Secrets { at: SECRETS.into(), files: options.secrets.clone() });
     }

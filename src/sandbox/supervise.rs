@@ -148,6 +148,9 @@ impl Watch<'_> {
         self.streams.close();
         self.sink.end()?;
         self.running.reap()?;
+        for row in self.running.end_gateway() {
+            self.sink.notice(Notice::Egress(row))?;
+        }
         while self.progress.is_some() && self.take_progress()? {}
         self.sample(&mut state, &mut seen)?;
         self.tell(&mut state, &seen)?;

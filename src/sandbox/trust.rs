@@ -19,10 +19,12 @@ const VARIABLES: [(&str, &str); 3] = [
 ];
 
 /// The steps that make the files. In a root of ours the host's folder is shown copy-on-write, and frozen again.
-pub(super) fn steps(broker: &Broker, system: Option<&System>) -> Vec<Step> {
+///
+/// `owns_all` says whether files of the machine's root can be replaced in the copy: an ordinary user's view has no power over the folder of Java's.
+pub(super) fn steps(broker: &Broker, system: Option<&System>, owns_all: bool) -> Vec<Step> {
     let folder = Path::new(FOLDER);
     let on_host = system.is_some_and(|system| system.settings.iter().any(|each| each == folder));
-    let java = system.is_none_or(|_| folder.join("java/cacerts").exists());
+    let java = system.is_none_or(|_| owns_all && folder.join("java/cacerts").exists());
     let mut steps = Vec::new();
     if on_host {
         steps.push(Step::Overlay {

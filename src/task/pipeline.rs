@@ -126,6 +126,14 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     let image = image::open(store, definition)?;
     check_git(definition)?;
     let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
+    for secret in &definition.secrets {
+        rows.extend(
+            secret
+                .credentials
+                .iter()
+                .map(|each| ("broker".to_owned(), format!("{} to {}:{}", secret.name, each.host(), each.port()))),
+        );
+    }
     if let Some(image) = &image {
         let digest = &image.used.digest;
         rows.insert(1, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));

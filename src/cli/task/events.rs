@@ -13,8 +13,8 @@ Examples:
   brig task events -f k3f | jq -r 'select(.event == \"limit\")'
   brig task events --since 120 k3f
 
-Each line has `v` (1), `seq`, `time`, `task` and `event`: state, output (with its `text`), limit, usage, progress, exec,
-left_out or ended.")]
+Each line has `v` (1), `seq`, `time`, `task` and `event`: state, output (with its `text`), limit, usage, egress, progress,
+exec, left_out or ended.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,

@@ -3,6 +3,8 @@
 //! The length stays, so that no count of bytes in an answer becomes wrong. What may be the beginning of a secret is held back until more comes, or
 //! until [`Mask::release`].
 
+use std::collections::HashMap;
+
 /// What is looked for in the answers of one host.
 #[derive(Debug)]
 pub(in crate::egress) struct Mask {
@@ -14,7 +16,8 @@ pub(in crate::egress) struct Mask {
 /// Every form of every value that is added to requests.
 #[derive(Debug, Default)]
 pub(in crate::egress) struct Needles {
-    all: Vec<Vec<u8>>,
+    /// By their first two bytes.
+    all: HashMap<[u8; 2], Vec<Vec<u8>>>,
     beginnings: Vec<u8>,
 }
 
@@ -22,9 +25,12 @@ impl Needles {
     /// Looks for these.
     pub(in crate::egress) fn add(&mut self, forms: Vec<Vec<u8>>) {
         for form in forms {
-            if !form.is_empty() && !self.all.contains(&form) {
-                self.beginnings.push(form[0]);
-                self.all.push(form);
+            if let [first, second, ..] = form[..] {
+                self.beginnings.push(first);
+                let group = self.all.entry([first, second]).or_default();
+                if !group.contains(&form) {
+                    group.push(form);
+                }
             }
         }
         self.beginnings.sort_unstable();
@@ -36,8 +42,10 @@ impl Needles {
         if self.beginnings.binary_search(text.first()?).is_err() {
             return None;
         }
-        let whole = self.all.iter().filter(|each| text.starts_with(each)).map(Vec::len).max();
-        let begun = self.all.iter().any(|each| each.len() > text.len() && each.starts_with(text));
+        let [first, second, ..] = *text else { return Some(Seen::Begun(None)) };
+        let group = self.all.get(&[first, second])?;
+        let whole = group.iter().filter(|each| text.starts_with(each)).map(Vec::len).max();
+        let begun = group.iter().any(|each| each.len() > text.len() && each.starts_with(text));
         match (whole, begun) {
             (_, true) => Some(Seen::Begun(whole)),
             (Some(length), false) => Some(Seen::Whole(length)),

@@ -186,9 +186,11 @@ impl Connection {
         let wrong = |cause: rustls::Error| format!("TLS of the client: {cause}");
         let mut tls = Brokered::new(served).map_err(wrong)?;
         let hello = std::mem::take(&mut self.held);
-        feed(&mut tls.inside, &hello, &mut self.held).map_err(wrong)?;
+        let fed = feed(&mut tls.inside, &hello, &mut self.held);
+        drain(&mut tls.inside, self.down.buffer()); // also what tells the client why it is refused
+        tls.is_broken = fed.is_err();
         self.front = Front::Brokered(Box::new(tls));
-        Ok(())
+        fed.map(drop).map_err(wrong)
     }
 
     /// One pass.
@@ -206,7 +208,10 @@ impl Connection {
     /// Answers in the server's place, and ends.
     pub(super) fn answer_brokered(&mut self, status: u16, why: &str) -> Need {
         let Front::Brokered(tls) = &mut self.front else { return Need::End(true) };
-        if tls.is_broken || tls.inside.is_handshaking() {
+        if tls.is_broken {
+            return self.farewell(Vec::new()); // an alert waits to be sent
+        }
+        if tls.inside.is_handshaking() {
             return Need::End(true);
         }
         let mut out = Vec::new();

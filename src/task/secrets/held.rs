@@ -3,6 +3,7 @@
 use super::source::Version;
 use super::{Exposure, Secret, vault};
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::process::Aside;
 use crate::sandbox::{Broker, Hidden, Renewal, SECRETS};
 use crate::task::record::Status;
 use crate::task::redact::{Redactor, SHORTEST};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 pub struct SecretUse {
     /// Its name.
     pub name: String,
-    /// The kind of its source: `env`, `file` or `cmd`.
+    /// The kind of its source: `env`, `file`, `cmd` or `oauth`.
     pub source: String,
     /// How the command got it.
     pub exposure: Exposure,
@@ -41,6 +42,9 @@ pub(in crate::task) struct Held {
     redactor: Redactor,
     requests: Option<PathBuf>,
     broker: Option<Broker>,
+    /// Who asks for new tokens at the moment, and when it was last looked whether somebody must.
+    renewing: Option<Aside>,
+    looked: Option<Instant>,
 }
 
 struct One {
@@ -91,7 +95,7 @@ impl Held {
             each.push(One { secret: secret.clone(), value, version, told });
         }
         let broker = vault::open(secrets)?;
-        Ok(Held { each, redactor, requests: None, broker })
+        Ok(Held { each, redactor, requests: None, broker, renewing: None, looked: None })
     }
 
     /// What the gateway gets, if it is to add secrets to requests.
@@ -114,7 +118,7 @@ impl Held {
 
     /// None at all.
     pub(in crate::task) fn none() -> Held {
-        Held { each: Vec::new(), redactor: Redactor::new(), requests: None, broker: None }
+        Held { each: Vec::new(), redactor: Redactor::new(), requests: None, broker: None, renewing: None, looked: None }
     }
 
     /// Whether there is none.
@@ -152,6 +156,29 @@ impl Held {
         self.each.iter().map(|one| one.told.clone()).collect()
     }
 
+    /// Has tokens renewed that are at their end: by a process beside this one, which watches over a sandbox and waits for no server. What it finds is in
+    /// the token's file.
+    fn renew(&mut self) -> Result<()> {
+        const PAUSE: Duration = Duration::from_secs(5);
+        if let Some(process) = &self.renewing {
+            if process.is_over() {
+                self.renewing = None;
+            }
+            return Ok(());
+        }
+        if self.looked.is_some_and(|last| last.elapsed() < PAUSE) {
+            return Ok(());
+        }
+        self.looked = Some(Instant::now());
+        let due =
+            |one: &&One| one.secret.exposure == Exposure::Broker && !one.told.revoked && one.secret.source.is_due();
+        let sources: Vec<_> = self.each.iter().filter(due).map(|one| one.secret.source.clone()).collect();
+        if !sources.is_empty() {
+            self.renewing = Some(Aside::begin(|| sources.iter().try_for_each(|source| source.read().map(drop)))?);
+        }
+        Ok(())
+    }
+
     /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files once it is
     /// there; what the gateway must hear is returned.
     pub(in crate::task) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
@@ -178,13 +205,15 @@ impl Held {
                 std::fs::remove_file(entry.path()).failing(Kind::Store, || "answer a request to take back a secret")?;
             }
         }
+        self.renew()?;
         for one in self.each.iter_mut().filter(|one| is_reached(one.secret.exposure) && !one.told.revoked) {
             let version = one.secret.source.version();
             if version.is_none() || version == one.version {
                 continue; // not a file, or one that is being replaced at this moment
             }
             if one.secret.exposure == Exposure::Broker {
-                let Ok(value) = vault::value(&one.secret) else { continue };
+                let value = one.secret.source.at_hand().and_then(|bytes| vault::value(&one.secret, bytes));
+                let Ok(value) = value else { continue };
                 one.version = version;
                 if value.value != one.value && self.redactor.add(&value.name, &value.value) {
                     one.value.clone_from(&value.value);

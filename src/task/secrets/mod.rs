@@ -5,6 +5,7 @@
 //! Never: a value in an argument, a record, an event, a receipt, a log or a file of the host.
 
 mod held;
+mod oauth;
 mod source;
 mod vault;
 
@@ -83,7 +84,12 @@ impl Secret {
             Error::new(Kind::Secret, "a secret needs a name and a source")
                 .hint("give it like --secret TOKEN=env:MY_TOKEN, TOKEN=file:PATH or TOKEN=cmd:'pass show token'")
         })?;
-        Secret::new(name, Source::parse(source)?, Exposure::File)
+        let source = Source::parse(source)?;
+        if matches!(source, Source::OAuth(_)) {
+            return Err(Error::new(Kind::Secret, "a token that is renewed is the broker's")
+                .hint("give it in a profile, with expose = \"broker\" and a host"));
+        }
+        Secret::new(name, source, Exposure::File)
     }
 
     /// The caller's own variable of that name, passed on as a variable.
@@ -168,7 +174,11 @@ impl Wish {
                 return wrong(format!("there is no exposure `{other}`"), "use \"broker\", \"file\" or \"env\"");
             }
         };
-        let mut secret = Secret::new(name, Source::parse(&self.source)?, exposure)?;
+        let source = Source::parse(&self.source)?;
+        if matches!(source, Source::OAuth(_)) && exposure != Exposure::Broker {
+            return wrong("a token that is renewed is the broker's".into(), "add expose = \"broker\" and a host");
+        }
+        let mut secret = Secret::new(name, source, exposure)?;
         let hosts = match self.host {
             Some(Hosts::One(host)) => vec![host],
             Some(Hosts::Several(hosts)) => hosts,
@@ -227,6 +237,7 @@ mod tests {
             ("hunter2-hunter2", "a name and a source"),
             ("TOKEN=hunter2-hunter2", "no source"),
             ("TOKEN=http:x", "no source"),
+            ("TOKEN=oauth:x", "is the broker's"),
             ("=env:X", "no name"),
             ("../x=env:X", "no name"),
             (".x=env:X", "no name"),

@@ -1,5 +1,6 @@
-//! Where a secret's value comes from: a variable, a file, a command of the caller's.
+//! Where a secret's value comes from: a variable, a file, a command of the caller's, a token that a server renews.
 
+use super::oauth;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
 use std::ffi::OsString;
@@ -18,6 +19,8 @@ pub enum Source {
     File(PathBuf),
     /// What a command of the shell prints.
     Command(String),
+    /// The access token of OAuth's that a file outside is for.
+    OAuth(PathBuf),
 }
 
 /// No credential is longer; what is longer was named by mistake.
@@ -35,10 +38,14 @@ impl Source {
                 let path = std::path::absolute(path).failing(Kind::Secret, || format!("find `{path}`"))?;
                 Ok(Source::File(path))
             }
+            Some(("oauth", path)) if !path.is_empty() => {
+                let path = std::path::absolute(path).failing(Kind::Secret, || format!("find `{path}`"))?;
+                Ok(Source::OAuth(path))
+            }
             Some(("cmd", command)) if !command.trim().is_empty() => Ok(Source::Command(command.to_owned())),
             // What stands there may be the value itself: it is not repeated.
             _ => Err(Error::new(Kind::Secret, "that is no source of a secret")
-                .hint("give env:VARIABLE, file:PATH or cmd:COMMAND; a value itself is never an argument, where others can see it")),
+                .hint("give env:VARIABLE, file:PATH, cmd:COMMAND or, for the broker, oauth:PATH; a value itself is never an argument, where others can see it")),
         }
     }
 
@@ -48,6 +55,7 @@ impl Source {
             Source::Environment(_) => "env",
             Source::File(_) => "file",
             Source::Command(_) => "cmd",
+            Source::OAuth(_) => "oauth",
         }
     }
 
@@ -64,6 +72,7 @@ impl Source {
                 .map_err(|error| error.of_kind(Kind::Secret))
                 .hint(|| "name a file that you can read, of at most 64 KiB")?,
             Source::Command(command) => run(command)?,
+            Source::OAuth(path) => oauth::access_token(path)?,
         };
         let end = value.len() - usize::from(value.ends_with(b"\n"));
         let end = end - usize::from(value[..end].ends_with(b"\r"));
@@ -74,10 +83,27 @@ impl Source {
         Ok(value)
     }
 
+    /// The value as it is at hand, without asking anybody; nothing where a token is at its end.
+    pub(super) fn at_hand(&self) -> Result<Vec<u8>> {
+        match self {
+            Source::OAuth(path) => {
+                oauth::current(path, 0).ok_or_else(|| Error::new(Kind::Secret, "the token is at its end"))
+            }
+            _ => self.read(),
+        }
+    }
+
+    /// Whether somebody must ask for a new value.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self, Source::OAuth(path) if oauth::is_due(path))
+    }
+
     /// The file's state, if it is one.
     pub(super) fn version(&self) -> Option<Version> {
-        let Source::File(path) = self else { return None };
-        version(path)
+        match self {
+            Source::File(path) | Source::OAuth(path) => version(path),
+            Source::Environment(_) | Source::Command(_) => None,
+        }
     }
 }
 

@@ -23,7 +23,10 @@ pub(super) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     hosts.dedup();
     let (key, values) = (new_memory("broker-key")?, new_memory("broker-values")?);
     let certificate = apart(|| {
-        let read = brokered.iter().map(|secret| value(secret).doing(|| format!("read the secret `{}`", secret.name)));
+        let read = brokered.iter().map(|secret| {
+            let value = secret.source.read().and_then(|bytes| value(secret, bytes));
+            value.doing(|| format!("read the secret `{}`", secret.name))
+        });
         write(&values, &read.collect::<Result<Vec<_>>>()?)?;
         let made = make_authority(&hosts)?;
         write_memory(&key, &made.key)?;
@@ -46,9 +49,8 @@ fn write(memory: &OwnedFd, values: &[Value]) -> Result<()> {
     write_memory(memory, &serde_json::to_vec(values).map_err(broken)?)
 }
 
-/// The value of a secret as the gateway gets it.
-pub(super) fn value(secret: &Secret) -> Result<Value> {
-    let value = secret.source.read()?;
+/// A value as the gateway gets it.
+pub(super) fn value(secret: &Secret, value: Vec<u8>) -> Result<Value> {
     let refuse = |cause: String, hint: &str| Err(Error::new(Kind::Secret, cause).hint(hint.to_owned()));
     if !fits_a_header(&value) {
         return refuse("it has letters that no header can have".into(), "see that its source has the value alone");

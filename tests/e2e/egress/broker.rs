@@ -115,6 +115,14 @@ fn the_server_gets_the_secret_and_no_memory_environment_or_file_of_the_sandbox_h
     // The same search finds it where it has to be: outside, in the gateway.
     let outside: BTreeSet<_> = processes_of(&lab).iter().flat_map(|(pid, _)| memory_with(*pid, &words)).collect();
     assert!(outside.iter().any(|(index, _)| *index == 0), "{outside:?}");
+    let gateway = outside.iter().filter_map(|(_, place)| place.split(':').next()?.parse::<i32>().ok());
+    let status = gateway.map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).unwrap());
+    let confined = |status: &String| {
+        ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+            .iter()
+            .all(|line| status.contains(line))
+    };
+    assert!(status.into_iter().any(|status| confined(&status)), "no process without power has the secret: {outside:?}");
     let heard = world.heard();
     for path in ["first", "second"] {
         let line = format!("a.test GET /{path} <Bearer {VALUE}> <the-value-of-a-command>");

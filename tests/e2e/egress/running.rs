@@ -89,6 +89,29 @@ fn rules_come_and_go_while_it_runs() {
 }
 
 #[test]
+fn every_decision_is_an_event() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let run = world.task(&lab).sh("curl -sS http://a.test:8080/; curl -sS -m 5 http://other.test/");
+    assert!(run.stderr.contains("served by a.test"), "{run:#?}");
+    let id = lab.ids().remove(0);
+    let events = lab.brig(["task", "events", &id]).stdout;
+    let egress: Vec<serde_json::Value> = events
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|event| event["event"] == "egress")
+        .collect();
+    let has = |host: &str, port: serde_json::Value, allowed: bool, rule: &str| {
+        let fits = |event: &serde_json::Value| {
+            event["host"] == host && event["port"] == port && event["allowed"] == allowed && event["rule"] == rule
+        };
+        assert!(egress.iter().any(fits), "{host}: {events}");
+    };
+    has("a.test", 8080.into(), true, "a.test:8080,8443");
+    has("other.test", serde_json::Value::Null, false, "no rule names it");
+}
+
+#[test]
 fn a_port_that_no_rule_had_is_listened_at_when_one_comes() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };

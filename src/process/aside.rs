@@ -1,0 +1,32 @@
+//! Work in a process of its own that nobody waits for.
+
+use super::identity;
+use crate::error::{Context, Kind, Result};
+use crate::sys::clone::{Side, clone_process, exit};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+/// Such a process, as its parent holds it.
+#[derive(Debug)]
+pub(crate) struct Aside(OwnedFd);
+
+impl Aside {
+    /// Begins the work. It ends with its parent. The caller has one thread.
+    pub(crate) fn begin(work: impl FnOnce() -> Result<()>) -> Result<Aside> {
+        match clone_process(0, None).failing(Kind::Internal, || "start a process beside this one")? {
+            Side::Child => {
+                // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+                std::panic::set_hook(Box::new(|_| exit(1)));
+                let done = identity::die_with_parent().and_then(|()| identity::be_undumpable()).and_then(|()| work());
+                exit(i32::from(done.is_err()))
+            }
+            Side::Parent(_, pidfd) => Ok(Aside(pidfd)),
+        }
+    }
+
+    /// Whether it has ended. Asked until it says so, it leaves nothing behind.
+    pub(crate) fn is_over(&self) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        !matches!(waitid(WaitId::PidFd(self.0.as_fd()), options), Ok(None) | Err(rustix::io::Errno::INTR))
+    }
+}
