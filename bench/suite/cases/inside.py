@@ -148,11 +148,11 @@ def host_root(lab):
 
 def run(lab):
     """The tables of this case."""
-    files, modules = (500, 8) if lab.quick else (10_000, 40)
+    files, modules = (500, 8) if lab.quick else (5_000, 40)
     work, left_out = make_work(lab, files, modules)
     first = Table("")
     samples = {}
-    for _ in range(lab.scaled(3, 1)):
+    for _ in range(lab.scaled(2, 1)):
         for name, way in ways(lab, work).items():
             out = attempt(lab, first, name, lambda: way(fresh(lab, work)))
             for line in (out or "").splitlines():
