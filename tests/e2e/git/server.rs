@@ -74,8 +74,9 @@ impl Host {
             )
         };
         let mut world = World::with_sites(lab, sites)?;
+        // One process: those that it forks ahead outlive it.
         let mut wrapper = Command::new(wrapper);
-        wrapper.args(["-f", "-c", "4", "-s"]).arg(format!("unix:{}", socket.display()));
+        wrapper.args(["-f", "-s"]).arg(format!("unix:{}", socket.display()));
         world.also_at(&mut wrapper, &socket);
         let ca = lab.path().join("work/ca.pem");
         let credential = lab.file("credential", format!("me:{PASSWORD}\n"));
