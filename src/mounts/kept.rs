@@ -25,6 +25,8 @@ const RANGE: u32 = !0xffff;
 
 /// What of a disk is emptied: all but `workspace/upper` and `files`.
 const EMPTIED: [&str; 5] = ["home", "tmp", "workspace/work", "root/upper", "root/work"];
+/// What some disks have, and each sandbox that needs it makes anew: what a broker's changes of the certificates.
+const REMOVED: [&str; 2] = ["certificates/upper", "certificates/work"];
 const SHIFTED: [&str; 2] = ["workspace/upper", "files"];
 
 /// How long a disk of a sandbox that has just ended may still be in use: the kernel takes mounts apart behind our back.
@@ -75,6 +77,14 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     for name in EMPTIED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         empty(&directory, 0)?;
+    }
+    for name in REMOVED {
+        let directory = match openat(root, name, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            other => other.failing(Kind::Disk, step)?,
+        };
+        empty(&directory, 0)?;
+        unlinkat(root, name, AtFlags::REMOVEDIR).failing(Kind::Disk, step)?;
     }
     for (name, mode) in DIRECTORIES {
         match mkdirat(root, name, Mode::from_raw_mode(mode)) {

@@ -464,3 +464,21 @@ fn a_value_that_is_replaced_outside_is_used_and_one_that_is_taken_back_is_not() 
     assert_eq!(run.receipt()["secrets"][0]["replaced"], 1, "{run:#?}");
     assert_eq!(run.receipt()["secrets"][0]["revoked"], true, "{run:#?}");
 }
+
+#[test]
+fn who_goes_on_with_a_kept_task_gives_the_source_again_and_the_command_never_the_value() {
+    if !is_root() {
+        return skip("needs root to keep a workspace");
+    }
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.brokered(&lab, VALUE, "").args(["--keep"]).sh("curl -sS https://a.test:8443/one").ended_as("succeeded", 0);
+    let id = lab.ids().remove(0);
+    let again = "curl -sS https://a.test:8443/two; ls /run/secrets 2>/dev/null; echo $API_KEY";
+    lab.brig(["task", "resume", &id, "--", "sh", "-c", again]).refused(125, &["`API_KEY`", "no value"]);
+    let source = format!("API_KEY=file:{}", lab.path().join("token").display());
+    let run = lab.brig(["task", "resume", "--secret", &source, &id, "--", "sh", "-c", again]);
+    run.succeeded();
+    assert_eq!(run.stdout, "served by a.test HTTP/1.1\nheld-by-the-broker\n", "{run:#?}");
+    assert!(world.heard().contains(&format!("a.test GET /two <Bearer {VALUE}>")), "{}", world.heard());
+}
