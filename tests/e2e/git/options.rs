@@ -193,3 +193,26 @@ fn the_agents_sandbox_has_the_credential_nowhere() {
         started.finish().ended_as("succeeded", 0);
     }
 }
+
+#[test]
+fn the_credential_is_in_no_argument_and_no_variable_of_a_courier() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let mut started = far.known_task(&lab, &far.url("app.git")).args(["--push-branch", "x"]).start_sh(COMMIT);
+    let marker = lab.store().display().to_string();
+    let (mut seen, mut of_git) = (0, 0);
+    while !started.has_ended() {
+        for pid in [vec![started.pid()], below(started.pid())].concat() {
+            for name in ["cmdline", "environ"] {
+                let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+                let text = String::from_utf8_lossy(&bytes);
+                assert!(!text.contains(PASSWORD), "{name} of {pid}: {text}");
+                seen += usize::from(text.contains(&marker));
+                of_git += usize::from(name == "cmdline" && text.contains("credential.https://a.test:9443.helper"));
+            }
+        }
+    }
+    started.finish().ended_as("succeeded", 0);
+    assert!(seen > 0 && of_git > 0, "brig and the git of its couriers were looked at: {seen} {of_git}");
+}
