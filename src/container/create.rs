@@ -8,6 +8,7 @@ use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::bundle::Entry;
+use crate::ns::ahead;
 use crate::process::{
     self, BuildHooks, Command, First, Gate, Managed, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
@@ -120,7 +121,10 @@ impl Containers {
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
         let landlock = prepare::landlock(&config)?;
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
-        let (namespaces, user_namespace) = prepare::namespaces(&config)?;
+        let (mut namespaces, user_namespace) = prepare::namespaces(&config)?;
+        // What takes longest of the clone is made while we make all the rest; it would belong to another user namespace if there is one.
+        let is_callers = matches!(user_namespace, process::UserNamespace::Callers);
+        let ahead = (is_callers && namespaces.makes(NamespaceKind::Network)).then(ahead::begin_network).flatten();
         let owner = prepare::group_owner(&config, &user_namespace);
 
         let place = Rc::new(Place::make(&self.root, id)?);
@@ -158,8 +162,12 @@ impl Containers {
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size));
+        let (network, helper) = ahead.and_then(ahead::Ahead::finish_network).unzip();
+        if network.is_some() {
+            namespaces.leave_out(NamespaceKind::Network);
+        }
         let plan = Plan {
-            network: None,
+            network,
             namespaces,
             user_namespace,
             cgroup: clone_into.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
@@ -209,6 +217,7 @@ impl Containers {
             Ok(())
         })
         .map_err(unable)?;
+        drop(helper); // it has ended meanwhile
         record.pid = spawned.pid;
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
         let spawned = undo.spawned.insert(spawned);

@@ -33,35 +33,41 @@ pub(crate) struct Made {
 /// At most one is begun, by the program's own first lines; the first sandbox takes it.
 static BEGUN: Mutex<Option<Ahead>> = Mutex::new(None);
 
-/// Begins, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way.
+/// Begins both, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way.
 pub(crate) fn begin() {
-    if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
-        return;
+    if let (Some(ahead), Ok(mut begun)) = (start(true), BEGUN.lock()) {
+        *begun = Some(ahead);
     }
-    let flags = SocketFlags::CLOEXEC;
-    let Ok((ours, theirs)) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) else { return };
-    match clone_process(0, None) {
-        Ok(Side::Child) => {
+}
+
+/// Begins a network namespace alone, for a container that has no user namespace of its own.
+pub(crate) fn begin_network() -> Option<Ahead> {
+    start(false)
+}
+
+fn start(users: bool) -> Option<Ahead> {
+    if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
+        return None;
+    }
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+    match clone_process(0, None).ok()? {
+        Side::Child => {
             drop(ours);
-            exit(i32::from(lend(&theirs).is_none()))
+            exit(i32::from(lend(&theirs, users).is_none()))
         }
-        Ok(Side::Parent(pid, pidfd)) => {
-            let ahead = Ahead { pid, helper: Helper::new(pidfd), channel: ours };
-            if let Ok(mut begun) = BEGUN.lock() {
-                *begun = Some(ahead);
-            }
-        }
-        Err(_) => {}
+        Side::Parent(pid, pidfd) => Some(Ahead { pid, helper: Helper::new(pidfd), channel: ours }),
     }
 }
 
 /// The child: makes them, says so, and ends when it is told to or when nobody is left to tell it.
-fn lend(parent: &OwnedFd) -> Option<()> {
+fn lend(parent: &OwnedFd, users: bool) -> Option<()> {
     unshare(CloneFlags::CLONE_NEWNET).ok()?;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     net::bring_loopback_up(socket.as_fd()).ok()?;
-    unshare(CloneFlags::CLONE_NEWUSER).ok()?;
-    forbid_nested();
+    if users {
+        unshare(CloneFlags::CLONE_NEWUSER).ok()?;
+        forbid_nested();
+    }
     send(parent, b"R", SendFlags::NOSIGNAL).ok()?;
     recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
 }
@@ -74,18 +80,32 @@ pub(crate) fn take() -> Option<Ahead> {
 impl Ahead {
     /// Waits for the child and maps the user namespace; `None` if the child could not make them.
     pub(crate) fn finish(self, maps: &Maps) -> Result<Option<Made>> {
+        let Some(network) = self.network() else { return Ok(None) };
+        let userns = open_and_map(self.pid, maps);
+        let helper = self.end();
+        let users = Mapped { userns: userns?, helper };
+        Ok(Some(Made { users, network }))
+    }
+
+    /// The same for a network namespace alone; the helper is to be dropped when it has ended.
+    pub(crate) fn finish_network(self) -> Option<(OwnedFd, Helper)> {
+        let network = self.network();
+        let helper = self.end();
+        network.map(|network| (network, helper))
+    }
+
+    fn network(&self) -> Option<OwnedFd> {
         if !matches!(recv(&self.channel, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
-            return Ok(None);
+            return None;
         }
         let path = format!("/proc/{}/ns/net", self.pid);
-        let Ok(network) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-            return Ok(None);
-        };
-        let userns = open_and_map(self.pid, maps);
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    fn end(self) -> Helper {
         // Other children of ours may hold a copy of the channel, so its closing alone would tell nothing.
         let _ = send(&self.channel, b"E", SendFlags::NOSIGNAL);
-        let users = Mapped { userns: userns?, helper: self.helper };
-        Ok(Some(Made { users, network }))
+        self.helper
     }
 }
 

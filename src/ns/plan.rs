@@ -25,8 +25,16 @@ pub(crate) struct Namespaces {
 impl Namespaces {
     /// What every sandbox has; the network namespace may be there already.
     pub(crate) fn sandbox(has_network: bool) -> Namespaces {
-        let network = if has_network { flag(NamespaceKind::Network) } else { 0 };
-        Namespaces { made: super::sandbox() & !network, cgroup: true, ..Namespaces::default() }
+        let mut all = Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() };
+        if has_network {
+            all.leave_out(NamespaceKind::Network);
+        }
+        all
+    }
+
+    /// One of this kind is there already, and not to be made.
+    pub(crate) fn leave_out(&mut self, kind: NamespaceKind) {
+        self.made &= !flag(kind);
     }
 
     /// Whether processes that are not ours see the new one from its first instant.
