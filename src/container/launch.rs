@@ -1,6 +1,6 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
-use super::check::{Checked, privileged};
+use super::check::{self, Checked, privileged};
 use super::enter::Entry;
 use super::gateway::{self, Prepared, Wish};
 use super::place::Place;
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 
 /// Starts the container; its command may still fail to start, which the first message tells. It keeps `handed` under the number that it has here.
 pub(crate) fn launch(
-    spec: Container,
+    mut spec: Container,
     checked: &Checked,
     place: &Place,
     stdio: Stdio,
@@ -53,7 +53,11 @@ pub(crate) fn launch(
     let rates = spec.file_system.scratch.rates;
     let cgroup = match (&spec.resources, &checked.hierarchy) {
         (Some(resources), Some(hierarchy)) => {
-            Some(Group::new(Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources)?))
+            match Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources) {
+                Ok(group) => Some(Group::new(group)),
+                // If this machine cannot have such groups, that says more than the file that refused.
+                Err(error) => return Err(check::thoroughly(&mut spec).err().unwrap_or(error)),
+            }
         }
         _ => None,
     };

@@ -36,7 +36,7 @@ pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 pub(crate) use crate::mounts::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
-pub(crate) use check::{Checked, check, nested, privileged};
+pub(crate) use check::{Checked, check, nested, privileged, thoroughly as check_thoroughly};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};

@@ -130,13 +130,13 @@ impl Running {
                 self.secrets = Some(directory.try_clone().failing(Kind::Internal, || "keep the secrets' directory")?);
                 Ok(Some(Message::Secrets(directory)))
             }
-            Some(Message::Ready) => {
-                // Whoever made the disk tidies up after itself meanwhile. If it is not done now, the end is soon enough.
-                self.maker.take_if(|maker| maker.has_ended());
-                Ok(Some(Message::Ready))
-            }
             other => Ok(other),
         }
+    }
+
+    /// Buries the helper that made the disk, once it has tidied up after itself; nobody waits for that.
+    pub(crate) fn tidy(&mut self) {
+        self.maker.take_if(|maker| maker.has_ended());
     }
 
     /// Sets the rates of the disk that was made for this container. Its number is known only now; the command, which comes to life at the

@@ -22,6 +22,7 @@ impl Watch<'_> {
 
     /// Reads every meter once.
     pub(super) fn sample(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        self.running.tidy();
         if let Some(usage) = self.running.usage()? {
             let in_seconds = |nanoseconds: Option<u64>| nanoseconds.map(|value| value as f64 / 1e9);
             state.cpu_ns = usage.cpu_total_ns.unwrap_or(0);

@@ -66,7 +66,7 @@ struct Started {
 pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
-    let (mut spec, checked) = plan(options)?;
+    let (mut spec, checked) = plan(options, container::check)?;
     if let Some(handed) = &handed {
         spec.command.environment.push((EVENTS.into(), handed.as_raw_fd().to_string().into()));
     }
@@ -212,7 +212,7 @@ fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
 }
 
 /// The spec that the options and this machine give, with what the caller allowed to be missing.
-fn plan(options: &Options) -> Result<(Container, Checked)> {
+fn plan(options: &Options, check: fn(&mut Container) -> Result<Checked>) -> Result<(Container, Checked)> {
     let system = system::look();
     let facts = profile::Facts {
         system: &system,
@@ -225,7 +225,7 @@ fn plan(options: &Options) -> Result<(Container, Checked)> {
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
     let mut spec = container_spec(options, &facts);
-    let checked = container::check(&mut spec)?;
+    let checked = check(&mut spec)?;
     Ok((spec, checked))
 }
 
@@ -268,7 +268,7 @@ pub(crate) fn possible() -> Result<container::Possible> {
 /// What would be in force, as rows of a name and its value. Nothing is made.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
-    let (spec, checked) = plan(options)?;
+    let (spec, checked) = plan(options, container::check_thoroughly)?;
     let mut rows = vec![
         ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
         (

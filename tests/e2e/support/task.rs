@@ -231,12 +231,13 @@ impl Started {
     pub fn pid_1(&self) -> i32 {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        children
-            .split_whitespace()
-            .next()
-            .unwrap_or_else(|| panic!("brig has no child: {}", self.output()))
-            .parse()
-            .unwrap()
+        // Brig has other children too, for a moment. `NSpid` lists the process's number in each PID namespace, the innermost last.
+        let is_first = |child: &&str| {
+            let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+            status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+        };
+        let first = children.split_whitespace().find(is_first);
+        first.unwrap_or_else(|| panic!("brig has no pid 1: {}", self.output())).parse().unwrap()
     }
 
     /// Waits for brig's end and for the end of its output.
