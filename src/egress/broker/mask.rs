@@ -14,11 +14,18 @@ pub(in crate::egress) struct Mask {
 }
 
 /// Every form of every value that is added to requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::egress) struct Needles {
     /// By their first two bytes.
     all: HashMap<[u8; 2], Vec<Vec<u8>>>,
-    beginnings: Vec<u8>,
+    /// Which bytes are the first of one: all others pass without another look.
+    beginnings: [bool; 256],
+}
+
+impl Default for Needles {
+    fn default() -> Needles {
+        Needles { all: HashMap::new(), beginnings: [false; 256] }
+    }
 }
 
 impl Needles {
@@ -26,22 +33,17 @@ impl Needles {
     pub(in crate::egress) fn add(&mut self, forms: Vec<Vec<u8>>) {
         for form in forms {
             if let [first, second, ..] = form[..] {
-                self.beginnings.push(first);
+                self.beginnings[usize::from(first)] = true;
                 let group = self.all.entry([first, second]).or_default();
                 if !group.contains(&form) {
                     group.push(form);
                 }
             }
         }
-        self.beginnings.sort_unstable();
-        self.beginnings.dedup();
     }
 
-    /// What begins here: so many bytes of the longest one, or perhaps one.
+    /// What begins here with the first byte of one: so many bytes of the longest, or perhaps one.
     fn look(&self, text: &[u8]) -> Option<Seen> {
-        if self.beginnings.binary_search(text.first()?).is_err() {
-            return None;
-        }
         let [first, second, ..] = *text else { return Some(Seen::Begun(None)) };
         let group = self.all.get(&[first, second])?;
         let whole = group.iter().filter(|each| text.starts_with(each)).map(Vec::len).max();
@@ -93,6 +95,12 @@ impl Mask {
     fn scan(&mut self, needles: &Needles, text: &[u8], whole: bool, out: &mut Vec<u8>) -> usize {
         let (mut at, mut done) = (0, 0);
         while at < text.len() {
+            let begins = |byte: &u8| needles.beginnings[usize::from(*byte)];
+            let Some(next) = text[at..].iter().position(begins) else {
+                at = text.len();
+                break;
+            };
+            at += next;
             match needles.look(&text[at..]) {
                 None => at += 1,
                 Some(Seen::Begun(_)) if !whole => break,
