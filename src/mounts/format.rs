@@ -35,6 +35,14 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("root/work", 0o755),
 ];
 
+/// What the file system has and has not. No journal: the image never outlives a crash.
+///
+/// `verity`: ext4 writes a file in pieces of up to a megabyte (large folios, kernel 6.16), and refuses a piece for which there is no room as a
+/// whole, so that a full disk would have half a megabyte free, and nobody could tell it from one that is not full. A file system that may hold
+/// fs-verity files does without (`ext4_should_enable_large_folio`). No file here is one.
+const FEATURES: [&str; 7] =
+    ["^has_journal", "^resize_inode", "^metadata_csum", "uninit_bg", "^sparse_super", "sparse_super2", "verity"];
+
 /// Inodes that are in use from the beginning: those that ext4 reserves (`EXT4_GOOD_OLD_FIRST_INO`), and ours.
 const OWN: u64 = 11 + DIRECTORIES.len() as u64;
 
@@ -73,7 +81,7 @@ fn make(path: &Path, size: Size, tree: &Path) -> Result<()> {
     let mut command = Command::new("mke2fs");
     command
         .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-I", "256", "-m", "0", "-L", "brig", "-G", "128"])
-        .args(["-O", "^has_journal,^resize_inode,^metadata_csum,uninit_bg,^sparse_super,sparse_super2"])
+        .args(["-O", &FEATURES.join(",")])
         .args(["-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0"]) // a start copies every block of it
         .args(["-N", &requested(size).to_string()])
         .arg("-d")

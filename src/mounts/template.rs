@@ -36,7 +36,7 @@ impl Template {
     /// The template of this size in `directory`, made if it is not there. Two that make it at once both make a whole one, and the later rename
     /// wins.
     pub(super) fn of(directory: &Path, size: Size) -> Result<Template> {
-        let path = directory.join(format!("ext4-v5-{}-{}.img", size.bytes, size.inodes));
+        let path = directory.join(format!("ext4-v6-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
             return Ok(Template(path));
         }

@@ -82,6 +82,17 @@ fn a_full_disk_is_enospc_for_the_command_and_the_outcome_disk() {
 }
 
 #[test]
+fn a_disk_that_large_writes_have_filled_is_seen_as_full() {
+    let lab = Lab::new();
+    let script = "import os,sys\nfile = os.open('filler', os.O_CREAT | os.O_WRONLY)\ntry:\n while True: os.write(file, b'x' * 1000000)\nexcept OSError as error: sys.exit(error.errno)";
+    for size in ["16M", "40M", "64M"] {
+        let run = lab.task().args(["--disk", size]).run(["python3", "-c", script]);
+        run.ended_as("disk", 28);
+        assert!(run.hit("disk"), "{size}: {run:#?}");
+    }
+}
+
+#[test]
 fn everything_writable_shares_one_disk_limit() {
     let lab = Lab::new();
     // Each third would fit; the third of them does not.
