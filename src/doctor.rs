@@ -3,16 +3,34 @@
 //! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing.
 //! It stands on the top floor, beside `worker`: it asks the same function that a start asks, so that both say the same.
 
+use crate::error::Error;
 use crate::host;
 pub use crate::host::{Check, State};
 use crate::sandbox::{self, Guarantee};
+use crate::task;
 
 /// Looks at everything.
 pub fn examine() -> Vec<Check> {
-    let mut checks = vec![guarantee()];
+    let mut checks = vec![mode(), guarantee()];
     checks.extend(host::checks());
     checks.extend(groups());
     checks
+}
+
+/// Whether the operator has made rules, and whether anything could start under them.
+fn mode() -> Check {
+    const NAME: &str = "mode";
+    let refused = |error: &Error| {
+        Check::bad(NAME, State::Missing, error.to_string(), error.advice().unwrap_or("see docs/host.md").to_owned())
+    };
+    match task::machine_rules() {
+        Ok(None) => Check::good(NAME, "open: whoever starts a task says what it may do"),
+        Ok(Some(rules)) => match rules.objection(sandbox::guarantee()) {
+            Some(error) => refused(&error),
+            None => Check::good(NAME, rules.words()),
+        },
+        Err(error) => refused(&error),
+    }
 }
 
 fn guarantee() -> Check {

@@ -64,6 +64,12 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The SHA-256 of bytes, in hexadecimal.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// An error of a file of ours: no space is the user's to mend, a missing one is missing, everything else is the store's.
 pub(crate) fn failed(cause: std::io::Error, step: String) -> Error {
     let kind = match cause.raw_os_error() {

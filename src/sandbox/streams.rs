@@ -70,6 +70,11 @@ pub(crate) trait Sink {
         Ok(Vec::new())
     }
 
+    /// The values that are hidden in all output, by name.
+    fn values(&self) -> Vec<(String, Vec<u8>)> {
+        Vec::new()
+    }
+
     /// All output has come.
     fn end(&mut self) -> Result<()> {
         Ok(())

@@ -1,8 +1,9 @@
 //! A task that goes on when whoever began it, and their terminal, are gone: its supervisor is a process of its own, and no daemon.
 
 use super::definition::Definition;
-use super::pipeline::{self, Watcher};
+use super::pipeline;
 use super::store::Store;
+use super::watcher::Watcher;
 use crate::error::Result;
 use crate::sandbox::{Starter, in_background};
 use std::os::fd::BorrowedFd;

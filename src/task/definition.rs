@@ -5,6 +5,7 @@ use super::forward::Receiver;
 use super::git::GitOptions;
 use super::image::ImageWish;
 use super::keep::{Continued, Keep};
+use super::result::ResultOptions;
 use super::secrets::Secret;
 use crate::sandbox::{ExitCodes, Limits, Network};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,15 @@ pub enum WorkspaceSource {
         /// Branch, tag or commit; `HEAD` if missing.
         reference: Option<String>,
     },
+}
+
+/// A profile as records have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileUsed {
+    /// Its path as it was given.
+    pub path: PathBuf,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
 }
 
 impl WorkspaceSource {
@@ -71,6 +81,14 @@ pub struct Definition {
     pub events: Vec<Receiver>,
     /// Which files of its workspace come out.
     pub artifacts: ArtifactOptions,
+    /// Where it leaves its result, and what that must look like.
+    pub result: ResultOptions,
+    /// Whether what it changed is kept, so that it can be shown and applied.
+    pub changes: bool,
+    /// Whether a made-up secret is planted, which fails the attempt if it shows up anywhere.
+    pub canary: bool,
+    /// The profile that was read.
+    pub profile: Option<ProfileUsed>,
     /// Whether its workspace outlives it.
     pub keep: Keep,
     /// The task whose workspace it goes on from.
@@ -108,6 +126,10 @@ impl Definition {
             stream_json: false,
             events: Vec::new(),
             artifacts: ArtifactOptions::default(),
+            result: ResultOptions::default(),
+            changes: true,
+            canary: false,
+            profile: None,
             keep: Keep::No,
             continued: None,
             holds: false,

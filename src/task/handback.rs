@@ -6,6 +6,7 @@
 
 use super::changes::{self, Binary, Change, Changes, DiffOptions, Form};
 use super::definition::WorkspaceSource;
+use super::redact::Redactor;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::sandbox;
@@ -38,6 +39,16 @@ pub struct Handback {
     pub complete: bool,
     /// New or changed files that could run later on a host without anybody starting them by name.
     pub runnable: Vec<RunnableFile>,
+    /// Changed files in which a secret's value stands: copies and patches have it too. The first of them.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+}
+
+impl Handback {
+    /// Whether the command has written nothing at all in the workspace.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.path.is_none() && self.skipped == 0 && self.complete
+    }
 }
 
 /// A file to look at before it is applied.
@@ -110,6 +121,7 @@ fn summary(changes: &Changes, into: &Path, base: Option<PathBuf>) -> Handback {
             .take(LISTED)
             .map(|each| RunnableFile { path: each.path.to_string(), why: each.why.to_owned() })
             .collect(),
+        secrets: Vec::new(),
     }
 }
 
@@ -138,6 +150,31 @@ fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
         }
     }
     Ok(true)
+}
+
+/// The changed files in which a value stands that this redactor looks for; of their names, what may be seen.
+pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
+    let changes = Changes::load(&directory.join("changes.json"))?;
+    let copies = changes::store::Store::open(directory)?;
+    let mut found = Vec::new();
+    for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
+        let failed = |cause| crate::files::failed(cause, format!("look through `{}`", entry.path));
+        let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
+        if found.len() < LISTED && redactor.has_value(file).map_err(failed)? {
+            found.push(redactor.text(&entry.path.to_string()));
+        }
+    }
+    Ok(found)
+}
+
+/// Removes what was collected.
+pub(super) fn forget(changes: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(changes) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(crate::files::failed(cause, "remove what was collected".to_owned()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a patch holds and what it leaves out.

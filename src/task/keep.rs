@@ -71,6 +71,10 @@ impl Keep {
 
 /// Refuses to keep what nobody could go on from.
 pub(super) fn check(definition: &Definition) -> Result<()> {
+    if !definition.changes && (definition.git.push.is_some() || definition.keep != Keep::No) {
+        let words = "nothing of the workspace is to be left, and yet it is to be kept or pushed";
+        return Err(Error::new(Kind::Usage, words).hint("leave out `--no-changes`, or --keep and --push-branch"));
+    }
     if definition.keep == Keep::No {
         return Ok(());
     }
@@ -147,7 +151,12 @@ impl Store {
             .doing(step())
             .hint(format!("give it again: -e {name}=VALUE")));
         }
-        if let Some(secret) = record.secrets.iter().find(|old| changed.secrets.iter().all(|new| new.name != old.name)) {
+        if let Some(secret) = record
+            .secrets
+            .iter()
+            .filter(|old| !old.is_made())
+            .find(|old| changed.secrets.iter().all(|new| new.name != old.name))
+        {
             let name = &secret.name;
             return Err(Error::new(Kind::Usage, format!("its secret `{name}` has no value: values are in no record"))
                 .doing(step())
@@ -173,6 +182,10 @@ impl Store {
         definition.exit_codes = record.exit_codes;
         // A folder of the caller's was for that task alone.
         definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
+        definition.result = record.result;
+        definition.changes = record.changes;
+        definition.canary = record.canary;
+        definition.profile = record.profile;
         definition.stream_json = record.stream_json;
         definition.keep = Keep::Always;
         definition.continued = Some(Continued { from: id.to_owned(), is_fork });

@@ -4,6 +4,7 @@
 //! Here passes no output of the task's own command; what is started by [`Live::exec`] has streams of its own, which its caller copies through
 //! the same escaping as any output.
 
+use super::hiding::Hiding;
 use super::receipt::Receipt;
 use super::record::Status;
 use super::store::Store;
@@ -51,6 +52,8 @@ pub struct Executed {
     pub error: Option<OwnedFd>,
     /// The master of its terminal.
     pub terminal: Option<OwnedFd>,
+    /// What hides secrets in what it says, unless it is to come as it is.
+    pub(super) hiding: Option<Hiding>,
 }
 
 impl Store {
@@ -178,7 +181,7 @@ impl Live {
         // A connection of its own: its life is the process's.
         let client = Client::connect(&self.directory)?;
         client.exec(exec)?;
-        let mut started = Executed { client, input: None, output: None, error: None, terminal: None };
+        let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
         loop {
             match started.client.next()? {
                 Some((Reply::Stream(number), descriptor)) => match number {
@@ -271,6 +274,12 @@ impl Live {
 }
 
 impl Executed {
+    /// Hides the task's secrets, and shapes of tokens, in what [`Executed::serve`] passes on.
+    pub fn hide_secrets(mut self, live: &Live) -> Result<Executed> {
+        self.hiding = Some(Hiding::new(&live.directory, self.terminal.is_some())?);
+        Ok(self)
+    }
+
     /// Waits for its end and gives its status. Input that is still open is closed first.
     pub fn wait(&mut self) -> Result<u8> {
         self.input = None;

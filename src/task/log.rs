@@ -1,9 +1,9 @@
 //! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
 
 use super::event::{Lines, Writer};
-use super::pipeline::Watcher;
 use super::redact::{Redactor, Stream as Redacted};
 use super::secrets::Held;
+use super::watcher::Watcher;
 use crate::error::Result;
 use crate::sandbox::{Notice, Renewal, Sink, Stream};
 use serde_json::json;
@@ -104,6 +104,10 @@ impl Sink for Log<'_> {
 
     fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         self.held.tick(secrets)
+    }
+
+    fn values(&self) -> Vec<(String, Vec<u8>)> {
+        self.held.values()
     }
 
     fn end(&mut self) -> Result<()> {

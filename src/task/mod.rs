@@ -7,6 +7,7 @@
 
 mod artifact;
 mod background;
+mod canary;
 mod changes;
 mod definition;
 mod event;
@@ -16,6 +17,8 @@ mod follow;
 mod forward;
 mod git;
 mod handback;
+mod hiding;
+mod hosted;
 mod image;
 mod index;
 mod keep;
@@ -33,13 +36,16 @@ mod receipt;
 mod reconcile;
 mod record;
 mod redact;
+mod result;
+mod schema;
 mod secrets;
 mod store;
 mod tree;
+mod watcher;
 
 pub use artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use background::run_detached;
-pub use definition::{Definition, WorkspaceSource};
+pub use definition::{Definition, ProfileUsed, WorkspaceSource};
 pub use event::{Event, Reader};
 pub use export::{Exported, export_bundle};
 pub use follow::{Follower, From};
@@ -49,19 +55,23 @@ pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,
 };
+pub(crate) use hosted::rules as machine_rules;
 pub use image::{ImageUsed, ImageWish};
 pub use keep::{Changed, Continued, Keep};
 pub use library::{Options, Output, Sandbox, Task};
 pub use live::{Executed, Execution, Live};
 pub use network::{resolver, size};
 pub use options::{Variable, degradable, given_variable, read_profile, variable};
-pub use pipeline::{Watcher, explain, run};
+pub use pipeline::{explain, run};
 pub use processes::TaskProcess;
 pub use prune::{PruneOptions, PrunedTask};
 pub use pump::{Console, Left};
-pub use receipt::Receipt;
+pub use receipt::{Receipt, Versions};
 pub use reconcile::{Leak, leaks, reap};
 pub use record::{Record, Status, Summary};
 pub use redact::Redactor;
+pub use result::{ResultOptions, TaskResult};
+pub use schema::Schema;
 pub use secrets::{Exposure, Secret, SecretUse, Source, revoke};
 pub use store::Store;
+pub use watcher::Watcher;

@@ -1,6 +1,6 @@
 //! The profile file, and words of the command line that mean more than themselves.
 
-use super::definition::Definition;
+use super::definition::{Definition, ProfileUsed};
 use super::git::{GitOptions, PushOptions};
 use super::image::ImageWish;
 use super::secrets::{Secret, Source, Wish};
@@ -30,8 +30,19 @@ struct Profile {
     grace: Option<String>,
     exit_codes: ExitCodes,
     network: super::network::Section,
+    result: ResultSection,
+    changes: Option<bool>,
+    canary: Option<bool>,
     artifacts: Vec<String>,
     artifact_bytes: Option<toml::Value>,
+}
+
+/// Where a task leaves its result.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ResultSection {
+    path: Option<String>,
+    schema: Option<PathBuf>,
 }
 
 /// The agent's identity and settings, and how remotes are reached.
@@ -94,10 +105,14 @@ const LONGEST: u64 = 1 << 20;
 pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
     let text = files::read_bounded(path, LONGEST)
         .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
-    text.and_then(|text| take_profile(&text, path, definition))
-        .map_err(|error| error.of_kind(Kind::Profile))
-        .doing(|| format!("read the profile `{}`", path.display()))
-        .hint(|| "see docs/profile.md for every key and its form")
+    text.and_then(|text| {
+        let sha256 = files::digest(text.as_bytes());
+        definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256 });
+        take_profile(&text, path, definition)
+    })
+    .map_err(|error| error.of_kind(Kind::Profile))
+    .doing(|| format!("read the profile `{}`", path.display()))
+    .hint(|| "see docs/profile.md for every key and its form")
 }
 
 fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<()> {
@@ -138,6 +153,12 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
             .map_err(|cause| wrong(format!("`grace`: {cause}")).hint("give it like `10s`"))?;
     }
     profile.network.apply(text, &mut definition.network)?;
+    if let Some(place) = profile.result.path {
+        definition.result.path = place;
+    }
+    definition.result.schema = profile.result.schema.map(|file| folder.join(file)).or(definition.result.schema.take());
+    definition.changes = profile.changes.unwrap_or(definition.changes);
+    definition.canary = profile.canary.unwrap_or(definition.canary);
     definition.artifacts.patterns.extend(profile.artifacts);
     match profile.artifact_bytes {
         None => {}
@@ -177,7 +198,7 @@ fn agrees_with_itself(profile: &Profile, limits: &Limits) -> Result<()> {
 }
 
 /// The parser's words with the line that they are about, on one line.
-fn place(text: &str, cause: &toml::de::Error) -> String {
+pub(super) fn place(text: &str, cause: &toml::de::Error) -> String {
     let before = cause.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
     let number = before.matches('\n').count();
     let line = text.lines().nth(number).unwrap_or_default().trim();

@@ -1,19 +1,22 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
 use super::artifact;
+use super::canary;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
 use super::export;
 use super::git::{self, Base, Errand, Push, PushState, Remote};
-use super::handback;
+use super::handback::{self, Handback};
 use super::image::{self, Opened};
 use super::keep::{self, Continued, Keep};
 use super::log::{Log, Manner};
 use super::queue::{self, Turn, Waited};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
+use super::result::Expected;
 use super::secrets::Held;
 use super::store::{Store, new_id};
+use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{
@@ -24,22 +27,6 @@ use serde_json::json;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime};
-
-/// Somebody who watches a task while it runs.
-pub trait Watcher {
-    /// The task has this id now.
-    fn began(&mut self, id: &str);
-    /// Some bytes of output came; `error` says of which stream.
-    fn output(&mut self, error: bool, bytes: &[u8]);
-    /// A descriptor that must be writable before more output is read, so that a slow reader slows the command and not the watch.
-    fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
-    /// Whether our standard input is passed on to the command.
-    fn forward_input(&self) -> bool;
-    /// Whether the command's input stays open for those who attach.
-    fn open_input(&self) -> bool {
-        false
-    }
-}
 
 /// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
 /// made.
@@ -54,7 +41,13 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     definition.artifacts.check()?;
     check_git(definition)?;
-    let mut held = Held::read(&definition.secrets)?;
+    super::hosted::check(definition)?;
+    let expected = definition.result.read()?;
+    let planted = if definition.canary { canary::secrets()? } else { Vec::new() };
+    let mut held = match planted.as_slice() {
+        [] => Held::read(&definition.secrets)?,
+        planted => Held::read(&[&definition.secrets, planted].concat())?,
+    };
     let begin_disk = || {
         if definition.keep == Keep::No {
             sandbox::begin_disk(&definition.limits, &store.workshop());
@@ -76,6 +69,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         id: &id,
         record: &record,
         course: Course::default(),
+        expected: &expected,
         held: &mut held,
         control: None,
         progress,
@@ -100,7 +94,9 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     drop(control);
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
     store.remember(&receipt);
-    drop(alive);
+    if !receipt.cleanup.left.is_empty() {
+        alive.leave(); // the next command tries again to remove it
+    }
     Ok(receipt)
 }
 
@@ -123,6 +119,7 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
 
 /// What would be in force; runs nothing.
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
+    super::hosted::check(definition)?;
     let image = image::open(store, definition)?;
     check_git(definition)?;
     let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
@@ -202,6 +199,8 @@ struct Attempt<'run> {
     id: &'run str,
     record: &'run Record,
     course: Course,
+    /// The result that it is to leave.
+    expected: &'run Expected,
     /// By which it is steered, from its announcement on.
     control: Option<Control>,
     held: &'run mut Held,
@@ -397,30 +396,79 @@ impl Attempt<'_> {
         self.held.unlock()?;
         self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
-        let redactor = self.held.redactor().clone();
+        let (redactor, has_secrets) = (self.held.redactor().clone(), !self.held.is_empty());
         let mut log = Log::create(&directory, self.id, manner, watcher, self.held)?;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
             Workspace::Empty => None,
         };
         let started = SystemTime::now();
-        let artifacts = &self.definition.artifacts;
+        let (artifacts, expected, keeps_changes) = (&self.definition.artifacts, self.expected, self.definition.changes);
+        let mut watch = self.definition.canary.then(|| canary::Watch::new(redactor.clone()));
+        let see = |watch: &mut Option<canary::Watch>, place: &str| {
+            if let Some(watch) = watch {
+                watch.look(place);
+            }
+        };
         let course = &mut self.course;
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
             let upper = handback::upper(scratch, base)?;
-            course.changes = Some(handback::collect(upper.as_ref(), base, &directory.join("changes"), started)?);
-            if let (Some((upper, form)), false) = (&upper, artifacts.patterns.is_empty()) {
-                let source = artifact::Source { upper: upper.as_fd(), form: *form };
+            see(&mut watch, "its output or its events");
+            if keeps_changes || watch.is_some() {
+                let into = directory.join("changes");
+                let mut changes = handback::collect(upper.as_ref(), base, &into, started)?;
+                if let (Some(watch), Some(path)) = (&mut watch, &changes.path) {
+                    watch.changes(path)?;
+                }
+                if let (Some(path), true, true) = (&changes.path, keeps_changes, has_secrets) {
+                    changes.secrets = handback::with_secrets(path, &redactor)?;
+                }
+                match keeps_changes {
+                    true => course.changes = Some(changes),
+                    false => handback::forget(&into)?,
+                }
+            }
+            let is_untouched = course.changes.as_ref().is_some_and(Handback::is_nothing);
+            let source = upper.as_ref().filter(|_| !is_untouched);
+            let source = source.map(|(upper, form)| artifact::Source { upper: upper.as_fd(), form: *form });
+            course.result = match source {
+                Some(source) => expected.take(source, &redactor),
+                None => expected.missing(),
+            };
+            see(&mut watch, "the result");
+            if !artifacts.patterns.is_empty() {
                 course.artifacts = Some(artifact::collect(source, artifacts, &directory, &redactor)?);
             }
+            see(&mut watch, "an artifact");
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
             Ok(())
         };
         let audience = Audience { sink: &mut log, control: self.control.as_mut(), collect: &mut collect };
-        let report = begun.watch(audience);
+        let mut report = begun.watch(audience);
         self.writer = Some(log.writer);
+        let seen = watch.and_then(|mut watch| {
+            watch.egress(report.egress.as_ref());
+            watch.verdict()
+        });
+        if let Some(error) = seen.or_else(|| self.misfit(&report.outcome)) {
+            report.outcome = Outcome::Policy;
+            report.error = Some(error);
+        }
         Ok(report)
+    }
+
+    /// The error of a task that succeeded, but for a result that was demanded.
+    fn misfit(&self, outcome: &Outcome) -> Option<Error> {
+        let result = self.course.result.as_ref().filter(|result| !result.valid)?;
+        if *outcome != Outcome::Succeeded || self.definition.result.schema.is_none() {
+            return None;
+        }
+        let fault = result.faults.first().map_or("", String::as_str);
+        Some(
+            Error::new(Kind::Policy, format!("the result `{}` is not as it must be: {fault}", result.path))
+                .hint("the receipt has every fault, and the document"),
+        )
     }
 
     fn timed<T>(&mut self, step: &str, work: impl FnOnce(&mut Self) -> T) -> T {

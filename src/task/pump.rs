@@ -3,6 +3,7 @@
 //! Output goes to a function of the caller's, who makes it safe for its terminal. Input is read only when the other side takes it.
 
 use super::follow::Follower;
+use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
 use crate::error::{Context, Kind, Result};
 use crate::sandbox::Reply;
@@ -49,6 +50,11 @@ impl Executed {
             if let Some((status, since)) = ended {
                 let drained = self.output.is_none() && self.error.is_none() && self.terminal.is_none();
                 if drained || since.elapsed() >= DRAIN {
+                    if let Some(hiding) = &mut self.hiding {
+                        for error in [false, true] {
+                            console.output(error, &hiding.finish(error));
+                        }
+                    }
                     return Ok(status);
                 }
             }
@@ -58,10 +64,10 @@ impl Executed {
             }
             if output {
                 let source = if self.terminal.is_some() { &mut self.terminal } else { &mut self.output };
-                copy_output(source, false, console)?;
+                copy_output(source, false, &mut self.hiding, console)?;
             }
             if error {
-                copy_output(&mut self.error, true, console)?;
+                copy_output(&mut self.error, true, &mut self.hiding, console)?;
             }
             if input {
                 self.copy_input(console)?;
@@ -211,13 +217,21 @@ fn ready(all: [Option<(BorrowedFd<'_>, PollFlags)>; 5], limit: Option<Duration>)
     Ok(all.map(|each| each.is_some() && found.next().unwrap_or(false)))
 }
 
-fn copy_output(source: &mut Option<OwnedFd>, error: bool, console: &mut dyn Console) -> Result<()> {
+fn copy_output(
+    source: &mut Option<OwnedFd>,
+    error: bool,
+    hiding: &mut Option<Hiding>,
+    console: &mut dyn Console,
+) -> Result<()> {
     let Some(open) = source else { return Ok(()) };
     let mut buffer = [0_u8; 16 * 1024];
     match rustix::io::read(&*open, &mut buffer) {
         // A terminal's master says EIO when nobody has the other side open.
         Ok(0) | Err(Errno::IO) => *source = None,
-        Ok(count) => console.output(error, &buffer[..count]),
+        Ok(count) => match hiding {
+            Some(hiding) => console.output(error, &hiding.pass(error, &buffer[..count])),
+            None => console.output(error, &buffer[..count]),
+        },
         Err(Errno::AGAIN | Errno::INTR) => {}
         Err(errno) => return Err(errno).failing(Kind::Internal, || "read output"),
     }

@@ -1,13 +1,15 @@
 //! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
 
 use super::artifact::Artifacts;
+use super::definition::ProfileUsed;
 use super::git::Push;
 use super::handback::Handback;
 use super::record::{Record, now};
 use super::redact::Redactor;
+use super::result::TaskResult;
 use super::secrets::{Held, SecretUse};
 use crate::error::Error;
-use crate::sandbox::{LimitHit, Limits, Outcome, Report, Usage};
+use crate::sandbox::{Ledger, LimitHit, Limits, Outcome, Report, Usage};
 use serde::{Deserialize, Serialize};
 
 /// What `brig task show --json` prints.
@@ -51,7 +53,7 @@ pub struct Receipt {
     pub image: Option<super::image::ImageUsed>,
     /// What was reached and what was refused, where a gateway served the network.
     #[serde(default)]
-    pub egress: Option<crate::sandbox::Ledger>,
+    pub egress: Option<Ledger>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
     /// The commit at which the workspace ended, for a repository.
@@ -72,10 +74,42 @@ pub struct Receipt {
     /// The files that came out; missing if none were asked for.
     #[serde(default)]
     pub artifacts: Option<Artifacts>,
+    /// What the task says of itself; missing if it left no result and none was demanded.
+    #[serde(default)]
+    pub result: Option<TaskResult>,
+    /// The profile that was read; missing if none was.
+    #[serde(default)]
+    pub profile: Option<ProfileUsed>,
+    /// What it ran on.
+    #[serde(default)]
+    pub versions: Versions,
     /// Seconds that each step took, in order.
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
     pub cleanup: crate::sandbox::Cleanup,
+}
+
+/// What a task ran on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The version of brig.
+    pub brig: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The machine's architecture, as the kernel names it.
+    pub machine: String,
+}
+
+impl Versions {
+    fn here() -> Versions {
+        let system = rustix::system::uname();
+        let text = |words: &std::ffi::CStr| words.to_string_lossy().into_owned();
+        Versions {
+            brig: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: text(system.release()),
+            machine: text(system.machine()),
+        }
+    }
 }
 
 /// An error as a receipt has it.
@@ -111,6 +145,8 @@ pub(super) struct Course {
     pub changes: Option<Handback>,
     /// The files that came out.
     pub artifacts: Option<Artifacts>,
+    /// What the task says of itself.
+    pub result: Option<TaskResult>,
     /// How long each step took, in order.
     pub steps: Vec<Timing>,
 }
@@ -125,6 +161,13 @@ impl Failure {
             ..failure
         }
     }
+}
+
+/// A name that was asked for can hold a secret: whoever wants to carry it out by DNS asks for one.
+fn redacted(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
+    ledger.rows.iter_mut().for_each(|row| row.host = redactor.text(&row.host));
+    ledger.faults.iter_mut().for_each(|fault| *fault = redactor.text(fault));
+    ledger
 }
 
 impl From<&Error> for Failure {
@@ -152,7 +195,7 @@ impl Receipt {
             exit_status: report.exit_status(),
             error,
             outcome: report.outcome,
-            egress: report.egress,
+            egress: report.egress.map(|ledger| redacted(ledger, held.redactor())),
             backend: "native".to_owned(),
             guarantee: report.guarantee,
             degraded: report.degraded,
@@ -167,6 +210,9 @@ impl Receipt {
             redactions: held.redactor().count(),
             changes: course.changes,
             artifacts: course.artifacts,
+            result: course.result,
+            profile: record.profile.clone(),
+            versions: Versions::here(),
             steps: course.steps,
             cleanup: report.cleanup,
         }

@@ -36,7 +36,9 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
         let Attempt::Taken(lock) = Lock::attempt(&entry.path())? else { continue };
         // A name with a dot is a task that had not begun: it has nothing but this.
         if !name.starts_with('.') {
-            remove_remains(store, &name)?;
+            if !remove_remains(store, &name)? {
+                continue; // its name stays, so that another command tries again
+            }
             reaped.push(name);
         }
         // Gone already means that another command reaps the same at this moment.
@@ -46,7 +48,8 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
     Ok(reaped)
 }
 
-fn remove_remains(store: &Store, id: &str) -> Result<()> {
+/// Says whether all is gone.
+fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     let mut cleanup = Cleanup::default();
     let mut note = |what: String, done: Result<bool>| match done {
         Ok(true) => cleanup.removed.push(what),
@@ -64,12 +67,14 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
     };
     note("unfinished checkout".to_owned(), removed);
     let directory = store.task(id);
+    let is_gone = cleanup.left.is_empty();
     if !directory.exists() || store.receipt(id)?.is_some() {
-        return Ok(());
+        return Ok(is_gone);
     }
     let Ok(begun) = store.record(id) else {
         // Killed before the record was whole: there is nothing to tell of this task.
         return std::fs::remove_dir_all(&directory)
+            .map(|()| is_gone)
             .map_err(|cause| crate::files::failed(cause, format!("remove the unfinished task `{id}`")));
     };
     let report = Report {
@@ -83,7 +88,8 @@ fn remove_remains(store: &Store, id: &str) -> Result<()> {
         degraded: Vec::new(),
         cleanup,
     };
-    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default(), &Held::none()))
+    record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default(), &Held::none()))?;
+    Ok(is_gone)
 }
 
 /// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.

@@ -2,9 +2,10 @@
 //! running, neither lost.
 
 use super::artifact::ArtifactOptions;
-use super::definition::{Definition, WorkspaceSource};
+use super::definition::{Definition, ProfileUsed, WorkspaceSource};
 use super::image::{ImageUsed, Opened};
 use super::receipt::Receipt;
+use super::result::ResultOptions;
 use super::secrets::{Held, SecretUse};
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
@@ -58,8 +59,25 @@ pub struct Record {
     /// Which files of its workspace come out.
     #[serde(default)]
     pub artifacts: ArtifactOptions,
+    /// Where it leaves its result, and what that must look like.
+    #[serde(default)]
+    pub result: ResultOptions,
+    /// Whether what it changed is kept.
+    #[serde(default = "yes")]
+    pub changes: bool,
+    /// Whether a made-up secret was planted.
+    #[serde(default)]
+    pub canary: bool,
+    /// The profile that was read.
+    #[serde(default)]
+    pub profile: Option<ProfileUsed>,
     /// The task whose workspace it goes on from.
     pub continued_from: Option<String>,
+}
+
+/// What every record said before there was a choice.
+fn yes() -> bool {
+    true
 }
 
 impl Record {
@@ -82,6 +100,10 @@ impl Record {
             exit_codes: definition.exit_codes.clone(),
             stream_json: definition.stream_json,
             artifacts: definition.artifacts.clone(),
+            result: definition.result.clone(),
+            changes: definition.changes,
+            canary: definition.canary,
+            profile: definition.profile.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),
         }
     }

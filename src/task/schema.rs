@@ -25,7 +25,8 @@ const TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "integ
 impl Schema {
     /// Reads a schema and checks that every keyword is known and well formed.
     pub fn parse(bytes: &[u8]) -> Result<Schema> {
-        let wrong = |why: String| Error::new(Kind::Profile, why).hint("docs/profile.md has the keywords that are known");
+        let wrong =
+            |why: String| Error::new(Kind::Profile, why).hint("docs/profile.md has the keywords that are known");
         let root: Value = serde_json::from_slice(bytes).map_err(|cause| wrong(cause.to_string()))?;
         let schema = Schema(root);
         schema.known(&schema.0, "#", 0).map_err(wrong)?;
@@ -112,7 +113,9 @@ fn is_of_type(value: &Value, word: &str) -> bool {
 /// Whether two documents are the same; 1 and 1.0 are one number.
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
-        (Value::Number(one), Value::Number(other)) => one == other || (one.is_f64() != other.is_f64() && one.as_f64() == other.as_f64()),
+        (Value::Number(one), Value::Number(other)) => {
+            one == other || (one.is_f64() != other.is_f64() && one.as_f64() == other.as_f64())
+        }
         (Value::Array(one), Value::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))
         }
@@ -150,34 +153,67 @@ impl Check<'_> {
         fits
     }
 
-    fn rule(&mut self, map: &Map<String, Value>, (key, rule): (&str, &Value), value: &Value, at: &mut String, depth: usize) -> bool {
-        let (least, most) = (|count: usize| rule.as_u64().is_none_or(|least| count as u64 >= least), |count: usize| rule.as_u64().is_none_or(|most| count as u64 <= most));
+    fn rule(
+        &mut self,
+        map: &Map<String, Value>,
+        (key, rule): (&str, &Value),
+        value: &Value,
+        at: &mut String,
+        depth: usize,
+    ) -> bool {
+        let (least, most) = (
+            |count: usize| rule.as_u64().is_none_or(|least| count as u64 >= least),
+            |count: usize| rule.as_u64().is_none_or(|most| count as u64 <= most),
+        );
         let number = value.as_f64().zip(rule.as_f64());
         match (key, value) {
             ("type", _) => {
                 let all = words(rule).unwrap_or_default();
-                all.iter().any(|word| is_of_type(value, word)) || self.fault(at, format!("it must be of type {}", all.join(" or ")))
+                all.iter().any(|word| is_of_type(value, word))
+                    || self.fault(at, format!("it must be of type {}", all.join(" or ")))
             }
             ("enum", _) => {
                 let fits = rule.as_array().is_some_and(|all| all.iter().any(|each| is_same(each, value)));
                 fits || self.fault(at, format!("it must be one of {rule}"))
             }
             ("const", _) => is_same(rule, value) || self.fault(at, format!("it must be {rule}")),
-            ("minimum", Value::Number(_)) => number.is_none_or(|(it, rule)| it >= rule) || self.fault(at, format!("it must be at least {rule}")),
-            ("maximum", Value::Number(_)) => number.is_none_or(|(it, rule)| it <= rule) || self.fault(at, format!("it must be at most {rule}")),
-            ("exclusiveMinimum", Value::Number(_)) => number.is_none_or(|(it, rule)| it > rule) || self.fault(at, format!("it must be more than {rule}")),
-            ("exclusiveMaximum", Value::Number(_)) => number.is_none_or(|(it, rule)| it < rule) || self.fault(at, format!("it must be less than {rule}")),
-            ("minLength", Value::String(text)) => least(text.chars().count()) || self.fault(at, format!("it must have at least {rule} characters")),
-            ("maxLength", Value::String(text)) => most(text.chars().count()) || self.fault(at, format!("it must have at most {rule} characters")),
-            ("minItems", Value::Array(all)) => least(all.len()) || self.fault(at, format!("it must have at least {rule} items")),
-            ("maxItems", Value::Array(all)) => most(all.len()) || self.fault(at, format!("it must have at most {rule} items")),
+            ("minimum", Value::Number(_)) => {
+                number.is_none_or(|(it, rule)| it >= rule) || self.fault(at, format!("it must be at least {rule}"))
+            }
+            ("maximum", Value::Number(_)) => {
+                number.is_none_or(|(it, rule)| it <= rule) || self.fault(at, format!("it must be at most {rule}"))
+            }
+            ("exclusiveMinimum", Value::Number(_)) => {
+                number.is_none_or(|(it, rule)| it > rule) || self.fault(at, format!("it must be more than {rule}"))
+            }
+            ("exclusiveMaximum", Value::Number(_)) => {
+                number.is_none_or(|(it, rule)| it < rule) || self.fault(at, format!("it must be less than {rule}"))
+            }
+            ("minLength", Value::String(text)) => {
+                least(text.chars().count()) || self.fault(at, format!("it must have at least {rule} characters"))
+            }
+            ("maxLength", Value::String(text)) => {
+                most(text.chars().count()) || self.fault(at, format!("it must have at most {rule} characters"))
+            }
+            ("minItems", Value::Array(all)) => {
+                least(all.len()) || self.fault(at, format!("it must have at least {rule} items"))
+            }
+            ("maxItems", Value::Array(all)) => {
+                most(all.len()) || self.fault(at, format!("it must have at most {rule} items"))
+            }
             ("required", Value::Object(has)) => {
-                let missing: Vec<_> = words(rule).unwrap_or_default().into_iter().filter(|name| !has.contains_key(*name)).map(str::to_owned).collect();
+                let missing: Vec<_> = words(rule)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|name| !has.contains_key(*name))
+                    .map(str::to_owned)
+                    .collect();
                 missing.iter().fold(true, |_, name| self.fault(at, format!("`{name}` is missing")))
             }
             ("properties", Value::Object(has)) => {
                 let rules = rule.as_object();
-                let both = rules.into_iter().flatten().filter_map(|(name, schema)| Some((name, schema, has.get(name)?)));
+                let both =
+                    rules.into_iter().flatten().filter_map(|(name, schema)| Some((name, schema, has.get(name)?)));
                 both.fold(true, |fits, (name, schema, each)| self.below(schema, each, (at, name), depth) && fits)
             }
             ("additionalProperties", Value::Object(has)) => {
@@ -185,17 +221,30 @@ impl Check<'_> {
                 let others = has.iter().filter(|(name, _)| named.is_none_or(|named| !named.contains_key(*name)));
                 others.fold(true, |fits, (name, each)| self.below(rule, each, (at, name), depth) && fits)
             }
-            ("items", Value::Array(all)) => {
-                all.iter().enumerate().fold(true, |fits, (index, each)| self.below(rule, each, (at, &index.to_string()), depth) && fits)
-            }
+            ("items", Value::Array(all)) => all
+                .iter()
+                .enumerate()
+                .fold(true, |fits, (index, each)| self.below(rule, each, (at, &index.to_string()), depth) && fits),
             ("$ref", _) => match rule.as_str().and_then(|text| self.schema.find(text)) {
                 Some(schema) => self.value(schema, value, at, depth + 1),
                 None => false,
             },
-            ("allOf", _) => rule.as_array().into_iter().flatten().fold(true, |fits, each| self.value(each, value, at, depth + 1) && fits),
-            ("anyOf", _) => self.fitting(rule, value, at, depth) > 0 || self.fault(at, "it fits none of the alternatives".to_owned()),
-            ("oneOf", _) => self.fitting(rule, value, at, depth) == 1 || self.fault(at, "it must fit one of the alternatives, and only one".to_owned()),
-            ("not", _) => !self.silently(rule, value, at, depth) || self.fault(at, "it is what it must not be".to_owned()),
+            ("allOf", _) => rule
+                .as_array()
+                .into_iter()
+                .flatten()
+                .fold(true, |fits, each| self.value(each, value, at, depth + 1) && fits),
+            ("anyOf", _) => {
+                self.fitting(rule, value, at, depth) > 0
+                    || self.fault(at, "it fits none of the alternatives".to_owned())
+            }
+            ("oneOf", _) => {
+                self.fitting(rule, value, at, depth) == 1
+                    || self.fault(at, "it must fit one of the alternatives, and only one".to_owned())
+            }
+            ("not", _) => {
+                !self.silently(rule, value, at, depth) || self.fault(at, "it is what it must not be".to_owned())
+            }
             _ => true,
         }
     }
@@ -310,7 +359,8 @@ mod tests {
     #[test]
     fn neither_a_loop_nor_a_hostile_document_makes_it_go_on_for_ever() {
         assert!(!schema(&json!({ "$ref": "#" })).faults(&json!(1)).is_empty());
-        let rules = json!({ "anyOf": [{ "items": { "$ref": "#" }, "not": {} }, { "items": { "$ref": "#" }, "not": {} }] });
+        let rules =
+            json!({ "anyOf": [{ "items": { "$ref": "#" }, "not": {} }, { "items": { "$ref": "#" }, "not": {} }] });
         let mut document = json!(1);
         for _ in 0..100 {
             document = json!([document]);
@@ -326,12 +376,21 @@ mod tests {
         use std::io::Write;
         use std::process::{Command, Stdio};
         let script = "import json,sys,jsonschema\nfor s,d in json.load(sys.stdin): print(int(jsonschema.Draft202012Validator(s).is_valid(d)))";
-        let mut child = Command::new("python3").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("python3")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let asked: Vec<_> = rows().into_iter().map(|(rules, document, _)| json!([rules, document])).collect();
         let _ = child.stdin.take().unwrap().write_all(Value::Array(asked).to_string().as_bytes());
         let done = child.wait_with_output().unwrap();
         if !done.status.success() {
-            let _ = writeln!(std::io::stderr(), "SKIP task::schema::tests::another_implementation_says_the_same: needs python3-jsonschema");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIP task::schema::tests::another_implementation_says_the_same: needs python3-jsonschema"
+            );
             return;
         }
         let said: Vec<_> = String::from_utf8(done.stdout).unwrap().lines().map(|line| line == "1").collect();

@@ -166,6 +166,13 @@ pub(super) struct Alive {
     _lock: Lock,
 }
 
+impl Alive {
+    /// Ends as if the supervisor had died: what it could not remove, the next command removes.
+    pub(super) fn leave(mut self) {
+        self.path = PathBuf::new();
+    }
+}
+
 impl Drop for Alive {
     fn drop(&mut self) {
         // A name that stays is seen as a task of ours that died, and removed by the next command.

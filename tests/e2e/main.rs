@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails, also within its helpers")]
 
 mod artifacts;
+mod canary;
 mod crash;
 mod crowd;
 mod egress;
@@ -12,6 +13,7 @@ mod events;
 mod exits;
 mod git;
 mod handback;
+mod hosted;
 mod images;
 mod keep;
 mod library;
@@ -20,6 +22,8 @@ mod live;
 mod manage;
 mod records;
 mod refusals;
+mod remains;
+mod result;
 mod secrets;
 mod streams;
 mod support;

@@ -184,3 +184,50 @@ fn a_profile_exposes_secrets_as_files_and_as_variables() {
         .sh("wc -c </run/secrets/A; echo ${#B} $B; ls /run/secrets");
     assert_eq!(run.stdout, "28\n10 [redacted:B]\nA\n", "{run:#?}");
 }
+
+#[test]
+fn what_is_run_in_a_task_says_no_secret_either() {
+    let lab = Lab::new();
+    let file = lab.file("token", VALUE);
+    let task = lab
+        .task()
+        .env("MINE", "a-variable-of-the-caller")
+        .args(["-e", "MINE", "--secret", &format!("TOKEN=file:{}", file.display())])
+        .start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
+    task.wait_for("ready");
+    let id = lab.ids().pop().unwrap();
+    let exec =
+        |flags: &[&str], script: &str| lab.brig([&["task", "exec"], flags, &[&id, "--", "sh", "-c", script]].concat());
+    let run = exec(&[], "cat /run/secrets/TOKEN; echo; echo \"a $MINE\" >&2; base64 </run/secrets/TOKEN");
+    assert_eq!((run.status, run.stderr.as_str()), (Some(0), "a [redacted:MINE]\n"), "{run:#?}");
+    assert!(run.stdout.starts_with("[redacted:TOKEN]\n[redacted:TOKEN]"), "{run:#?}");
+    let split = "python3 -c 'import sys,time\nfor c in open(\"/run/secrets/TOKEN\").read(): sys.stdout.write(c); sys.stdout.flush(); time.sleep(0.01)'";
+    assert_eq!(exec(&[], split).stdout, "[redacted:TOKEN]");
+    // A value that comes while it runs is known before it can be read.
+    let replaced = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo begun; while grep -q correct /run/secrets/TOKEN; do :; done; cat /run/secrets/TOKEN; echo .; cat /run/secrets/TOKEN"]);
+    replaced.wait_for("begun");
+    let new = lab.file("token.new", "the-next-value-of-the-token\n");
+    fs::rename(new, &file).unwrap();
+    assert_eq!(replaced.finish().stdout, "begun\n[redacted:TOKEN].\n[redacted:TOKEN]");
+    // Who wants the bytes as they are gets them.
+    assert_eq!(exec(&["--raw"], "cat /run/secrets/TOKEN").stdout, "the-next-value-of-the-token");
+    assert_eq!(exec(&[], "printf '\\000\\377x'; exit 7").status, Some(7));
+    exec(&[], "touch stop").succeeded();
+    task.finish().ended_as("succeeded", 0);
+    assert_eq!(files_with(&lab.store(), &[VALUE, "the-next-value-of-the-token"]), [] as [&str; 0]);
+}
+
+#[test]
+fn a_changed_file_with_a_secret_is_named() {
+    let lab = Lab::new();
+    let file = lab.file("token", VALUE);
+    let run = lab
+        .task()
+        .plain()
+        .args(["--secret", &format!("TOKEN=file:{}", file.display())])
+        .sh("mkdir a; cp /run/secrets/TOKEN a/copy; base64 /run/secrets/TOKEN >coded; echo fine >other");
+    run.succeeded();
+    assert!(run.stderr.contains("a secret is in the changed file a/copy") && !run.stderr.contains("other"), "{run:#?}");
+    let shown = lab.brig(["task", "show", "--json", &lab.ids()[0]]);
+    assert_eq!(shown.receipt()["changes"]["secrets"], serde_json::json!(["a/copy", "coded"]));
+}

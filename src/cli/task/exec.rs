@@ -34,6 +34,9 @@ pub(super) struct Arguments {
     /// The working directory [default: /workspace]
     #[arg(short, long, value_name = "PATH")]
     workdir: Option<PathBuf>,
+    /// Pass on what it writes as it is: secrets are not hidden
+    #[arg(long)]
+    raw: bool,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -56,7 +59,11 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
         terminal: arguments.tty.then(|| terminal_size().unwrap_or((24, 80))),
     };
     let mut streams = Streams::new(arguments.interactive, arguments.tty)?;
-    let mut started = store.reach(&id)?.exec(execution)?;
+    let live = store.reach(&id)?;
+    let mut started = live.exec(execution)?;
+    if !arguments.raw {
+        started = started.hide_secrets(&live)?;
+    }
     if !arguments.interactive {
         started.input = None;
     }

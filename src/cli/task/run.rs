@@ -108,6 +108,18 @@ pub(super) struct Arguments {
     /// Bytes of all artifacts together [default: 256M]
     #[arg(long, value_name = "SIZE")]
     artifact_bytes: Option<String>,
+    /// Where the command leaves its result, a JSON document that the receipt then has [default: .brig/result.json]
+    #[arg(long, value_name = "PATH")]
+    result: Option<String>,
+    /// A JSON schema for the result: without one that fits, the task has not succeeded (outcome policy)
+    #[arg(long, value_name = "FILE")]
+    result_schema: Option<PathBuf>,
+    /// Keep nothing of the workspace but artifacts and the result: no `brig task diff`, `apply`, `export`
+    #[arg(long, conflicts_with_all = ["keep", "keep_on_failure", "push_branch"])]
+    no_changes: bool,
+    /// Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out
+    #[arg(long)]
+    canary: bool,
     /// How long the command may take to end when it is asked to [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
@@ -309,7 +321,9 @@ pub(super) fn tell(receipt: &Receipt) {
             push.bundle.as_ref().map(|path| format!("the commits are in {}", path.display()))
         }
     });
-    for line in hits.chain(left).chain(pushed).chain(told_artifacts(receipt)) {
+    let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
+    let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
+    for line in hits.chain(left).chain(secrets).chain(pushed).chain(told_artifacts(receipt)) {
         eprintln!("brig: {}", output::escaped(&line));
     }
     eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);
@@ -391,6 +405,13 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     artifacts.patterns.extend(arguments.artifacts);
     artifacts.directory = arguments.artifacts_dir.as_deref().map(absolute).transpose()?;
     artifacts.bytes = arguments.artifact_bytes.as_deref().map(brig::task::size).transpose()?.unwrap_or(artifacts.bytes);
+    definition.result.path = arguments.result.unwrap_or(definition.result.path);
+    definition.result.schema = match &arguments.result_schema {
+        Some(file) => Some(absolute(file)?),
+        None => definition.result.schema.take().map(|file| absolute(&file)).transpose()?,
+    };
+    definition.changes &= !arguments.no_changes;
+    definition.canary |= arguments.canary;
     definition.stream_json = arguments.stream_json;
     definition.keep = match (arguments.keep, arguments.keep_on_failure) {
         (true, _) => Keep::Always,

@@ -77,7 +77,17 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
             words += ", and more that was not looked at";
         }
         row("changes", words);
+        changes.secrets.iter().for_each(|path| row("holds a secret", path.clone()));
         changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
+    }
+    if let Some(profile) = &receipt.profile {
+        row("profile", format!("{} (sha256 {})", profile.path.display(), profile.sha256));
+    }
+    if let Some(result) = &receipt.result {
+        row(
+            "result",
+            if result.valid { result.value.to_string() } else { format!("not valid: {}", result.faults.join("; ")) },
+        );
     }
     if let Some(artifacts) = &receipt.artifacts {
         artifacts.path.iter().for_each(|path| row("artifacts", path.display().to_string()));

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsString;
+use std::io::{Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -99,6 +100,20 @@ impl Client {
             Reply::Environment(environment) => Ok(environment),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// The values of its secrets, by name.
+    pub(crate) fn values(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        self.0.ask(&Request::Values)?;
+        let memory = match self.0.answer()? {
+            Some((Reply::Values, Some(memory))) => memory,
+            Some((Reply::Failed(error), _)) => return Err(error),
+            Some((other, _)) => return Err(unexpected(&other)),
+            None => return Err(over()),
+        };
+        let (mut file, mut bytes) = (std::fs::File::from(memory), Vec::new());
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).failing(Kind::Lost, || "read values")?;
+        serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
     /// Becomes one whose bytes are the command's input. Says whether that has a terminal, and whether it takes input.

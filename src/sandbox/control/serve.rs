@@ -10,7 +10,7 @@ use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 /// What of the control socket is ready.
@@ -146,6 +146,13 @@ impl Watch<'_> {
             Request::Processes => return Ok(Some(Reply::Processes(self.running.processes()?))),
             Request::Resize { rows, columns } => self.resize_to(rows, columns),
             Request::Environment => return Ok(Some(Reply::Environment(self.running.environment().to_vec()))),
+            Request::Values => {
+                let memory = values(&self.sink.values())?;
+                self.with(index, |client| {
+                    client.gone |= client.peer.reply(&Reply::Values, Some(memory.as_fd())).is_err()
+                });
+                return Ok(None);
+            }
             Request::Attach => {
                 let reply = Reply::Attached { terminal: self.streams.is_terminal(), input: self.streams.takes_input() };
                 self.with(index, |client| client.is_attached = true);
@@ -221,4 +228,14 @@ impl Watch<'_> {
             let _ = rustix::termios::tcsetwinsize(master, size).failing(Kind::Internal, || "resize");
         }
     }
+}
+
+/// Values in memory that has no name.
+fn values(values: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
+    let step = || "pass values on";
+    let bytes = serde_json::to_vec(values).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+    let memory = rustix::fs::memfd_create("values", rustix::fs::MemfdFlags::CLOEXEC).failing(Kind::Internal, step)?;
+    let mut file = std::fs::File::from(memory);
+    std::io::Write::write_all(&mut file, &bytes).failing(Kind::Internal, step)?;
+    Ok(file.into())
 }

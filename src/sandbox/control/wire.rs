@@ -39,6 +39,8 @@ pub(crate) enum Request {
     Resize { rows: u16, columns: u16 },
     /// Allow or refuse what an egress rule covers from now on.
     Reach { rule: String, allow: bool },
+    /// The values of its secrets, so that they can be hidden: the caller is who gave them.
+    Values,
     /// What its command has as environment, values included: the caller is who started it.
     Environment,
 }
@@ -75,6 +77,8 @@ pub(crate) enum Reply {
     Exited(u8),
     /// Whether it has a terminal, and whether it takes input.
     Attached { terminal: bool, input: bool },
+    /// Names and values as JSON, in the memory that comes with this message: they can be longer than one.
+    Values,
     /// Names and values.
     Environment(Vec<(OsString, OsString)>),
 }

@@ -40,12 +40,15 @@ pub(in crate::task) struct Source<'a> {
 
 /// Copies what fits the patterns out of `source`; `task` is the task's directory.
 pub(in crate::task) fn collect(
-    source: Source<'_>,
+    source: Option<Source<'_>>,
     options: &ArtifactOptions,
     task: &Path,
     redactor: &Redactor,
 ) -> Result<Artifacts> {
     let patterns = options.parsed()?;
+    let Some(source) = source else {
+        return Ok(Artifacts { unmatched: options.patterns.clone(), ..Artifacts::default() });
+    };
     let mut walk = Walk {
         form: source.form,
         place: options.place(task),
@@ -302,4 +305,75 @@ fn is_text(file: &mut File) -> Result<bool, Errno> {
     let read = (&*file).take(BEGINNING as u64).read_to_end(&mut beginning).and_then(|_| file.seek(SeekFrom::Start(0)));
     read.map_err(|cause| cause.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
     Ok(!beginning.contains(&0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// What the collection of `**` from `upper` takes.
+    fn taken(upper: &Path, into: &Path) -> Vec<String> {
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let upper = File::open(upper).unwrap();
+        let source = Source { upper: upper.as_fd(), form: Form::Plain };
+        let found = collect(Some(source), &options, into, &Redactor::new()).unwrap();
+        found.files.into_iter().map(|file| file.path).collect()
+    }
+
+    #[test]
+    fn a_folder_that_becomes_a_link_under_the_walk_is_not_followed() {
+        let lab = tempfile::tempdir().unwrap();
+        let at = |name: &str| lab.path().join(name);
+        for folder in ["secrets", "upper/d"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        for number in 0..50 {
+            std::fs::write(at("secrets").join(number.to_string()), "host").unwrap();
+        }
+        std::fs::write(at("upper/d/mine"), "a").unwrap();
+        symlink("../secrets", at("link")).unwrap();
+        // Somebody who outlived the agent exchanges a folder and a link as fast as possible.
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let swapper = std::thread::spawn({
+            let (stop, here, there) = (stop.clone(), at("upper/d"), at("link"));
+            move || {
+                use rustix::fs::{CWD, RenameFlags, renameat_with};
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    renameat_with(CWD, &here, CWD, &there, RenameFlags::EXCHANGE).unwrap();
+                }
+            }
+        });
+        let mut leaked = Vec::new();
+        for _ in 0..400 {
+            let into = at("out");
+            leaked.extend(taken(&at("upper"), &into).into_iter().filter(|path| path != "d/mine"));
+            let _ = std::fs::remove_dir_all(into);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        swapper.join().unwrap();
+        assert!(leaked.is_empty(), "files of the host were taken: {leaked:?}");
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_or_too_wide_comes_to_an_end() {
+        let lab = tempfile::tempdir().unwrap();
+        let upper = lab.path().join("upper");
+        let mut deep = upper.join("deep");
+        (0..DEEPEST + 5).for_each(|_| deep = deep.join("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::create_dir(upper.join("wide")).unwrap();
+        for number in 0..MOST_FILES + 3 {
+            File::create(upper.join("wide").join(number.to_string())).unwrap();
+        }
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let open = File::open(&upper).unwrap();
+        let source = Source { upper: open.as_fd(), form: Form::Plain };
+        let found = collect(Some(source), &options, &lab.path().join("out"), &Redactor::new()).unwrap();
+        let count = |why| found.refused.iter().filter(|each| each.why == why).count();
+        assert_eq!(
+            (found.files.len(), count(RefusedBecause::TooDeep), count(RefusedBecause::TooMany)),
+            (MOST_FILES, 1, 3)
+        );
+    }
 }

@@ -47,13 +47,13 @@ impl Store {
     }
 
     /// Opens `<into>/files`.
-    pub(super) fn open(into: &Path) -> Result<Store> {
+    pub(in crate::task) fn open(into: &Path) -> Result<Store> {
         let path = into.join("files");
         Ok(Store(File::open(&path).failing(Kind::Store, || format!("open `{}`", path.display()))?.into()))
     }
 
     /// Opens the copy of `path`. A size other than the recorded one is for the caller to find.
-    pub(super) fn file(&self, path: &TreePath) -> std::result::Result<File, Errno> {
+    pub(in crate::task) fn file(&self, path: &TreePath) -> std::result::Result<File, Errno> {
         tree::file(self.0.as_fd(), path.as_bytes()).map(|(file, _)| file)
     }
 

@@ -167,8 +167,28 @@ impl Redactor {
         out
     }
 
-    /// Looks for values, without shapes, in what is passed on as it is. Says whether there were any.
-    pub(in crate::task) fn finds_value(&self, mut read: impl std::io::Read) -> std::io::Result<bool> {
+    /// Whether a value of this name has come by, hidden or not, since this was asked last.
+    pub(in crate::task) fn take_seen(&self, name: &str) -> bool {
+        let patterns = self.patterns.borrow();
+        let index = patterns.names.iter().position(|each| each == name);
+        index.is_some_and(|index| self.seen.borrow_mut().remove(&index))
+    }
+
+    /// Whether a value is in what is passed on as it is. That counts as seen.
+    pub(in crate::task) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
+        let found = self.values_in(read)?;
+        let is_there = !found.is_empty();
+        self.seen.borrow_mut().extend(found);
+        Ok(is_there)
+    }
+
+    /// The same without a word to anybody else.
+    pub(in crate::task) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
+        self.values_in(read).map(|found| !found.is_empty())
+    }
+
+    /// The values, without shapes, in what is read.
+    fn values_in(&self, mut read: impl std::io::Read) -> std::io::Result<BTreeSet<usize>> {
         let patterns = self.patterns.borrow();
         let (mut stream, mut out) = (Stream::default(), Vec::new());
         let mut buffer = vec![0; 256 << 10];
@@ -183,12 +203,8 @@ impl Redactor {
                 _ => stream.push(&patterns, &buffer[..count], &mut out),
             }
             out.clear();
-            if !stream.seen.is_empty() {
-                self.seen.borrow_mut().extend(stream.seen);
-                return Ok(true);
-            }
             if count == 0 {
-                return Ok(false);
+                return Ok(stream.seen.into_iter().collect());
             }
         }
     }

@@ -36,6 +36,13 @@ pub struct SecretUse {
     pub revoked: bool,
 }
 
+impl SecretUse {
+    /// Whether brig has made it up: nobody can give it again, and nobody needs to.
+    pub(in crate::task) fn is_made(&self) -> bool {
+        self.source == "made"
+    }
+}
+
 /// The secrets in force, and what became of them.
 pub(in crate::task) struct Held {
     each: Vec<One>,
@@ -144,6 +151,12 @@ impl Held {
         let brokered = self.each.iter().filter(|one| one.secret.exposure == Exposure::Broker);
         let words = brokered.map(|one| (OsString::from(&one.secret.name), OsString::from(one.secret.placeholder())));
         values.chain(words).collect()
+    }
+
+    /// The values that are hidden, by name; for the user whose task it is, who gave them.
+    pub(in crate::task) fn values(&self) -> Vec<(String, Vec<u8>)> {
+        let hidden = self.each.iter().filter(|one| one.told.redacted);
+        hidden.map(|one| (one.secret.name.clone(), one.value.clone())).collect()
     }
 
     /// From now on requests to take one back are looked for in the task's directory.

@@ -21,6 +21,8 @@ pub enum Source {
     Command(String),
     /// The access token of OAuth's that a file outside is for.
     OAuth(PathBuf),
+    /// This value, which brig has made up.
+    Made(String),
 }
 
 /// No credential is longer; what is longer was named by mistake.
@@ -56,6 +58,7 @@ impl Source {
             Source::File(_) => "file",
             Source::Command(_) => "cmd",
             Source::OAuth(_) => "oauth",
+            Source::Made(_) => "made",
         }
     }
 
@@ -73,6 +76,7 @@ impl Source {
                 .hint(|| "name a file that you can read, of at most 64 KiB")?,
             Source::Command(command) => run(command)?,
             Source::OAuth(path) => oauth::access_token(path)?,
+            Source::Made(value) => value.clone().into_bytes(),
         };
         let end = value.len() - usize::from(value.ends_with(b"\n"));
         let end = end - usize::from(value[..end].ends_with(b"\r"));
@@ -102,7 +106,7 @@ impl Source {
     pub(super) fn version(&self) -> Option<Version> {
         match self {
             Source::File(path) | Source::OAuth(path) => version(path),
-            Source::Environment(_) | Source::Command(_) => None,
+            Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
         }
     }
 }

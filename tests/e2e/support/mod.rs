@@ -25,7 +25,7 @@ mod program;
 mod run;
 mod task;
 
-pub use host::processes_of;
+pub use host::{cgroups_of, processes_of};
 pub use image::Image;
 pub use lab::{Lab, is_root, skip};
 pub use run::Run;

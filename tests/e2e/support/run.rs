@@ -1,6 +1,8 @@
 //! What one command of brig did.
 
+use brig::task::Schema;
 use serde_json::Value;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A finished command: its status, its streams and, with `--json`, its receipt.
@@ -18,11 +20,21 @@ pub struct Run {
     pub elapsed: Duration,
 }
 
+/// What every receipt must look like.
+fn receipt_schema() -> &'static Schema {
+    static SCHEMA: OnceLock<Schema> = OnceLock::new();
+    SCHEMA.get_or_init(|| Schema::parse(include_bytes!("../../../docs/receipt.schema.json")).unwrap())
+}
+
 impl Run {
-    /// The receipt that `--json` printed.
+    /// The receipt that `--json` printed, which is as docs/receipt.schema.json says.
     #[track_caller]
     pub fn receipt(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|cause| panic!("no receipt ({cause}): {self:#?}"))
+        let receipt =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|cause| panic!("no receipt ({cause}): {self:#?}"));
+        let faults = receipt_schema().faults(&receipt);
+        assert!(faults.is_empty(), "not as docs/receipt.schema.json says: {faults:#?}: {receipt:#}");
+        receipt
     }
 
     /// The outcome's word.

@@ -1,0 +1,19 @@
+//! What a task tells whoever runs it.
+
+use std::os::fd::BorrowedFd;
+
+/// Somebody who watches a task while it runs.
+pub trait Watcher {
+    /// The task has this id now.
+    fn began(&mut self, id: &str);
+    /// Some bytes of output came; `error` says of which stream.
+    fn output(&mut self, error: bool, bytes: &[u8]);
+    /// A descriptor that must be writable before more output is read, so that a slow reader slows the command and not the watch.
+    fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
+    /// Whether our standard input is passed on to the command.
+    fn forward_input(&self) -> bool;
+    /// Whether the command's input stays open for those who attach.
+    fn open_input(&self) -> bool {
+        false
+    }
+}
