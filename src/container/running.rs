@@ -130,6 +130,10 @@ impl Running {
                 self.secrets = Some(directory.try_clone().failing(Kind::Internal, || "keep the secrets' directory")?);
                 Ok(Some(Message::Secrets(directory)))
             }
+            Some(Message::Ready) => {
+                self.tidy();
+                Ok(Some(Message::Ready))
+            }
             other => Ok(other),
         }
     }

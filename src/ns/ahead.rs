@@ -14,12 +14,23 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-/// The child, and what it waits on.
+/// The child, and what it waits on. Dropped, it is told to end before it is waited for.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pid: i32,
+    channel: Channel,
     helper: Helper,
-    channel: OwnedFd,
+}
+
+/// What the child waits on. Others of our children may hold a copy of it, so its closing alone would tell nothing.
+#[derive(Debug)]
+struct Channel(OwnedFd);
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A child that has ended already need not be told.
+        let _ = send(&self.0, b"E", SendFlags::NOSIGNAL);
+    }
 }
 
 /// What was made ahead.
@@ -55,7 +66,7 @@ fn start(users: bool) -> Option<Ahead> {
             drop(ours);
             exit(i32::from(lend(&theirs, users).is_none()))
         }
-        Side::Parent(pid, pidfd) => Some(Ahead { pid, helper: Helper::new(pidfd), channel: ours }),
+        Side::Parent(pid, pidfd) => Some(Ahead { pid, helper: Helper::new(pidfd), channel: Channel(ours) }),
     }
 }
 
@@ -82,30 +93,23 @@ impl Ahead {
     pub(crate) fn finish(self, maps: &Maps) -> Result<Option<Made>> {
         let Some(network) = self.network() else { return Ok(None) };
         let userns = open_and_map(self.pid, maps);
-        let helper = self.end();
-        let users = Mapped { userns: userns?, helper };
+        drop(self.channel); // it may end, before anybody waits for it
+        let users = Mapped { userns: userns?, helper: self.helper };
         Ok(Some(Made { users, network }))
     }
 
     /// The same for a network namespace alone; the helper is to be dropped when it has ended.
     pub(crate) fn finish_network(self) -> Option<(OwnedFd, Helper)> {
         let network = self.network();
-        let helper = self.end();
-        network.map(|network| (network, helper))
+        network.map(|network| (network, self.helper))
     }
 
     fn network(&self) -> Option<OwnedFd> {
-        if !matches!(recv(&self.channel, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
+        if !matches!(recv(&self.channel.0, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
             return None;
         }
         let path = format!("/proc/{}/ns/net", self.pid);
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-    }
-
-    fn end(self) -> Helper {
-        // Other children of ours may hold a copy of the channel, so its closing alone would tell nothing.
-        let _ = send(&self.channel, b"E", SendFlags::NOSIGNAL);
-        self.helper
     }
 }
 
@@ -114,6 +118,17 @@ mod tests {
     use super::super::idmap::IdMap;
     use super::*;
     use std::os::linux::fs::MetadataExt;
+
+    #[test]
+    fn who_does_not_want_it_any_more_is_not_kept_waiting() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let copy = ours.try_clone().unwrap(); // as a child that was made meanwhile has
+        drop(Channel(ours));
+        assert!(matches!(recv(&theirs, &mut [0_u8; 1][..], RecvFlags::DONTWAIT), Ok((_, 1))));
+        drop(copy);
+        drop(begin_network()); // as an error on the way to the clone does
+    }
 
     #[test]
     fn what_is_made_ahead_is_new_mapped_and_taken_once() {

@@ -229,11 +229,11 @@ impl Check<'_> {
                 Some(schema) => self.value(schema, value, at, depth + 1),
                 None => false,
             },
-            ("allOf", _) => rule
-                .as_array()
-                .into_iter()
-                .flatten()
-                .fold(true, |fits, each| self.value(each, value, at, depth + 1) && fits),
+            ("allOf", _) => {
+                // Not `all`: every fault is told, not the first alone.
+                let unfit = |each: &&Value| !self.value(each, value, at, depth + 1);
+                rule.as_array().into_iter().flatten().filter(unfit).count() == 0
+            }
             ("anyOf", _) => {
                 self.fitting(rule, value, at, depth) > 0
                     || self.fault(at, "it fits none of the alternatives".to_owned())

@@ -14,7 +14,10 @@ fn gateway(task: &Started) -> Pid {
     let brig = task.pid();
     let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
     let pid_1 = task.pid_1();
-    let pid = children.split_whitespace().filter_map(|word| word.parse().ok()).find(|&pid: &i32| pid != pid_1);
+    // Who made the disk has ended, and may not be buried yet.
+    let lives = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+    let mut others = children.split_whitespace().filter_map(|word| word.parse().ok()).filter(|&pid| pid != pid_1);
+    let pid = others.find(lives);
     Pid::from_raw(pid.unwrap_or_else(|| panic!("no gateway among {children}"))).unwrap()
 }
 
