@@ -182,18 +182,20 @@ impl Drop for Alive {
 
 /// Whether `word` has the form of an id of ours.
 pub(super) fn is_id(word: &str) -> bool {
-    word.len() == 11 && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+    matches!(word.len(), 11 | 12) && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// A new id: the seconds since 1970 in base 36 and five random characters, so that ids sort by age and are short to type.
+/// A new id: the time since 1970 in 1296ths of a second, which are two digits of base 36 below the second, and four random characters. So ids sort by
+/// age, and those of one moment differ. (They had 11 characters while the time was in seconds; those sort in between.)
 pub(super) fn new_id() -> Result<String> {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut random = [0_u8; 5];
+    const PARTS: u128 = 36 * 36;
+    let mut random = [0_u8; 4];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::os(Kind::Internal, errno).doing("make an id"))?;
-    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let mut time = Vec::new();
-    let mut rest = seconds;
+    let mut rest = since.as_nanos() * PARTS / 1_000_000_000;
     while rest > 0 {
         time.push(DIGITS[(rest % 36) as usize]);
         rest /= 36;
@@ -222,8 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn ids_differ() {
+    fn ids_differ_and_sort_by_age() {
         let ids: std::collections::HashSet<_> = (0..50).map(|_| new_id().unwrap()).collect();
         assert!(ids.len() > 45 && ids.iter().all(|id| is_id(id)));
+        let mut by_age = Vec::new();
+        for _ in 0..5 {
+            by_age.push(new_id().unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        assert!(by_age.is_sorted(), "{by_age:?}");
     }
 }
