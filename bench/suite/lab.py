@@ -88,8 +88,8 @@ class Lab:
 
     # Commands
 
-    def run(self, *words, timeout=LONGEST, check=True, **options):
-        """Runs a command to its end; its output, or Failed with its last words."""
+    def call(self, *words, timeout=LONGEST, **options):
+        """Runs a command to its end: what it wrote on both streams, and its status; Failed when it takes too long."""
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         child = subprocess.Popen(words, text=True, **options)
         self.children.append(child)
@@ -101,8 +101,13 @@ class Lab:
             raise Failed(f"`{os.path.basename(words[0])}` took longer than {timeout} s") from error
         finally:
             self.done(child)
-        if check and child.returncode != 0:
-            raise Failed(f"`{' '.join(words)[:200]}` ended with {child.returncode}: {(err or '').strip()[-400:]}")
+        return out, err, child.returncode
+
+    def run(self, *words, check=True, **options):
+        """Runs a command to its end; its output, or Failed with its last words."""
+        out, err, status = self.call(*words, **options)
+        if check and status != 0:
+            raise Failed(f"`{' '.join(words)[:200]}` ended with {status}: {(err or '').strip()[-400:]}")
         return out
 
     def done(self, child):

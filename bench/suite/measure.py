@@ -1,6 +1,5 @@
 """Numbers and how they are kept: a case gives tables, a table has rows, a row has a name and its values."""
 import statistics
-import subprocess
 from dataclasses import asdict, dataclass, field
 
 from lab import Failed, say
@@ -58,17 +57,7 @@ def interleave(lab, table, rounds, pause_ms, subjects):
     for subject in subjects:
         words += [":::"] if words else []
         words += [f"{subject.name}@{subject.mounts}" if subject.mounts else subject.name, *subject.words]
-    child = subprocess.Popen([lab.program("interleave"), str(rounds), str(pause_ms), *words], stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    lab.children.append(child)
-    try:
-        out, err = child.communicate(timeout=900)
-    except subprocess.TimeoutExpired as error:
-        child.kill()
-        child.communicate()
-        raise Failed(f"{table.title}: not done after 900 s") from error
-    finally:
-        lab.done(child)
+    out, err, _ = lab.call(lab.program("interleave"), str(rounds), str(pause_ms), *words, timeout=900)
     for line in out.splitlines():
         name, median, slow, least = line.split("\t")
         table.rows.append({"name": name, "least": int(least) / 1e3, "median": int(median) / 1e3, "p99": int(slow) / 1e3})
