@@ -1,6 +1,6 @@
 //! Secrets: they get in, they change and go while the command runs, and their values are nowhere else.
 
-use crate::support::{Lab, eventually, processes_of};
+use crate::support::{Lab, Task, eventually, processes_of};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -126,14 +126,21 @@ fn a_file_that_is_replaced_on_the_host_is_replaced_inside_and_hidden_too() {
     assert_eq!(run.receipt()["secrets"][0]["replaced"], 1);
 }
 
+/// A task with the file as the secret TOKEN, and the caller's variable MINE.
+fn with_both<'lab>(lab: &'lab Lab, file: &Path) -> Task<'lab> {
+    lab.task().env("MINE", "a-variable-of-the-caller").args([
+        "-e",
+        "MINE",
+        "--secret",
+        &format!("TOKEN=file:{}", file.display()),
+    ])
+}
+
 #[test]
 fn a_revoked_secret_is_gone_at_once_and_stays_gone() {
     let lab = Lab::new();
     let file = lab.file("token", VALUE);
-    let task = lab
-        .task()
-        .env("MINE", "a-variable-of-the-caller")
-        .args(["-e", "MINE", "--secret", &format!("TOKEN=file:{}", file.display())])
+    let task = with_both(&lab, &file)
         .start_sh("echo ready; while [ -e /run/secrets/TOKEN ]; do sleep 0.02; done; echo gone; sleep 0.7; ls /run/secrets | wc -l");
     task.wait_for("ready");
     let id = lab.ids().pop().unwrap();
@@ -189,11 +196,7 @@ fn a_profile_exposes_secrets_as_files_and_as_variables() {
 fn what_is_run_in_a_task_says_no_secret_either() {
     let lab = Lab::new();
     let file = lab.file("token", VALUE);
-    let task = lab
-        .task()
-        .env("MINE", "a-variable-of-the-caller")
-        .args(["-e", "MINE", "--secret", &format!("TOKEN=file:{}", file.display())])
-        .start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
+    let task = with_both(&lab, &file).start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
     task.wait_for("ready");
     let id = lab.ids().pop().unwrap();
     let exec =

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use super::{refusals, rows};
-use crate::support::{Lab, Started, eventually, is_root, processes_of, skip};
+use crate::support::{Lab, Started, eventually, has_program, is_root, processes_of, skip};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -208,15 +208,6 @@ fn a_server_whose_certificate_is_not_trusted_gets_nothing() {
     assert!(world.heard().contains(VALUE), "the attack proves nothing: {weak:#?}");
 }
 
-fn has(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
-    let found = found.unwrap().success();
-    if !found {
-        skip(&format!("needs {program}"));
-    }
-    found
-}
-
 /// Runs a script with the secret in force, and asserts what it wrote and that the server heard the secret at `/mark`.
 #[track_caller]
 fn works(script: &str, words: &str) {
@@ -233,7 +224,7 @@ fn works(script: &str, words: &str) {
 fn curl_wget_and_openssl_trust_the_authority_without_being_told() {
     works("curl -sS https://a.test:8443/mark", "served by a.test");
     works("env -u SSL_CERT_FILE curl -sS https://a.test:8443/mark", "served by a.test");
-    if has("wget") {
+    if has_program("wget") {
         works("env -i wget -qO- https://a.test:8443/mark", "served by a.test");
     }
     let ask = "printf 'GET /mark HTTP/1.1\\r\\nHost: a.test:8443\\r\\nConnection: close\\r\\n\\r\\n' | \
@@ -243,7 +234,7 @@ fn curl_wget_and_openssl_trust_the_authority_without_being_told() {
 
 #[test]
 fn python_trusts_it_and_so_do_requests() {
-    if !has("python3") {
+    if !has_program("python3") {
         return;
     }
     works(
@@ -262,7 +253,7 @@ fn python_trusts_it_and_so_do_requests() {
 
 #[test]
 fn node_trusts_it() {
-    if has("node") {
+    if has_program("node") {
         let script = "fetch('https://a.test:8443/mark').then(r => r.text()).then(t => process.stdout.write(t))";
         works(&format!("node -e \"{script}\""), "served by a.test");
     }
@@ -270,7 +261,7 @@ fn node_trusts_it() {
 
 #[test]
 fn java_trusts_it() {
-    if !has("java") || !Path::new("/etc/ssl/certs/java/cacerts").exists() {
+    if !has_program("java") || !Path::new("/etc/ssl/certs/java/cacerts").exists() {
         return skip("needs java with Debian's certificates");
     }
     if !is_root() {
@@ -367,7 +358,7 @@ Server((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
 /// The servers with that one at port 8444.
 fn world_with_events(lab: &Lab) -> Option<World> {
     let mut world = World::new(lab)?;
-    if !has("python3") {
+    if !has_program("python3") {
         return None;
     }
     let program = lab.file("server.py", SERVER);

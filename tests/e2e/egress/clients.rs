@@ -2,19 +2,10 @@
 
 use super::world::World;
 use super::{refusals, rows};
-use crate::support::{Lab, skip};
-use std::process::{Command, Stdio};
+use crate::support::{Lab, has_program};
+use std::process::Command;
 
 const CA: &str = "/workspace/ca.pem";
-
-fn has(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
-    let found = found.unwrap().success();
-    if !found {
-        skip(&format!("needs {program}"));
-    }
-    found
-}
 
 /// Runs a script with `a.test` allowed, and asserts that it wrote `words`.
 #[track_caller]
@@ -40,7 +31,7 @@ fn curl_speaks_http_1_and_2_with_and_without_tls() {
 
 #[test]
 fn wget_and_python_reach_it() {
-    if has("wget") && has("python3") {
+    if has_program("wget") && has_program("python3") {
         let python = "import urllib.request, ssl; c = ssl.create_default_context(cafile='/workspace/ca.pem'); \
                       print(urllib.request.urlopen('https://a.test:8443/', context=c).read().decode(), end='')";
         reaches(
@@ -54,7 +45,7 @@ fn wget_and_python_reach_it() {
 
 #[test]
 fn a_client_that_has_said_all_and_closes_its_side_still_gets_the_answer() {
-    if has("nc") {
+    if has_program("nc") {
         let ask = "printf 'GET / HTTP/1.1\\r\\nHost: a.test:8080\\r\\nConnection: close\\r\\n\\r\\n' | nc -N -w 5 a.test 8080";
         reaches(
             &format!("set -e; for i in 1 2 3 4 5 6 7 8; do {ask} | grep -c 'served by a.test'; done | sort | uniq -c"),
@@ -65,7 +56,7 @@ fn a_client_that_has_said_all_and_closes_its_side_still_gets_the_answer() {
 
 #[test]
 fn nodes_fetch_reaches_it() {
-    if has("node") {
+    if has_program("node") {
         let script = "fetch('https://a.test:8443/').then(r => r.text()).then(t => process.stdout.write(t))";
         reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{script}\""), "served by a.test HTTP/1.1\n");
     }
@@ -110,7 +101,7 @@ fn git_clones_over_tls_and_over_ssh() {
     let run = world.task(&lab).sh(&clone);
     run.ended_as("succeeded", 0);
     assert!(run.stderr.contains("first"), "{run:#?}");
-    if !has("/usr/sbin/sshd") || !has("ssh") {
+    if !has_program("/usr/sbin/sshd") || !has_program("ssh") {
         return;
     }
     let work = lab.directory("work");
@@ -145,7 +136,7 @@ fn git_clones_over_tls_and_over_ssh() {
 
 #[test]
 fn dns_answers_what_is_allowed_and_nothing_else() {
-    if !has("dig") {
+    if !has_program("dig") {
         return;
     }
     let lab = Lab::new();

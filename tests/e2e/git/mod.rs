@@ -322,27 +322,34 @@ fn what_is_asked_for_wrongly_is_refused_before_anything_is_made() {
     assert_eq!(lab.ids(), [] as [&str; 0]);
 }
 
+/// Makes the bare repository `path` with 30,000 files, of which each says its line as often as `lines` has it.
+fn of_many_files(lab: &Lab, path: &Path, lines: impl Fn(usize) -> usize) {
+    let mut stream = String::from("commit refs/heads/main\ncommitter a <a@b> 1 +0000\ndata 3\nbig\n");
+    for number in 0..30_000 {
+        let text = format!("file {number}\n").repeat(lines(number));
+        stream += &format!("M 644 inline d{}/e{}/f{number}\ndata {}\n{text}\n", number % 100, number % 10, text.len());
+    }
+    let stream = lab.file("stream", stream);
+    host(path, &format!("git init -q --bare -b main . && git fast-import --quiet <{}", stream.display()));
+}
+
+/// How many seconds a task took to have its workspace.
+fn prepared_in(run: &Run) -> f64 {
+    let receipt = run.receipt();
+    let steps = receipt["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["step"] == "prepare").unwrap()["seconds"].as_f64().unwrap()
+}
+
 #[test]
 fn a_repository_of_tens_of_thousands_of_files_is_checked_out_once() {
     let lab = Lab::new();
     let path = lab.directory("big.git");
-    let mut stream = String::from("commit refs/heads/main\ncommitter a <a@b> 1 +0000\ndata 3\nbig\n");
-    for number in 0..30_000 {
-        let text = format!("file {number}\n");
-        stream += &format!("M 644 inline d{}/e{}/f{number}\ndata {}\n{text}\n", number % 100, number % 10, text.len());
-    }
-    let stream = lab.file("stream", stream);
-    host(&path, &format!("git init -q --bare -b main . && git fast-import --quiet <{}", stream.display()));
-    let prepare = |run: &Run| {
-        let receipt = run.receipt();
-        let steps = receipt["steps"].as_array().unwrap();
-        steps.iter().find(|step| step["step"] == "prepare").unwrap()["seconds"].as_f64().unwrap()
-    };
+    of_many_files(&lab, &path, |_| 1);
     let first = task(&lab, &path, &[], "find . -name .git -prune -o -type f -print | wc -l");
     first.ended_as("succeeded", 0);
     assert!(first.stderr.contains("30000"), "{first:#?}");
     let second = task(&lab, &path, &["--push-branch", "x"], &format!("rm -r d7; {COMMIT}"));
     second.ended_as("succeeded", 0);
     assert_eq!(host(&path, "git ls-tree -r x | wc -l"), "29702");
-    assert!(prepare(&second) * 3.0 < prepare(&first), "{} after {}", prepare(&second), prepare(&first));
+    assert!(prepared_in(&second) * 3.0 < prepared_in(&first), "{} after {}", prepared_in(&second), prepared_in(&first));
 }

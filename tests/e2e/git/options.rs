@@ -1,8 +1,8 @@
 //! How much of a repository is fetched, how long that takes, and that the agent's sandbox has nothing of the credential.
 
 use super::server::{Host, PASSWORD};
-use super::{COMMIT, host, push};
-use crate::support::{Lab, Run, is_root};
+use super::{COMMIT, host, of_many_files, prepared_in, push};
+use crate::support::{Lab, is_root};
 use std::fs;
 use std::os::unix::fs::FileExt;
 
@@ -74,18 +74,7 @@ fn tens_of_thousands_of_files_come_over_https_once() {
     let Some(far) = Host::new(&lab) else { return };
     let path = far.root.join("big.git");
     fs::create_dir(&path).unwrap();
-    let mut stream = String::from("commit refs/heads/main\ncommitter a <a@b> 1 +0000\ndata 3\nbig\n");
-    for number in 0..30_000 {
-        let text = format!("file {number}\n").repeat(1 + number % 40);
-        stream += &format!("M 644 inline d{}/e{}/f{number}\ndata {}\n{text}\n", number % 100, number % 10, text.len());
-    }
-    let stream = lab.file("stream", stream);
-    host(&path, &format!("git init -q --bare -b main . && git fast-import --quiet <{}", stream.display()));
-    let prepare = |run: &Run| {
-        let receipt = run.receipt();
-        let steps = receipt["steps"].as_array().unwrap();
-        steps.iter().find(|step| step["step"] == "prepare").unwrap()["seconds"].as_f64().unwrap()
-    };
+    of_many_files(&lab, &path, |number| 1 + number % 40);
     let url = far.url("big.git");
     let first = far.known_task(&lab, &url).sh("find . -name .git -prune -o -type f -print | wc -l");
     first.ended_as("succeeded", 0);
@@ -93,8 +82,8 @@ fn tens_of_thousands_of_files_come_over_https_once() {
     let second = far.known_task(&lab, &url).args(["--push-branch", "x"]).sh(&format!("rm -r d7; {COMMIT}"));
     second.ended_as("succeeded", 0);
     assert_eq!(host(&path, "git ls-tree -r x | wc -l"), "29702");
-    println!("30000 files: {:.2} s, and {:.2} s when they are there", prepare(&first), prepare(&second));
-    assert!(prepare(&second) * 2.0 < prepare(&first), "{} after {}", prepare(&second), prepare(&first));
+    println!("30000 files: {:.2} s, and {:.2} s when they are there", prepared_in(&first), prepared_in(&second));
+    assert!(prepared_in(&second) * 2.0 < prepared_in(&first), "{} after {}", prepared_in(&second), prepared_in(&first));
 }
 
 /// Whether the memory of a process has these bytes somewhere; of one that has ended, nothing does.

@@ -31,12 +31,23 @@ pub use lab::{Lab, is_root, skip};
 pub use run::Run;
 pub use task::{Started, Task};
 
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
 /// The program under test, for those who start it in a way of their own.
 pub fn program_under_test() -> std::path::PathBuf {
     program::brig()
 }
 
-use std::time::{Duration, Instant};
+/// Whether a program is on this machine; says `SKIP` where it is not.
+pub fn has_program(name: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).stdout(Stdio::null()).status();
+    let found = found.unwrap().success();
+    if !found {
+        skip(&format!("needs {name}"));
+    }
+    found
+}
 
 /// Waits until `condition` holds; panics with `what` after ten seconds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
