@@ -49,10 +49,10 @@ pub(crate) struct Checked {
 /// Where nothing may be missing, the limits are tried and not asked for: groups that can be made with all their limits prove that they can be had, and
 /// what cannot be made is undone and refused by [`thoroughly`]. Asking costs a tenth of the way to the clone.
 pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
-    check_surroundings()?;
     if !spec.may_degrade.is_empty() || spec.file_system.scratch.rates.any() || landlock::abi().is_none() {
         return thoroughly(spec);
     }
+    check_surroundings()?;
     let hierarchy = spec.resources.as_ref().map(|_| Hierarchy::probe()).transpose()?;
     Ok(Checked { hierarchy, missing: Vec::new() })
 }

@@ -1,6 +1,7 @@
 //! The certificates that this machine trusts.
 
 use std::path::PathBuf;
+use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
 
 /// Where they are on the usual distributions, in one file.
 const PLACES: [&str; 3] =
@@ -14,4 +15,16 @@ pub(crate) fn certificates() -> Option<Vec<u8>> {
     let mut paths = chosen.into_iter().chain(PLACES.map(PathBuf::from));
     let has_one = |pem: &Vec<u8>| pem.windows(BEGINNING.len()).any(|each| each == BEGINNING);
     paths.find_map(|path| std::fs::read(path).ok().filter(has_one))
+}
+
+/// Whom a TLS client of ours trusts: the machine's certificates, or, where there are none, those that Mozilla trusts and that come with the program.
+pub(crate) fn roots() -> RootCerts {
+    let pem = certificates().unwrap_or_default();
+    let found: Vec<Certificate<'static>> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&found) }
 }

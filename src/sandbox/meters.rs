@@ -5,6 +5,7 @@ use super::outcome::LimitHit;
 use super::report::{Sample, seconds};
 use super::supervise::{DISK_SAMPLE, SAMPLE, Seen, State, Watch};
 use crate::error::{Context, Kind, Result};
+use rustix::fs::StatVfs;
 use std::time::{Duration, Instant};
 
 /// Nobody fills a file system faster than this: bytes and files a second. They say how soon to look again.
@@ -54,13 +55,17 @@ impl Watch<'_> {
             disk_limit: self.disk_bytes,
             ..Sample::default()
         };
-        if let Some(scratch) = self.running.scratch() {
-            let room =
-                rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+        if let Some(room) = self.room()? {
             sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
             sample.inodes = Some(room.f_files - room.f_ffree);
         }
         Ok(sample)
+    }
+
+    /// The room on the scratch file system, once it is there.
+    fn room(&self) -> Result<Option<StatVfs>> {
+        let scratch = self.running.scratch();
+        scratch.map(rustix::fs::fstatvfs).transpose().failing(Kind::Disk, || "read the room on the scratch file system")
     }
 
     /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
@@ -68,8 +73,7 @@ impl Watch<'_> {
     pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Seen) -> Result<()> {
         state.disk_seen = Instant::now();
         state.next_disk = state.disk_seen + SAMPLE;
-        let Some(scratch) = self.running.scratch() else { return Ok(()) };
-        let room = rustix::fs::fstatvfs(scratch).failing(Kind::Disk, || "read the room on the scratch file system")?;
+        let Some(room) = self.room()? else { return Ok(()) };
         let free = room.f_bavail * room.f_frsize;
         let until_full =
             (free.saturating_mul(1000) / FASTEST_BYTES).min(room.f_ffree.saturating_mul(1000) / FASTEST_FILES);

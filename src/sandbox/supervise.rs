@@ -25,6 +25,7 @@ const FIRST_USAGE: Duration = Duration::from_secs(1);
 const USAGE: Duration = Duration::from_secs(5);
 /// How long output may still come when every process is gone: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
+
 /// What the watch saw.
 #[derive(Debug, Default)]
 pub(super) struct Seen {

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use ureq::http::{Request, Response};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, SendBody};
 
 /// Tries of one request, the first included.
@@ -76,7 +76,7 @@ impl<'a> Client<'a> {
         allowed_realms: Vec<String>,
         report: Report<'a>,
     ) -> Result<Client<'a>> {
-        let tls = TlsConfig::builder().root_certs(certificates()?).build();
+        let tls = TlsConfig::builder().root_certs(crate::host::roots()).build();
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -317,19 +317,4 @@ fn encoded(fields: &[(&str, String)]) -> String {
         }
     }
     text
-}
-
-/// The system's certificates, or, where there are none, those that Mozilla trusts and that come with the program.
-fn certificates() -> Result<RootCerts> {
-    let pem = crate::host::certificates().unwrap_or_default();
-    let found: Vec<Certificate<'static>> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if !found.is_empty() {
-        return Ok(RootCerts::new_with_certs(&found));
-    }
-    Ok(RootCerts::WebPki)
 }

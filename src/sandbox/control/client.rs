@@ -5,11 +5,11 @@ use super::wire::{Exec, Peer, Reply, Request};
 use super::{NAME, address};
 use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::read_memory;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::ffi::OsString;
-use std::io::{Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -111,9 +111,7 @@ impl Client {
             Some((other, _)) => return Err(unexpected(&other)),
             None => return Err(over()),
         };
-        let (mut file, mut bytes) = (std::fs::File::from(memory), Vec::new());
-        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).failing(Kind::Lost, || "read values")?;
-        serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
+        serde_json::from_slice(&read_memory(&memory)?).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
     /// Becomes one whose bytes are the command's input. Says whether that has a terminal, and whether it takes input.

@@ -8,6 +8,7 @@ use super::wire::{Heard, Reply, Request};
 use super::{Connected, Control};
 use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 use std::os::fd::{AsFd, OwnedFd};
@@ -232,10 +233,8 @@ impl Watch<'_> {
 
 /// Values in memory that has no name.
 fn values(values: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
-    let step = || "pass values on";
     let bytes = serde_json::to_vec(values).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
-    let memory = rustix::fs::memfd_create("values", rustix::fs::MemfdFlags::CLOEXEC).failing(Kind::Internal, step)?;
-    let mut file = std::fs::File::from(memory);
-    std::io::Write::write_all(&mut file, &bytes).failing(Kind::Internal, step)?;
-    Ok(file.into())
+    let memory = files::new_memory("values")?;
+    files::write_memory(&memory, &bytes)?;
+    Ok(memory)
 }

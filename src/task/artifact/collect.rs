@@ -94,18 +94,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn run(&mut self, patterns: &Patterns, root: OwnedFd) -> Result<()> {
         let Some(root) = self.frame(None, root, patterns.root(), false) else { return Ok(()) };
-        let mut stack = vec![root];
-        while let Some(frame) = stack.last_mut() {
-            let Some(name) = frame.names.next() else {
-                stack.pop();
-                continue;
-            };
-            let depth = stack.len();
-            let Some(frame) = stack.last() else { break };
-            let below = self.visit(patterns, frame, &name, depth)?;
-            stack.extend(below);
-        }
-        Ok(())
+        tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(patterns, frame, name, depth))
     }
 
     fn frame(

@@ -114,19 +114,7 @@ impl Walk<'_> {
         let upper = open(self.workspace.upper)?;
         let lower = self.workspace.lower.map(open).transpose()?;
         let Some(root) = self.frame(None, Some(upper), lower, true)? else { return Ok(()) };
-        let mut stack = vec![root];
-        while let Some(frame) = stack.last_mut() {
-            let Some(name) = frame.names.next() else {
-                stack.pop();
-                continue;
-            };
-            let depth = stack.len();
-            let Some(frame) = stack.last() else { break };
-            if let Some(below) = self.visit(frame, &name, depth)? {
-                stack.push(below);
-            }
-        }
-        Ok(())
+        tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(frame, name, depth))
     }
 
     /// Reads the names of a directory. `None` if that is not possible, which is then noted.

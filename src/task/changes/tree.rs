@@ -113,6 +113,27 @@ pub(in crate::task) fn names(directory: impl AsFd, limit: usize) -> Result<(Name
     Ok((names, false))
 }
 
+/// Walks from `root` on, depth first and without recursion. `next` gives the next name of a directory, and `visit`, which is told how many
+/// directories are open, the one to be walked next, if the name is one.
+pub(in crate::task) fn descend<Directory, Error>(
+    root: Directory,
+    next: impl Fn(&mut Directory) -> Option<Box<[u8]>>,
+    mut visit: impl FnMut(&Directory, &[u8], usize) -> Result<Option<Directory>, Error>,
+) -> Result<(), Error> {
+    let mut open = vec![root];
+    while let Some(directory) = open.last_mut() {
+        let Some(name) = next(directory) else {
+            open.pop();
+            continue;
+        };
+        let depth = open.len();
+        let Some(directory) = open.last() else { break };
+        let below = visit(directory, &name, depth)?;
+        open.extend(below);
+    }
+    Ok(())
+}
+
 /// The type in a status.
 pub(in crate::task) fn file_type(status: &Stat) -> FileType {
     FileType::from_raw_mode(status.st_mode)

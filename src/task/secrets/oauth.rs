@@ -9,7 +9,7 @@ use crate::files::{self, Durability, Lock};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 
 /// A token is renewed this long before its end, in seconds: requests that are under way need it still.
 const EARLY: u64 = 60;
@@ -105,19 +105,11 @@ fn ask(object: &Object) -> Result<Object> {
         ("client_id", needed("client_id")?),
     ];
     form.extend(["client_secret", "scope"].into_iter().filter_map(|key| Some((key, text(object, key)?))));
-    let pem = crate::host::certificates().unwrap_or_default();
-    let found: Vec<Certificate<'static>> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    let roots = if found.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&found) };
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
         .max_redirects(0)
-        .tls_config(TlsConfig::builder().root_certs(roots).build())
+        .tls_config(TlsConfig::builder().root_certs(crate::host::roots()).build())
         .build()
         .into();
     let wrong = |cause: ureq::Error| Error::new(Kind::Secret, cause.to_string()).doing(format!("ask `{endpoint}`"));
