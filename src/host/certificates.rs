@@ -13,8 +13,12 @@ const BEGINNING: &[u8] = b"-----BEGIN CERTIFICATE-----";
 pub(crate) fn certificates() -> Option<Vec<u8>> {
     let chosen = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let mut paths = chosen.into_iter().chain(PLACES.map(PathBuf::from));
-    let has_one = |pem: &Vec<u8>| pem.windows(BEGINNING.len()).any(|each| each == BEGINNING);
-    paths.find_map(|path| std::fs::read(path).ok().filter(has_one))
+    paths.find_map(|path| std::fs::read(path).ok().filter(|pem| has_certificate(pem)))
+}
+
+/// Whether there is a certificate in PEM form.
+pub(crate) fn has_certificate(pem: &[u8]) -> bool {
+    pem.windows(BEGINNING.len()).any(|each| each == BEGINNING)
 }
 
 /// Whom a TLS client of ours trusts: the machine's certificates, or, where there are none, those that Mozilla trusts and that come with the program.

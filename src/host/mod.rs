@@ -13,7 +13,7 @@ mod kernel;
 mod namespaces;
 mod trial;
 
-pub(crate) use certificates::{certificates, roots};
+pub(crate) use certificates::{certificates, has_certificate, roots};
 pub(crate) use namespaces::user_namespace_advice;
 
 use serde::Serialize;

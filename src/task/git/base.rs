@@ -2,6 +2,7 @@
 
 use super::courier::Courier;
 use super::remote::{Remote, name_of};
+use super::shell::FETCH_MISSING;
 use super::{Errand, head::is_id, mirror};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
@@ -31,12 +32,7 @@ git "$@" init --quiet --template= .
     if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
     git "$@" -- file:///source '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$COMMIT:refs/brig/base"
 )
-if [ -n "$FILTER" ]; then
-    git "$@" rev-list --objects --no-walk --missing=print "$COMMIT" | sed -n 's/^?//p' > ~/missing
-    if [ -s ~/missing ]; then
-        git "$@" -c fetch.negotiationAlgorithm=noop fetch --quiet --no-tags --no-auto-gc --filter="$FILTER" --stdin -- file:///source < ~/missing
-    fi
-fi
+fetch_missing "$COMMIT" file:///source "$@"
 git "$@" checkout --quiet --detach "$COMMIT"
 git "$@" update-ref -d refs/brig/base
 if [ -n "$FILTER" ]; then
@@ -107,7 +103,10 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
     let unfinished = errand.store.unfinished_base(errand.id);
     let mut collect =
         |scratch: BorrowedFd<'_>| crate::task::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
-    let courier = Courier::new(errand, CLONE).show(source, SOURCE).with("COMMIT", commit).with("ORIGIN", origin);
+    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{CLONE}"))
+        .show(source, SOURCE)
+        .with("COMMIT", commit)
+        .with("ORIGIN", origin);
     let cloned = courier.with_portion().run(Some(&mut collect));
     let named = cloned.and_then(|_| {
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))

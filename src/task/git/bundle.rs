@@ -6,6 +6,7 @@
 
 use super::Errand;
 use super::courier::Courier;
+use super::shell::OVER_BASE;
 use crate::error::{Context, Kind, Result, Step};
 use crate::sandbox;
 use std::os::fd::BorrowedFd;
@@ -14,21 +15,7 @@ use std::path::{Path, PathBuf};
 /// Makes `out/commits.bundle`: the commit on one branch, without what the base has. Nothing of the agent's is an argument but the id.
 const MAKE: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
-new() {
-    git "$@" init --quiet --bare --template= "$store"
-    printf '/base/.git/objects\n' > "$store/objects/info/alternates"
-    if [ -f /base/.git/shallow ]; then cp /base/.git/shallow "$store/shallow"; fi
-    for promised in /base/.git/objects/pack/*.promisor; do
-        if [ -e "$promised" ]; then # a partial clone: what is missing is so on purpose
-            git --git-dir="$store" config core.repositoryFormatVersion 1
-            git --git-dir="$store" config extensions.partialClone origin
-            git --git-dir="$store" config remote.origin.promisor true
-            break
-        fi
-    done
-    git --git-dir="$store" update-ref refs/heads/base "$BASE"
-}
-store=taken; new "$@"
+over_base taken "$@"
 if [ -d /taken ]; then
     hex='[0-9a-f][0-9a-f]'
     for folder in /taken/$hex; do
@@ -47,7 +34,7 @@ mkdir out
 if git --git-dir=taken merge-base --is-ancestor "$COMMIT" "$BASE"; then exit 0; fi
 git --git-dir=taken update-ref "refs/heads/$BRANCH" "$COMMIT"
 git "$@" --git-dir=taken bundle create --quiet out/commits.bundle "refs/heads/$BRANCH" "^$BASE"
-store=checked; new "$@"
+over_base checked "$@"
 git "$@" --git-dir=checked fetch --quiet --no-tags --no-auto-gc "$PWD/out/commits.bundle" "+refs/heads/$BRANCH:refs/heads/checked"
 [ "$(git --git-dir=checked rev-parse refs/heads/checked)" = "$COMMIT" ]
 git "$@" --git-dir=checked fsck --strict --no-dangling --connectivity-only refs/heads/checked >/dev/null
@@ -77,7 +64,7 @@ pub(in crate::task) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Op
     let unfinished = task.join(".new-bundle");
     let finished = task.join(DIRECTORY);
     let objects = work.changes.join("files/.git/objects");
-    let mut courier = Courier::new(errand, MAKE)
+    let mut courier = Courier::new(errand, &format!("{OVER_BASE}{MAKE}"))
         .show(work.base, "/base")
         .with("BASE", work.base_commit)
         .with("COMMIT", work.commit)

@@ -2,6 +2,7 @@
 
 use super::courier::Courier;
 use super::remote::{Far, name_of};
+use super::shell::FETCH_MISSING;
 use super::{Errand, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
@@ -32,13 +33,7 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
 )
 for name in "$REF" refs/brig/asked; do
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
-        if [ -n "$FILTER" ]; then
-            git "$@" rev-list --objects --no-walk --missing=print "$id" | sed -n 's/^?//p' > ~/missing
-            if [ -s ~/missing ]; then
-                git "$@" -c fetch.negotiationAlgorithm=noop fetch --quiet --no-tags --no-auto-gc --no-write-fetch-head \
-                    --filter="$FILTER" --stdin -- "$URL" < ~/missing >&2
-            fi
-        fi
+        fetch_missing "$id" "$URL" "$@"
         echo "$id"
         exit 0
     fi
@@ -62,7 +57,7 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
     let mirror = mirrors.join(&name);
     let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
     files::create_directories(&mirror, 0o700)?;
-    let courier = Courier::new(errand, FETCH)
+    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{FETCH}"))
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)

@@ -16,6 +16,7 @@ mod mirror;
 mod push;
 mod reach;
 mod remote;
+mod shell;
 
 pub(super) use base::{Base, base, local_path};
 pub(super) use bundle::{Work, bundle};

@@ -2,6 +2,7 @@
 
 use super::courier::{Courier, failed};
 use super::remote::Remote;
+use super::shell::OVER_BASE;
 use super::{Errand, PushOptions, base::local_path};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Outcome;
@@ -43,18 +44,7 @@ const REFUSED: u8 = 22;
 /// Nothing is forced: if the branch moves at this very moment, the remote refuses.
 const PUSH: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
-git "$@" init --quiet --bare --template= .
-printf '/base/.git/objects\n' > objects/info/alternates
-if [ -f /base/.git/shallow ]; then cp /base/.git/shallow shallow; fi
-for promised in /base/.git/objects/pack/*.promisor; do
-    if [ -e "$promised" ]; then # a partial clone: what is missing is so on purpose
-        git config core.repositoryFormatVersion 1
-        git config extensions.partialClone origin
-        git config remote.origin.promisor true
-        break
-    fi
-done
-git "$@" update-ref refs/heads/base "$BASE"
+over_base . "$@"
 git "$@" fetch --quiet --no-tags --no-auto-gc /bundle/commits.bundle '+refs/heads/*:refs/heads/new/*'
 [ "$(git rev-parse "refs/heads/new/$BRANCH")" = "$COMMIT" ]
 there=$(git "$@" ls-remote --symref -- "$URL" HEAD "refs/heads/$BRANCH")
@@ -78,7 +68,7 @@ pub(in crate::task) fn push(
     commit: &str,
 ) -> Result<PushState> {
     let step = || format!("push `{commit}` to `{}`", wanted.branch);
-    let mut courier = Courier::new(errand, PUSH)
+    let mut courier = Courier::new(errand, &format!("{OVER_BASE}{PUSH}"))
         .show(base.0, "/base")
         .show(&errand.store.task(errand.id).join(super::bundle::DIRECTORY), "/bundle")
         .with("BASE", base.1)

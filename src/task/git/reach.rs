@@ -156,7 +156,7 @@ fn check_key(key: &[u8]) -> Result<()> {
 fn authorities(path: &Path) -> Result<Vec<u8>> {
     let hint = || "name a file of certificates in PEM form: --git-ca FILE";
     let bytes = files::read_bounded(path, LONGEST).map_err(|error| error.of_kind(Kind::Secret)).hint(hint)?;
-    if bytes.windows(27).any(|window| window == b"-----BEGIN CERTIFICATE-----") {
+    if crate::host::has_certificate(&bytes) {
         return Ok(bytes);
     }
     Err(Error::new(Kind::Secret, format!("`{}` has no certificate", path.display())).hint(hint()))
