@@ -7,100 +7,20 @@
     reason = "a test that cannot go on fails, also within its helpers"
 )]
 
+#[path = "image/servers.rs"]
+mod servers;
 #[path = "image/support.rs"]
 mod support;
 
-use std::io::{BufRead, BufReader};
+use servers::{Server, auth_file, faulty, ready, registry};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Scratch, assert_same, has, list, script, skipped};
-
-/// A process of the test, ended with it.
-struct Server {
-    child: Child,
-    port: u16,
-    log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().and_then(|()| self.child.wait()).unwrap();
-    }
-}
-
-/// Debian's registry on a free port, with a password if asked.
-fn registry(scratch: &Scratch, password: bool) -> Server {
-    let name = if password { "closed" } else { "open" };
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let auth = if password {
-        let file = scratch.path("htpasswd");
-        let made = Command::new("htpasswd").args(["-Bbn", "me", "secret"]).output().unwrap();
-        std::fs::write(&file, made.stdout).unwrap();
-        format!("auth:\n  htpasswd:\n    realm: test\n    path: {file}\n")
-    } else {
-        String::new()
-    };
-    let config = scratch.path(&format!("{name}.yml"));
-    let root = scratch.path(&format!("{name}-data"));
-    let text = format!(
-        "version: 0.1\nstorage:\n  filesystem:\n    rootdirectory: {root}\nhttp:\n  addr: 127.0.0.1:{port}\n{auth}"
-    );
-    std::fs::write(&config, text).unwrap();
-    let child = Command::new("docker-registry")
-        .args(["serve", &config])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let server = Server { child, port, log: Default::default() };
-    for _ in 0..200 {
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return server;
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    panic!("the registry does not start");
-}
-
-/// The proxy with bad days before it.
-fn faulty(upstream: &Server, faults: &[&str]) -> Server {
-    let mut command = Command::new("python3");
-    command.arg(script("registry.py")).arg(upstream.port.to_string()).args(faults).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let port = lines.next().unwrap().unwrap().parse().unwrap();
-    let log = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let seen = log.clone();
-    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| seen.lock().unwrap().push(line)));
-    Server { child, port, log }
-}
-
-impl Server {
-    fn requests(&self) -> Vec<String> {
-        std::thread::sleep(Duration::from_millis(50));
-        self.log.lock().unwrap().clone()
-    }
-
-    fn reference(&self) -> String {
-        format!("127.0.0.1:{}/team/tool:1", self.port)
-    }
-}
-
-fn auth_file(scratch: &Scratch, server: &Server, password: &str) -> String {
-    let path = scratch.path("auth.json");
-    let text = format!(r#"{{"auths":{{"127.0.0.1:{}":{{"username":"me","password":"{password}"}}}}}}"#, server.port);
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
-fn ready() -> bool {
-    !skipped("docker-registry and htpasswd", has("docker-registry") && has("htpasswd"))
-}
+use support::{Scratch, assert_same, list, skipped};
 
 /// A registry that holds an image, and a scratch whose store does not.
 fn with_image(case: &str) -> (Scratch, Server) {
     let scratch = Scratch::new();
-    let server = registry(&scratch, false);
+    let server = registry(&scratch, "");
     let layout = scratch.layout(case, "7");
     let first = Scratch::new();
     first.image(&["load", &layout, "--name", &server.reference()]).good();
@@ -139,7 +59,7 @@ fn a_password_is_needed_and_used() {
         return;
     }
     let scratch = Scratch::new();
-    let server = registry(&scratch, true);
+    let server = registry(&scratch, &servers::password(&scratch));
     let layout = scratch.layout("layered", "gzip");
     scratch.image(&["load", &layout, "--name", &server.reference()]).good();
     scratch.image(&["push", &server.reference(), "--auth-file", "/dev/null/none"]).refused("");

@@ -21,14 +21,19 @@ pub(crate) fn has_certificate(pem: &[u8]) -> bool {
     pem.windows(BEGINNING.len()).any(|each| each == BEGINNING)
 }
 
-/// Whom a TLS client of ours trusts: the machine's certificates, or, where there are none, those that Mozilla trusts and that come with the program.
-pub(crate) fn roots() -> RootCerts {
-    let pem = certificates().unwrap_or_default();
-    let found: Vec<Certificate<'static>> = parse_pem(&pem)
-        .filter_map(|item| match item {
-            Ok(PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
+/// Whom a TLS client of ours trusts: the machine's certificates and `more`; where there are none at all, those that Mozilla trusts
+/// and that come with the program.
+pub(crate) fn roots(more: &[Certificate<'static>]) -> RootCerts {
+    let mut found = in_pem(&certificates().unwrap_or_default());
+    found.extend_from_slice(more);
     if found.is_empty() { RootCerts::WebPki } else { RootCerts::new_with_certs(&found) }
+}
+
+/// The certificates of a text in PEM form; what else is in it is passed over.
+pub(crate) fn in_pem(pem: &[u8]) -> Vec<Certificate<'static>> {
+    let certificates = parse_pem(pem).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    certificates.collect()
 }

@@ -13,7 +13,7 @@ mod kernel;
 mod namespaces;
 mod trial;
 
-pub(crate) use certificates::{certificates, has_certificate, roots};
+pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
 pub(crate) use namespaces::user_namespace_advice;
 
 use serde::Serialize;

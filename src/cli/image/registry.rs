@@ -12,6 +12,12 @@ pub(super) struct Registry {
     /// Read credentials from this file
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
+    /// Believe the authorities in this directory (*.crt) too, and show our own certificate (NAME.cert, NAME.key)
+    #[arg(long, value_name = "DIR", conflicts_with = "plain_http")]
+    cert_dir: Option<PathBuf>,
+    /// Take mirrors from HOST/hosts.toml in this directory [default: /etc/containerd/certs.d]
+    #[arg(long, value_name = "DIR")]
+    hosts_dir: Option<PathBuf>,
     /// Let the registry send us to this host for a token
     #[arg(long, value_name = "HOST")]
     allow_realm: Vec<String>,
@@ -27,6 +33,8 @@ impl Registry {
             mirrors: self.mirror.clone(),
             allowed_realms: self.allow_realm.clone(),
             auth_file: self.auth_file.clone(),
+            cert_dir: self.cert_dir.clone(),
+            hosts_dir: self.hosts_dir.clone(),
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::address::{Address, Scheme};
 use super::challenge::{Challenge, best, check_realm};
 use super::credentials::Credentials;
+use super::trust::{self, Trust};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::progress::{Event, Report};
 use crate::sys::weaken;
@@ -16,7 +17,6 @@ use std::io::Read;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use ureq::http::{Request, Response};
-use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, SendBody};
 
 /// Tries of one request, the first included.
@@ -53,12 +53,26 @@ struct Token {
 /// A connection to a registry (or a mirror of it) for one repository.
 pub(super) struct Client<'a> {
     agent: Agent,
+    /// For redirects and token servers: they are not shown our own certificate.
+    elsewhere: Agent,
+    /// The API's address; what is asked for stands below it.
     pub(super) base: Address,
-    scope: String,
-    credentials: Credentials,
-    allowed_realms: Vec<String>,
+    /// Of which registry a mirror of many shall answer.
+    of: Option<String>,
+    identity: Identity,
     authorization: Mutex<Option<Token>>,
+    /// Tries of one request, the first included.
+    pub(super) tries: u32,
     report: Report<'a>,
+}
+
+/// Who we are to it, and what for.
+pub(super) struct Identity {
+    /// What a token must be good for (distribution-spec, "Token scope"), first what it is mainly about.
+    pub(super) scopes: Vec<String>,
+    pub(super) credentials: Credentials,
+    /// Token servers outside the registry's domain.
+    pub(super) allowed_realms: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -71,24 +85,34 @@ struct TokenAnswer {
 impl<'a> Client<'a> {
     pub(super) fn new(
         base: Address,
-        scope: String,
-        credentials: Credentials,
-        allowed_realms: Vec<String>,
+        of: Option<String>,
+        trust: &Trust,
+        identity: Identity,
         report: Report<'a>,
-    ) -> Result<Client<'a>> {
-        let tls = TlsConfig::builder().root_certs(crate::host::roots()).build();
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .tls_config(tls)
-            .user_agent(concat!("brig/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(Duration::from_secs(20)))
-            .timeout_recv_response(Some(Duration::from_secs(60)))
-            .timeout_per_read(Some(Duration::from_secs(60)))
-            .build()
-            .new_agent();
-        Ok(Client { agent, base, scope, credentials, allowed_realms, authorization: Mutex::new(None), report })
+    ) -> Client<'a> {
+        let agent = |tls| {
+            Agent::config_builder()
+                .http_status_as_error(false)
+                .max_redirects(0)
+                .max_redirects_will_error(false)
+                .tls_config(tls)
+                .user_agent(concat!("brig/", env!("CARGO_PKG_VERSION")))
+                .timeout_connect(Some(Duration::from_secs(20)))
+                .timeout_recv_response(Some(Duration::from_secs(60)))
+                .timeout_per_read(Some(Duration::from_secs(60)))
+                .build()
+                .new_agent()
+        };
+        let (agent, elsewhere) = (agent(trust.tls()), agent(trust.without_ours().tls()));
+        Client { agent, elsewhere, base, of, identity, authorization: Mutex::new(None), tries: TRIES, report }
+    }
+
+    /// The address of something of the API: `REPOSITORY/manifests/TAG`.
+    pub(super) fn api(&self, what: &str) -> Address {
+        let of = self.of.as_ref().map_or(String::new(), |of| {
+            format!("{}{}", if what.contains('?') { '&' } else { '?' }, encoded(&[("ns", of.clone())]))
+        });
+        self.base.at(&format!("{}/{what}{of}", self.base.path))
     }
 
     /// Sends until there is an answer that is not about tokens, haste or trouble. Any other status is an answer.
@@ -108,7 +132,7 @@ impl<'a> Client<'a> {
                 Err(error) => return Err(error).doing(|| format!("ask `{}`", self.base.host)),
             };
             let pause = asked.unwrap_or(wait);
-            if attempt >= TRIES || pause > LONGEST_WAIT {
+            if attempt >= self.tries || pause > LONGEST_WAIT {
                 return Err(error).doing(|| format!("ask `{}`", self.base.host)).hint(|| "try again later");
             }
             (self.report)(Event::Note(&format!("{error}; trying again in {:.1} s", pause.as_secs_f32())));
@@ -128,7 +152,7 @@ impl<'a> Client<'a> {
             response.headers().get_all("www-authenticate").iter().filter_map(|value| value.to_str().ok()).collect();
         let authorization = match best(&headers) {
             None => return Err(self.denied(response)),
-            Some(Challenge::Basic) => match &self.credentials {
+            Some(Challenge::Basic) => match &self.identity.credentials {
                 Credentials::Password { user, password } => Token {
                     value: format!(
                         "Basic {}",
@@ -151,7 +175,7 @@ impl<'a> Client<'a> {
     }
 
     fn known_authorization(&self) -> Option<String> {
-        if let Credentials::Bearer(token) = &self.credentials {
+        if let Credentials::Bearer(token) = &self.identity.credentials {
             return Some(format!("Bearer {token}"));
         }
         let known = self.authorization.lock().ok()?;
@@ -159,23 +183,36 @@ impl<'a> Client<'a> {
     }
 
     fn denied(&self, response: Response<Body>) -> Error {
-        let hint = match self.credentials {
+        let hint = match self.identity.credentials {
             Credentials::Anonymous => format!("log in first, for example with `skopeo login {}`", self.base.host),
             _ => "check the name and password in your auth file".to_owned(),
         };
-        refusal(response).of_kind(Kind::Registry).hint(hint)
+        // Not to be tried again: five more wrong passwords may close an account.
+        refusal(response).of_kind(Kind::Credentials).hint(hint)
     }
 
     /// Gets a token for our scope.
     fn token(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Token> {
-        let address = check_realm(realm, &self.base, &self.allowed_realms)?;
+        let address = check_realm(realm, &self.base, &self.identity.allowed_realms)?;
         let step = || format!("get a token from `{}`", address.host);
-        let scope = scope.filter(|scope| scope.starts_with("repository:")).unwrap_or(&self.scope);
-        let scope = if scope.contains(self.scope.as_str()) { scope } else { &self.scope };
-        let mut fields = vec![("scope", scope.to_owned()), ("client_id", "brig".to_owned())];
+        // The registry's word on what it wants is taken if that is at least what we want.
+        let (own, others) =
+            self.identity.scopes.split_first().map_or(("", &[][..]), |(own, others)| (own.as_str(), others));
+        let asked = scope.filter(|scope| scope.starts_with("repository:") && scope.contains(own)).unwrap_or(own);
+        let scopes =
+            [asked].into_iter().chain(others.iter().map(String::as_str).filter(|other| !asked.contains(*other)));
+        let (all, by_form): (Vec<&str>, _) =
+            (scopes.collect(), matches!(self.identity.credentials, Credentials::Identity(_)));
+        // In a form one field with words (RFC 6749 3.3), in an address one field each (distribution's token specification).
+        let mut fields: Vec<(&str, String)> = if by_form {
+            vec![("scope", all.join(" "))]
+        } else {
+            all.iter().map(|scope| ("scope", (*scope).to_owned())).collect()
+        };
+        fields.push(("client_id", "brig".to_owned()));
         fields.extend(service.map(|service| ("service", service.to_owned())));
         let mut headers = Vec::new();
-        let response = if let Credentials::Identity(secret) = &self.credentials {
+        let response = if let Credentials::Identity(secret) = &self.identity.credentials {
             fields.extend([("grant_type", "refresh_token".to_owned()), ("refresh_token", secret.clone())]);
             headers.push(("content-type", "application/x-www-form-urlencoded".to_owned()));
             let form = encoded(&fields);
@@ -183,7 +220,7 @@ impl<'a> Client<'a> {
             self.once(&Call { method: "POST", address: address.clone(), headers, payload }, None)
         } else {
             let mut authorization = None;
-            if let Credentials::Password { user, password } = &self.credentials {
+            if let Credentials::Password { user, password } = &self.identity.credentials {
                 fields.push(("account", user.clone()));
                 let packed = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
                 authorization = Some(format!("Basic {packed}"));
@@ -243,15 +280,16 @@ impl<'a> Client<'a> {
         if let Some(authorization) = authorization {
             request = request.header("authorization", authorization);
         }
+        let agent = if call.address.same_origin(&self.base) { &self.agent } else { &self.elsewhere };
         let wrong = |cause: ureq::http::Error| Error::new(Kind::Registry, cause.to_string());
         let sent = match &call.payload {
-            Payload::Nothing => self.agent.run(request.body(()).map_err(wrong)?),
-            Payload::Bytes(bytes) => self.agent.run(request.body(*bytes).map_err(wrong)?),
+            Payload::Nothing => agent.run(request.body(()).map_err(wrong)?),
+            Payload::Bytes(bytes) => agent.run(request.body(*bytes).map_err(wrong)?),
             Payload::File(file, length) => {
                 let mut reader = *file;
                 std::io::Seek::rewind(&mut reader).map_err(|cause| Error::os(Kind::Store, cause))?;
                 let request = request.header("content-length", length.to_string());
-                self.agent.run(request.body(SendBody::from_reader(&mut reader)).map_err(wrong)?)
+                agent.run(request.body(SendBody::from_reader(&mut reader)).map_err(wrong)?)
             }
         };
         sent.map_err(|cause| failed(&cause))
@@ -269,6 +307,12 @@ pub(super) fn refusal(mut response: Response<Body>) -> Error {
     let mut bytes = Vec::new();
     // Words that cannot be read are left out: the status says the most.
     let _ = response.body_mut().as_reader().take(LONGEST_WORDS).read_to_end(&mut bytes);
+    // Go's and nginx's words.
+    let wants_tls = ["HTTP request to an HTTPS server", "HTTP request was sent to HTTPS port"];
+    if status.as_u16() == 400 && wants_tls.iter().any(|words| String::from_utf8_lossy(&bytes).contains(words)) {
+        return Error::new(Kind::Certificate, "it speaks TLS and was asked without")
+            .hint("leave out --plain-http; for a registry on this machine name its certificates: --cert-dir DIR");
+    }
     let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let words: Vec<String> = value["errors"]
         .as_array()
@@ -285,6 +329,9 @@ pub(super) fn refusal(mut response: Response<Body>) -> Error {
 }
 
 fn failed(cause: &ureq::Error) -> Error {
+    if let Some(error) = trust::refusal(cause) {
+        return error;
+    }
     match cause {
         ureq::Error::Io(cause) if cause.raw_os_error().is_some() => Error::new(Kind::Registry, cause.to_string()),
         ureq::Error::HostNotFound => {

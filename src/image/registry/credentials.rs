@@ -14,6 +14,20 @@ const LARGEST_FILE: u64 = 4 << 20;
 /// A helper may ask a person; it gets this long.
 const HELPER_PATIENCE: Duration = Duration::from_secs(60);
 const LARGEST_ANSWER: u64 = 1 << 20;
+/// What a helper is told of our environment: how to find the user's keys, agents and accounts.
+const TOLD: [&str; 9] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "DBUS_SESSION_BUS_ADDRESS",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "GPG_TTY",
+];
+/// The same by how a name begins: pass, GnuPG, and the clouds whose registries have helpers.
+const TOLD_FAMILIES: [&str; 6] = ["PASSWORD_STORE_", "GNUPG", "AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_"];
 
 /// What we can show.
 #[derive(Clone, PartialEq, Eq)]
@@ -104,7 +118,7 @@ fn paths() -> Vec<PathBuf> {
 
 fn in_file(bytes: &[u8], host: &str, repository: &str) -> Result<Credentials> {
     let file: AuthFile =
-        serde_json::from_slice(bytes).map_err(|cause| Error::new(Kind::Registry, cause.to_string()))?;
+        serde_json::from_slice(bytes).map_err(|cause| Error::new(Kind::Credentials, cause.to_string()))?;
     let helper = file.cred_helpers.get(host).or(file.creds_store.as_ref());
     if let Some(helper) = helper {
         let found = ask(helper, helper_key(host))?;
@@ -155,7 +169,7 @@ fn read(auth: &Auth) -> Result<Credentials> {
     let Some(packed) = auth.auth.as_ref().filter(|packed| !packed.is_empty()) else {
         return Ok(Credentials::Anonymous);
     };
-    let wrong = || Error::new(Kind::Registry, "an `auth` is not base64 of NAME:PASSWORD");
+    let wrong = || Error::new(Kind::Credentials, "an `auth` is not base64 of NAME:PASSWORD");
     let bytes = base64::engine::general_purpose::STANDARD.decode(packed).map_err(|_| wrong())?;
     let text = String::from_utf8(bytes).map_err(|_| wrong())?;
     let (user, password) = text.trim_end_matches('\0').split_once(':').ok_or_else(wrong)?;
@@ -167,19 +181,18 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
     let step = || format!("ask the credential helper `{}` for `{host}`", helper.escape_debug());
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if helper.is_empty() || !helper.bytes().all(word) {
-        return Err(Error::new(Kind::Registry, "that is not a name of a helper")).doing(step);
+        return Err(Error::new(Kind::Credentials, "that is not a name of a helper")).doing(step);
     }
     let mut command = Command::new(format!("docker-credential-{helper}"));
     command.arg("get").env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    for name in
-        ["PATH", "HOME", "USER", "DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "GNUPGHOME", "GPG_TTY"]
-    {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
-    }
-    let failed = |cause: std::io::Error| Error::os(Kind::Registry, cause).doing(step());
-    let mut child = command.spawn().map_err(failed)?;
+    command.envs(std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        TOLD.contains(&&*name) || TOLD_FAMILIES.iter().any(|family| name.starts_with(family))
+    }));
+    let failed = |cause: std::io::Error| Error::os(Kind::Credentials, cause).doing(step());
+    let mut child = command.spawn().map_err(failed).hint(|| {
+        format!("install `docker-credential-{helper}`, or take it out of the auth file and log in without it")
+    })?;
     if let Some(mut input) = child.stdin.take() {
         // A helper that ended without reading has said what it has to say.
         let _ = writeln!(input, "{host}");
@@ -197,7 +210,7 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
         }
         if start.elapsed() > HELPER_PATIENCE {
             child.kill().and_then(|()| child.wait()).map_err(failed)?;
-            return Err(Error::new(Kind::Registry, "it did not answer within a minute")).doing(step);
+            return Err(Error::new(Kind::Credentials, "it did not answer within a minute")).doing(step);
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -207,11 +220,13 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
             return Ok(Credentials::Anonymous);
         }
         let words: String = text.trim().chars().take(200).collect();
-        return Err(Error::new(Kind::Registry, format!("it says `{}`", words.escape_debug()))).doing(step);
+        return Err(Error::new(Kind::Credentials, format!("it says `{}`", words.escape_debug()))).doing(step);
     }
     let answer: Answer =
-        serde_json::from_str(&text).map_err(|_| Error::new(Kind::Registry, "its answer is not JSON")).doing(step)?;
+        serde_json::from_str(&text).map_err(|_| Error::new(Kind::Credentials, "its answer is not JSON")).doing(step)?;
     Ok(match answer.username.as_str() {
+        // docker-credential-pass 0.6 does not say that it has none.
+        "" if answer.secret.is_empty() => Credentials::Anonymous,
         "<token>" => Credentials::Identity(answer.secret),
         _ => Credentials::Password { user: answer.username, password: answer.secret },
     })

@@ -1,6 +1,10 @@
-//! Where a reference is really fetched from: mirrors and insecure registries of containers-registries.conf(5), and of the caller.
+//! Where a reference is really fetched from: mirrors of the caller, mirrors and insecure registries of containers-registries.conf(5), mirrors
+//! of containerd's hosts.toml where that file says nothing.
 
+use super::RegistryOptions;
 use super::address::{Address, Scheme};
+use super::hosts::{self, Hosts};
+use super::trust::Trust;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::image::Reference;
@@ -10,12 +14,20 @@ use std::path::PathBuf;
 const LARGEST_FILE: u64 = 1 << 20;
 
 /// One place that has a repository.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Endpoint {
+    /// The API: `https://HOST/v2`, or below a path.
     pub(super) address: Address,
     pub(super) repository: String,
     /// The host as credentials know it.
     pub(super) host: String,
+    pub(super) trust: Trust,
+    /// Whether a tag may be resolved there, and not only what has a digest be fetched.
+    pub(super) resolves: bool,
+    /// Of which registry a mirror of many shall answer (`ns`, containerd's docs/hosts.md).
+    pub(super) of: Option<String>,
+    /// On this machine, and nobody said with or without TLS.
+    is_local: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -42,35 +54,65 @@ struct Mirror {
     insecure: bool,
 }
 
-/// All places to try, in order: the caller's mirrors, the file's, the registry itself.
-pub(super) fn endpoints(
-    reference: &Reference,
-    mirrors: &[(String, String)],
-    plain_http: bool,
-) -> Result<Vec<Endpoint>> {
+/// All places to try, in order: the caller's mirrors, the files', the registry itself.
+pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Result<Vec<Endpoint>> {
     let file = match read()? {
         Some((path, text)) => toml::from_str::<File>(&text)
             .map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))
             .doing(|| format!("read `{}`", path.display()))?,
         None => File::default(),
     };
-    choose(reference, mirrors, plain_http, &file)
+    let hosts = hosts::find(reference.host(), options.hosts_dir.as_deref())?;
+    let mut all = choose(reference, options, &file, hosts)?;
+    for endpoint in &mut all {
+        // A server of hosts.toml has its own.
+        if endpoint.of.is_none()
+            && let Some(trust) = Trust::find(&endpoint.host, options.cert_dir.as_deref())?
+        {
+            endpoint.trust = trust;
+            // A registry on this machine has TLS where somebody has set its certificates up.
+            if endpoint.is_local && !options.plain_http {
+                endpoint.address.scheme = Scheme::Https;
+            }
+        }
+    }
+    Ok(all)
 }
 
-fn choose(reference: &Reference, mirrors: &[(String, String)], plain_http: bool, file: &File) -> Result<Vec<Endpoint>> {
+fn choose(
+    reference: &Reference,
+    options: &RegistryOptions,
+    file: &File,
+    hosts: Option<Hosts>,
+) -> Result<Vec<Endpoint>> {
     let name = reference.name();
     let covers = |prefix: &str| name == prefix || name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
     let prefix = |registry: &Registry| registry.prefix.clone().or(registry.location.clone()).unwrap_or_default();
     let entry =
         file.registry.iter().filter(|registry| covers(&prefix(registry))).max_by_key(|registry| prefix(registry).len());
     let mut all = Vec::new();
-    for (host, mirror) in mirrors {
+    for (host, mirror) in &options.mirrors {
         if covers(host) {
-            all.push(endpoint(mirror, &name[host.len()..], plain_http)?);
+            all.push(endpoint(mirror, &name[host.len()..], options.plain_http)?);
         }
     }
     let Some(entry) = entry else {
-        all.push(endpoint(&name, "", plain_http)?);
+        let hosts = hosts.unwrap_or_default();
+        let named = |server: hosts::Server| Endpoint {
+            host: server.api.host.clone(),
+            address: server.api,
+            repository: reference.repository().to_owned(),
+            trust: server.trust,
+            resolves: server.resolves,
+            of: Some(reference.host().to_owned()),
+            is_local: false,
+        };
+        all.extend(hosts.mirrors.into_iter().map(named));
+        all.push(match hosts.itself {
+            // Its credentials are kept under the name that people know.
+            Some(server) => Endpoint { host: reference.host().to_owned(), ..named(server) },
+            None => endpoint(&name, "", options.plain_http)?,
+        });
         return Ok(all);
     };
     if entry.blocked {
@@ -79,15 +121,15 @@ fn choose(reference: &Reference, mirrors: &[(String, String)], plain_http: bool,
     let rest = &name[prefix(entry).len()..];
     if !entry.mirror_by_digest_only || reference.digest().is_some() {
         for mirror in &entry.mirror {
-            all.push(endpoint(&mirror.location, rest, plain_http || mirror.insecure)?);
+            all.push(endpoint(&mirror.location, rest, options.plain_http || mirror.insecure)?);
         }
     }
     let location = entry.location.clone().unwrap_or_else(|| prefix(entry));
-    all.push(endpoint(&location, rest, plain_http || entry.insecure)?);
+    all.push(endpoint(&location, rest, options.plain_http || entry.insecure)?);
     Ok(all)
 }
 
-/// `HOST[/PATH]` and the rest of the repository. A registry on this machine is spoken to without TLS.
+/// `HOST[/PATH]` and the rest of the repository. A registry on this machine is spoken to without TLS, unless somebody says otherwise.
 fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
     let (scheme, location) = match (location.strip_prefix("http://"), location.strip_prefix("https://")) {
         (Some(location), _) => (Some(Scheme::Http), location),
@@ -99,14 +141,18 @@ fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
         .split_once('/')
         .ok_or_else(|| Error::new(Kind::Registry, format!("`{}` names no repository", whole.escape_debug())))?;
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let local = matches!(name, "localhost" | "127.0.0.1" | "[::1]");
-    let scheme = scheme.unwrap_or(if insecure || local { Scheme::Http } else { Scheme::Https });
+    let is_local = scheme.is_none() && matches!(name, "localhost" | "127.0.0.1" | "[::1]");
+    let scheme = scheme.unwrap_or(if insecure || is_local { Scheme::Http } else { Scheme::Https });
     let server = if host == "docker.io" { "registry-1.docker.io" } else { host };
     let word = if scheme == Scheme::Http { "http" } else { "https" };
     Ok(Endpoint {
-        address: Address::parse(&format!("{word}://{server}/"))?,
+        address: Address::parse(&format!("{word}://{server}/v2"))?,
         repository: repository.to_owned(),
         host: host.to_owned(),
+        trust: Trust::default(),
+        resolves: true,
+        of: None,
+        is_local,
     })
 }
 
@@ -134,9 +180,10 @@ mod tests {
     fn places(reference: &str, mirrors: &[(&str, &str)], file: &str) -> String {
         let file: File = toml::from_str(file).unwrap();
         let mirrors: Vec<_> = mirrors.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-        match choose(&reference.parse().unwrap(), &mirrors, false, &file) {
+        let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
+        match choose(&reference.parse().unwrap(), &options, &file, None) {
             Ok(all) => {
-                all.iter().map(|each| format!("{}{}", each.address, each.repository)).collect::<Vec<_>>().join(" ")
+                all.iter().map(|each| format!("{}/{}", each.address, each.repository)).collect::<Vec<_>>().join(" ")
             }
             Err(error) => error.to_string(),
         }
@@ -144,11 +191,11 @@ mod tests {
 
     #[test]
     fn mirrors_come_first_and_the_longest_prefix_decides() {
-        assert_eq!(places("debian", &[], ""), "https://registry-1.docker.io/library/debian");
-        assert_eq!(places("localhost:5000/a", &[], ""), "http://localhost:5000/a");
+        assert_eq!(places("debian", &[], ""), "https://registry-1.docker.io/v2/library/debian");
+        assert_eq!(places("localhost:5000/a", &[], ""), "http://localhost:5000/v2/a");
         assert_eq!(
             places("debian", &[("docker.io", "http://mirror:80/hub")], ""),
-            "http://mirror/hub/library/debian https://registry-1.docker.io/library/debian"
+            "http://mirror/v2/hub/library/debian https://registry-1.docker.io/v2/library/debian"
         );
         let file = r#"
             unqualified-search-registries = ["docker.io"]
@@ -163,9 +210,9 @@ mod tests {
             [[registry]]
             location = "bad.org"
             blocked = true"#;
-        assert_eq!(places("a.org/other/x", &[], file), "http://a.org/other/x");
-        assert_eq!(places("a.org/team/x", &[], file), "https://m.org/x/x https://b.org/copy/x");
-        assert_eq!(places("a.org/teams/x", &[], file), "http://a.org/teams/x");
+        assert_eq!(places("a.org/other/x", &[], file), "http://a.org/v2/other/x");
+        assert_eq!(places("a.org/team/x", &[], file), "https://m.org/v2/x/x https://b.org/v2/copy/x");
+        assert_eq!(places("a.org/teams/x", &[], file), "http://a.org/v2/teams/x");
         assert!(places("bad.org/x", &[], file).contains("is blocked"));
     }
 }

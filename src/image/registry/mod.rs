@@ -1,6 +1,6 @@
 //! A registry as a source of images, and as a place to send them to (distribution-spec).
 //!
-//! Order: `mirrors` says where to go, `credentials` who we are, `client` sends (`challenge` and `address` are its pure parts),
+//! Order: `mirrors` (with `hosts`) says where to go, `trust` whom to believe there, `credentials` who we are, `client` sends (`challenge` and `address` are its pure parts),
 //! `resume` keeps a download going. Nothing that arrives is believed: documents and blobs are checked by their digests by
 //! whoever takes them, and the digest that a registry names for a tag is checked against the body.
 
@@ -8,9 +8,11 @@ mod address;
 mod challenge;
 mod client;
 mod credentials;
+mod hosts;
 mod mirrors;
 mod push;
 mod resume;
+mod trust;
 
 pub use push::push;
 
@@ -22,9 +24,10 @@ use super::progress::{Event, Report};
 use super::source::{Blob, Source};
 use super::store::{ImageRecord, Store};
 use crate::error::{Error, Kind, Result, Step};
-use client::{Call, Client, Payload, refusal};
+use client::{Call, Client, Identity, Payload, refusal};
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How to talk to registries.
 #[derive(Clone, Debug, Default)]
@@ -37,44 +40,81 @@ pub struct RegistryOptions {
     pub allowed_realms: Vec<String>,
     /// An auth file instead of the usual ones.
     pub auth_file: Option<PathBuf>,
+    /// Certificates of the registry's authority (`*.crt`) and our own (`NAME.cert`, `NAME.key`), instead of the usual directories'.
+    pub cert_dir: Option<PathBuf>,
+    /// A directory of `HOST/hosts.toml` instead of the usual one.
+    pub hosts_dir: Option<PathBuf>,
 }
 
 /// One repository, at the first place that has it.
 pub(crate) struct Registry<'a> {
-    clients: Vec<(Client<'a>, String)>,
+    /// In order; the last is the registry itself.
+    clients: Vec<Place<'a>>,
     reference: Reference,
     report: Report<'a>,
 }
 
+/// One place that has the repository, under the name that it has there.
+struct Place<'a> {
+    client: Client<'a>,
+    repository: String,
+    resolves: bool,
+    /// A mirror that was in trouble is not asked for the rest.
+    is_down: AtomicBool,
+}
+
+/// Tries of one request to a mirror: there is somewhere else to go.
+const MIRROR_TRIES: u32 = 2;
+
 impl<'a> Registry<'a> {
+    /// `scopes` are what a token must be good for beyond `actions` on the repository itself.
     pub(crate) fn open(
         reference: &Reference,
         actions: &str,
+        scopes: &[String],
         options: &RegistryOptions,
         report: Report<'a>,
     ) -> Result<Registry<'a>> {
         let mut clients = Vec::new();
-        for endpoint in mirrors::endpoints(reference, &options.mirrors, options.plain_http)? {
+        for endpoint in mirrors::endpoints(reference, options)? {
             let found = match &options.auth_file {
                 Some(path) => credentials::from_file(path, &endpoint.host, &endpoint.repository)?,
                 None => credentials::find(&endpoint.host, &endpoint.repository)?,
             };
-            let scope = format!("repository:{}:{actions}", endpoint.repository);
-            let client = Client::new(endpoint.address, scope, found, options.allowed_realms.clone(), report)?;
-            clients.push((client, endpoint.repository));
+            let own = format!("repository:{}:{actions}", endpoint.repository);
+            let identity = Identity {
+                scopes: [own].into_iter().chain(scopes.iter().cloned()).collect(),
+                credentials: found,
+                allowed_realms: options.allowed_realms.clone(),
+            };
+            let client = Client::new(endpoint.address, endpoint.of, &endpoint.trust, identity, report);
+            clients.push(Place {
+                client,
+                repository: endpoint.repository,
+                resolves: endpoint.resolves,
+                is_down: AtomicBool::new(false),
+            });
+        }
+        if let Some((_, mirrors)) = clients.split_last_mut() {
+            mirrors.iter_mut().for_each(|mirror| mirror.client.tries = MIRROR_TRIES);
         }
         Ok(Registry { clients, reference: reference.clone(), report })
     }
 
     /// Asks each place in turn; the error is that of the last, which is the registry itself.
-    fn ask<T>(&self, ask: impl Fn(&Client<'a>, &str) -> Result<T>) -> Result<T> {
+    fn ask<T>(&self, by_tag: bool, ask: impl Fn(&Client<'a>, &str) -> Result<T>) -> Result<T> {
         let mut last = Error::new(Kind::Internal, "no registry to ask");
-        for (index, (client, repository)) in self.clients.iter().enumerate() {
-            match ask(client, repository) {
+        let down = |place: &Place<'_>| place.is_down.load(Ordering::Relaxed);
+        let mut places = self.clients.iter().filter(|place| (place.resolves || !by_tag) && !down(place)).peekable();
+        while let Some(place) = places.next() {
+            match ask(&place.client, &place.repository) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = error,
             }
-            if index + 1 < self.clients.len() {
+            if places.peek().is_some() {
+                place.is_down.store(last.retryable(), Ordering::Relaxed);
+            }
+            if places.peek().is_some() {
                 self.note(&format!("{last}; trying the next registry"));
             }
         }
@@ -86,7 +126,7 @@ impl<'a> Registry<'a> {
         if let Some(digest) = self.reference.digest() {
             return Ok(Some(digest.clone()));
         }
-        self.ask(|client, repository| {
+        self.ask(true, |client, repository| {
             let response = client.send(&self.manifest_call(client, repository, "HEAD", self.tag()))?;
             match response.status().as_u16() {
                 200 => {
@@ -105,14 +145,14 @@ impl<'a> Registry<'a> {
 
     fn manifest_call<'b>(&self, client: &Client<'_>, repository: &str, method: &'b str, name: &str) -> Call<'b> {
         let accepted = [OCI_INDEX, OCI_MANIFEST, DOCKER_LIST, DOCKER_MANIFEST].join(", ");
-        let address = client.base.at(&format!("/v2/{repository}/manifests/{name}"));
+        let address = client.api(&format!("{repository}/manifests/{name}"));
         Call { method, address, headers: vec![("accept", accepted)], payload: Payload::Nothing }
     }
 
     /// Fetches a manifest by digest or tag: its descriptor, made from what arrived and checked, and its bytes within it.
     fn manifest(&self, digest: Option<&Digest>) -> Result<Descriptor> {
         let name = digest.map_or_else(|| self.tag().to_owned(), Digest::to_string);
-        self.ask(|client, repository| {
+        self.ask(digest.is_none(), |client, repository| {
             let mut response = client.send(&self.manifest_call(client, repository, "GET", &name))?;
             if response.status().as_u16() != 200 {
                 return Err(refusal(response).hint("check the name and the tag"));
@@ -143,14 +183,14 @@ impl<'a> Registry<'a> {
 
     /// Opens a blob from the byte `from` on.
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>> {
-        self.ask(|client, repository| {
+        self.ask(false, |client, repository| {
             // Manifests of an index are fetched by another path than everything else.
             let document =
                 matches!(descriptor.media_type.as_str(), OCI_INDEX | OCI_MANIFEST | DOCKER_LIST | DOCKER_MANIFEST);
             let call = if document {
                 self.manifest_call(client, repository, "GET", &descriptor.digest.to_string())
             } else {
-                let address = client.base.at(&format!("/v2/{repository}/blobs/{}", descriptor.digest));
+                let address = client.api(&format!("{repository}/blobs/{}", descriptor.digest));
                 let range = (from > 0).then(|| ("range", format!("bytes={from}-")));
                 Call { method: "GET", address, headers: range.into_iter().collect(), payload: Payload::Nothing }
             };
@@ -206,7 +246,7 @@ pub fn pull(
     report: Report<'_>,
 ) -> Result<(ImageRecord, Pulled)> {
     let step = || format!("pull `{}`", reference.familiar());
-    let source = Registry::open(reference, "pull", registry, report).doing(step)?;
+    let source = Registry::open(reference, "pull", &[], registry, report).doing(step)?;
     let digest = source.head().doing(step)?;
     if let Some(digest) = &digest
         && let Some(record) = load::current(store, reference, digest, options).doing(step)?

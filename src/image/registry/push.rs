@@ -1,12 +1,17 @@
 //! Sending an image of the store to a registry: blobs that it does not have, then the manifest.
 
 use super::client::{Call, Client, Payload, refusal};
-use super::{Registry, RegistryOptions};
+use super::{Place, Registry, RegistryOptions};
 use crate::error::{Error, Kind, Result, Step};
+use crate::image::Digest;
 use crate::image::Reference;
 use crate::image::manifest::Descriptor;
 use crate::image::progress::{Event, Report};
-use crate::image::store::Store;
+use crate::image::store::{ImageRecord, Store};
+use std::collections::BTreeMap;
+
+/// Repositories of which layers may be mounted in one push: each is one more thing that the token must be good for.
+const MOST_SOURCES: usize = 3;
 
 /// Sends the image that `image` means under the name `reference`; returns the digest that it has there.
 pub fn push(
@@ -20,19 +25,28 @@ pub fn push(
     let image = store.resolve(image).doing(step)?;
     let record =
         store.image(&image.digest)?.ok_or_else(|| Error::new(Kind::NotFound, "it was removed just now")).doing(step)?;
-    let registry = Registry::open(reference, "pull,push", options, report).doing(step)?;
+    let sources = sources(store, reference, &record).doing(step)?;
+    let mut scopes: Vec<String> = sources.values().map(|repository| format!("repository:{repository}:pull")).collect();
+    scopes.sort();
+    scopes.dedup();
+    let registry = Registry::open(reference, "pull,push", &scopes, options, report).doing(step)?;
     // The last place is the registry itself; mirrors are for reading.
-    let Some((client, repository)) = registry.clients.last() else {
+    let Some(Place { client, repository, .. }) = registry.clients.last() else {
         return Err(Error::new(Kind::Internal, "no registry to ask"));
     };
+    // Where a file of the machine gives repositories other names, theirs are not known.
+    let sources = if repository == reference.repository() { sources } else { BTreeMap::new() };
     for blob in record.layer_blobs.iter().chain([&record.config_blob]) {
-        send(store, client, repository, blob, report).doing(|| format!("send `{}`", blob.digest)).doing(step)?;
+        let source = sources.get(&blob.digest).map(String::as_str);
+        send(store, client, repository, blob, source, report)
+            .doing(|| format!("send `{}`", blob.digest))
+            .doing(step)?;
     }
     let bytes = store.read_blob(&record.manifest).doing(step)?;
     let name = reference.tag().map_or_else(|| record.digest.to_string(), str::to_owned);
     let response = client.send(&Call {
         method: "PUT",
-        address: client.base.at(&format!("/v2/{repository}/manifests/{name}")),
+        address: client.api(&format!("{repository}/manifests/{name}")),
         headers: vec![("content-type", record.manifest.media_type.clone())],
         payload: Payload::Bytes(&bytes),
     });
@@ -43,10 +57,41 @@ pub fn push(
     }
 }
 
-fn send(store: &Store, client: &Client<'_>, repository: &str, blob: &Descriptor, report: Report<'_>) -> Result<()> {
+/// Of which other repositories of the same registry the blobs may be had: those whose images, by their names in the store, have them too.
+fn sources(store: &Store, reference: &Reference, record: &ImageRecord) -> Result<BTreeMap<Digest, String>> {
+    let mut found = BTreeMap::new();
+    let mut repositories = Vec::new();
+    for (name, digest) in store.names()? {
+        if name.host() != reference.host() || name.repository() == reference.repository() {
+            continue;
+        }
+        let Some(other) = store.image(&digest)? else { continue };
+        let shared =
+            record.layer_blobs.iter().filter(|blob| other.layer_blobs.iter().any(|each| each.digest == blob.digest));
+        let new: Vec<_> = shared.map(|blob| blob.digest.clone()).filter(|digest| !found.contains_key(digest)).collect();
+        if new.is_empty()
+            || (repositories.len() == MOST_SOURCES && !repositories.iter().any(|each| each == name.repository()))
+        {
+            continue;
+        }
+        repositories.push(name.repository().to_owned());
+        repositories.dedup();
+        found.extend(new.into_iter().map(|digest| (digest, name.repository().to_owned())));
+    }
+    Ok(found)
+}
+
+fn send(
+    store: &Store,
+    client: &Client<'_>,
+    repository: &str,
+    blob: &Descriptor,
+    source: Option<&str>,
+    report: Report<'_>,
+) -> Result<()> {
     let there = Call {
         method: "HEAD",
-        address: client.base.at(&format!("/v2/{repository}/blobs/{}", blob.digest)),
+        address: client.api(&format!("{repository}/blobs/{}", blob.digest)),
         headers: Vec::new(),
         payload: Payload::Nothing,
     };
@@ -54,18 +99,29 @@ fn send(store: &Store, client: &Client<'_>, repository: &str, blob: &Descriptor,
         report(Event::There { digest: &blob.digest, size: blob.size });
         return Ok(());
     }
-    report(Event::Begin { digest: &blob.digest, size: blob.size });
-    let file = store.open_blob(&blob.digest)?;
-    let begin = Call {
+    let begin = |how: String| Call {
         method: "POST",
-        address: client.base.at(&format!("/v2/{repository}/blobs/uploads/")),
+        address: client.api(&format!("{repository}/blobs/uploads/{how}")),
         headers: Vec::new(),
         payload: Payload::Bytes(b""),
     };
-    let response = client.send(&begin)?;
+    // distribution-spec, "Mounting a blob from another repository": 201 is done; with anything else it is sent as if nobody had asked.
+    let mounted = source.map(|source| client.send(&begin(format!("?mount={}&from={source}", blob.digest)))).transpose();
+    let response = match mounted {
+        Ok(Some(response)) if response.status().as_u16() == 201 => {
+            report(Event::There { digest: &blob.digest, size: blob.size });
+            return Ok(());
+        }
+        Ok(Some(response)) if response.status().as_u16() == 202 => response,
+        Ok(None | Some(_)) => client.send(&begin(String::new()))?,
+        Err(error) if error.kind() == Kind::Credentials => client.send(&begin(String::new()))?,
+        Err(error) => return Err(error),
+    };
     if response.status().as_u16() != 202 {
         return Err(refusal(response));
     }
+    report(Event::Begin { digest: &blob.digest, size: blob.size });
+    let file = store.open_blob(&blob.digest)?;
     let location = response.headers().get("location").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let address = client.base.join(location)?;
     let mark = if address.path.contains('?') { '&' } else { '?' };
