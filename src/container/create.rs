@@ -178,6 +178,7 @@ impl Containers {
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
             inside: None,
+            way_out: None,
             sysctls: prepare::sysctls(&config),
             root: Root::Bundle(bundle),
             hooks: BuildHooks {

@@ -3,6 +3,7 @@
 use super::check::{self, Checked, privileged};
 use super::enter::Entry;
 use super::gateway::{self, Prepared, Wish};
+use super::link;
 use super::place::Place;
 use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, Purpose};
@@ -70,8 +71,16 @@ pub(crate) fn launch(
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
     };
-    let (gateway, inside) = match (gateway, &spec.network) {
-        (Some(wish), Network::Served(served)) => {
+    let mut users = users;
+    let mut way = match &spec.network {
+        Network::Open(open) => {
+            let base = users.range.as_ref().map(|range| range.base);
+            Some(link::begin(open, &place.id_ranges, &mut users.network, &mut users.helpers, base)?)
+        }
+        _ => None,
+    };
+    let (gateway, inside) = match (gateway, spec.network.served()) {
+        (Some(wish), Some(served)) => {
             let (prepared, channel) = Prepared::new(wish)?;
             (Some(prepared), Some(process::Inside { wish: served.clone(), gateway: channel }))
         }
@@ -80,7 +89,10 @@ pub(crate) fn launch(
     let gateway_user = users.range.as_ref().map(|range| range.base + gateway::USER);
     let landlock_optional = spec.landlock.optional;
     let on_host = spec.network == Network::Host;
-    let has_names = matches!(&spec.network, Network::Served(served) if served.names);
+    let has_names = spec.network.served().is_some_and(|served| served.names);
+    let waits = way.as_ref().is_some_and(|way| way.waits);
+    let mut settings = sysctls(inside.as_ref());
+    settings.extend(way.iter_mut().flat_map(|way| std::mem::take(&mut way.settings)));
     let plan = Plan {
         user_namespace: users.namespace,
         cgroup: cgroup
@@ -92,13 +104,14 @@ pub(crate) fn launch(
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
         namespaces: ns::Namespaces::sandbox(on_host || users.network.is_some()),
         network: users.network.filter(|_| !on_host),
-        waits: false,
+        waits,
         hostname: Some(spec.hostname),
         domainname: None,
         new_keyring: true,
         oom_score: process::OomScore::Unprotected,
-        sysctls: sysctls(inside.as_ref()),
+        sysctls: settings,
         inside,
+        way_out: way.as_mut().and_then(|way| way.way_out.take()),
         hooks: process::BuildHooks::default(),
         first: process::First::Reaper,
         root: process::Root::Sandbox(mounts::Plan {
@@ -127,12 +140,19 @@ pub(crate) fn launch(
         },
         stdio,
     };
-    let spawned = process::spawn(plan)?;
+    let mut served_by = way.and_then(|way| way.link);
+    let spawned = process::spawn_with(plan, |pid| {
+        served_by = Some(link::complete(pid)?);
+        Ok(())
+    })?;
     drop(users.helpers); // they have ended meanwhile
     if let Some(group) = &cgroup {
         group.0.open_counters(); // while init is at work
     }
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
+    if let Some(link) = served_by {
+        running.lead_out(link);
+    }
     if let Some(gateway) = gateway {
         // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
         running.serve_by(gateway.start(gateway_user, landlock_optional, has_names)?);

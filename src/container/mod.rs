@@ -17,9 +17,11 @@ mod group;
 mod groups;
 mod id;
 mod launch;
+mod link;
 mod look;
 mod notify;
 mod passed;
+mod pasta;
 mod place;
 mod possible;
 mod prepare;
@@ -41,6 +43,7 @@ pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
+pub(crate) use pasta::find as find_pasta;
 pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
@@ -53,6 +56,16 @@ pub use look::Snapshot;
 pub use notify::Notify;
 pub use signal::signal_process;
 pub use template::template;
+
+/// The devices of sandboxes that are gone; `directory` has the locks of their numbers.
+pub(crate) fn left_devices(directory: &std::path::Path) -> Vec<String> {
+    crate::net::leaks(directory)
+}
+
+/// Removes them. Says for each whether it is gone.
+pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate::error::Result<bool>)> {
+    crate::net::reap(directory)
+}
 
 /// Begins what takes longest of a sandbox, in a child (`ns::ahead`).
 pub(crate) fn begin_ahead() {

@@ -2,6 +2,7 @@
 
 use super::enter::Entry;
 use super::gateway::Gateway;
+use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -28,6 +29,7 @@ pub(crate) struct Running {
     range: Option<Range>,
     entry: Entry,
     gateway: Option<Gateway>,
+    link: Option<Link>,
     ledger: Option<Ledger>,
     removed: bool,
 }
@@ -63,6 +65,7 @@ impl Running {
             range,
             entry,
             gateway: None,
+            link: None,
             ledger: None,
             removed: false,
         }
@@ -71,6 +74,16 @@ impl Running {
     /// Its network is served by this gateway from now on.
     pub(super) fn serve_by(&mut self, gateway: Gateway) {
         self.gateway = Some(gateway);
+    }
+
+    /// Its packets leave by this from now on.
+    pub(super) fn lead_out(&mut self, link: Link) {
+        self.link = Some(link);
+    }
+
+    /// Bytes that it sent and received by devices of its own; `None` where it has none.
+    pub(crate) fn device_bytes(&self) -> Option<(u64, u64)> {
+        self.link.as_ref().and_then(Link::bytes)
     }
 
     /// The gateway that serves its network, if one does.
@@ -282,6 +295,10 @@ impl Running {
         note("processes and namespaces", ended);
         if self.gateway.take().is_some() || self.ledger.is_some() {
             note("egress gateway", Ok(())); // dropping it ends it and waits for its end
+        }
+        if let Some(link) = self.link.take() {
+            let (what, done) = link.remove();
+            note(what, done);
         }
         self.maker = None;
         if self.on_disk {

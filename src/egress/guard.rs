@@ -45,6 +45,11 @@ const SPECIAL: [(Prefix, &str); 26] = [
     (v6(0xff00, 0, 0, 8), "multicast"),
 ];
 
+/// Every range that is not the public internet.
+pub(crate) fn special() -> impl Iterator<Item = Prefix> {
+    SPECIAL.iter().map(|(range, _)| *range)
+}
+
 /// Why an address that a name led to is not dialled; `None` if it may be. Only a rule about addresses within the same special range opens it.
 pub(crate) fn objection(address: IpAddr, port: u16, rules: &[Rule]) -> Option<&'static str> {
     let address = address.to_canonical();

@@ -19,6 +19,7 @@ mod rule;
 pub(crate) use broker::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority, trust_files};
 pub use broker::{Credential, Wording};
 pub(crate) use gateway::{Service, Sources, serve};
+pub(crate) use guard::special;
 pub use ledger::{Ledger, Row};
 pub(crate) use ledger::{Order, Word};
 pub(crate) use policy::LEARNED_PORTS;

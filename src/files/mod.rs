@@ -6,10 +6,12 @@
 mod channel;
 mod lock;
 mod memory;
+mod slot;
 
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
+pub(crate) use slot::Slot;
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

@@ -74,7 +74,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// `struct ifinfomsg` for one device, with flags to set.
-fn link(index: i32, flags: u32) -> [u8; LINK] {
+pub(super) fn link(index: i32, flags: u32) -> [u8; LINK] {
     let mut bytes = [0; LINK];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
     bytes[8..12].copy_from_slice(&flags.to_ne_bytes());

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 const REQUEST: u16 = 0x1;
 const ACKNOWLEDGE: u16 = 0x4;
@@ -36,6 +36,17 @@ impl Request {
         Request(fixed.to_vec())
     }
 
+    /// Adds an attribute that consists of attributes.
+    pub(super) fn nest(self, kind: u16, Request(inner): Request) -> Request {
+        const NESTED: u16 = 0x8000;
+        self.attribute(kind | NESTED, &inner)
+    }
+
+    /// The bytes as they are sent.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
     /// Adds an attribute; each begins at a multiple of four bytes.
     pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
         let length = (value.len() + 4) as u16;
@@ -44,6 +55,19 @@ impl Request {
         self.0.extend(value);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
+    }
+}
+
+impl From<OwnedFd> for Route {
+    /// A socket that was opened elsewhere.
+    fn from(socket: OwnedFd) -> Route {
+        Route(socket)
+    }
+}
+
+impl AsFd for Route {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -56,6 +80,17 @@ impl Route {
     /// Asks for a change of what is there and waits until it is made.
     pub(super) fn change(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind, ACKNOWLEDGE, request).map(drop)
+    }
+
+    /// Makes something that must not be there yet.
+    pub(super) fn make(&self, kind: u16, request: Request) -> Result<(), Errno> {
+        const EXCLUSIVE: u16 = 0x200;
+        self.exchange(kind, ACKNOWLEDGE | CREATE | EXCLUSIVE, request).map(drop)
+    }
+
+    /// Asks for one thing.
+    pub(super) fn get(&self, kind: u16, request: Request) -> Result<Vec<Answer>, Errno> {
+        self.exchange(kind, ACKNOWLEDGE, request)
     }
 
     /// Adds something, or puts it in the place of what is there.
@@ -102,7 +137,7 @@ fn libc_io() -> i32 {
 }
 
 /// The first message, and what comes after it.
-fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+pub(super) fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let body = bytes.get(HEADER..length)?;

@@ -4,12 +4,8 @@
 //! is held by the supervisor, so it is free when that is gone, and then the kernel is ending the sandbox (fcntl(2), open file description
 //! locks).
 
-use crate::error::{Context, Error, Kind, Result};
-use crate::files;
-use nix::fcntl::{FcntlArg, fcntl};
-use std::fs::OpenOptions;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
+use crate::error::{Error, Kind, Result};
+use crate::files::Slot;
 use std::path::Path;
 
 const FIRST: u32 = 0x7000_0000;
@@ -21,7 +17,7 @@ pub(crate) struct Range {
     /// The first host id.
     pub base: u32,
     /// Holds the lock.
-    _lock: OwnedFd,
+    _slot: Slot,
 }
 
 impl Range {
@@ -30,42 +26,16 @@ impl Range {
 
     /// Takes a range that nobody uses. `directory` is one for the whole machine, whatever the store.
     pub(crate) fn take(directory: &Path) -> Result<Range> {
-        files::create_directories(directory, 0o700)?;
-        let path = directory.join("id-ranges");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&path)
-            .failing(Kind::UserNamespace, || format!("open the lock `{}`", path.display()))?;
         let delegated = delegated_to_others();
-        // Starting at a place of our own keeps many that start at once from trying the same slots.
-        let start = std::process::id() % SLOTS;
-        for slot in (0..SLOTS).map(|step| (start + step) % SLOTS) {
-            let base = FIRST + slot * Self::SIZE;
-            if delegated
-                .iter()
-                .any(|&(first, count)| u64::from(base) < first + count && first < u64::from(base + Self::SIZE))
-            {
-                continue;
-            }
-            let lock = libc::flock {
-                l_type: libc::F_WRLCK as libc::c_short,
-                l_whence: libc::SEEK_SET as libc::c_short,
-                l_start: slot.into(),
-                l_len: 1,
-                l_pid: 0,
-            };
-            match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock)) {
-                Ok(_) => return Ok(Range { base, _lock: file.into() }),
-                Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {}
-                Err(errno) => return Err(errno).failing(Kind::UserNamespace, || format!("lock `{}`", path.display())),
-            }
-        }
-        Err(Error::new(Kind::UserNamespace, "all 4,093 ranges of host ids are in use").hint("stop some sandboxes"))
+        let base = |slot: u32| FIRST + slot * Self::SIZE;
+        let is_nobodys = |slot: u32| {
+            let (from, to) = (u64::from(base(slot)), u64::from(base(slot) + Self::SIZE));
+            !delegated.iter().any(|&(first, count)| from < first + count && first < to)
+        };
+        let slot = Slot::take(directory, "id-ranges", SLOTS, is_nobodys)?.ok_or_else(|| {
+            Error::new(Kind::UserNamespace, "all 4,093 ranges of host ids are in use").hint("stop some sandboxes")
+        })?;
+        Ok(Range { base: base(slot.number), _slot: slot })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::identity::Identity;
 use super::message::{Channel, Tag};
-use super::plan::{BuildHooks, First, Plan, Root, Stdio, UserNamespace};
+use super::plan::{BuildHooks, First, Plan, Root, Stdio, UserNamespace, WayOut};
 use super::procfs::Procfs;
 use super::{identity, launch, reaper};
 use crate::error::{Context, Kind, Result};
@@ -71,6 +71,11 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
     if let Some(inside) = plan.inside {
         net::serve(&inside.wish, &inside.gateway)?; // before identities change: low ports and routes need our power here
+    }
+    match plan.way_out {
+        Some(WayOut::Veth(inside)) => net::bring_up(&inside)?,
+        Some(WayOut::Fenced(fence)) => net::fence_inside(&fence)?,
+        None => {}
     }
     if !plan.sysctls.is_empty() {
         Procfs::open()?.set(&plan.sysctls)?;

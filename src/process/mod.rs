@@ -10,6 +10,7 @@ mod apart;
 mod aside;
 pub(crate) mod attributes;
 mod background;
+mod companion;
 mod confined;
 mod directory;
 mod enter;
@@ -28,14 +29,15 @@ mod reaper;
 pub(crate) use apart::apart;
 pub(crate) use aside::Aside;
 pub(crate) use background::{Starter, in_background};
+pub(crate) use companion::{Companion, Service};
 pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use own::protect_own_executable;
-pub(crate) use parent::{Spawned, spawn, spawn_with};
+pub(crate) use parent::{Spawned, spawn_with};
 pub(crate) use plan::{
     BuildHooks, Command, Errand, First, Gate, Inside, Managed, Plan, Root, Stdio, Terminal, UserNamespace, Vectors,
-    hold,
+    WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;

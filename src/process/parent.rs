@@ -20,12 +20,7 @@ pub(crate) struct Spawned {
     channel: Channel,
 }
 
-/// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
-pub(crate) fn spawn(plan: Plan) -> Result<Spawned> {
-    spawn_with(plan, |_| Ok(()))
-}
-
-/// The same; if `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned. If that fails, there is no
+/// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`]. If `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned. If that fails, there is no
 /// container.
 pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;

@@ -7,11 +7,11 @@ use crate::files::Channel;
 use crate::ns::{Maps, Namespaces};
 use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
-use crate::spec::network::Served;
+use crate::spec::network::{Fence, Served};
 use crate::spec::process::Rlimit;
 use crate::spec::state::State;
 use crate::sys::exec::Vector;
-use crate::{mounts, seccomp};
+use crate::{mounts, net, seccomp};
 use rustix::process::Resource;
 use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     pub oom_score: OomScore,
     /// Routes and sockets that are made in the network namespace for somebody outside.
     pub inside: Option<Inside>,
+    /// What init does in the network namespace so that it has a way out.
+    pub way_out: Option<WayOut>,
     /// Kernel parameters of the namespaces: paths below /proc/sys, and values.
     pub sysctls: Vec<(String, String)>,
     /// What is mounted.
@@ -55,6 +57,14 @@ pub(crate) struct Plan {
     pub stdio: Stdio,
     /// What pid 1 does.
     pub first: First,
+}
+
+/// What is done in the network namespace so that it has a way out.
+pub(crate) enum WayOut {
+    /// The end of a pair of devices that is there.
+    Veth(net::Inside),
+    /// A fence around what somebody else makes.
+    Fenced(Fence),
 }
 
 /// What is made in the network namespace for somebody outside who serves it.

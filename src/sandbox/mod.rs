@@ -31,7 +31,8 @@ pub fn begin_ahead() {
 }
 
 pub(crate) use crate::container::{
-    DiskFile, Place, Workshop, backing_name, groups, is_begun_disk_abandoned, remove_begun_disk, remove_groups,
+    DiskFile, Place, Workshop, backing_name, groups, is_begun_disk_abandoned, left_devices, remove_begun_disk,
+    remove_devices, remove_groups,
 };
 pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
 pub use crate::egress::{Credential, Ledger, Policy, Row, Rule, Wording};

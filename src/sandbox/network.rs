@@ -1,16 +1,18 @@
 //! What of the network a sandbox has: the wish, what is wrong with it, and what it means inside. Pure, but for the host's own settings.
 
-use crate::container::Wish;
-use crate::egress::{Broker, Credential, LEARNED_PORTS, Policy, check_rules, ports};
+use crate::container::{self, Wish};
+use crate::egress::{Broker, Credential, LEARNED_PORTS, Policy, Rule, check_rules, ports, special};
 use crate::error::{Error, Kind, Result};
-use crate::spec::network::{self as spec, GATEWAY, Served};
-use std::net::SocketAddr;
+use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix, Reach, Served, Way};
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// Sockets that are made inside for rules that come while it runs,
 const SPARES: usize = 8;
 /// and for each connection into it at once, where a port is published.
 const SPARES_TO_PUBLISH: usize = 64;
+/// Where the host's resolvers are named; the second where a resolver of the host's own stands in front of them.
+const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// The kind of network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,19 +22,40 @@ pub enum NetworkMode {
     None,
     /// What the rules allow, through the gateway.
     Egress,
+    /// Every public address, by a pair of devices and the host's forwarding. For the machine's root.
+    Veth,
+    /// Every public address, by the program pasta.
+    Pasta,
     /// The host's own: no protection at all.
     Host,
 }
 
 impl NetworkMode {
     /// Every mode.
-    pub const ALL: [NetworkMode; 3] = [NetworkMode::None, NetworkMode::Egress, NetworkMode::Host];
+    pub const ALL: [NetworkMode; 5] =
+        [NetworkMode::None, NetworkMode::Egress, NetworkMode::Veth, NetworkMode::Pasta, NetworkMode::Host];
+
+    /// How packets get out, where the network is open but for a fence.
+    fn way(self) -> Option<Way> {
+        match self {
+            NetworkMode::Veth => Some(Way::Veth),
+            NetworkMode::Pasta => Some(Way::Pasta),
+            _ => None,
+        }
+    }
+
+    /// Whether it leads to every public address.
+    pub(crate) fn is_open(self) -> bool {
+        self.way().is_some()
+    }
 
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             NetworkMode::None => "none",
             NetworkMode::Egress => "egress",
+            NetworkMode::Veth => "veth",
+            NetworkMode::Pasta => "pasta",
             NetworkMode::Host => "host",
         }
     }
@@ -44,7 +67,7 @@ impl FromStr for NetworkMode {
     fn from_str(text: &str) -> Result<NetworkMode> {
         NetworkMode::ALL.into_iter().find(|mode| mode.word() == text).ok_or_else(|| {
             Error::new(Kind::Network, format!("there is no network `{}`", text.escape_debug()))
-                .hint("the networks are none, egress, host")
+                .hint("the networks are none, egress, veth, pasta, host")
         })
     }
 }
@@ -95,6 +118,9 @@ impl Network {
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |words: &str, hint: &str| Err(Error::new(Kind::Network, words.to_owned()).hint(hint.to_owned()));
         let policy = &self.policy;
+        if let Some(way) = self.mode.way() {
+            return self.check_open(way);
+        }
         if self.mode != NetworkMode::Egress && (!policy.allowed.is_empty() || !policy.denied.is_empty() || policy.learn)
         {
             return refuse("there are egress rules, but the network is not `egress`", "add --network egress");
@@ -114,12 +140,79 @@ impl Network {
         check_rules(&policy.denied)
     }
 
+    /// The same for a network that is open but for a fence.
+    fn check_open(&self, way: Way) -> Result<()> {
+        let refuse = |words: String, hint: &str| Err(Error::new(Kind::Network, words).hint(hint.to_owned()));
+        let (policy, word) = (&self.policy, self.mode.word());
+        let named = policy.allowed.iter().chain(&policy.denied).find(|rule| rule.range().is_none());
+        if let Some(rule) = named {
+            return refuse(
+                format!("`{word}` leads to every public name, and `{rule}` is about one"),
+                "use --network egress",
+            );
+        }
+        if policy.learn || self.rate.is_some() || self.total.is_some() {
+            return refuse(format!("`{word}` learns no names and has no limit of bytes"), "use --network egress");
+        }
+        if policy.resolver.is_some_and(|address| address.port() != DNS_PORT) {
+            return refuse(format!("with `{word}` a resolver answers at port {DNS_PORT}"), "leave the port out");
+        }
+        match way {
+            Way::Veth if !container::privileged() => {
+                return refuse(
+                    "a network of `veth` needs the machine's root".to_owned(),
+                    "use --network egress, or pasta",
+                );
+            }
+            Way::Veth => {}
+            Way::Pasta => drop(container::find_pasta()?),
+        }
+        if self.resolvers().is_empty() {
+            return refuse(
+                "the host's resolver is at an address that is the host's alone".to_owned(),
+                "name another: --resolver 9.9.9.9",
+            );
+        }
+        check_rules(&policy.allowed)?;
+        check_rules(&policy.denied)
+    }
+
+    /// Who resolves names in a network that is open: the caller's choice, or the host's own servers that can be reached from elsewhere.
+    fn resolvers(&self) -> Vec<IpAddr> {
+        if let Some(address) = self.policy.resolver {
+            return vec![address.ip()];
+        }
+        let read = |path: &&str| {
+            let text = std::fs::read_to_string(path).unwrap_or_default(); // no file, no server
+            text.lines()
+                .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok())
+                .filter(|address| !address.is_loopback() && (address.is_ipv4() || self.mode == NetworkMode::Pasta))
+                .collect::<Vec<_>>()
+        };
+        RESOLVER_FILES.iter().map(read).find(|servers| !servers.is_empty()).unwrap_or_default()
+    }
+
+    /// What an open network does not lead to.
+    fn fence(&self) -> Fence {
+        let reaches = |rules: &[Rule]| {
+            let reach = |rule: &Rule| Some(Reach { range: rule.range()?, ports: rule.ports().to_vec() });
+            rules.iter().filter_map(reach).collect::<Vec<_>>()
+        };
+        let mut allowed = reaches(&self.policy.allowed);
+        allowed.extend(self.resolvers().into_iter().map(|address| Reach {
+            range: Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } },
+            ports: vec![DNS_PORT],
+        }));
+        Fence { denied: reaches(&self.policy.denied), allowed, closed: special().collect() }
+    }
+
     /// Lets the hosts of a broker be reached, each at its one port, if no rule does.
     pub(crate) fn admit(&mut self, credentials: &[Credential]) -> Result<()> {
         for credential in credentials {
-            if self.mode == NetworkMode::Host {
-                return Err(Error::new(Kind::Network, "with the host's network there is no broker")
-                    .hint("leave --network host out"));
+            if self.mode == NetworkMode::Host || self.mode.is_open() {
+                let word = self.mode.word();
+                return Err(Error::new(Kind::Network, format!("with the network `{word}` there is no broker"))
+                    .hint(format!("leave --network {word} out")));
             }
             self.mode = NetworkMode::Egress;
             let rule = credential.rule()?;
@@ -136,7 +229,8 @@ impl Network {
             return spec::Network::Host;
         }
         let names = self.mode == NetworkMode::Egress;
-        if !names && self.publish.is_empty() {
+        let is_served = names || !self.publish.is_empty();
+        if !is_served && self.mode.way().is_none() {
             return spec::Network::Closed;
         }
         let mut served = Served { names, ..Served::default() };
@@ -153,12 +247,15 @@ impl Network {
         if !self.publish.is_empty() {
             served.spares += SPARES_TO_PUBLISH;
         }
-        spec::Network::Served(served)
+        match self.mode.way() {
+            Some(way) => spec::Network::Open(Open { way, fence: self.fence(), served: is_served.then_some(served) }),
+            None => spec::Network::Served(served),
+        }
     }
 
     /// What the gateway is asked for, where there is to be one.
     pub(super) fn gateway(&self, broker: Option<&Broker>) -> Option<Wish> {
-        matches!(self.spec(), spec::Network::Served(_)).then(|| Wish {
+        self.spec().served().is_some().then(|| Wish {
             policy: self.policy.clone(),
             rate: self.rate,
             total: self.total,
@@ -172,15 +269,36 @@ impl Network {
         match self.mode {
             NetworkMode::None => None,
             NetworkMode::Egress => Some(format!("nameserver {GATEWAY}\n")),
+            NetworkMode::Veth | NetworkMode::Pasta => {
+                Some(self.resolvers().iter().map(|address| format!("nameserver {address}\n")).collect())
+            }
             // What cannot be read is as empty as without.
             NetworkMode::Host => Some(std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
         }
+    }
+
+    fn explain_open(&self) -> String {
+        let list = |rules: &[Rule]| rules.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let families = if self.mode == NetworkMode::Veth { "IPv4" } else { "IPv4 and IPv6" };
+        let mut words = format!(
+            "{}: every public address ({families}); not private ones, metadata, the host's own",
+            self.mode.word()
+        );
+        if !self.policy.allowed.is_empty() {
+            words += &format!(", but for {}", list(&self.policy.allowed));
+        }
+        if !self.policy.denied.is_empty() {
+            words += &format!("; not {}", list(&self.policy.denied));
+        }
+        let servers: Vec<_> = self.resolvers().iter().map(ToString::to_string).collect();
+        format!("{words}; names from {}", servers.join(" "))
     }
 
     /// In words.
     pub(super) fn explain(&self) -> String {
         let mut words = match self.mode {
             NetworkMode::None => "none".to_owned(),
+            NetworkMode::Veth | NetworkMode::Pasta => self.explain_open(),
             NetworkMode::Host => "host: nothing of the host's network is out of reach".to_owned(),
             NetworkMode::Egress => {
                 let rules: Vec<_> = self.policy.allowed.iter().map(ToString::to_string).collect();

@@ -43,10 +43,10 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks.
     pub io_written_bytes: Option<u64>,
-    /// Bytes that left through the gateway.
+    /// Bytes that left through the gateway, or by devices of the sandbox's own, with their headers.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
-    /// Bytes that came through the gateway.
+    /// Bytes that came that way.
     #[serde(default)]
     pub network_received_bytes: Option<u64>,
     /// Bytes of standard output and error.

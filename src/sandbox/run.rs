@@ -135,9 +135,9 @@ fn stop_signal(options: &Options) -> Result<Signal> {
 /// Ends the gateway and takes its account over.
 fn close_account(running: &mut Running, seen: &mut Seen) -> Option<Ledger> {
     let ledger = running.close_account();
-    if let Some(ledger) = &ledger {
-        let (sent, received) = ledger.bytes();
-        (seen.usage.network_sent_bytes, seen.usage.network_received_bytes) = (Some(sent), Some(received));
+    for (sent, received) in ledger.iter().map(Ledger::bytes).chain(running.device_bytes()) {
+        *seen.usage.network_sent_bytes.get_or_insert(0) += sent;
+        *seen.usage.network_received_bytes.get_or_insert(0) += received;
     }
     ledger
 }

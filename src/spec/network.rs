@@ -65,8 +65,61 @@ pub(crate) enum Network {
     Closed,
     /// Its own, with sockets that somebody outside serves.
     Served(Served),
+    /// Its own, with a way to every address that a fence leaves open.
+    Open(Open),
     /// The host's.
     Host,
+}
+
+impl Network {
+    /// What is served from outside, if anything is.
+    pub(crate) fn served(&self) -> Option<&Served> {
+        match self {
+            Network::Served(served) => Some(served),
+            Network::Open(open) => open.served.as_ref(),
+            Network::Closed | Network::Host => None,
+        }
+    }
+}
+
+/// A network that is open but for a fence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// How packets get out.
+    pub way: Way,
+    /// What they do not get to.
+    pub fence: Fence,
+    /// What is served from outside, where a port is published.
+    pub served: Option<Served>,
+}
+
+/// How packets leave a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A pair of devices, one end here, with the host's forwarding and translated addresses: the machine's root alone.
+    Veth,
+    /// A program beside the sandbox that makes every connection anew with sockets of its own.
+    Pasta,
+}
+
+/// Addresses that an open network does not lead to. What is denied counts first, then what is allowed, then what is closed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fence {
+    /// Refused by name.
+    pub denied: Vec<Reach>,
+    /// Let through although it is closed.
+    pub allowed: Vec<Reach>,
+    /// Refused at every port.
+    pub closed: Vec<Prefix>,
+}
+
+/// Ports of a range of addresses, of TCP and UDP alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// The addresses.
+    pub range: Prefix,
+    /// The ports, in order.
+    pub ports: Vec<u16>,
 }
 
 /// What is made in a namespace that is served from outside.

@@ -39,6 +39,9 @@ pub(crate) struct Rules {
     /// Folders of the host below which workspaces, roots, repositories and folders for artifacts may be.
     #[serde(default)]
     folders: Vec<PathBuf>,
+    /// Whether a task may reach every public address.
+    #[serde(default)]
+    allow_network_open: bool,
     /// Whether a task may have the host's own network.
     #[serde(default)]
     allow_network_host: bool,
@@ -116,6 +119,12 @@ impl Rules {
                 format!("use `egress`, or let the operator set `allow_network_host = true` in {PATH}"),
             );
         }
+        if definition.network.mode.is_open() && !self.allow_network_open {
+            return refuse(
+                format!("`network = \"{}\"` is not allowed", definition.network.mode.word()),
+                format!("use `egress`, or let the operator set `allow_network_open = true` in {PATH}"),
+            );
+        }
         if let Some(name) = definition.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
             return refuse(
                 format!("`--allow-degraded {name}` is not allowed"),
@@ -168,6 +177,9 @@ impl Rules {
             0 => "; no folder of the host".to_owned(),
             _ => format!("; folders {}", folders.join(", ")),
         };
+        if self.allow_network_open {
+            words += "; network open";
+        }
         if self.allow_network_host {
             words += "; network host";
         }
@@ -224,6 +236,8 @@ mod tests {
         check("guarantee = \"none\"", &nothing, Guarantee::Nested, &["`nested`"]);
         let host = |definition: &mut Definition| definition.network.mode = NetworkMode::Host;
         check("allow_network_host = true", &host, Guarantee::Full, &["network", "host"]);
+        let open = |definition: &mut Definition| definition.network.mode = NetworkMode::Pasta;
+        check("allow_network_open = true", &open, Guarantee::Full, &["network", "pasta"]);
         let swap = |definition: &mut Definition| definition.may_degrade.push("swap".to_owned());
         check("allow_degraded = [\"swap\"]", &swap, Guarantee::Full, &["--allow-degraded swap"]);
         let folder =

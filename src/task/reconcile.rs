@@ -13,6 +13,10 @@ use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What the kernel takes a moment for is looked at again after so long, and so often.
+const MOMENT: Duration = Duration::from_millis(100);
+const MOMENTS: u32 = 20;
+
 /// Something of a task that is not there any more.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Leak {
@@ -58,6 +62,9 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     };
     for (name, done) in sandbox::remove_groups(id) {
         note(format!("cgroup {name}"), done);
+    }
+    for (name, done) in sandbox::remove_devices(&store.id_ranges()) {
+        note(name, done);
     }
     let checkout = store.unfinished_base(id);
     let removed = match std::fs::remove_dir_all(&checkout) {
@@ -125,8 +132,22 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
             found.push(Leak { kind: "cgroup".into(), path });
         }
     }
+    found.extend(devices(store));
     found.extend(loop_devices(store, running.len()));
     Ok(found)
+}
+
+/// Network devices of sandboxes that are gone. The kernel removes one a moment after the last process of its sandbox.
+fn devices(store: &Store) -> Vec<Leak> {
+    let mut found = sandbox::left_devices(&store.id_ranges());
+    for _ in 0..MOMENTS {
+        if found.is_empty() {
+            break;
+        }
+        std::thread::sleep(MOMENT);
+        found = sandbox::left_devices(&store.id_ranges());
+    }
+    found.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }).collect()
 }
 
 /// Whether a group that no task of this store has is nobody's: the tasks of other stores have theirs beside it, and one that was just made is
@@ -142,8 +163,6 @@ fn is_abandoned(group: &std::path::Path) -> bool {
 /// Loop devices with an image of this store, if there are more than tasks that run. The kernel detaches one a moment after its last mount is gone,
 /// so what is seen at once is looked at again.
 fn loop_devices(store: &Store, running: usize) -> Vec<Leak> {
-    const MOMENT: Duration = Duration::from_millis(100);
-    const MOMENTS: u32 = 20;
     let mut found = attached(store);
     for _ in 0..MOMENTS {
         if found.len() <= running {

@@ -174,7 +174,7 @@ pub(super) struct Arguments {
 #[derive(Args)]
 #[command(next_help_heading = "Network")]
 struct NetworkFlags {
-    /// none, egress (what --allow names), or host (no protection at all) [default: none]
+    /// none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]
     #[arg(long, value_name = "MODE")]
     network: Option<String>,
     /// Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)

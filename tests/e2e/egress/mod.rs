@@ -5,6 +5,7 @@ mod broker;
 mod broker_attacks;
 mod broker_oauth;
 mod clients;
+mod open;
 mod running;
 pub mod world;
 

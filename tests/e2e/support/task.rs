@@ -24,6 +24,7 @@ pub struct Task<'lab> {
     longest: Duration,
     is_run: bool,
     json: bool,
+    prefix: Vec<OsString>,
 }
 
 impl<'lab> Task<'lab> {
@@ -45,6 +46,7 @@ impl<'lab> Task<'lab> {
             longest: LONGEST,
             is_run: false,
             json: false,
+            prefix: Vec::new(),
         }
     }
 
@@ -83,10 +85,18 @@ impl<'lab> Task<'lab> {
         self.env("BRIG_WEAKEN", protection)
     }
 
+    /// Starts brig by another program, which becomes it.
+    #[must_use]
+    pub fn by<Argument: AsRef<OsStr>>(mut self, prefix: impl IntoIterator<Item = Argument>) -> Task<'lab> {
+        self.prefix = prefix.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        self
+    }
+
     /// The command that these arguments make, not started.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.words).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let mut words = self.prefix.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).args(&self.words).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.env("BRIG_STORE", self.lab.store());
         command
     }

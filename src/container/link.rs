@@ -1,0 +1,115 @@
+//! The way out of a sandbox whose network is open: what makes it, what it counted, and its end.
+
+use super::pasta;
+use crate::error::{Context, Error, Kind, Result};
+use crate::net::{self, Veth};
+use crate::ns::{Helper, ahead};
+use crate::process::{Companion, WayOut};
+use crate::spec::network::{Open, Prefix, Way};
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Who serves the way out, where a program does: an id of the container's range that nobody inside has or can become.
+const USER: u32 = 65_531;
+
+/// What serves it.
+#[derive(Debug)]
+pub(super) enum Link {
+    /// A pair of devices.
+    Veth(Veth),
+    /// The program pasta.
+    Pasta(Companion),
+}
+
+/// The way out as far as it is made before the container.
+pub(super) struct Begun {
+    /// What init has to do.
+    pub way_out: Option<WayOut>,
+    /// The settings of the namespace that it takes.
+    pub settings: Vec<(String, String)>,
+    /// What serves it; `None` if the container must be there first.
+    pub link: Option<Link>,
+    /// Whether it must, and then waits until that is made.
+    pub waits: bool,
+}
+
+/// Makes what can be made before the container. `network` is its network namespace, where that is there; it is made where it can be. `base`
+/// is its first host id.
+pub(super) fn begin(
+    open: &Open,
+    directory: &Path,
+    network: &mut Option<OwnedFd>,
+    helpers: &mut Vec<Helper>,
+    base: Option<u32>,
+) -> Result<Begun> {
+    if network.is_none()
+        && let Some((made, helper)) = ahead::begin_network().and_then(ahead::Ahead::finish_network)
+    {
+        *network = Some(made);
+        helpers.push(helper);
+    }
+    match (open.way, &*network) {
+        (Way::Veth, Some(network)) => {
+            let (veth, inside) = Veth::make(directory, network.as_fd(), &open.fence)?;
+            let way_out = Some(WayOut::Veth(inside));
+            Ok(Begun { way_out, settings: net::settings(), link: Some(Link::Veth(veth)), waits: false })
+        }
+        (Way::Veth, None) => {
+            Err(Error::new(Kind::Network, "a network of `veth` needs root").hint("use --network egress"))
+        }
+        (Way::Pasta, network) => {
+            pasta::find()?;
+            let mut fence = open.fence.clone();
+            // It makes connections from here, so that an address of ours is one that it reaches.
+            fence.closed.extend(net::own_addresses()?.into_iter().map(single));
+            let link = match network {
+                Some(network) => {
+                    let copy = network.try_clone().failing(Kind::Network, || "keep the network namespace open")?;
+                    Some(Link::Pasta(pasta::start(copy, None, base.map(|base| base + USER))?))
+                }
+                None => None,
+            };
+            let waits = link.is_none();
+            Ok(Begun { way_out: Some(WayOut::Fenced(fence)), settings: Vec::new(), link, waits })
+        }
+    }
+}
+
+/// The whole range of one address.
+fn single(address: std::net::IpAddr) -> Prefix {
+    Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } }
+}
+
+/// Makes the rest for a container that waits, whose namespaces were born with it.
+pub(super) fn complete(pid: i32) -> Result<Link> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let open = |kind: &str| {
+        rustix::fs::open(format!("/proc/{pid}/ns/{kind}"), flags, Mode::empty())
+            .failing(Kind::Namespace, || format!("open the sandbox's {kind} namespace"))
+    };
+    pasta::start(open("net")?, Some(open("user")?), None).map(Link::Pasta)
+}
+
+impl Link {
+    /// Bytes that the sandbox sent and received by it.
+    pub(super) fn bytes(&self) -> Option<(u64, u64)> {
+        match self {
+            Link::Veth(veth) => veth.bytes(),
+            Link::Pasta(companion) => {
+                net::counted(&companion.inside, pasta::DEVICE).map(|(received, sent)| (sent, received))
+            }
+        }
+    }
+
+    /// Ends it; says what that was, and how it went.
+    pub(super) fn remove(self) -> (&'static str, Result<()>) {
+        match self {
+            Link::Veth(veth) => ("network device and its rules", veth.remove()),
+            Link::Pasta(companion) => {
+                drop(companion);
+                ("pasta", Ok(()))
+            }
+        }
+    }
+}

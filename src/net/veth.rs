@@ -1,0 +1,322 @@
+//! A pair of devices between the host and a sandbox, for the machine's root: `brigN` here, `eth0` there, two addresses of a pool.
+//!
+//! Everything of it ends by itself when its holders are gone, however that happened: the number is a lock, the table has an owner, and the devices go
+//! with the sandbox's namespace. What the kernel has not got to yet is removed by whoever gets the same number, or by the next command.
+
+use super::device::link;
+use super::fence::fence_outside;
+use super::netlink::{Request, Route, attributes};
+use super::tables::Table;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::Slot;
+use crate::spec::network::{Fence, Prefix};
+use rustix::io::Errno;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// The second half of the range for benchmarks (RFC 2544), which nobody routes: two addresses for each sandbox (RFC 3021).
+const POOL: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
+const POOL_LENGTH: u8 = 16;
+const SLOTS: u32 = 1 << 15;
+const PAIR_LENGTH: u8 = 31;
+/// The file with a lock for each number.
+const LOCKS: &str = "network-slots";
+const PREFIX: &str = "brig";
+/// What the device inside is called.
+const INSIDE: &str = "eth0";
+
+const NEW_LINK: u16 = 16;
+const DELETE_LINK: u16 = 17;
+const GET_LINK: u16 = 18;
+const NEW_ADDRESS: u16 = 20;
+const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
+const LINK_NAME: u16 = 3;
+const LINK_NAMESPACE: u16 = 28;
+const LINK_INFO: u16 = 18;
+const LINK_STATISTICS: u16 = 23;
+const LINK: usize = 16;
+const ROUTE: usize = 12;
+const IPV4: u8 = 2;
+const UP: u32 = 1;
+
+/// One sandbox's pair. Dropped, it is removed; [`Veth::remove`] does the same and says how that went.
+#[derive(Debug)]
+pub(crate) struct Veth {
+    name: String,
+    index: i32,
+    host: Route,
+    table: Option<Table>,
+    /// Keeps the device, and with it what it counted, until we have read that.
+    _namespace: OwnedFd,
+    _slot: Slot,
+}
+
+/// What init makes of the end inside.
+#[derive(Clone, Debug)]
+pub(crate) struct Inside {
+    host: Ipv4Addr,
+    own: Ipv4Addr,
+}
+
+impl Veth {
+    /// Makes the pair, with one end in `namespace`, behind its fence. `directory` is one for the whole machine.
+    pub(crate) fn make(directory: &Path, namespace: BorrowedFd<'_>, fence: &Fence) -> Result<(Veth, Inside)> {
+        forwarding()?;
+        let step = || "make the sandbox's network device";
+        let host = Route::open().failing(Kind::Network, step)?;
+        let taken = routed(&host)?;
+        let is_free = |slot: u32| !taken.iter().any(|range| addresses(slot).0.is_within(range));
+        let slot = Slot::take(directory, LOCKS, SLOTS, is_free)?.ok_or_else(|| {
+            Error::new(Kind::Network, format!("no pair of addresses of {POOL}/{POOL_LENGTH} is free on this host"))
+                .doing(step())
+                .hint("stop some sandboxes, or use --network egress")
+        })?;
+        let (outside, own) = addresses(slot.number);
+        let name = format!("{PREFIX}{}", slot.number);
+        // One with this name is of somebody who is gone: the number was free.
+        match delete(&host, &name) {
+            Ok(()) | Err(Errno::NODEV) => {}
+            Err(errno) => return Err(errno).failing(Kind::Network, || format!("remove the left device `{name}`")),
+        }
+        let copy = namespace.try_clone_to_owned().failing(Kind::Network, step)?;
+        host.make(NEW_LINK, pair(&name, namespace)).failing(Kind::Network, step)?;
+        let mut veth = Veth { name, index: 0, host, table: None, _namespace: copy, _slot: slot };
+        veth.index = number(&veth.host, &veth.name)?;
+        let no_v6 = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", veth.name);
+        if Path::new(&no_v6).exists() {
+            std::fs::write(&no_v6, "1").failing(Kind::Network, || format!("write `{no_v6}`"))?;
+        }
+        veth.table = Some(fence_outside(&veth.name, veth.index as u32, own, fence)?);
+        give(&veth.host, veth.index, outside).failing(Kind::Network, || "give the device its address")?;
+        veth.host.change(NEW_LINK, Request::new(&link(veth.index, UP))).failing(Kind::Network, || "bring it up")?;
+        Ok((veth, Inside { host: outside, own }))
+    }
+
+    /// Bytes that the sandbox sent and received.
+    pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
+        counted(&self.host, &self.name).map(|(received, sent)| (received, sent))
+    }
+
+    /// Removes the pair; the table and the number go with it.
+    pub(crate) fn remove(mut self) -> Result<()> {
+        self.undo().failing(Kind::Network, || format!("remove the device `{}`", self.name))
+    }
+
+    fn undo(&mut self) -> std::result::Result<(), Errno> {
+        if self.name.is_empty() {
+            return Ok(());
+        }
+        let done = match delete(&self.host, &self.name) {
+            Err(Errno::NODEV) => Ok(()),
+            other => other,
+        };
+        self.table = None; // after the device: nothing passes unfenced
+        if done.is_ok() {
+            self.name.clear();
+        }
+        done
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        // What is left now is found by the next command of ours.
+        let _ = self.undo();
+    }
+}
+
+/// The settings of the namespaces that this takes: paths below /proc/sys, and values.
+pub(crate) fn settings() -> Vec<(String, String)> {
+    let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
+    // What has no way out needs no addresses: programs then do not try them.
+    if has_v6 { vec![(format!("net/ipv6/conf/{INSIDE}/disable_ipv6"), "1".into())] } else { Vec::new() }
+}
+
+/// Gives the end inside its address and the way out. Done in the sandbox's namespace, by its first process.
+pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
+    let step = || "bring the sandbox's network device up";
+    let routes = Route::open().failing(Kind::Network, step)?;
+    let index = number(&routes, INSIDE)?;
+    give(&routes, index, inside.own).failing(Kind::Network, step)?;
+    routes.change(NEW_LINK, Request::new(&link(index, UP))).failing(Kind::Network, step)?;
+    const TABLE_MAIN: u8 = 254;
+    const STATIC: u8 = 4;
+    const UNICAST: u8 = 1;
+    let fixed = [IPV4, 0, 0, 0, TABLE_MAIN, STATIC, 0, UNICAST, 0, 0, 0, 0];
+    let request = Request::new(&fixed).attribute(5, &inside.host.octets()).attribute(4, &(index as u32).to_ne_bytes());
+    routes.add(NEW_ROUTE, request).failing(Kind::Network, || "add the sandbox's way out")
+}
+
+/// The devices of sandboxes whose holders are gone.
+pub(crate) fn leaks(directory: &Path) -> Vec<String> {
+    // Who may not ask has left nothing either.
+    let Ok(host) = Route::open() else { return Vec::new() };
+    let Ok(answers) = host.dump(GET_LINK, Request::new(&[0; LINK])) else { return Vec::new() };
+    let names = answers.iter().filter(|answer| answer.kind == NEW_LINK).filter_map(|answer| name_of(&answer.body));
+    names.filter(|name| slot_of(name).is_some_and(|slot| Slot::is_free(directory, LOCKS, slot))).collect()
+}
+
+/// Removes them; says which.
+pub(crate) fn reap(directory: &Path) -> Vec<(String, Result<bool>)> {
+    let remove = |name: String| {
+        let done = Route::open().and_then(|host| match delete(&host, &name) {
+            Ok(()) => Ok(true),
+            Err(Errno::NODEV) => Ok(false),
+            Err(errno) => Err(errno),
+        });
+        let done = done.failing(Kind::Network, || format!("remove the device `{name}`"));
+        (format!("network device {name}"), done)
+    };
+    leaks(directory).into_iter().map(remove).collect()
+}
+
+/// The number of a device of ours.
+fn slot_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix(PREFIX)?;
+    let slot: u32 = digits.parse().ok().filter(|slot| *slot < SLOTS)?;
+    (digits == slot.to_string()).then_some(slot)
+}
+
+/// The host's address and the sandbox's.
+fn addresses(slot: u32) -> (Ipv4Addr, Ipv4Addr) {
+    let first = POOL.to_bits() + slot * 2;
+    (Ipv4Addr::from_bits(first), Ipv4Addr::from_bits(first + 1))
+}
+
+trait Within {
+    fn is_within(self, range: &Prefix) -> bool;
+}
+
+impl Within for Ipv4Addr {
+    fn is_within(self, range: &Prefix) -> bool {
+        range.contains(IpAddr::V4(self))
+            || Prefix::new(IpAddr::V4(self), PAIR_LENGTH).is_some_and(|pair| pair.covers(range))
+    }
+}
+
+/// Without it answers stay with the host. It is a setting of the whole machine, so it is the operator's to make.
+fn forwarding() -> Result<()> {
+    const PATH: &str = "/proc/sys/net/ipv4/ip_forward";
+    let set = std::fs::read_to_string(PATH).failing(Kind::Network, || format!("read `{PATH}`"))?;
+    if set.trim() != "0" {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Network, "this host passes no packets on, and `veth` needs that (net.ipv4.ip_forward is 0)")
+        .hint("sysctl -w net.ipv4.ip_forward=1, or use --network egress or pasta"))
+}
+
+/// Ranges that the host has a way to already, but for the default one and those of pairs of ours.
+fn routed(host: &Route) -> Result<Vec<Prefix>> {
+    let step = || "list the host's routes";
+    let answers =
+        host.dump(GET_ROUTE, Request::new(&[&[IPV4][..], &[0; ROUTE - 1]].concat())).failing(Kind::Network, step)?;
+    let range = |body: &[u8]| {
+        let length = *body.get(1)?;
+        let (_, bytes) = attributes(body, ROUTE).find(|(kind, _)| *kind == 1)?;
+        Prefix::new(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into(), length)
+    };
+    let is_ours = |range: &Prefix| {
+        range.length >= PAIR_LENGTH && Prefix { address: POOL.into(), length: POOL_LENGTH }.covers(range)
+    };
+    let ranges = answers.iter().filter(|answer| answer.kind == NEW_ROUTE).filter_map(|answer| range(&answer.body));
+    Ok(ranges.filter(|range| !is_ours(range)).collect())
+}
+
+/// `ip link add NAME type veth peer name eth0 netns NAMESPACE`.
+fn pair(name: &str, namespace: BorrowedFd<'_>) -> Request {
+    const KIND: u16 = 1;
+    const DATA: u16 = 2;
+    const PEER: u16 = 1;
+    let text = |words: &str| [words.as_bytes(), b"\0"].concat();
+    let peer = Request::new(&link(0, 0))
+        .attribute(LINK_NAME, &text(INSIDE))
+        .attribute(LINK_NAMESPACE, &(namespace.as_raw_fd() as u32).to_ne_bytes());
+    let info = Request::default().attribute(KIND, b"veth").nest(DATA, Request::default().nest(PEER, peer));
+    Request::new(&link(0, 0)).attribute(LINK_NAME, &text(name)).nest(LINK_INFO, info)
+}
+
+fn give(route: &Route, index: i32, address: Ipv4Addr) -> std::result::Result<(), Errno> {
+    let fixed = [&[IPV4, PAIR_LENGTH, 0, 0][..], &index.to_ne_bytes()].concat();
+    let request = Request::new(&fixed).attribute(2, &address.octets()).attribute(1, &address.octets());
+    route.add(NEW_ADDRESS, request)
+}
+
+fn delete(route: &Route, name: &str) -> std::result::Result<(), Errno> {
+    let text = [name.as_bytes(), b"\0"].concat();
+    route.change(DELETE_LINK, Request::new(&link(0, 0)).attribute(LINK_NAME, &text))
+}
+
+fn look(route: &Route, name: &str) -> std::result::Result<Option<Vec<u8>>, Errno> {
+    let text = [name.as_bytes(), b"\0"].concat();
+    let answers = route.get(GET_LINK, Request::new(&link(0, 0)).attribute(LINK_NAME, &text))?;
+    Ok(answers.into_iter().find(|answer| answer.kind == NEW_LINK).map(|answer| answer.body))
+}
+
+fn number(route: &Route, name: &str) -> Result<i32> {
+    let found = look(route, name).failing(Kind::Network, || format!("find the device `{name}`"))?;
+    let index = found.and_then(|body| Some(i32::from_ne_bytes(*body.get(4..)?.first_chunk()?)));
+    index.ok_or_else(|| Error::new(Kind::Network, format!("there is no device `{name}`")))
+}
+
+/// Bytes that a device received and sent (`struct rtnl_link_stats64`).
+pub(crate) fn counted(route: &Route, name: &str) -> Option<(u64, u64)> {
+    let body = look(route, name).ok()??;
+    let (_, numbers) = attributes(&body, LINK).find(|(kind, _)| *kind == LINK_STATISTICS)?;
+    let at = |place: usize| Some(u64::from_ne_bytes(*numbers.get(place * 8..)?.first_chunk()?));
+    Some((at(2)?, at(3)?))
+}
+
+fn name_of(body: &[u8]) -> Option<String> {
+    let (_, name) = attributes(body, LINK).find(|(kind, _)| *kind == LINK_NAME)?;
+    Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
+}
+
+/// The addresses of this host, which somebody who comes by another way could take for others'.
+pub(crate) fn own_addresses() -> Result<Vec<IpAddr>> {
+    const GET_ADDRESS: u16 = 22;
+    const HEADER: usize = 8;
+    let step = || "list the addresses of the host";
+    let host = Route::open().failing(Kind::Network, step)?;
+    let answers = host.dump(GET_ADDRESS, Request::new(&[0; HEADER])).failing(Kind::Network, step)?;
+    let address = |body: &[u8]| {
+        let found = |wanted| attributes(body, HEADER).find(|(kind, _)| *kind == wanted);
+        let (_, bytes) = found(2).or_else(|| found(1))?;
+        match bytes.len() {
+            4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
+            16 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
+            _ => None,
+        }
+    };
+    Ok(answers.iter().filter(|answer| answer.kind == NEW_ADDRESS).filter_map(|answer| address(&answer.body)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_has_two_addresses_of_the_pool_that_no_other_has() {
+        let all: Vec<_> = [0, 1, 2, SLOTS - 1].into_iter().map(addresses).collect();
+        assert_eq!(all[0], (Ipv4Addr::new(198, 19, 0, 0), Ipv4Addr::new(198, 19, 0, 1)));
+        assert_eq!(all[1].0, Ipv4Addr::new(198, 19, 0, 2));
+        assert_eq!(all[3].1, Ipv4Addr::new(198, 19, 255, 255));
+        let range = Prefix::new("198.19.0.0".parse().unwrap(), 24).unwrap();
+        assert!(addresses(5).0.is_within(&range) && !addresses(200).0.is_within(&range));
+    }
+
+    #[test]
+    fn only_names_that_we_give_are_ours() {
+        for (name, slot) in [
+            ("brig0", Some(0)),
+            ("brig31", Some(31)),
+            ("brig01", None),
+            ("brig", None),
+            ("brig99999", None),
+            ("eth0", None),
+        ] {
+            assert_eq!(slot_of(name), slot, "{name}");
+        }
+    }
+}

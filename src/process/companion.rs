@@ -1,0 +1,197 @@
+//! A program of the host's that serves a sandbox's network from beside it, and ends with it.
+//!
+//! It changes its identity and its namespaces, which makes the kernel forget to end it with its parent (prctl(2), PR_SET_PDEATHSIG), and goes on in the
+//! background. So it is put into a PID namespace of its own, whose first process is ours: `keeper`, which ends with us, starts `first`, which
+//! ends with that; and with `first` the kernel ends all that there is (pid_namespaces(7)).
+
+use super::identity::{self, Capabilities, Identity};
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::Channel;
+use crate::net::Route;
+use crate::sys::clone::{Side, clone_process, close_from, exit};
+use crate::sys::exec::{Vector, execve, restore_signal};
+use caps::Capability;
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_send_signal, wait, waitid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long it may take until the network is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The most of its words that are repeated.
+const MOST_WORDS: u64 = 4096;
+const DONE: &[u8] = b"+";
+const FAILED: &[u8] = b"-";
+
+/// What is to run. It finds the sandbox's network namespace as its standard input, and ends when that is ready; what it leaves in the background serves.
+pub(crate) struct Service {
+    /// The program.
+    pub path: CString,
+    /// Its arguments, the name first.
+    pub arguments: Vec<CString>,
+    /// The network namespace.
+    pub network: OwnedFd,
+    /// The user namespace that it belongs to, where that is not ours.
+    pub users: Option<OwnedFd>,
+    /// Who it is; `None` stays who we are.
+    pub user: Option<u32>,
+}
+
+/// The program, as its parent holds it. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Companion {
+    keeper: OwnedFd,
+    /// A connection to the kernel's routing part in the sandbox's namespace.
+    pub(crate) inside: Route,
+}
+
+impl Companion {
+    /// Starts it and waits until the network is there. The caller has one thread.
+    pub(crate) fn start(service: Service) -> Result<Companion> {
+        let step = || "start a program beside the container";
+        let (ours, theirs) = Channel::pair().failing(Kind::Internal, step)?;
+        let (words, out) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step)?;
+        match clone_process(0, None).failing(Kind::Internal, step)? {
+            Side::Child => {
+                // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
+                std::panic::set_hook(Box::new(|_| exit(1)));
+                drop((ours, words));
+                exit(i32::from(keep(service, &theirs, &out).is_err()))
+            }
+            Side::Parent(_, keeper) => {
+                drop((theirs, out));
+                let keeper = Keeper(Some(keeper));
+                match hear(&ours)? {
+                    Some(inside) => Ok(Companion { keeper: keeper.keep()?, inside: Route::from(inside) }),
+                    None => Err(refusal(&service, words)),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        end(&self.keeper);
+    }
+}
+
+/// Ends a keeper whose service did not begin.
+struct Keeper(Option<OwnedFd>);
+
+impl Keeper {
+    fn keep(mut self) -> Result<OwnedFd> {
+        self.0.take().ok_or_else(|| Error::new(Kind::Internal, "no keeper"))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.0 {
+            end(keeper);
+        }
+    }
+}
+
+fn end(keeper: &OwnedFd) {
+    // It may have ended in this moment.
+    let _ = pidfd_send_signal(keeper, Signal::KILL);
+    while matches!(waitid(WaitId::PidFd(keeper.as_fd()), WaitIdOptions::EXITED), Err(rustix::io::Errno::INTR)) {}
+}
+
+/// The socket that says that the network is there; `None` if it will not be.
+fn hear(channel: &Channel) -> Result<Option<OwnedFd>> {
+    let step = || "hear from a program beside the container";
+    let timeout = Timespec::try_from(PATIENCE).unwrap_or_default();
+    if poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&timeout)).failing(Kind::Network, step)? == 0 {
+        return Err(Error::new(Kind::Network, format!("no network after {} s", PATIENCE.as_secs())).doing(step()));
+    }
+    let packet = channel.receive().failing(Kind::Network, step)?;
+    Ok(packet.filter(|packet| packet.bytes == DONE).and_then(|packet| packet.descriptor))
+}
+
+fn refusal(service: &Service, words: OwnedFd) -> Error {
+    let mut bytes = Vec::new();
+    // What cannot be read has nothing to say.
+    let _ = rustix::fs::fcntl_setfl(&words, rustix::fs::OFlags::NONBLOCK);
+    let _ = File::from(words).take(MOST_WORDS).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = lines.last().map_or("it says nothing".to_owned(), |line| line.escape_debug().to_string());
+    Error::new(Kind::Network, last).doing(format!("run `{}`", service.path.to_string_lossy()))
+}
+
+/// The process that ends with our parent.
+fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
+    let step = || "start a program beside the container";
+    // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, step)?;
+    if let Some(users) = &service.users {
+        move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))
+            .failing(Kind::UserNamespace, || "enter the sandbox's user namespace")?;
+    }
+    identity::die_with_parent()?;
+    identity::be_undumpable()?;
+    match clone_process(libc::CLONE_NEWPID as u64, None).failing(Kind::Namespace, step)? {
+        Side::Child => exit(i32::from(first(service, channel, out).is_err())),
+        Side::Parent(_, pidfd) => {
+            close_from(0, &[pidfd.as_fd()]).failing(Kind::Identity, step)?;
+            identity::keep_capabilities(&[])?;
+            while matches!(waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED), Err(rustix::io::Errno::INTR)) {}
+            Ok(())
+        }
+    }
+}
+
+/// The first process of the namespace: starts the program, says that it is ready, and stays as long as anything of it does.
+fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
+    let step = || "run a program beside the container";
+    identity::die_with_parent()?;
+    let (pid, pidfd) = match clone_process(0, None).failing(Kind::Internal, step)? {
+        Side::Child => exit(i32::from(become_service(&service, out).is_err()) * 126),
+        Side::Parent(pid, pidfd) => (pid, pidfd),
+    };
+    let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let is_ready = ended.is_ok_and(|status| status.is_some_and(|status| status.exit_status() == Some(0)));
+    if !is_ready {
+        return channel.send(FAILED, None).failing(Kind::Lost, step);
+    }
+    let _ = pid;
+    move_into_link_name_space(service.network.as_fd(), Some(LinkNameSpaceType::Network))
+        .failing(Kind::Network, step)?;
+    let inside = Route::open().failing(Kind::Network, step)?;
+    channel.send(DONE, Some(inside.as_fd())).failing(Kind::Lost, step)?;
+    close_from(0, &[]).failing(Kind::Identity, step)?;
+    identity::keep_capabilities(&[])?;
+    while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
+    Ok(())
+}
+
+/// Becomes the program, with what it takes to enter the namespace and nothing more.
+fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infallible> {
+    let step = || "become a program beside the container";
+    rustix::stdio::dup2_stdin(&service.network).failing(Kind::Identity, step)?;
+    rustix::stdio::dup2_stdout(out).failing(Kind::Identity, step)?;
+    rustix::stdio::dup2_stderr(out).failing(Kind::Identity, step)?;
+    close_from(3, &[] as &[BorrowedFd<'_>]).failing(Kind::Identity, step)?;
+    const LAST_SIGNAL: i32 = 64; // signal(7)
+    (1..=LAST_SIGNAL).for_each(restore_signal);
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).failing(Kind::Identity, step)?;
+    let bits =
+        [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_ADMIN].iter().fold(0, |bits, each| bits | each.bitmask());
+    let all = Capabilities { bounding: bits, effective: bits, permitted: bits, inheritable: bits, ambient: bits };
+    identity::bound_capabilities(&all)?;
+    if let Some(user) = service.user {
+        identity::become_user(&Identity::powerless(user, user))?;
+    }
+    identity::take_capabilities(&all)?;
+    let arguments = Vector::new(service.arguments.clone());
+    let errno = execve(&service.path, &arguments, &Vector::new(Vec::new()));
+    Err(Error::os(Kind::Network, errno).doing(step()))
+}

@@ -1,0 +1,317 @@
+//! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host. The host is a network namespace of
+//! the test's own, so that this machine's network stays as it is; the world is another one.
+
+use crate::support::{Lab, Task, eventually, is_root, program_under_test, skip};
+use rustix::process::{Pid, Signal};
+use std::process::{Child, Command, Stdio};
+
+/// Addresses of the world: a public server, one of a private network, and where clouds have their metadata.
+const PUBLIC: &str = "93.184.216.34";
+const PRIVATE: &str = "10.7.7.7";
+const METADATA: &str = "169.254.169.254";
+/// Addresses of the host.
+const HOST: &str = "93.184.216.2";
+const HOST_PRIVATE: &str = "10.7.7.1";
+
+/// A host and the world around it, each with a server at port 80. Dropping it ends both.
+struct Ground {
+    host: Namespace,
+    _world: Namespace,
+    servers: Vec<Child>,
+}
+
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Namespace {
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        let child = Command::new("unshare").args(["--net", "sleep", "300"]).spawn().unwrap();
+        let path = format!("/proc/{}/ns/net", child.id());
+        eventually("a namespace is there", || std::fs::read_link(&path).is_ok_and(|found| found != own));
+        Namespace(child)
+    }
+
+    fn enter(&self) -> [String; 4] {
+        ["nsenter".into(), "--target".into(), self.0.id().to_string(), "--net".into()]
+    }
+
+    fn command(&self, script: &str) -> Command {
+        let words = self.enter();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(["sh", "-ec", script]);
+        command
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        let output = self.command(script).output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Ground {
+    fn new(lab: &Lab) -> Option<Ground> {
+        if !is_root() {
+            skip("needs root to make a host");
+            return None;
+        }
+        let (host, world) = (Namespace::new(), Namespace::new());
+        let peer = world.0.id();
+        host.sh(&format!(
+            "ip link set lo up; ip link add up0 type veth peer name up1 netns {peer}; ip link set up0 up; \
+             ip addr add {HOST}/24 dev up0; ip addr add {HOST_PRIVATE}/24 dev up0; \
+             ip route add default via {PUBLIC}; echo 1 >/proc/sys/net/ipv4/ip_forward"
+        ));
+        world.sh(&format!(
+            "ip link set lo up; ip link set up1 up; ip addr add {PUBLIC}/24 dev up1; \
+             ip addr add {PRIVATE}/24 dev up1; ip addr add {METADATA}/32 dev up1"
+        ));
+        let directory = lab.directory("www");
+        std::fs::write(directory.join("index.html"), "served\n").unwrap();
+        std::fs::write(directory.join("big"), vec![7; 1 << 20]).unwrap();
+        let serve = |namespace: &Namespace| {
+            let script = format!("exec python3 -m http.server 80 --directory {}", directory.display());
+            let child = namespace.command(&script).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            eventually("a server listens", || namespace.sh("ss -Hltn sport = :80").contains(":80"));
+            child
+        };
+        let servers = vec![serve(&host), serve(&world)];
+        Some(Ground { host, _world: world, servers })
+    }
+
+    fn task<'lab>(&self, lab: &'lab Lab, mode: &str) -> Task<'lab> {
+        lab.task().by(self.host.enter()).args(["--empty", "--network", mode, "--resolver", PUBLIC])
+    }
+
+    /// The devices and tables of brig's that are on the host.
+    fn traces(&self) -> String {
+        self.host.sh("ip -o link | grep -o 'brig[0-9]*' || true; nft list tables | grep brig || true")
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// Says for each address whether it is reached, on a line.
+fn ask(addresses: &[&str]) -> String {
+    let one = |address: &&str| {
+        format!(
+            "curl -sS -o /dev/null -m 2 http://{address}/ 2>/dev/null && echo '{address} reached' || echo '{address} refused'; "
+        )
+    };
+    addresses.iter().map(one).collect()
+}
+
+const EVERYWHERE: [&str; 7] = [PUBLIC, PRIVATE, METADATA, HOST, HOST_PRIVATE, "127.0.0.1", "[::1]"];
+
+#[track_caller]
+fn reached(run: &crate::support::Run, expected: &[&str]) {
+    run.ended_as("succeeded", 0);
+    for address in EVERYWHERE {
+        let word = if expected.contains(&address) { "reached" } else { "refused" };
+        assert!(run.stderr.contains(&format!("{address} {word}\n")), "{address} is not {word}: {run:#?}");
+    }
+}
+
+fn only_public_addresses(mode: &str) {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let run = ground.task(&lab, mode).sh(&ask(&EVERYWHERE));
+    reached(&run, &[PUBLIC]);
+    let opened = ["--allow", "10.7.7.7:80", "--deny", "93.184.216.34:80"];
+    reached(&ground.task(&lab, mode).args(opened).sh(&ask(&EVERYWHERE)), &[PRIVATE]);
+    reached(&ground.task(&lab, mode).args(["--allow", "10.0.0.0/8:443"]).sh(&ask(&EVERYWHERE)), &[PUBLIC]);
+    let weaker = ground.task(&lab, mode).weakened("network-fence").sh(&ask(&[PRIVATE, METADATA]));
+    assert!(weaker.stderr.contains(&format!("{PRIVATE} reached")), "the weakened build refuses too: {weaker:#?}");
+    assert_eq!(ground.traces(), "");
+}
+
+#[test]
+fn veth_leads_to_public_addresses_and_what_rules_open() {
+    only_public_addresses("veth");
+}
+
+#[test]
+fn pasta_leads_to_public_addresses_and_what_rules_open() {
+    if crate::support::has_program("pasta") {
+        only_public_addresses("pasta");
+    }
+}
+
+#[test]
+fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matter() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let task = ground
+        .task(&lab, "veth")
+        .start_sh("python3 -m http.server 80 >/dev/null 2>&1 & ip -o -4 addr; echo up; sleep 60");
+    task.wait_for("up\n");
+    let output = task.output();
+    let own = output.split_whitespace().find(|word| word.starts_with("198.19.")).expect("no address of its own");
+    let own = own.split('/').next().unwrap();
+    let from_host = ground.host.sh(&format!("curl -sS -m 1 http://{own}/ 2>&1 || echo refused"));
+    assert!(from_host.contains("refused"), "{from_host}");
+    let around = ground
+        ._world
+        .sh(&format!("ip route add 198.19.0.0/16 via {HOST}; curl -sS -m 1 http://{own}/ 2>&1 || echo refused"));
+    assert!(around.contains("refused"), "{around}");
+    // The rules name the sandbox's address and drop every other, and all of IPv6.
+    let rules = ground.host.sh("nft list ruleset");
+    assert!(rules.contains(&format!("ip saddr != {own} drop")) && rules.contains("meta nfproto ipv6 drop"), "{rules}");
+    assert!(rules.contains(&format!("ip saddr {own}")) && rules.contains("masquerade"), "{rules}");
+    task.signal(Signal::TERM);
+    task.finish();
+}
+
+#[test]
+fn two_sandboxes_do_not_reach_each_other() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let first = ground
+        .task(&lab, "veth")
+        .start_sh("python3 -m http.server 80 >/dev/null 2>&1 & ip -o -4 addr; echo up; sleep 60");
+    first.wait_for("up\n");
+    let output = first.output();
+    let own = output.split_whitespace().find(|word| word.starts_with("198.19.")).unwrap().split('/').next().unwrap();
+    let run = ground.task(&lab, "veth").sh(&ask(&[own, PUBLIC]));
+    assert!(run.stderr.contains(&format!("{own} refused")), "{run:#?}");
+    assert!(run.stderr.contains(&format!("{PUBLIC} reached")), "{run:#?}");
+    assert_eq!(ground.traces().lines().count(), 2, "{}", ground.traces());
+    first.signal(Signal::TERM);
+    first.finish();
+    assert_eq!(ground.traces(), "");
+}
+
+#[test]
+fn a_port_is_published_into_an_open_network_and_bytes_are_counted() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let modes = ["veth", "pasta"].into_iter().filter(|mode| *mode != "pasta" || crate::support::has_program("pasta"));
+    for (mode, port) in modes.zip(["8081", "8082"]) {
+        let publish = format!("127.0.0.1:{port}:8080");
+        let script = format!(
+            "curl -sS -o /dev/null http://{PUBLIC}/big; echo inside >index.html; python3 -m http.server 8080 >/dev/null 2>&1 & wait"
+        );
+        let task = ground.task(&lab, mode).args(["--publish", &publish]).start_sh(&script);
+        let ask = format!("curl -sS -m 2 http://127.0.0.1:{port}/ 2>/dev/null || true");
+        eventually("the port inside answers", || ground.host.sh(&ask).contains("inside"));
+        task.signal(Signal::TERM);
+        let receipt = task.finish().receipt();
+        let received = receipt["usage"]["network_received_bytes"].as_u64().unwrap();
+        assert!((1 << 20..3 << 20).contains(&received), "{mode}: {received}");
+        assert!(receipt["usage"]["network_sent_bytes"].as_u64().unwrap() > 100);
+        let removed = receipt["cleanup"]["removed"].to_string();
+        assert!(removed.contains(if mode == "veth" { "network device and its rules" } else { "pasta" }), "{removed}");
+    }
+}
+
+/// The processes of pasta that serve a namespace of this host.
+fn pastas(of: &Ground) -> Vec<Pid> {
+    let own = std::fs::read_link(format!("/proc/{}/ns/net", of.host.0.id())).unwrap();
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_one = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("pas"))
+            && std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|network| network == own)
+    };
+    all.filter(is_one).filter_map(Pid::from_raw).collect()
+}
+
+#[test]
+fn nothing_is_left_on_the_host_after_the_end_an_interrupt_or_a_kill() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let modes = ["veth", "pasta"].into_iter().filter(|mode| *mode != "pasta" || crate::support::has_program("pasta"));
+    for mode in modes {
+        for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
+            let task = ground.task(&lab, mode).start_sh("echo begun; sleep 60");
+            task.wait_for("begun");
+            let is_there = if mode == "veth" { ground.traces().contains("brig") } else { !pastas(&ground).is_empty() };
+            assert!(is_there, "{mode} left no trace while it ran");
+            task.signal(signal);
+            task.finish();
+            if signal != Signal::KILL {
+                assert_eq!(ground.traces(), "", "{mode} {signal:?}");
+            }
+            eventually("the kernel has removed everything", || {
+                ground.traces().is_empty() && pastas(&ground).is_empty()
+            });
+        }
+    }
+    lab.brig(["task", "ls"]).succeeded();
+    let leaks = lab.brig(["doctor", "--leaks"]);
+    assert_eq!((leaks.status, leaks.stdout.as_str()), (Some(0), ""), "{leaks:#?}");
+}
+
+#[test]
+fn a_device_that_somebody_left_is_told_of_and_removed() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    ground.host.sh("ip link add brig32001 type veth peer name other");
+    let brig = |words: &[&str]| {
+        let prefix = ground.host.enter();
+        let mut command = Command::new(&prefix[0]);
+        command.args(&prefix[1..]).arg(program_under_test()).args(words).env("BRIG_STORE", lab.store());
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    };
+    assert!(brig(&["doctor", "--leaks"]).contains("network device  brig32001"));
+    // A task that dies makes the next command look for what is left.
+    let task = ground.task(&lab, "veth").start_sh("echo begun; sleep 60");
+    task.wait_for("begun");
+    task.signal(Signal::KILL);
+    task.finish();
+    eventually("it is removed", || {
+        brig(&["task", "ls"]);
+        ground.traces().is_empty()
+    });
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_what_to_do() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let check = |task: Task<'_>, words: &[&str]| {
+        let run = task.sh("true");
+        for word in words {
+            assert!((run.stdout.clone() + &run.stderr).contains(word), "no `{word}`: {run:#?}");
+        }
+        assert_ne!(run.status, Some(0));
+    };
+    check(ground.task(&lab, "veth").args(["--allow", "a.example:443"]), &["a.example:443", "--network egress"]);
+    check(ground.task(&lab, "veth").args(["--network-rate", "1M"]), &["no limit of bytes"]);
+    ground.host.sh("echo 0 >/proc/sys/net/ipv4/ip_forward");
+    check(ground.task(&lab, "veth"), &["passes no packets on", "sysctl -w net.ipv4.ip_forward=1"]);
+    ground.host.sh("echo 1 >/proc/sys/net/ipv4/ip_forward; ip route add 198.19.0.0/16 dev up0");
+    check(ground.task(&lab, "veth"), &["no pair of addresses of 198.19.0.0/16 is free"]);
+    assert_eq!(ground.traces(), "");
+    if crate::support::has_program("pasta") {
+        // As on a host without it: the program is covered, for this one process.
+        let path = Command::new("sh").args(["-c", "command -v pasta"]).output().unwrap().stdout;
+        let path = String::from_utf8(path).unwrap().trim().to_owned();
+        let hide = ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null \"$0\" && exec \"$@\"", &path];
+        check(ground.task(&lab, "pasta").by(hide), &["needs the program `pasta`", "install the package `passt`"]);
+    }
+}
+
+#[test]
+fn what_is_in_force_is_said_beforehand() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let run = ground.task(&lab, "veth").plain().args(["--allow", "10.7.7.7:80", "--explain"]).sh("true");
+    for words in ["veth: every public address (IPv4)", "but for 10.7.7.7:80", "names from 93.184.216.34"] {
+        assert!(run.stdout.contains(words), "{run:#?}");
+    }
+}
