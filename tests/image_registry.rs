@@ -15,7 +15,7 @@ mod support;
 use servers::{Server, auth_file, faulty, ready, registry};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::{Scratch, assert_same, list, skipped};
+use support::{Scratch, assert_same, brig, kill_somewhere, kills, left_over, list, skipped};
 
 /// A registry that holds an image, and a scratch whose store does not.
 fn with_image(case: &str) -> (Scratch, Server) {
@@ -177,6 +177,25 @@ fn a_download_that_was_killed_goes_on_where_it_was() {
     scratch.image(&["pull", &proxy.reference()]).good();
     let requests = proxy.requests();
     assert!(requests.iter().any(|line| line.contains("bytes=")), "{requests:#?}");
+}
+
+#[test]
+fn a_killed_pull_leaves_a_store_that_verifies_and_goes_on() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("random-large");
+    let full = Scratch::new().image(&["pull", &server.reference()]).good().took;
+    for round in 0..kills() {
+        kill_somewhere(brig(&scratch, &["pull", &server.reference()]), round, full.mul_f64(1.2));
+        let verified = scratch.image(&["verify"]).good();
+        assert!(!verified.out.contains("damaged"), "round {round}: {}", verified.out);
+        scratch.image(&["pull", &server.reference()]).good();
+        assert!(scratch.image(&["verify"]).good().out.contains("1 images, 3 layers"), "round {round}");
+        scratch.image(&["rm", &server.reference()]).good();
+        scratch.image(&["prune"]).good();
+    }
+    assert_eq!(left_over(&scratch), Vec::<String>::new());
 }
 
 #[test]

@@ -10,38 +10,9 @@
 #[path = "image/support.rs"]
 mod support;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-use support::{Scratch, assert_same, has, is_root, list, run, script, skipped};
-
-/// Kills at random moments; CI asks for a hundred each by BRIG_TEST_KILLS.
-fn kills() -> u32 {
-    std::env::var("BRIG_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
-}
-
-fn brig(scratch: &Scratch, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
-    command.args(["image", "--quiet", "--store", &scratch.path("store")]).args(arguments);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
-/// Starts, waits a moment that is another each time, kills.
-fn kill_somewhere(mut command: Command, round: u32, longest: Duration) {
-    let mut child = command.spawn().unwrap();
-    // Spread evenly over the run by steps of the golden ratio: no two moments alike.
-    let share = (f64::from(round) * 0.618_034).fract();
-    std::thread::sleep(longest.mul_f64(share));
-    child.kill().and_then(|()| child.wait()).unwrap();
-}
-
-fn left_over(scratch: &Scratch) -> Vec<String> {
-    let entries = std::fs::read_dir(scratch.path("store/temporary")).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with(".brig-"))
-        .collect()
-}
+use support::{Scratch, assert_same, brig, has, is_root, kill_somewhere, kills, left_over, list, run, script, skipped};
 
 #[test]
 fn a_killed_load_or_prune_leaves_a_store_that_verifies_and_goes_on() {
@@ -230,6 +201,32 @@ fn an_imported_root_comes_out_as_it_was() {
     scratch.image(&["import", &tar, "tar"]).good();
     scratch.image(&["unpack", "tar", &third]).good();
     assert_same(&list(&root, &[]), &list(&format!("{third}/rootfs"), &[]), "an imported tar");
+}
+
+/// A store in another container, whose file system is an overlay, and which no kernel mounts with other owners: the task has a copy.
+#[test]
+fn where_layers_cannot_be_shown_with_other_owners_their_files_are_copied() {
+    if skipped("root", is_root()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("runnable", "");
+    for name in ["lower", "upper", "work", "seen"] {
+        std::fs::create_dir(scratch.path(name)).unwrap();
+    }
+    let (brig, at) = (env!("CARGO_BIN_EXE_brig"), scratch.path(""));
+    let text = format!(
+        "mount -t tmpfs none {at}/upper && mkdir {at}/upper/u {at}/upper/w && \
+         mount -t overlay none -o lowerdir={at}/lower,upperdir={at}/upper/u,workdir={at}/upper/w {at}/seen || exit 9; s={at}/seen/store; \
+         {brig} image --store $s load {layout} --name x && \
+         {brig} run --store $s --image x -- sh -c '/bin/busybox stat -c %u:%g:%a /bin/busybox; echo new > /tmp/made && cat /tmp/made' && \
+         {brig} run --store $s --image x -- touch /bin/busybox; echo status $?; ls -A $s/temporary | grep -c ^.brig; \
+         {brig} task show --store $s --json $({brig} task ls --store $s --json | grep -o '\"id\": *\"[a-z0-9]*\"' | head -1 | cut -d'\"' -f4) | grep '\"copied\"'"
+    );
+    let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text]).env("BRIG_WEAKEN", ""));
+    assert!(ran.err.contains("note: all files of the image `x` are copied for this task"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("0:0:755\nnew\n"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("\n0\n") && ran.out.contains("\"copied\": true"), "{} {}", ran.out, ran.err);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
 use super::check::{self, Checked, privileged};
+use super::copied;
 use super::enter::Entry;
 use super::gateway::{self, Prepared, Wish};
 use super::link;
@@ -37,6 +38,9 @@ pub(crate) fn launch(
         Some(range) => Users::of_root(&spec, range)?,
         None => Users::own(&spec),
     };
+    if let (Root::Copy(tree), Some(range)) = (&spec.file_system.root, &users.range) {
+        copied::give(tree, range.base)?;
+    }
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
             let scratch = &spec.file_system.scratch;
@@ -259,7 +263,7 @@ fn shown(spec: &Container) -> Vec<Shown> {
     let root = match &spec.file_system.root {
         Root::Overlay { shown, .. } => Some(*shown),
         Root::Layers(layers) => Some(layers.shown),
-        Root::Empty => None,
+        Root::Empty | Root::Copy(_) => None,
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {
         Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),

@@ -6,6 +6,7 @@
 mod bundle;
 mod check;
 mod converse;
+mod copied;
 mod create;
 mod delete;
 mod enter;

@@ -26,6 +26,35 @@ fn parse(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
+/// Since when the kernel takes an idmapped mount as a layer of overlayfs.
+const MAPPED_LAYERS: (u32, u32) = (5, 19);
+/// File systems by the number that statfs(2) gives (linux/magic.h), and since when they can be mounted with other owners: `FS_ALLOW_IDMAP` in the
+/// kernel's `fs/*/super.c`. Who is not in the list is tried.
+const MAPPED: [(i64, Option<(u32, u32)>); 12] = [
+    (0xEF53, Some((5, 12))),      // ext4
+    (0x5846_5342, Some((5, 12))), // xfs
+    (0x9123_683E, Some((5, 15))), // btrfs
+    (0xF2F5_2010, Some((5, 18))), // f2fs
+    (0x0102_1994, Some((6, 3))),  // tmpfs
+    (0x794C_7630, None),          // overlayfs, as in another container
+    (0x6969, None),               // NFS
+    (0x6573_5546, None),          // FUSE: only if its server takes part (6.12)
+    (0x0102_1997, None),          // 9p
+    (0xFF53_4D42, None),          // CIFS
+    (0xFE53_4D42, None),          // SMB 2
+    (0x8584_58F6, None),          // ramfs
+];
+
+/// Whether files of a file system can be layers of an overlay with other owners than they have.
+pub(crate) fn shows_other_owners(magic: i64) -> bool {
+    shows(magic, number().unwrap_or(OLDEST))
+}
+
+fn shows(magic: i64, kernel: (u32, u32)) -> bool {
+    let since = MAPPED.iter().find(|(each, _)| *each == magic).map(|(_, since)| *since);
+    kernel >= MAPPED_LAYERS && since.is_none_or(|since| since.is_some_and(|since| kernel >= since))
+}
+
 pub(super) fn version() -> Check {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     match number() {
@@ -104,6 +133,17 @@ pub(super) fn landlock() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_shown_by_file_systems_that_can_and_kernels_that_take_them_as_layers() {
+        let check = |magic, kernel, expected| assert_eq!(shows(magic, kernel), expected, "{magic:x} {kernel:?}");
+        check(0xEF53, (5, 18), false);
+        check(0xEF53, (5, 19), true);
+        check(0x0102_1994, (6, 1), false);
+        check(0x0102_1994, (6, 3), true);
+        check(0x794C_7630, (6, 18), false);
+        check(0x1234, (6, 18), true);
+    }
 
     #[test]
     fn a_release_has_two_numbers() {

@@ -14,6 +14,7 @@ mod namespaces;
 mod trial;
 
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
+pub(crate) use kernel::shows_other_owners;
 pub(crate) use namespaces::user_namespace_advice;
 
 use serde::Serialize;

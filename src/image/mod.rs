@@ -44,7 +44,7 @@ pub use platform::Platform;
 pub use progress::{Event, Report};
 pub use reference::Reference;
 pub use registry::{Pulled, RegistryOptions, pull, push};
-pub use root::{LayeredRoot, Mounter};
+pub use root::{Copied, LayeredRoot, Mounter};
 pub use save::save;
 pub use store::{Finding, Image, ImageRecord, Lease, Pruned, Removed, Repair, Store, Verified, default_path};
 pub use unpack::from_store as unpack;

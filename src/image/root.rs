@@ -1,10 +1,13 @@
 //! What a sandbox must know of an image to use its layers as a root: names and facts, read without mounting anything.
 
-use super::layer::{Marks, Owners};
-use super::store::Image;
+use super::flatten::{self, How};
+use super::layer::{Marks, Owners, open_below};
+use super::store::{Image, Temporary};
 use super::union::Stack;
-use crate::error::{Error, Kind, Result};
-use rustix::fs::FileType;
+use crate::error::{Context, Error, Kind, Result};
+use crate::host;
+use rustix::fs::{FileType, Mode, OFlags};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// An image's layers as overlayfs takes them, and what their root shows.
@@ -31,7 +34,40 @@ pub enum Mounter {
     User,
 }
 
+/// The files of an image as one tree that nobody else uses; it goes with this.
+#[derive(Debug)]
+pub struct Copied(Temporary);
+
+impl Copied {
+    /// Where it is.
+    pub fn tree(&self) -> PathBuf {
+        self.0.path().join("root")
+    }
+}
+
 impl Image {
+    /// Whether this kernel can mount the layers with other owners than their files have.
+    pub fn can_be_shown(&self) -> Result<bool> {
+        let Some(layer) = self.layers.first() else { return Ok(true) };
+        let found = rustix::fs::statfs(layer).failing(Kind::Store, || format!("look at `{}`", layer.display()))?;
+        Ok(host::shows_other_owners(found.f_type))
+    }
+
+    /// Copies all files into one tree of the store: for file systems of which [`Image::can_be_shown`] is not true.
+    pub fn copied(&self) -> Result<Copied> {
+        let outside = || Error::new(Kind::Internal, "a layer outside a store");
+        let store = self.layers.first().and_then(|layer| layer.ancestors().nth(3)).ok_or_else(outside)?;
+        let work = Temporary::in_directory(&store.join("temporary"))?;
+        let root = work.make("root")?;
+        for path in self.layers.iter().rev() {
+            let layer = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .failing(Kind::Store, || format!("open the layer `{}`", path.display()))?;
+            let layer = open_below(layer.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+            flatten::apply(layer.as_fd(), root.as_fd(), self.form, How::Copy, true)?;
+        }
+        Ok(Copied(work))
+    }
+
     /// The layers as a root. Refuses a store whose form this mounter's overlay would show wrongly: marks that it does not read would bring
     /// removed files back.
     pub fn layered_root(&self, mounter: Mounter) -> Result<LayeredRoot> {

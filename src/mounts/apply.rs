@@ -50,6 +50,11 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
             root
         }
         Root::Layers(layers) => builder.layers(layers)?,
+        Root::Copy(tree) => {
+            let root = builder.overlay(tree, "root", Shown::Stored, plan.administrator)?;
+            restrict(&root, Attributes::WRITABLE)?;
+            root
+        }
     };
     let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
     attach(&root, place.as_fd()).doing(|| "attach the new root")?;

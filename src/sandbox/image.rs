@@ -17,6 +17,8 @@ const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
 pub struct ImageRoot {
     /// The directory of the host in which the layers are. Somebody else keeps them there while the sandbox runs.
     pub directory: PathBuf,
+    /// A tree that has been made of the layers for this sandbox alone, where they cannot be mounted with its ids.
+    pub copy: Option<PathBuf>,
     /// The layers in it, topmost first.
     pub layers: Vec<String>,
     /// The mode of the root.
@@ -47,6 +49,9 @@ pub struct ImageRoot {
 
 impl ImageRoot {
     pub(super) fn root(&self) -> Root {
+        if let Some(tree) = &self.copy {
+            return Root::Copy(tree.clone());
+        }
         Root::Layers(Layers {
             directory: self.directory.clone(),
             names: self.layers.clone(),
@@ -136,6 +141,7 @@ mod tests {
     fn image() -> ImageRoot {
         ImageRoot {
             directory: "/s/layers".into(),
+            copy: None,
             layers: vec!["a/fs".into()],
             mode: 0o755,
             folders: ["etc", "proc", "dev", "usr"].map(str::to_owned).to_vec(),

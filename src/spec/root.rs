@@ -110,6 +110,9 @@ pub(crate) enum Root {
     Overlay { lower: PathBuf, shown: Shown },
     /// The layers of an image under a copy-on-write layer.
     Layers(Layers),
+    /// A tree of the host that was made for this container alone, under a copy-on-write layer: its files are given to the container's ids
+    /// where they are, for file systems that cannot show them so.
+    Copy(PathBuf),
 }
 
 /// Directories in overlayfs's own form, which together are a root.

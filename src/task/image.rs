@@ -35,6 +35,9 @@ pub struct ImageUsed {
     pub digest: String,
     /// How many layers.
     pub layers: usize,
+    /// Whether their files were copied for this task, because they could not be mounted with its ids.
+    #[serde(default)]
+    pub copied: bool,
     /// The user as the image or the caller says it.
     pub user: String,
     /// User id inside.
@@ -71,7 +74,28 @@ pub(super) struct Opened {
     pub command: Vec<OsString>,
     /// What the receipt says.
     pub used: ImageUsed,
-    _image: Image,
+    image: Image,
+    /// The tree that was made of the layers, and goes with this.
+    copy: Option<image::Copied>,
+}
+
+impl Opened {
+    /// Makes a tree of the layers where the store's file system cannot show them with the sandbox's ids; says so.
+    pub(super) fn copy_if_needed(&mut self) -> Result<Option<String>> {
+        let step = || format!("use the image `{}`", self.used.reference);
+        if sandbox::guarantee() != Guarantee::Full || self.image.can_be_shown().doing(step)? {
+            return Ok(None);
+        }
+        let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
+        self.root.copy = Some(copy.tree().to_path_buf());
+        self.copy = Some(copy);
+        self.used.copied = true;
+        Ok(Some(format!(
+            "all files of the image `{}` are copied for this task: the store's file system cannot show them with other owners (idmapped \
+             mounts); a store on ext4, xfs or btrfs needs no copy (--store DIR)",
+            self.used.reference
+        )))
+    }
 }
 
 /// Opens the image of a definition that names one.
@@ -99,6 +123,7 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
     let used = used(&image.config, wish, &process, image.digest.to_string(), layered.layers.len(), is_root);
     let root = ImageRoot {
         directory: layered.directory,
+        copy: None,
         layers: layered.layers,
         mode: layered.mode,
         folders: layered.folders,
@@ -116,7 +141,7 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
     };
     let entrypoint = process.args.iter().map(OsString::from);
     let command = entrypoint.chain(command.iter().cloned()).collect();
-    Ok(Opened { root, command, used, _image: image })
+    Ok(Opened { root, command, used, image, copy: None })
 }
 
 /// The image's config and the wish as a process, whose arguments are those before the caller's own command.
@@ -161,6 +186,7 @@ fn used(
         reference: wish.reference.clone(),
         digest,
         layers,
+        copied: false,
         user: wish.user.clone().unwrap_or_else(|| config.user.clone()),
         uid: process.user.uid,
         gid: process.user.gid,

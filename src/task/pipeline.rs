@@ -34,7 +34,10 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     // First of all, so that the number of its descriptor is one that a shell can write to.
     let progress = Some(Progress::open()?);
     keep::check(definition)?;
-    let image = image::open(store, definition)?;
+    let mut image = image::open(store, definition)?;
+    if let Some(why) = image.as_mut().map(image::Opened::copy_if_needed).transpose()?.flatten() {
+        watcher.note(&why);
+    }
     options(definition, image.as_ref(), checked_workspace(definition)?)?.check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;

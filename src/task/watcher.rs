@@ -6,6 +6,8 @@ use std::os::fd::BorrowedFd;
 pub trait Watcher {
     /// The task has this id now.
     fn began(&mut self, id: &str);
+    /// Something that whoever runs the task should know before it begins.
+    fn note(&mut self, _text: &str) {}
     /// Some bytes of output came; `error` says of which stream.
     fn output(&mut self, error: bool, bytes: &[u8]);
     /// A descriptor that must be writable before more output is read, so that a slow reader slows the command and not the watch.

@@ -133,3 +133,34 @@ pub fn assert_same(one: &str, other: &str, what: &str) {
         panic!("{what}:\n< {}\n> {}", only(one, other), only(other, one));
     }
 }
+
+/// Kills at random moments of each kind; BRIG_TEST_KILLS=100 asks for more, which takes minutes.
+pub fn kills() -> u32 {
+    std::env::var("BRIG_TEST_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
+}
+
+/// The command, quiet.
+pub fn brig(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+    command.args(["image", "--quiet", "--store", &scratch.path("store")]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// Starts, waits a moment that is another each time, kills.
+pub fn kill_somewhere(mut command: Command, round: u32, longest: Duration) {
+    let mut child = command.spawn().unwrap();
+    // Spread evenly over the run by steps of the golden ratio: no two moments alike.
+    let share = (f64::from(round) * 0.618_034).fract();
+    std::thread::sleep(longest.mul_f64(share));
+    child.kill().and_then(|()| child.wait()).unwrap();
+}
+
+/// What crashed processes have left in the store.
+pub fn left_over(scratch: &Scratch) -> Vec<String> {
+    let entries = std::fs::read_dir(scratch.path("store/temporary")).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(".brig-"))
+        .collect()
+}

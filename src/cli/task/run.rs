@@ -473,6 +473,10 @@ impl Watcher for Screen {
         }
     }
 
+    fn note(&mut self, text: &str) {
+        eprintln!("brig: note: {text}");
+    }
+
     fn output(&mut self, error: bool, bytes: &[u8]) {
         let index = self.index(error);
         if self.gone[index] {
