@@ -13,6 +13,8 @@ mod config;
 mod copy;
 mod digest;
 mod flatten;
+#[cfg(test)]
+mod fuzz;
 mod import;
 mod keep;
 mod layer;

@@ -65,7 +65,7 @@ impl Source for Layout {
 }
 
 /// `oci-layout` must say a version that begins with `1.`.
-pub(super) fn check_version(bytes: &[u8]) -> Result<()> {
+pub(in crate::image) fn check_version(bytes: &[u8]) -> Result<()> {
     let value = json(bytes).doing(|| "read `oci-layout`")?;
     match value.get("imageLayoutVersion").and_then(Value::as_str) {
         Some(version) if version.starts_with("1.") => Ok(()),
@@ -77,7 +77,7 @@ pub(super) fn check_version(bytes: &[u8]) -> Result<()> {
 }
 
 /// The images of an index.json, with the names of their annotations.
-pub(super) fn offers(bytes: &[u8]) -> Result<Vec<Offer>> {
+pub(in crate::image) fn offers(bytes: &[u8]) -> Result<Vec<Offer>> {
     let step = || "read `index.json`";
     let value = json(bytes).doing(step)?;
     if value.get("layers").is_some() || value.get("config").is_some() {

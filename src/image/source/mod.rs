@@ -3,7 +3,7 @@
 //! A source gives documents and blobs by descriptor and promises nothing: everybody who takes from it checks size and digest.
 
 mod archive;
-mod layout;
+pub(super) mod layout;
 mod select;
 
 pub(crate) use archive::Archive;
