@@ -102,6 +102,11 @@ impl Hierarchy {
         Ok(found)
     }
 
+    /// None, for a container that has no group of its own where no cgroup file system is in sight.
+    pub(crate) fn absent() -> Hierarchy {
+        Hierarchy { v1: Vec::new(), v2: None, systemd: None }
+    }
+
     /// How the controllers are mounted.
     pub(crate) fn layout(&self) -> Layout {
         match (&self.v2, self.v1.is_empty()) {

@@ -3,18 +3,18 @@
 //! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, a child of ours that ends with the sandbox at the latest.
 //! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
 
+use super::confine::Held;
 use super::running::Running;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
-use crate::seccomp;
+use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
 use rustix::fs::{Gid, Uid, fchown};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long the watch waits for the command to be one that can be entered: much longer than it takes, much shorter than anybody would notice.
@@ -23,6 +23,8 @@ const A_MOMENT: Duration = Duration::from_millis(500);
 /// What a sandbox's processes are like: kept while it runs, for those that come later.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
+    /// How its commands are held.
+    pub confinement: Confinement,
     /// The sandbox's user.
     pub user: (u32, u32),
     /// Its groups beside that.
@@ -74,11 +76,34 @@ impl Running {
         environment.retain(|(name, _)| {
             name != crate::spec::process::EVENTS && !visit.environment.iter().any(|(other, _)| other == name)
         });
+        let has_variables = !visit.environment.is_empty();
         environment.extend(visit.environment);
-        let vectors = Vectors::new(&visit.command, &environment)?;
+        let visit_directory = visit.directory;
+        let mut directory = visit_directory.clone().unwrap_or_else(|| entry.directory.clone());
+        let mut command = visit.command;
+        if let Confinement::Cell { exec, directory: own } = &entry.confinement {
+            if visit.errand.is_some() {
+                return Err(Error::new(Kind::State, "its files are in a container of another runtime")
+                    .doing(words)
+                    .hint("take them out as artifacts, or with `brig task diff` when it has ended"));
+            }
+            if has_variables {
+                return Err(Error::new(
+                    Kind::State,
+                    "the other runtime takes variables by its arguments, which everybody can read",
+                )
+                .doing(words)
+                .hint("leave -e out; the command's own variables are there"));
+            }
+            let terminal = matches!(visit.stdio, Stdio::Terminal(_));
+            command = through_runtime(exec, terminal, visit_directory.as_deref().unwrap_or(own), command);
+            directory = "/".into();
+        }
+        let vectors = Vectors::new(&command, &environment)?;
         self.give_pipes(&visit.stdio)?;
         let (init, pid) = self.member().doing(|| words.clone())?;
         let (uid, gid) = entry.user;
+        let held = Held::by(&entry.confinement, entry.user, &entry.groups, &entry.landlock)?;
         let plan = Join {
             init,
             pid,
@@ -88,13 +113,13 @@ impl Running {
             entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
             oom_score: OomScore::Unprotected,
             command: process::Command {
-                identity: Identity { groups: entry.groups.clone(), ..Identity::powerless(uid, gid) },
+                identity: held.identity,
                 attributes: attributes::Attributes::default(),
                 managed: None,
                 rlimits: entry.rlimits.clone(),
-                landlock: Some(entry.landlock.clone()),
-                seccomp: Cow::Borrowed(seccomp::profile::agent()?),
-                directory: visit.directory.unwrap_or_else(|| entry.directory.clone()),
+                landlock: held.landlock,
+                seccomp: held.seccomp,
+                directory,
                 vectors,
                 handed: None,
                 errand: visit.errand,
@@ -140,6 +165,17 @@ impl Running {
         Err(Error::new(Kind::State, "no process of the sandbox can be looked into")
             .hint("an ordinary user enters a sandbox by way of its command, which must run and must not hide itself"))
     }
+}
+
+/// The command by which another runtime runs one in its container. Its flags are those that runc, crun and runsc share.
+fn through_runtime(exec: &[OsString], terminal: bool, directory: &Path, command: Vec<OsString>) -> Vec<OsString> {
+    let Some((container, words)) = exec.split_last() else { return command };
+    let mut all = words.to_vec();
+    all.extend(terminal.then(|| "--tty".into()));
+    all.extend(["--cwd".into(), directory.as_os_str().to_owned()]);
+    all.push(container.clone());
+    all.extend(command);
+    all
 }
 
 /// The children of a process (proc_pid_task_children, proc(5)).

@@ -31,7 +31,10 @@ enum Maker {
 impl Wanted {
     /// Decides who makes it, and refuses what cannot be.
     pub(super) fn new(config: &Config, id: &ContainerId, wish: &Creation, limits: Resources) -> Result<Wanted> {
-        let hierarchy = Hierarchy::probe()?;
+        let hierarchy = match Hierarchy::probe() {
+            Err(_) if wish.no_cgroup => Hierarchy::absent(),
+            other => other?,
+        };
         let asked = &config.linux.cgroups_path;
         if wish.no_cgroup {
             if !is_unlimited(&limits) {

@@ -1,6 +1,7 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
 use super::check::{self, Checked, privileged};
+use super::confine::Held;
 use super::copied;
 use super::enter::Entry;
 use super::gateway::{self, Prepared, Wish};
@@ -12,13 +13,16 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
-use crate::seccomp;
-use crate::spec::Container;
 use crate::spec::network::Network;
-use crate::spec::root::{Backing, Root, Shown, Step as Make};
+use crate::spec::root::{Backing, FileSystem, Root, Shown, Step as Make};
+use crate::spec::{Confinement, Container};
 use crate::sys::exec::restore_signal;
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// User namespaces that a runtime may have in its cell: gVisor's makes one for each of its processes.
+const NESTED: u32 = 16;
 
 /// Starts the container; its command may still fail to start, which the first message tells. It keeps `handed` under the number that it has here.
 pub(crate) fn launch(
@@ -33,12 +37,16 @@ pub(crate) fn launch(
     restore_signal(libc::SIGCHLD);
     // Also when one part fails, all parts made so far are undone by their drops, the last one first.
     let vectors = Vectors::new(&spec.command.arguments, &spec.command.environment)?;
-    let range = if privileged() { Some(Range::take(&place.id_ranges)?) } else { None };
+    let is_free = spec.confinement == Confinement::Nothing;
+    let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
+    let user = (spec.command.uid, spec.command.gid);
+    let held = Held::by(&spec.confinement, user, &spec.command.groups, &spec.landlock)?;
     let users = match range {
         Some(range) => Users::of_root(&spec, range)?,
+        None if privileged() => Users::callers(&spec),
         None => Users::own(&spec),
     };
-    if let (Root::Copy(tree), Some(range)) = (&spec.file_system.root, &users.range) {
+    if let (Some(tree), Some(range)) = (copy_of(&spec.file_system), &users.range) {
         copied::give(tree, range.base)?;
     }
     let (disk, maker) = match spec.file_system.scratch.backing {
@@ -67,7 +75,8 @@ pub(crate) fn launch(
         _ => None,
     };
     let entry = Entry {
-        user: (spec.command.uid, spec.command.gid),
+        confinement: spec.confinement,
+        user,
         groups: spec.command.groups.clone(),
         is_single: users.range.is_none(),
         rlimits: spec.command.rlimits.clone(),
@@ -91,7 +100,7 @@ pub(crate) fn launch(
         _ => (None, None),
     };
     let gateway_user = users.range.as_ref().map(|range| range.base + gateway::USER);
-    let landlock_optional = spec.landlock.optional;
+    let gateway_landlock_optional = spec.landlock.optional;
     let on_host = spec.network == Network::Host;
     let has_names = spec.network.served().is_some_and(|served| served.names);
     let waits = way.as_ref().is_some_and(|way| way.waits);
@@ -106,10 +115,13 @@ pub(crate) fn launch(
             .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
         cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
-        namespaces: ns::Namespaces::sandbox(on_host || users.network.is_some()),
+        namespaces: match is_free {
+            true => ns::Namespaces::host(),
+            false => ns::Namespaces::sandbox(on_host || users.network.is_some()),
+        },
         network: users.network.filter(|_| !on_host),
         waits,
-        hostname: Some(spec.hostname),
+        hostname: (!is_free).then_some(spec.hostname),
         domainname: None,
         new_keyring: true,
         oom_score: process::OomScore::Unprotected,
@@ -128,15 +140,12 @@ pub(crate) fn launch(
             user_xattr: users.user_xattr,
         }),
         command: process::Command {
-            identity: process::Identity {
-                groups: spec.command.groups,
-                ..process::Identity::powerless(spec.command.uid, spec.command.gid)
-            },
+            identity: held.identity,
             attributes: process::attributes::Attributes::default(),
             managed: None,
             rlimits: spec.command.rlimits,
-            landlock: Some(spec.landlock),
-            seccomp: std::borrow::Cow::Borrowed(seccomp::profile::agent()?),
+            landlock: held.landlock,
+            seccomp: held.seccomp,
             directory: spec.command.directory,
             vectors,
             handed,
@@ -159,7 +168,7 @@ pub(crate) fn launch(
     }
     if let Some(gateway) = gateway {
         // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
-        running.serve_by(gateway.start(gateway_user, landlock_optional, has_names)?);
+        running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?);
     }
     Ok(running)
 }
@@ -197,10 +206,12 @@ impl Users {
         let line = vec![IdMap { inside: 0, outside: base, size }];
         let maps = Maps { uid: line.clone(), gid: line };
         let step = || "map the sandbox's ids";
-        let ahead = ns::ahead::take().map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
+        let is_cell = matches!(spec.confinement, Confinement::Cell { .. });
+        let ahead =
+            ns::ahead::take().filter(|_| !is_cell).map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
         let (Mapped { userns: inside, helper }, network) = match ahead {
             Some(made) => (made.users, Some(made.network)),
-            None => (ns::mapped(&maps).doing(step)?, None),
+            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None),
         };
         let copy = || {
             inside
@@ -238,6 +249,21 @@ impl Users {
         })
     }
 
+    /// The machine's root, who stays that.
+    fn callers(spec: &Container) -> Users {
+        let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
+        Users {
+            namespace: UserNamespace::Callers,
+            administrator: ids,
+            user: ids,
+            mappings: Vec::new(),
+            user_xattr: false,
+            range: None,
+            network: None,
+            helpers: Vec::new(),
+        }
+    }
+
     /// An ordinary user: the one id that we have is the sandbox user's.
     fn own(spec: &Container) -> Users {
         let map = |inside, outside| vec![IdMap { inside, outside, size: 1 }];
@@ -258,18 +284,31 @@ impl Users {
     }
 }
 
+/// The tree that was made for this container, as its root or as that of another runtime's container in it.
+fn copy_of(file_system: &FileSystem) -> Option<&Path> {
+    let nested = file_system.steps.iter().filter_map(|step| match step {
+        Make::Nest { root, .. } => Some(root),
+        _ => None,
+    });
+    std::iter::once(&file_system.root).chain(nested).find_map(|root| match root {
+        Root::Copy(tree) => Some(tree.as_path()),
+        _ => None,
+    })
+}
+
 /// Every way in which some tree of the spec is shown, once.
 fn shown(spec: &Container) -> Vec<Shown> {
-    let root = match &spec.file_system.root {
+    let of_root = |root: &Root| match root {
         Root::Overlay { shown, .. } => Some(*shown),
         Root::Layers(layers) => Some(layers.shown),
-        Root::Empty | Root::Copy(_) => None,
+        Root::Empty | Root::Copy(_) | Root::Host => None,
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {
         Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),
+        Make::Nest { root, .. } => of_root(root),
         _ => None,
     });
-    root.into_iter().chain(steps).fold(Vec::new(), |mut all, each| {
+    of_root(&spec.file_system.root).into_iter().chain(steps).fold(Vec::new(), |mut all, each| {
         if !all.contains(&each) {
             all.push(each);
         }

@@ -5,6 +5,7 @@
 
 mod bundle;
 mod check;
+mod confine;
 mod converse;
 mod copied;
 mod create;
@@ -48,6 +49,13 @@ pub(crate) use pasta::find as find_pasta;
 pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
+
+/// The agent's filter as `linux.seccomp` of a config.json.
+pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
+    use crate::error::{Error, Kind};
+    serde_json::to_value(crate::seccomp::profile::agent_spec())
+        .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("write the filter of system calls"))
+}
 
 pub use create::{Created, Creation};
 pub use exec::{Executed, Execution};

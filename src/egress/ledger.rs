@@ -110,6 +110,27 @@ impl Ledger {
         new
     }
 
+    /// Adds the lines of another account, each to the one of the same host, port, verdict and rule.
+    pub(crate) fn add(&mut self, other: Ledger) {
+        for row in other.rows {
+            let same = |own: &Row| {
+                own.host == row.host && own.port == row.port && own.allowed == row.allowed && own.rule == row.rule
+            };
+            match self.rows.iter().position(same) {
+                Some(index) => {
+                    let own = &mut self.rows[index];
+                    own.count += row.count;
+                    own.sent_bytes += row.sent_bytes;
+                    own.received_bytes += row.received_bytes;
+                    own.last = row.last;
+                }
+                None if self.rows.len() < MOST => self.rows.push(row),
+                None => {}
+            }
+        }
+        self.faults.extend(other.faults);
+    }
+
     /// Bytes that left and bytes that came, of all lines.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         self.rows.iter().fold((0, 0), |(sent, received), row| (sent + row.sent_bytes, received + row.received_bytes))

@@ -56,6 +56,7 @@ catalogue! {
     Record = "E-RECORD", 125, false, "A record is torn, from another version, or cannot be written.";
     Secret = "E-SECRET", 125, false, "A secret's source cannot be read or its exposure is not possible.";
     Egress = "E-EGRESS", 125, false, "An egress rule does not parse or the gateway cannot run.";
+    Backend = "E-BACKEND", 125, false, "The backend that was named cannot be used, or cannot enforce what was asked for.";
     Policy = "E-POLICY", 125, false, "A rule of the operator refused the task, or what it handed over.";
     Hook = "E-HOOK", 125, false, "A hook failed or timed out.";
     Lost = "E-LOST", 125, true, "A process of brig ended without a word.";

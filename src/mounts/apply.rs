@@ -42,22 +42,11 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     attach_to_host(&stage, &plan.stage)?;
     let disk = Cell::new(plan.disk.take());
     let builder = Builder { scratch: OnceCell::new(), secrets: Cell::new(None), disk, stage, plan: &plan };
-    let root = match &plan.file_system.root {
-        Root::Empty => tmpfs(4 << 20, 4096, 0o755, plan.administrator, Attributes::WRITABLE)?,
-        Root::Overlay { lower, shown } => {
-            let root = builder.overlay(lower, "root", *shown, plan.administrator)?;
-            restrict(&root, Attributes::WRITABLE)?;
-            root
-        }
-        Root::Layers(layers) => builder.layers(layers)?,
-        Root::Copy(tree) => {
-            let root = builder.overlay(tree, "root", Shown::Stored, plan.administrator)?;
-            restrict(&root, Attributes::WRITABLE)?;
-            root
-        }
-    };
-    let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
-    attach(&root, place.as_fd()).doing(|| "attach the new root")?;
+    let root = builder.root(&plan.file_system.root)?;
+    if plan.file_system.root != Root::Host {
+        let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
+        attach(&root, place.as_fd()).doing(|| "attach the new root")?;
+    }
     for step in &plan.file_system.steps {
         builder.step(root.as_fd(), step)?;
     }
@@ -87,6 +76,28 @@ struct Builder<'plan> {
 }
 
 impl Builder<'_> {
+    /// What a root begins with, as a detached mount; the host's own is where it is.
+    fn root(&self, root: &Root) -> Result<OwnedFd> {
+        match root {
+            Root::Empty => tmpfs(4 << 20, 4096, 0o755, self.plan.administrator, Attributes::WRITABLE),
+            Root::Overlay { lower, shown } => {
+                let root = self.overlay(lower, "root", *shown, self.plan.administrator)?;
+                restrict(&root, Attributes::WRITABLE)?;
+                Ok(root)
+            }
+            Root::Layers(layers) => self.layers(layers),
+            Root::Copy(tree) => {
+                let root = self.overlay(tree, "root", Shown::Stored, self.plan.administrator)?;
+                restrict(&root, Attributes::WRITABLE)?;
+                Ok(root)
+            }
+            Root::Host => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the root")
+            }
+        }
+    }
+
     fn step(&self, root: BorrowedFd<'_>, step: &Step) -> Result<()> {
         match step {
             Step::Directory { at, mode, owner } => {
@@ -119,6 +130,21 @@ impl Builder<'_> {
             Step::Pts { at } => attach(&pts()?, resolve::directory(root, at, 0o755)?.0.as_fd()),
             Step::Devices => devices(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
+            Step::Nest { at, root: nested, steps, points } => {
+                // A runtime in a user namespace cannot make an empty root read-only that has attributes already: they are locked, and it would have
+                // to name them (gVisor does not). Devices and set-uid files of its own have no effect there anyway.
+                let made = match nested {
+                    Root::Empty => tmpfs(4 << 20, 4096, 0o755, self.plan.administrator, Attributes::default())?,
+                    other => self.root(other)?,
+                };
+                attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+                    .doing(|| "attach the root of the other runtime's container")?;
+                steps.iter().try_for_each(|step| self.step(made.as_fd(), step))?;
+                points.iter().try_for_each(|(point, like)| {
+                    let kind = resolve::file_type(resolve::open(root, like)?)?;
+                    resolve::target(made.as_fd(), point, kind).map(|_| ())
+                })
+            }
         }
     }
 

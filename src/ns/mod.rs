@@ -14,7 +14,7 @@ mod user;
 pub(crate) use idmap::{IdMap, Maps, swapped};
 pub(crate) use plan::{Namespaces, flag, shift_time, visit};
 pub(crate) use range::Range;
-pub(crate) use user::{Helper, Mapped, is_initial, mapped, write_maps, write_own_map};
+pub(crate) use user::{Helper, Mapped, is_initial, mapped, mapped_above, write_maps, write_own_map};
 
 /// Every new namespace of a sandbox but the user and cgroup ones, as clone3(2) takes them. The cgroup namespace must be unshared later, when
 /// the process is in its cgroup, or its root would be the caller's cgroup.

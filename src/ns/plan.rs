@@ -32,6 +32,11 @@ impl Namespaces {
         all
     }
 
+    /// Mounts and processes alone: what ends with a command that is otherwise on the host.
+    pub(crate) fn host() -> Namespaces {
+        Namespaces { made: (libc::CLONE_NEWNS | libc::CLONE_NEWPID) as u64, ..Namespaces::default() }
+    }
+
     /// One of this kind is there already, and not to be made.
     pub(crate) fn leave_out(&mut self, kind: NamespaceKind) {
         self.made &= !flag(kind);

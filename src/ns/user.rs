@@ -40,6 +40,11 @@ impl Drop for Helper {
 /// Makes a user namespace with `maps`. A child lends it a life just long enough to be opened; the caller
 /// needs CAP_SETUID and CAP_SETGID in its own namespace for maps of more than its own id.
 pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
+    mapped_above(maps, 0)
+}
+
+/// The same for a namespace in which so many others may be made at once, by a runtime that makes sandboxes in it.
+pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
     let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None)
@@ -48,7 +53,7 @@ pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
     {
         Side::Child => {
             drop(hold);
-            forbid_nested();
+            limit_nested(nested);
             // Ends when the parent lets go of the pipe, or is gone.
             let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
             exit(0)
@@ -142,8 +147,12 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
 /// fence: seccomp refuses the calls already. Where /proc/sys is read-only (inside another container) that one stands alone.
 /// namespaces(7), "The /proc/sys/user directory": the limit is that of the writer's own user namespace.
 pub(super) fn forbid_nested() {
+    limit_nested(0);
+}
+
+fn limit_nested(most: u32) {
     if !crate::sys::weaken::is_off("nested-userns") {
-        let _ = fs::write("/proc/sys/user/max_user_namespaces", "0");
+        let _ = fs::write("/proc/sys/user/max_user_namespaces", most.to_string());
     }
 }
 

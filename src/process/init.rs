@@ -100,6 +100,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
 /// A task's root: built over its own scratch file system, which the supervisor gets to see.
 fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
     let user = mounts.user;
+    let is_host = mounts.file_system.root == crate::spec::root::Root::Host;
     let built = mounts::apply::build(mounts)?;
     parent.hand(Tag::Scratch, built.scratch.as_fd())?;
     drop(built.scratch);
@@ -108,7 +109,9 @@ fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result
     }
     let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
     launch::hand_over(&stdio, user)?;
-    mounts::enter(built.root.as_fd())?;
+    if !is_host {
+        mounts::enter(built.root.as_fd())?;
+    }
     Ok(stdio)
 }
 

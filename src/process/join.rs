@@ -80,7 +80,10 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, 
         let own = rustix::fs::open("/proc/self/ns/pid_for_children", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let visits = is_different(plan.pid, "pid")?;
         // An ordinary user may not visit it before he is in the user namespace that it belongs to, from which there is no way back: a helper does.
-        let by_helper = visits && joined.contains(ThreadNameSpaceType::USER) && !rustix::process::geteuid().is_root();
+        let in_users = joined.contains(ThreadNameSpaceType::USER) && !rustix::process::geteuid().is_root();
+        // Nor could the root of a user namespace come back to a PID namespace that belongs to the one above, as in a cell.
+        let by_helper =
+            visits && (in_users || move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID)).is_err());
         if visits && !by_helper {
             move_into_thread_name_spaces(plan.init.as_fd(), ThreadNameSpaceType::PROCESS_ID)?;
         }
@@ -119,7 +122,7 @@ fn help(mut plan: Join, joined: ThreadNameSpaceType, parent: Channel) -> ! {
         }
         crate::cgroup::enter(&std::mem::take(&mut plan.cgroup_tasks))
             .failing(Kind::Cgroup, || "move into the container's cgroup")?;
-        let first = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+        let first = (joined & ThreadNameSpaceType::USER) | ThreadNameSpaceType::PROCESS_ID;
         move_into_thread_name_spaces(plan.init.as_fd(), first)
             .failing(Kind::Namespace, || "enter the container's user namespace")?;
         clone_sibling(0).failing(Kind::Namespace, || "start a process for the container")
@@ -127,7 +130,11 @@ fn help(mut plan: Join, joined: ThreadNameSpaceType, parent: Channel) -> ! {
     match begin() {
         Ok(Side::Child) => {
             // What was changed for it is known to the parent before it goes on.
-            match parent.wait_for_go().and_then(|()| identity::become_user(&plan.entering)) {
+            let become_root = || match joined.contains(ThreadNameSpaceType::USER) {
+                true => identity::become_user(&plan.entering),
+                false => Ok(()),
+            };
+            match parent.wait_for_go().and_then(|()| become_root()) {
                 Ok(()) => run(plan, joined - ThreadNameSpaceType::USER, &parent),
                 Err(error) => {
                     parent.fail(&error);

@@ -6,6 +6,7 @@
 //! Not here: where a workspace comes from and what becomes of it (`task`).
 
 mod archive;
+mod backend;
 mod control;
 mod devices;
 mod image;
@@ -39,6 +40,7 @@ pub use crate::egress::{Credential, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};
+pub use backend::Backend;
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
 pub use image::ImageRoot;
 pub use limits::{LimitName, Limits, size};

@@ -1,5 +1,6 @@
 //! What a caller asks of a sandbox, checked as a whole before anything is made.
 
+use super::backend::Backend;
 use super::image::ImageRoot;
 use super::limits::Limits;
 use super::network::Network;
@@ -56,6 +57,8 @@ pub struct Options {
     pub holds: bool,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
+    /// Who isolates it.
+    pub backend: Backend,
 }
 
 impl Options {
@@ -78,6 +81,7 @@ impl Options {
             terminal: false,
             holds: false,
             exit_codes: ExitCodes::default(),
+            backend: Backend::Native,
         }
     }
 
@@ -107,6 +111,8 @@ impl Options {
             image.check()?;
         }
         self.network.check()?;
+        self.backend.isolates().check(self)?;
+        let _ = super::backend::given_up(self)?;
         let limits = &self.limits;
         descriptors(limits.open_files)?;
         if limits.disk.is_some_and(|disk| !super::profile::on_disk() && disk > limits.memory) {

@@ -7,11 +7,11 @@ use super::options::{Options, Workspace};
 use super::system::System;
 use super::trust;
 use crate::container;
-use crate::spec::Container;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, Rlimit};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
+use crate::spec::{Confinement, Container};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(crate) const USER: u32 = 1000;
 pub(super) const HOME: &str = "/home/agent";
 pub(super) const WORKSPACE: &str = "/workspace";
 const HOSTNAME: &str = "sandbox";
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the command finds its secrets.
 pub(crate) const SECRETS: &str = "/run/secrets";
 /// The directory of the scratch file system for what an overlay of the workspace changes: `upper` in it.
@@ -80,6 +80,7 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
         landlock: landlock(options),
         resources: Some(resources(options, &facts.disks)),
         may_degrade: options.may_degrade.clone(),
+        confinement: Confinement::Agent,
     }
 }
 
@@ -151,7 +152,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
 }
 
 /// The default root: the host's programs, and an /etc of our own.
-fn system_steps(system: &System) -> Vec<Step> {
+pub(super) fn system_steps(system: &System) -> Vec<Step> {
     let show = |path: &PathBuf| Step::Bind {
         source: Source::Host(path.clone()),
         at: path.clone(),
@@ -181,7 +182,7 @@ fn system_steps(system: &System) -> Vec<Step> {
 }
 
 /// The kernel's own file systems.
-fn kernel_steps() -> Vec<Step> {
+pub(super) fn kernel_steps() -> Vec<Step> {
     let link = |at: &str, target: &str| Step::Symlink { at: at.into(), target: target.into() };
     vec![
         Step::Proc { at: "/proc".into() },

@@ -14,12 +14,24 @@ use std::time::Duration;
 pub enum Guarantee {
     /// Nothing.
     None,
-    /// Inside another container that took a part of the tools away.
+    /// Inside another container that took a part of the tools away; or another runtime's, in a cell of ours.
     Nested,
     /// Everything but what needs the machine's root: own id range, disk on a device.
     Rootless,
     /// Everything.
     Full,
+}
+
+impl Guarantee {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Guarantee::None => "none",
+            Guarantee::Nested => "nested",
+            Guarantee::Rootless => "rootless",
+            Guarantee::Full => "full",
+        }
+    }
 }
 
 /// What a sandbox used. `None` where nothing counts it.

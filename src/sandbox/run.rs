@@ -1,5 +1,6 @@
 //! One run from options to report.
 
+use super::backend::{self, Backend};
 use super::control::Control;
 use super::devices;
 use super::limits::LimitName;
@@ -66,11 +67,14 @@ struct Started {
 pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
-    let (mut spec, checked) = plan(options, container::check)?;
+    let (mut spec, checked, mut degraded) = plan(options, &site.place.stage, container::check)?;
+    // Another runtime would not pass the descriptor on.
+    let handed = handed.filter(|_| !matches!(options.backend, Backend::Oci(_)));
+    let progress = progress.filter(|_| handed.is_some());
     if let Some(handed) = &handed {
         spec.command.environment.push((EVENTS.into(), handed.as_raw_fd().to_string().into()));
     }
-    let degraded = degraded(&checked);
+    degraded.extend(self::degraded(&checked));
     let disk_bytes = spec.file_system.scratch.bytes;
     let stop_signal = stop_signal(options)?;
     let signals = Signals::take()?;
@@ -191,7 +195,7 @@ fn finish(
         limits_hit: facts.hits,
         usage: seen.usage,
         egress,
-        guarantee: guarantee(),
+        guarantee: options.backend.guarantee(),
         degraded,
         cleanup: Cleanup { removed: removal.removed, left: removal.left },
     }
@@ -212,7 +216,12 @@ fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
 }
 
 /// The spec that the options and this machine give, with what the caller allowed to be missing.
-fn plan(options: &Options, check: fn(&mut Container) -> Result<Checked>) -> Result<(Container, Checked)> {
+fn plan(
+    options: &Options,
+    stage: &Path,
+    check: fn(&mut Container) -> Result<Checked>,
+) -> Result<(Container, Checked, Vec<Degraded>)> {
+    let given_up = backend::given_up(options)?;
     let system = system::look();
     let facts = profile::Facts {
         system: &system,
@@ -224,9 +233,9 @@ fn plan(options: &Options, check: fn(&mut Container) -> Result<Checked>) -> Resu
         lent_owners: options.lent.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
-    let mut spec = container_spec(options, &facts);
+    let mut spec = options.backend.isolates().shape(container_spec(options, &facts), options, stage)?;
     let checked = check(&mut spec)?;
-    Ok((spec, checked))
+    Ok((spec, checked, given_up))
 }
 
 fn degraded(checked: &Checked) -> Vec<Degraded> {
@@ -251,13 +260,9 @@ fn owner(path: &Path) -> Result<(u32, u32)> {
     Ok((status.st_uid, status.st_gid))
 }
 
-/// What this process can give.
+/// What this process can give by itself.
 pub(crate) fn guarantee() -> Guarantee {
-    match (container::privileged(), container::nested()) {
-        (true, _) => Guarantee::Full,
-        (_, true) => Guarantee::Nested,
-        _ => Guarantee::Rootless,
-    }
+    Backend::Native.guarantee()
 }
 
 /// What this machine can do for a sandbox with the limits that hold when nobody asks for others.
@@ -268,9 +273,10 @@ pub(crate) fn possible() -> Result<container::Possible> {
 /// What would be in force, as rows of a name and its value. Nothing is made.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
-    let (spec, checked) = plan(options, container::check_thoroughly)?;
+    let (spec, checked, given_up) = plan(options, Path::new("/"), container::check_thoroughly)?;
     let mut rows = vec![
-        ("guarantee".to_owned(), format!("{:?}", guarantee()).to_lowercase()),
+        ("backend".to_owned(), options.backend.to_string()),
+        ("guarantee".to_owned(), format!("{:?}", options.backend.guarantee()).to_lowercase()),
         (
             "root".to_owned(),
             match (&options.image, &options.rootfs) {
@@ -302,7 +308,12 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         };
         (name.word().to_owned(), value)
     }));
-    rows.extend(degraded(&checked).into_iter().map(|each| (format!("missing: {}", each.name), each.reason)));
+    for (name, words) in options.backend.isolates().words() {
+        rows.iter_mut().filter(|(row, _)| row == name).for_each(|row| row.1.clone_from(&words));
+    }
+    rows.extend(
+        given_up.into_iter().chain(degraded(&checked)).map(|each| (format!("missing: {}", each.name), each.reason)),
+    );
     Ok(rows)
 }
 

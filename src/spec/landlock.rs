@@ -1,14 +1,14 @@
 //! Landlock rules as data.
 
 use crate::error::{Error, Kind, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
 
 /// The annotation of a config.json that asks for rules.
 pub(crate) const ANNOTATION: &str = "brig.landlock";
 
 /// What may be done below a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Access {
     /// Read, list and execute.
@@ -20,7 +20,7 @@ pub(crate) enum Access {
 }
 
 /// One rule: what may be done at and below a path.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     /// As the container sees it.
@@ -30,7 +30,7 @@ pub(crate) struct Rule {
 }
 
 /// A set of rules; what no rule allows is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Landlock {
     /// The rules.

@@ -45,6 +45,13 @@ impl Attributes {
     pub(crate) const fn read_only(self) -> Attributes {
         Attributes(self.0 | bits::RDONLY)
     }
+
+    /// The words for them in a config.json.
+    pub(crate) fn words(self) -> impl Iterator<Item = &'static str> {
+        [(bits::RDONLY, "ro"), (bits::NOSUID, "nosuid"), (bits::NODEV, "nodev"), (bits::NOEXEC, "noexec")]
+            .into_iter()
+            .filter_map(move |(bit, word)| (self.0 & bit != 0).then_some(word))
+    }
 }
 
 /// Where the tree of a bind mount or a layer comes from.
@@ -99,6 +106,9 @@ pub(crate) enum Step {
     Devices,
     /// From here on nothing of the mount at `at` can be written.
     Freeze { at: PathBuf, attributes: Attributes },
+    /// A whole root below this one, for another runtime: its steps cannot leave it, whatever links it has. It has a mount point at the first path of
+    /// each of `points`, empty and of the kind of what is at the second path of this root.
+    Nest { at: PathBuf, root: Root, steps: Vec<Step>, points: Vec<(PathBuf, PathBuf)> },
 }
 
 /// What is at `/`.
@@ -113,6 +123,8 @@ pub(crate) enum Root {
     /// A tree of the host that was made for this container alone, under a copy-on-write layer: its files are given to the container's ids
     /// where they are, for file systems that cannot show them so.
     Copy(PathBuf),
+    /// The host's own, as it is: the steps change what its mount namespace shows there, and nothing is entered.
+    Host,
 }
 
 /// Directories in overlayfs's own form, which together are a root.

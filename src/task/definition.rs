@@ -7,7 +7,7 @@ use super::image::ImageWish;
 use super::keep::{Continued, Keep};
 use super::result::ResultOptions;
 use super::secrets::Secret;
-use crate::sandbox::{ExitCodes, Limits, Network};
+use crate::sandbox::{Backend, ExitCodes, Limits, Network};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,6 +69,8 @@ pub struct Definition {
     pub limits: Limits,
     /// Protections and limits that may be missing, by name.
     pub may_degrade: Vec<String>,
+    /// Who isolates it.
+    pub backend: Backend,
     /// How long it may take to end when asked to.
     pub grace: Duration,
     /// Whether the command gets a terminal of its own.
@@ -120,6 +122,7 @@ impl Definition {
             network: Network::default(),
             limits: Limits::default(),
             may_degrade: Vec::new(),
+            backend: Backend::Native,
             grace: Duration::from_secs(10),
             terminal: false,
             exit_codes: ExitCodes::default(),

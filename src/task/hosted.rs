@@ -5,11 +5,14 @@
 //! Never: another place for it. No variable and no flag names one, because whoever starts a task could give them.
 
 use super::definition::{Definition, WorkspaceSource};
+use super::forward::Receiver;
 use super::git::Remote;
 use super::options::degradable;
+use super::secrets::Source;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::sandbox::{self, Guarantee, NetworkMode};
+use crate::sandbox::{self, Backend, Guarantee, NetworkMode};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -45,6 +48,15 @@ pub(crate) struct Rules {
     /// Whether a task may have the host's own network.
     #[serde(default)]
     allow_network_host: bool,
+    /// Whether the values of secrets may come from commands, which run on the host.
+    #[serde(default)]
+    allow_secret_commands: bool,
+    /// Whether events may go to HTTP endpoints: the host itself reaches them.
+    #[serde(default)]
+    allow_event_endpoints: bool,
+    /// Who else than brig may isolate, and the level that the operator declares for each: `"oci:/usr/bin/runsc" = "full"`.
+    #[serde(default)]
+    backends: BTreeMap<String, Guarantee>,
     /// What may be missing although it was asked for, by name.
     #[serde(default)]
     allow_degraded: Vec<String>,
@@ -85,9 +97,11 @@ fn believable(owner: u32, mode: u32) -> bool {
 /// How a user namespace shows an owner that it does not know: there the machine's root is one of them.
 const NOBODY: u32 = 65534;
 
-/// Refuses what the machine's rules forbid.
-pub(super) fn check(definition: &Definition) -> Result<()> {
-    rules()?.map_or(Ok(()), |rules| rules.check(definition, sandbox::guarantee()))
+/// Refuses what the machine's rules forbid. Returns the level of isolation that they declare for the task's backend, if they do.
+pub(super) fn check(definition: &Definition) -> Result<Option<Guarantee>> {
+    let Some(rules) = rules()? else { return Ok(None) };
+    rules.check(definition, sandbox::guarantee())?;
+    Ok(rules.declared(&definition.backend))
 }
 
 impl Rules {
@@ -96,6 +110,10 @@ impl Rules {
             Error::new(Kind::Policy, super::options::place(text, &cause)).hint("docs/host.md has every key")
         })?;
         rules.allow_degraded = rules.allow_degraded.iter().map(|name| degradable(name)).collect::<Result<_>>()?;
+        if let Some(name) = rules.backends.keys().find(|name| name.parse::<Backend>().is_err() || *name == "native") {
+            return Err(Error::new(Kind::Policy, format!("`backends.\"{name}\"` is no other backend"))
+                .hint("write it like \"oci:/usr/bin/runsc\" = \"full\""));
+        }
         if let Some(folder) = rules.folders.iter().find(|folder| !folder.is_absolute()) {
             return Err(Error::new(Kind::Policy, format!("the folder `{}` is no absolute path", folder.display()))
                 .hint("begin it with `/`"));
@@ -106,10 +124,22 @@ impl Rules {
     fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<()> {
         let refuse =
             |what: String, hint: String| Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint));
+        let backend = &definition.backend;
+        let guarantee = match (backend, self.declared(backend)) {
+            (Backend::Native, _) => guarantee,
+            (_, Some(declared)) => declared,
+            (_, None) => {
+                return refuse(
+                    format!("the backend `{backend}` is not allowed"),
+                    format!(
+                        "use native, or let the operator add it to `[backends]` in {PATH} with the level that it gives"
+                    ),
+                );
+            }
+        };
         if guarantee < self.guarantee {
-            let word = |guarantee: Guarantee| format!("{guarantee:?}").to_lowercase();
             return refuse(
-                format!("the guarantee would be `{}`, and `{}` is the least", word(guarantee), word(self.guarantee)),
+                format!("the guarantee would be `{}`, and `{}` is the least", guarantee.word(), self.guarantee.word()),
                 format!("run it as the machine's root, or let the operator set `guarantee` in {PATH}"),
             );
         }
@@ -129,6 +159,21 @@ impl Rules {
             return refuse(
                 format!("`--allow-degraded {name}` is not allowed"),
                 format!("leave it out, or let the operator add \"{name}\" to `allow_degraded` in {PATH}"),
+            );
+        }
+        if let Some(name) = commanded(definition).filter(|_| !self.allow_secret_commands) {
+            return refuse(
+                format!("the value of `{name}` would come from a command on the host"),
+                format!("use env:VARIABLE, or let the operator set `allow_secret_commands = true` in {PATH}"),
+            );
+        }
+        let has_endpoint = definition.events.iter().any(|receiver| matches!(receiver, Receiver::Http(_)));
+        if has_endpoint && !self.allow_event_endpoints {
+            return refuse(
+                "events to an HTTP endpoint are not allowed".to_owned(),
+                format!(
+                    "read them with `brig task events`, or let the operator set `allow_event_endpoints = true` in {PATH}"
+                ),
             );
         }
         for (what, path) in host_paths(definition)? {
@@ -164,6 +209,10 @@ impl Rules {
             .any(|folder| real.starts_with(folder))
     }
 
+    fn declared(&self, backend: &Backend) -> Option<Guarantee> {
+        self.backends.get(&backend.to_string()).copied()
+    }
+
     /// What a start would be told at once, for `brig doctor`: nothing, or why every task is refused.
     pub(crate) fn objection(&self, guarantee: Guarantee) -> Option<Error> {
         self.check(&Definition::new(vec!["true".into()]), guarantee).err()
@@ -182,6 +231,14 @@ impl Rules {
         }
         if self.allow_network_host {
             words += "; network host";
+        }
+        for (is_on, what) in
+            [(self.allow_secret_commands, "secrets from commands"), (self.allow_event_endpoints, "events to endpoints")]
+        {
+            words += &if is_on { format!("; {what}") } else { String::new() };
+        }
+        for (backend, level) in &self.backends {
+            words += &format!("; {backend} as `{}`", level.word());
         }
         if !self.allow_degraded.is_empty() {
             words += &format!("; without {}", self.allow_degraded.join(", "));
@@ -204,7 +261,33 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     }
     paths.extend(definition.rootfs.iter().map(|path| ("root file system", path.clone())));
     paths.extend(definition.artifacts.directory.iter().map(|path| ("folder for artifacts", path.clone())));
+    paths.extend(definition.result.schema.iter().map(|path| ("schema", path.clone())));
+    paths.extend(definition.events.iter().filter_map(|receiver| match receiver {
+        Receiver::File(path) => Some(("file for events", path.clone())),
+        Receiver::Socket(path) => Some(("socket for events", path.clone())),
+        Receiver::Http(_) => None,
+    }));
+    paths.extend(sources(definition).filter_map(|(_, source)| match source {
+        Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
+        Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
+    }));
+    let git = &definition.git;
+    paths.extend(git.ca.iter().chain(&git.known_hosts).map(|path| ("file about a remote", path.clone())));
     Ok(paths)
+}
+
+/// Where every value comes from, by the name of what it is for.
+fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
+    let secrets = definition.secrets.iter().map(|secret| (secret.name.as_str(), &secret.source));
+    let git = &definition.git;
+    secrets
+        .chain(git.credential.iter().map(|source| ("git-credential", source)))
+        .chain(git.ssh_key.iter().map(|source| ("git-ssh-key", source)))
+}
+
+/// The first secret that a command would give.
+fn commanded(definition: &Definition) -> Option<&str> {
+    sources(definition).find_map(|(name, source)| matches!(source, Source::Command(_)).then_some(name))
 }
 
 #[cfg(test)]
@@ -247,6 +330,30 @@ mod tests {
         check("folders = [\"/usr\"]", &root, Guarantee::Full, &["root file system"]);
         let out = |definition: &mut Definition| definition.artifacts.directory = Some("/usr/none/yet".into());
         check("folders = [\"/usr\"]", &out, Guarantee::Full, &["artifacts"]);
+        let backend =
+            |word: &'static str| move |definition: &mut Definition| definition.backend = word.parse().unwrap();
+        let level = "guarantee = \"none\"\n[backends]\nlocal = \"none\"";
+        check(level, &backend("local"), Guarantee::Full, &["backend `local`"]);
+        let runsc = "[backends]\n\"oci:/usr/bin/runsc\" = \"full\"";
+        check(runsc, &backend("oci:/usr/bin/runsc"), Guarantee::Full, &["backend `oci:/usr/bin/runsc`"]);
+        let low = rules("mode = \"hosted\"\n[backends]\n\"oci:/usr/bin/runsc\" = \"nested\"");
+        let refused = low.check(&definition(backend("oci:/usr/bin/runsc")), Guarantee::Full).unwrap_err();
+        assert!(refused.to_string().contains("`nested`, and `full` is the least"), "{refused}");
+        let secret = |word: &'static str| {
+            move |definition: &mut Definition| {
+                definition.secrets.push(crate::task::Secret::parse(&format!("K={word}")).unwrap());
+            }
+        };
+        check("allow_secret_commands = true", &secret("cmd:id"), Guarantee::Full, &["`K`", "command"]);
+        check("folders = [\"/usr\"]", &secret("file:/usr/share/none"), Guarantee::Full, &["file of a secret"]);
+        let events = |word: &'static str| {
+            move |definition: &mut Definition| definition.events.push(Receiver::parse(word).unwrap())
+        };
+        check("allow_event_endpoints = true", &events("http://127.0.0.1/"), Guarantee::Full, &["endpoint"]);
+        check("folders = [\"/usr\"]", &events("/usr/none/events"), Guarantee::Full, &["file for events"]);
+        check("folders = [\"/usr\"]", &events("unix:/usr/none/socket"), Guarantee::Full, &["socket for events"]);
+        let ca = |definition: &mut Definition| definition.git.ca = Some("/usr/ca.pem".into());
+        check("folders = [\"/usr\"]", &ca, Guarantee::Full, &["about a remote"]);
         assert!(rules("mode = \"hosted\"").check(&definition(nothing), Guarantee::Full).is_ok());
     }
 
@@ -285,6 +392,8 @@ mod tests {
         check("mode = \"hosted\"\nallow_everything = true", "allow_everything");
         check("mode = \"hosted\"\nallow_degraded = [\"seccomp\"]", "seccomp");
         check("mode = \"hosted\"\nfolders = [\"work\"]", "absolute");
+        check("mode = \"hosted\"\n[backends]\ndocker = \"full\"", "docker");
+        check("mode = \"hosted\"\n[backends]\nnative = \"full\"", "native");
         for (owner, mode, expected) in
             [(0, 0o644, true), (0, 0o664, false), (0, 0o646, false), (1000, 0o644, false), (NOBODY, 0o644, true)]
         {

@@ -179,6 +179,7 @@ impl Store {
         definition.workspace = record.workspace;
         definition.rootfs = record.rootfs;
         definition.may_degrade = record.may_degrade;
+        definition.backend = record.backend.parse().doing(step)?;
         definition.exit_codes = record.exit_codes;
         // A folder of the caller's was for that task alone.
         definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };

@@ -27,6 +27,7 @@ struct Profile {
     git: GitSection,
     push: Option<PushSection>,
     allow_degraded: Vec<String>,
+    backend: Option<String>,
     grace: Option<String>,
     exit_codes: ExitCodes,
     network: super::network::Section,
@@ -148,6 +149,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     for name in &profile.allow_degraded {
         definition.may_degrade.push(degradable(name)?);
     }
+    if let Some(backend) = profile.backend {
+        definition.backend = backend.parse()?;
+    }
     if let Some(grace) = profile.grace {
         definition.grace = humantime::parse_duration(&grace)
             .map_err(|cause| wrong(format!("`grace`: {cause}")).hint("give it like `10s`"))?;
@@ -224,11 +228,12 @@ pub fn degradable(name: &str) -> Result<String> {
         LimitName::Swap,
         LimitName::Pids,
         LimitName::Disk,
+        LimitName::Inodes,
         LimitName::IoBps,
         LimitName::IoIops,
     ];
     let mut all: Vec<_> = limits.iter().map(|limit| limit.word()).collect();
-    all.push("landlock");
+    all.extend(["landlock", "network", "isolation"]);
     if all.contains(&word.as_str()) {
         return Ok(word);
     }

@@ -20,10 +20,11 @@ use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{
-    self, Audience, Cleanup, Control, DiskFile, Guarantee, Options, Outcome, Place, Progress, Report, Signals, Site,
-    Usage, Workspace,
+    self, Audience, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report, Signals,
+    Site, Usage, Workspace,
 };
 use serde_json::json;
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -44,7 +45,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     definition.artifacts.check()?;
     check_git(definition)?;
-    super::hosted::check(definition)?;
+    let declared = super::hosted::check(definition)?;
     let expected = definition.result.read()?;
     let planted = if definition.canary { canary::secrets()? } else { Vec::new() };
     let mut held = match planted.as_slice() {
@@ -78,19 +79,24 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         progress,
         writer: None,
         base: None,
+        couriers: RefCell::default(),
     };
     if definition.waits_before_its_sandbox() {
         attempt.announce(watcher)?;
     }
-    let report = match attempt.wait_for_turn()? {
+    let mut report = match attempt.wait_for_turn()? {
         Ok(_turn) => {
             begin_disk(); // whoever waits for a turn takes up no disk
             attempt.carry_out(watcher)
         }
         Err(report) => *report,
     };
+    if let Some(declared) = declared.filter(|_| report.guarantee == definition.backend.guarantee()) {
+        report.guarantee = declared;
+    }
     attempt.announce(watcher)?;
     attempt.keep_or_discard(&report)?;
+    attempt.course.couriers = attempt.couriers.take();
     let (writer, course, control) = (attempt.writer.take(), attempt.course, attempt.control);
     let receipt = Receipt::new(&record, report, course, &held);
     tell_end(writer, &directory, &receipt)?;
@@ -120,35 +126,8 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
     )
 }
 
-/// What would be in force; runs nothing.
-pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
-    super::hosted::check(definition)?;
-    let image = image::open(store, definition)?;
-    check_git(definition)?;
-    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
-    for secret in &definition.secrets {
-        rows.extend(
-            secret
-                .credentials
-                .iter()
-                .map(|each| ("broker".to_owned(), format!("{} to {}:{}", secret.name, each.host(), each.port()))),
-        );
-    }
-    if let Some(image) = &image {
-        let digest = &image.used.digest;
-        rows.insert(1, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));
-    }
-    if let WorkspaceSource::Repository { url, reference } = &definition.workspace {
-        let reference = reference.as_deref().unwrap_or("HEAD");
-        if let Some(row) = rows.iter_mut().find(|(name, _)| name == "workspace") {
-            row.1 = format!("{url} at {reference} (cloned in a sandbox, copy-on-write)");
-        }
-    }
-    Ok(rows)
-}
-
 /// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
-fn checked_workspace(definition: &Definition) -> Result<Workspace> {
+pub(super) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
     match &definition.workspace {
         WorkspaceSource::Empty => Ok(Workspace::Empty),
         WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
@@ -160,7 +139,7 @@ fn checked_workspace(definition: &Definition) -> Result<Workspace> {
 }
 
 /// Says the first thing that is wrong with how the remote is reached. Whoever goes on from a workspace reaches none.
-fn check_git(definition: &Definition) -> Result<()> {
+pub(super) fn check_git(definition: &Definition) -> Result<()> {
     let remote = if definition.continued.is_none() { remote(definition)? } else { None };
     definition.git.check(remote.as_ref())
 }
@@ -173,7 +152,7 @@ fn remote(definition: &Definition) -> Result<Option<Remote>> {
     }
 }
 
-fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Result<Options> {
+pub(super) fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Result<Options> {
     let mut network = definition.network.clone();
     for secret in &definition.secrets {
         network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
@@ -187,6 +166,7 @@ fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace
         network,
         limits: definition.limits.clone(),
         may_degrade: definition.may_degrade.clone(),
+        backend: definition.backend.clone(),
         grace: definition.grace,
         terminal: definition.terminal,
         holds: definition.holds,
@@ -211,6 +191,8 @@ struct Attempt<'run> {
     /// The writer of events, when the sandbox has ended.
     writer: Option<Writer>,
     base: Option<Base>,
+    /// What its couriers reached.
+    couriers: RefCell<Option<Ledger>>,
 }
 
 impl Attempt<'_> {
@@ -295,6 +277,7 @@ impl Attempt<'_> {
             may_degrade: &self.definition.may_degrade,
             options: &self.definition.git,
             resolver: self.definition.network.policy.resolver,
+            account: &self.couriers,
             redactor: self.held.redactor(),
         }
     }

@@ -54,6 +54,9 @@ pub struct Receipt {
     /// What was reached and what was refused, where a gateway served the network.
     #[serde(default)]
     pub egress: Option<Ledger>,
+    /// What git's couriers reached and what they were refused, to fetch and to push; missing if none had a network.
+    #[serde(default)]
+    pub couriers: Option<Ledger>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
     /// The commit at which the workspace ended, for a repository.
@@ -141,6 +144,8 @@ pub(super) struct Course {
     pub commit_out: Option<String>,
     /// What became of the push.
     pub push: Option<Push>,
+    /// What its couriers reached.
+    pub couriers: Option<Ledger>,
     /// What changed in it.
     pub changes: Option<Handback>,
     /// The files that came out.
@@ -196,13 +201,14 @@ impl Receipt {
             error,
             outcome: report.outcome,
             egress: report.egress.map(|ledger| redacted(ledger, held.redactor())),
-            backend: "native".to_owned(),
+            backend: record.backend.clone(),
             guarantee: report.guarantee,
             degraded: report.degraded,
             limits: record.limits.clone(),
             limits_hit: report.limits_hit,
             usage: report.usage,
             image: record.image.clone(),
+            couriers: course.couriers.map(|ledger| redacted(ledger, held.redactor())),
             commit_in: course.commit_in,
             commit_out: course.commit_out,
             push: course.push,

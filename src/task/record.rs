@@ -52,6 +52,9 @@ pub struct Record {
     pub supervisor: u32,
     /// Protections and limits that may be missing, by name.
     pub may_degrade: Vec<String>,
+    /// Who isolates it.
+    #[serde(default = "native")]
+    pub backend: String,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
     /// Whether lines of its output that are JSON objects are events of its progress.
@@ -73,6 +76,11 @@ pub struct Record {
     pub profile: Option<ProfileUsed>,
     /// The task whose workspace it goes on from.
     pub continued_from: Option<String>,
+}
+
+/// Who isolated before there was a choice.
+fn native() -> String {
+    crate::sandbox::Backend::Native.to_string()
 }
 
 /// What every record said before there was a choice.
@@ -97,6 +105,7 @@ impl Record {
             limits: definition.limits.clone(),
             supervisor: std::process::id(),
             may_degrade: definition.may_degrade.clone(),
+            backend: definition.backend.to_string(),
             exit_codes: definition.exit_codes.clone(),
             stream_json: definition.stream_json,
             artifacts: definition.artifacts.clone(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails, also within its helpers")]
 
 mod artifacts;
+mod backends;
 mod canary;
 mod crash;
 mod crowd;

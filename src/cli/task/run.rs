@@ -120,6 +120,9 @@ pub(super) struct Arguments {
     /// Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out
     #[arg(long)]
     canary: bool,
+    /// Who isolates: native, oci:/path/to/runtime (another OCI runtime), or local (nobody: for development only) [default: native]
+    #[arg(long, value_name = "BACKEND")]
+    backend: Option<brig::sandbox::Backend>,
     /// How long the command may take to end when it is asked to [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     grace: Option<Duration>,
@@ -431,6 +434,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     if let Some(grace) = arguments.grace {
         definition.grace = grace;
     }
+    definition.backend = arguments.backend.unwrap_or(definition.backend);
     for name in arguments.allow_degraded {
         definition.may_degrade.push(brig::task::degradable(&name)?);
     }

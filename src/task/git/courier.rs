@@ -128,6 +128,9 @@ impl<'run> Courier<'run> {
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
         let report: Report = sandbox::run(&self.options, site, audience)?;
         let redactor = self.errand.redactor;
+        if let Some(ledger) = report.egress.clone() {
+            self.errand.account.borrow_mut().get_or_insert_default().add(ledger);
+        }
         if let Some(error) = report.error {
             return Err(error);
         }

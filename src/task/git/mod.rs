@@ -30,6 +30,8 @@ use super::redact::Redactor;
 use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::Ledger;
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -161,6 +163,8 @@ pub(super) struct Errand<'run> {
     pub options: &'run GitOptions,
     /// Who resolves the remote's name; the host's own servers if missing.
     pub resolver: Option<SocketAddr>,
+    /// What couriers reached of the network, for the receipt.
+    pub account: &'run RefCell<Option<Ledger>>,
     /// What hides the credentials in what git says.
     pub redactor: &'run Redactor,
 }

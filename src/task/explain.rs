@@ -1,0 +1,38 @@
+//! `--explain`: what would be in force for a task. Runs nothing.
+
+use super::definition::{Definition, WorkspaceSource};
+use super::image;
+use super::pipeline::{check_git, checked_workspace, options};
+use super::store::Store;
+use crate::error::Result;
+use crate::sandbox;
+
+/// What would be in force; runs nothing.
+pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
+    let declared = super::hosted::check(definition)?;
+    let image = image::open(store, definition)?;
+    check_git(definition)?;
+    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
+    for secret in &definition.secrets {
+        rows.extend(
+            secret
+                .credentials
+                .iter()
+                .map(|each| ("broker".to_owned(), format!("{} to {}:{}", secret.name, each.host(), each.port()))),
+        );
+    }
+    if let (Some(declared), Some(row)) = (declared, rows.iter_mut().find(|(name, _)| name == "guarantee")) {
+        row.1 = declared.word().to_owned();
+    }
+    if let Some(image) = &image {
+        let digest = &image.used.digest;
+        rows.insert(2, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));
+    }
+    if let WorkspaceSource::Repository { url, reference } = &definition.workspace {
+        let reference = reference.as_deref().unwrap_or("HEAD");
+        if let Some(row) = rows.iter_mut().find(|(name, _)| name == "workspace") {
+            row.1 = format!("{url} at {reference} (cloned in a sandbox, copy-on-write)");
+        }
+    }
+    Ok(rows)
+}
