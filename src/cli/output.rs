@@ -45,14 +45,16 @@ fn safe_json(text: &str) -> String {
     safe
 }
 
-/// Lines on stdout; a reader that has gone wants no more.
+/// Lines on stdout, many with one write(2); a reader that has gone wants no more.
 pub(super) fn lines(lines: impl IntoIterator<Item = String>) {
-    let mut out = std::io::stdout().lock();
+    const AT_ONCE: usize = 64 << 10; // a pipe's room (pipe(7))
+    let mut out = std::io::BufWriter::with_capacity(AT_ONCE, std::io::stdout().lock());
     for line in lines {
-        if writeln!(out, "{line}").is_err() {
+        if out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")).is_err() {
             return;
         }
     }
+    let _ = out.flush(); // or it has gone now
 }
 
 /// Names and values, two columns or one JSON object.
@@ -99,7 +101,7 @@ pub(super) fn approximate(bytes: u64) -> String {
 
 /// At most `length` characters.
 pub(super) fn shortened(text: &str, length: usize) -> String {
-    if text.chars().count() <= length {
+    if text.len() <= length || text.chars().count() <= length {
         return text.to_owned();
     }
     text.chars().take(length.saturating_sub(1)).chain(['…']).collect()
@@ -107,6 +109,9 @@ pub(super) fn shortened(text: &str, length: usize) -> String {
 
 /// Text that may come from a sandbox, without anything that a terminal would obey.
 pub(super) fn escaped(text: &str) -> String {
+    if text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
+        return text.to_owned();
+    }
     text.chars()
         .flat_map(|character| {
             let safe = !character.is_control() || character == '\t';

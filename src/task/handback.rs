@@ -84,7 +84,7 @@ pub(super) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Opti
 pub(super) fn collect(
     upper: Option<&(OwnedFd, Form)>,
     base: Option<&Path>,
-    into: &Path,
+    (into, result): (&Path, &str),
     started: SystemTime,
 ) -> Result<Handback> {
     let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
@@ -99,15 +99,37 @@ pub(super) fn collect(
         form: *form,
         started: Some(started),
     };
-    let changes = changes::collect(workspace, into, &changes::Limits::default())?;
-    Ok(summary(&changes, into, base))
+    let mut changes = changes::collect(workspace, into, &changes::Limits::default())?;
+    let path = (!changes.entries.is_empty()).then(|| into.to_owned());
+    leave_result_out(&mut changes, result);
+    Ok(summary(&changes, path, base))
 }
 
-fn summary(changes: &Changes, into: &Path, base: Option<PathBuf>) -> Handback {
+/// What the command says of itself is in the receipt; where it has put that, with the folders that it made for it, is no part of its work.
+fn leave_result_out(changes: &mut Changes, result: &str) {
+    let is_new = |entry: &changes::Entry| entry.change() == Change::Added;
+    let mut gone = result.as_bytes();
+    loop {
+        let Some(at) = changes.entries.iter().position(|entry| entry.path.as_bytes() == gone && is_new(entry)) else {
+            return;
+        };
+        let is_below = |entry: &changes::Entry| {
+            entry.path.as_bytes().strip_prefix(gone).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        if changes.entries.iter().any(is_below) {
+            return; // a folder of other things too
+        }
+        changes.entries.remove(at);
+        let Some(end) = gone.iter().rposition(|&byte| byte == b'/') else { return };
+        gone = &gone[..end];
+    }
+}
+
+fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> Handback {
     let count =
         |change| changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == change).count();
     Handback {
-        path: (!changes.entries.is_empty()).then(|| into.to_owned()),
+        path,
         base,
         added: count(Change::Added),
         modified: count(Change::Modified),
@@ -327,7 +349,8 @@ fn load(store: &Store, id: &str) -> Result<Option<(Changes, PathBuf, Handback)>>
         state(&format!("the task `{id}` ended without handing anything back"), "see why: `brig task show ID`")
     })?;
     let Some(directory) = handback.path.clone() else { return Ok(None) };
-    let changes = Changes::load(&directory.join("changes.json"))?;
+    let mut changes = Changes::load(&directory.join("changes.json"))?;
+    leave_result_out(&mut changes, &store.record(id)?.result.path);
     Ok(Some((changes, directory, handback)))
 }
 

@@ -397,13 +397,14 @@ impl Attempt<'_> {
             }
         };
         let course = &mut self.course;
+        let place = self.definition.result.path.as_str();
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
             let upper = handback::upper(scratch, base)?;
             see(&mut watch, "its output or its events");
             if keeps_changes || watch.is_some() {
                 let into = directory.join("changes");
-                let mut changes = handback::collect(upper.as_ref(), base, &into, started)?;
+                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started)?;
                 if let (Some(watch), Some(path)) = (&mut watch, &changes.path) {
                     watch.changes(path)?;
                 }

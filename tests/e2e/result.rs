@@ -18,6 +18,12 @@ fn what_a_task_says_of_itself_is_in_the_receipt_with_secrets_hidden() {
     assert_eq!(result["value"], json!({ "status": "done", "token": "[redacted:T]", "list": [1, 2.5, null] }));
     let nothing = lab.task().sh("echo hello");
     nothing.ended_as("succeeded", 0);
+    // It is in the receipt, and no part of the work.
+    let diff = lab.brig(["task", "diff", run.receipt()["id"].as_str().unwrap()]);
+    assert!(diff.succeeded().stdout.is_empty() && run.receipt()["changes"]["added"] == 0, "{diff:#?}");
+    let more = lab.task().sh("mkdir .brig; echo {} >.brig/result.json; echo x >.brig/other; echo y >file");
+    let diff = lab.brig(["task", "diff", more.receipt()["id"].as_str().unwrap(), "--stat"]).stdout;
+    assert!(diff.contains(".brig/other") && diff.contains("file") && !diff.contains("result.json"), "{diff}");
     assert!(nothing.receipt()["result"].is_null(), "{nothing:#?}");
 }
 

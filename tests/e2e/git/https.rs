@@ -58,6 +58,11 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     assert_eq!(host(&remote, "git update-ref -d refs/heads/agent/fix; git for-each-ref"), before);
     // The agent had no way to it, although its couriers had.
     assert_eq!(receipt["egress"]["rows"], serde_json::json!([]), "{receipt:#}");
+    let rows = receipt["couriers"]["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["host"] == "a.test" && row["allowed"] == true), "{receipt:#}");
+    let reached = rows.iter().find(|row| row["port"].is_u64()).unwrap();
+    let bytes = |name: &str| reached[name].as_u64().unwrap();
+    assert!(bytes("sent_bytes") > 500 && bytes("received_bytes") > 500 && bytes("count") >= 3, "{receipt:#}");
     assert!(far.served().contains("a.test 200 me POST /app.git/git-receive-pack"), "{}", far.served());
     assert_nowhere(&lab.store(), PASSWORD);
     // A second task goes on from what the mirror has: what is new comes, what was there does not.
