@@ -11,6 +11,7 @@ mod gateway;
 mod guard;
 mod hello;
 mod http;
+mod http2;
 mod ledger;
 mod names;
 mod policy;

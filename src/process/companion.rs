@@ -153,16 +153,15 @@ fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
 fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "run a program beside the container";
     identity::die_with_parent()?;
-    let (pid, pidfd) = match clone_process(0, None).failing(Kind::Internal, step)? {
+    let pidfd = match clone_process(0, None).failing(Kind::Internal, step)? {
         Side::Child => exit(i32::from(become_service(&service, out).is_err()) * 126),
-        Side::Parent(pid, pidfd) => (pid, pidfd),
+        Side::Parent(_, pidfd) => pidfd,
     };
     let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let is_ready = ended.is_ok_and(|status| status.is_some_and(|status| status.exit_status() == Some(0)));
     if !is_ready {
         return channel.send(FAILED, None).failing(Kind::Lost, step);
     }
-    let _ = pid;
     move_into_link_name_space(service.network.as_fd(), Some(LinkNameSpaceType::Network))
         .failing(Kind::Network, step)?;
     let inside = Route::open().failing(Kind::Network, step)?;

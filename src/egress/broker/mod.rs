@@ -19,7 +19,8 @@ pub(crate) use authority::{Made, make as make_authority};
 pub use credential::{Credential, Wording};
 pub(crate) use credential::{check_credentials, fits_a_header};
 pub(super) use mask::{Mask, Needles};
-pub(super) use request::{asks_to_change, objection, rewrite};
+pub(super) use request::{asks_to_change, written};
+use request::{objection, replaced};
 pub(crate) use trust::trust_files;
 
 use super::http::Head;
@@ -39,8 +40,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The one protocol that both sides are offered. HTTP/2 would have to be read as a whole to see each request.
-const PROTOCOL: &[u8] = b"http/1.1";
+/// The protocols that both sides are offered, always the same one of them (RFC 7301).
+const HTTP_1: &[u8] = b"http/1.1";
+pub(super) const HTTP_2: &[u8] = b"h2";
 /// Sessions with one host that can be taken up again.
 const SESSIONS: usize = 8;
 
@@ -105,8 +107,12 @@ pub(super) struct Served {
     held: Rc<RefCell<Held>>,
     /// The end of TLS that the sandbox sees.
     pub(super) inside: Arc<ServerConfig>,
+    /// The same with HTTP/2.
+    pub(super) inside_two: Arc<ServerConfig>,
     /// The end that the server sees.
     pub(super) outside: Arc<ClientConfig>,
+    /// The same, which may choose HTTP/2.
+    pub(super) outside_two: Arc<ClientConfig>,
     pub(super) name: ServerName<'static>,
 }
 
@@ -132,9 +138,19 @@ impl Brokers {
             }
             let same = |each: &&Credential| each.host() == key.0 && each.port() == key.1;
             let credentials: Vec<_> = broker.credentials.iter().filter(same).cloned().collect();
+            let inside = inside(&authority, &key.0, &provider)?;
+            let mut inside_two = inside.clone();
+            inside_two.alpn_protocols = vec![HTTP_2.to_vec()];
+            let outside = outside(&roots, &credentials, &provider)?;
+            let mut outside_two = outside.clone();
+            outside_two.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
+            // Of its own, so that no session goes on with another protocol.
+            outside_two.resumption = Resumption::in_memory_sessions(SESSIONS);
             let served = Served {
-                inside: inside(&authority, &key.0, &provider)?,
-                outside: outside(&roots, &credentials, &provider)?,
+                inside: Arc::new(inside),
+                inside_two: Arc::new(inside_two),
+                outside: Arc::new(outside),
+                outside_two: Arc::new(outside_two),
                 name: ServerName::try_from(key.0.clone()).map_err(wrong)?,
                 credentials,
                 held: Rc::clone(&held),
@@ -164,8 +180,8 @@ impl Brokers {
 }
 
 impl Served {
-    /// The request as the server gets it, or why it does not.
-    pub(super) fn admit(&self, head: &Head) -> Result<Vec<u8>, String> {
+    /// The headers of the request as the server gets them, or why it does not.
+    pub(super) fn admit(&self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String> {
         if let Some(why) = objection(head) {
             return Err(why.to_owned());
         }
@@ -183,7 +199,7 @@ impl Served {
         }
         match why {
             Some(why) if added.is_empty() => Err(why),
-            _ => Ok(rewrite(head, &added)),
+            _ => Ok(replaced(head, &added)),
         }
     }
 
@@ -216,7 +232,7 @@ fn roots(pem: Option<&[u8]>) -> RootCertStore {
     store
 }
 
-fn inside(authority: &Authority, host: &str, provider: &Arc<CryptoProvider>) -> Result<Arc<ServerConfig>> {
+fn inside(authority: &Authority, host: &str, provider: &Arc<CryptoProvider>) -> Result<ServerConfig> {
     let (chain, key) = authority.issue(host)?;
     let key = PrivateKeyDer::try_from(key).map_err(wrong)?;
     let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
@@ -225,17 +241,17 @@ fn inside(authority: &Authority, host: &str, provider: &Arc<CryptoProvider>) -> 
         .with_no_client_auth()
         .with_single_cert(chain.map(CertificateDer::from).into(), key)
         .map_err(wrong)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![HTTP_1.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 fn outside(
     roots: &Arc<RootCertStore>,
     credentials: &[Credential],
     provider: &Arc<CryptoProvider>,
-) -> Result<Arc<ClientConfig>> {
+) -> Result<ClientConfig> {
     let mut all = Arc::clone(roots);
     for certificate in credentials.iter().flat_map(Credential::trusted) {
         Arc::make_mut(&mut all).add(certificate).map_err(wrong)?;
@@ -245,11 +261,11 @@ fn outside(
         .map_err(wrong)?
         .with_root_certificates(all)
         .with_no_client_auth();
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.alpn_protocols = vec![HTTP_1.to_vec()];
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     #[cfg(feature = "weakened")]
     if crate::sys::weaken::is_off("broker-upstream") {
         config.dangerous().set_certificate_verifier(Arc::new(weakened::Anybody(Arc::clone(provider))));
     }
-    Ok(Arc::new(config))
+    Ok(config)
 }

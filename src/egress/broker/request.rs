@@ -20,14 +20,22 @@ fn is_same(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(one, other)| letter(one) == letter(other))
 }
 
-/// The head with these headers in the place of the sandbox's own.
-pub(in crate::egress) fn rewrite(head: &Head, added: &[(&str, Vec<u8>)]) -> Vec<u8> {
+/// The head of HTTP/1.1 with these headers.
+pub(in crate::egress) fn written(head: &Head, fields: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut out = format!("{} {} HTTP/1.1\r\n", head.method, head.target).into_bytes();
-    let mut put = |name: &str, value: &[u8]| {
+    for (name, value) in fields {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             out.extend_from_slice(part);
         }
-    };
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// The headers of a request with these in the place of the sandbox's own.
+pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)]) -> Vec<(String, Vec<u8>)> {
+    let mut out = Vec::with_capacity(head.fields.len() + added.len() + 1);
+    let mut put = |name: &str, value: &[u8]| out.push((name.to_owned(), value.to_vec()));
     for (name, value) in &head.fields {
         let is_ours = added.iter().any(|(ours, _)| is_same(ours, name))
             // What is packed cannot be looked through for the secret.
@@ -45,7 +53,6 @@ pub(in crate::egress) fn rewrite(head: &Head, added: &[(&str, Vec<u8>)]) -> Vec<
     for (name, value) in added {
         put(name, value);
     }
-    out.extend_from_slice(b"\r\n");
     out
 }
 
@@ -67,7 +74,12 @@ mod tests {
     }
 
     fn rewritten(text: &str) -> String {
-        String::from_utf8(rewrite(&head(text), &[("Authorization", b"Bearer v".to_vec())])).unwrap()
+        rewritten_with(text, ("Authorization", b"Bearer v"))
+    }
+
+    fn rewritten_with(text: &str, (name, value): (&str, &[u8])) -> String {
+        let head = head(text);
+        String::from_utf8(written(&head, &replaced(&head, &[(name, value.to_vec())]))).unwrap()
     }
 
     #[test]
@@ -79,8 +91,8 @@ mod tests {
             ),
             "POST /x?y HTTP/1.1\r\nhost: a.test\r\nX-Other: 1\r\nContent-Length: 3\r\nAccept-Encoding: identity\r\nAuthorization: Bearer v\r\n\r\n"
         );
-        let key = head("GET / HTTP/1.1\r\nHost: a\r\nx_api_key: mine\r\n\r\n");
-        assert!(!String::from_utf8(rewrite(&key, &[("X-Api-Key", b"v".to_vec())])).unwrap().contains("mine"));
+        let key = "GET / HTTP/1.1\r\nHost: a\r\nx_api_key: mine\r\n\r\n";
+        assert!(!rewritten_with(key, ("X-Api-Key", b"v")).contains("mine"));
     }
 
     #[test]

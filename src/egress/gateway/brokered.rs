@@ -3,15 +3,19 @@
 //! Order of a pass: what the client says, what the server says, requests on, answers back, both sides out. Nothing of a request is passed on
 //! before the server has proved who it is.
 
+mod frames;
+
 use super::connection::{Back, Connection, DIAL, Front, HELD, Need};
+use super::ends::{Inside, drain, feed};
 use super::flow::{Budget, End, Pass};
 use super::front;
-use crate::egress::broker::{Mask, Served, asks_to_change};
+use crate::egress::broker::{Mask, Served, asks_to_change, written};
 use crate::egress::http::{self, Requests, Step};
+use crate::egress::http2::Relay;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData};
-use std::io::{ErrorKind, Read, Write};
+use rustls::ClientConnection;
+use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,7 +41,11 @@ enum Change {
 /// Both ends of TLS.
 pub(super) struct Brokered {
     served: Rc<Served>,
-    inside: ServerConnection,
+    inside: Inside,
+    /// Both sides speak HTTP/2.
+    two: Option<Box<Relay>>,
+    /// What the server said by that and is no whole frame yet.
+    answers: Vec<u8>,
     outside: Option<ClientConnection>,
     requests: Requests,
     count: u64,
@@ -46,6 +54,8 @@ pub(super) struct Brokered {
     held_since: Instant,
     /// Why there is no answer of the server's.
     failed: Option<String>,
+    /// Why the server's frames cannot go on.
+    broken: Option<String>,
     /// The client speaks no TLS that could carry an answer.
     is_broken: bool,
     /// The server has proved who it is.
@@ -60,12 +70,12 @@ pub(super) struct Brokered {
 }
 
 impl Brokered {
-    fn new(served: Rc<Served>) -> Result<Brokered, rustls::Error> {
-        let mut inside = ServerConnection::new(Arc::clone(&served.inside))?;
-        inside.set_buffer_limit(None); // what waits is bounded by what is read
-        Ok(Brokered {
+    fn new(served: Rc<Served>, inside: Inside) -> Brokered {
+        Brokered {
             served,
             inside,
+            two: None,
+            answers: Vec::new(),
             outside: None,
             requests: Requests::new(),
             count: 0,
@@ -73,6 +83,7 @@ impl Brokered {
             mask: Mask::new(),
             held_since: Instant::now(),
             failed: None,
+            broken: None,
             is_broken: false,
             is_open: false,
             is_said: false,
@@ -80,14 +91,20 @@ impl Brokered {
             is_answered: false,
             is_closed: false,
             is_over: false,
-        })
+        }
     }
 
     /// Says something to the client.
     fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let Some(tls) = self.inside.tls() else { return };
         // A buffer without a limit takes everything.
-        let _ = self.inside.writer().write_all(bytes);
-        drain(&mut self.inside, out);
+        let _ = tls.writer().write_all(bytes);
+        drain(tls, out);
+    }
+
+    /// How many bytes are held back that may be the beginning of a secret.
+    fn waiting(&self) -> usize {
+        self.two.as_ref().map_or_else(|| self.mask.waiting(), |two| two.waiting())
     }
 
     /// Sees whether the server agreed to another protocol.
@@ -123,41 +140,6 @@ impl Brokered {
     }
 }
 
-/// What a peer's bytes are: added to `plain`; `true` when it has said that no more come.
-fn feed<Data: SideData>(
-    tls: &mut ConnectionCommon<Data>,
-    mut bytes: &[u8],
-    plain: &mut Vec<u8>,
-) -> Result<bool, rustls::Error> {
-    let mut closed = false;
-    while !bytes.is_empty() {
-        match tls.read_tls(&mut bytes) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
-            Err(cause) => return Err(rustls::Error::General(cause.to_string())),
-        }
-        let state = tls.process_new_packets()?;
-        let start = plain.len();
-        plain.resize(start + state.plaintext_bytes_to_read(), 0);
-        if state.plaintext_bytes_to_read() > 0 {
-            tls.reader().read_exact(&mut plain[start..]).map_err(|cause| rustls::Error::General(cause.to_string()))?;
-        }
-        closed |= state.peer_has_closed();
-    }
-    Ok(closed)
-}
-
-/// What is to be sent.
-fn drain<Data: SideData>(tls: &mut ConnectionCommon<Data>, out: &mut Vec<u8>) {
-    while tls.wants_write() {
-        // A vector takes everything.
-        if tls.write_tls(out).is_err() {
-            return;
-        }
-    }
-}
-
 /// What a socket has, at most a chunk; nothing when there is none at the moment.
 enum Got {
     Bytes(usize),
@@ -183,14 +165,12 @@ fn read(end: &mut End, buffer: &mut [u8]) -> Result<Got, Errno> {
 impl Connection {
     /// From now on the gateway is both ends of TLS; what is held are the client's first bytes.
     pub(super) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
-        let wrong = |cause: rustls::Error| format!("TLS of the client: {cause}");
-        let mut tls = Brokered::new(served).map_err(wrong)?;
         let hello = std::mem::take(&mut self.held);
-        let fed = feed(&mut tls.inside, &hello, &mut self.held);
-        drain(&mut tls.inside, self.down.buffer()); // also what tells the client why it is refused
-        tls.is_broken = fed.is_err();
+        let (inside, begun) = Inside::begin(&served, &hello, (&mut self.held, self.down.buffer()));
+        let mut tls = Brokered::new(served, inside);
+        tls.is_broken = begun.is_err();
         self.front = Front::Brokered(Box::new(tls));
-        fed.map(drop).map_err(wrong)
+        begun.map_err(|cause| format!("TLS of the client: {cause}"))
     }
 
     /// One pass.
@@ -211,19 +191,24 @@ impl Connection {
         if tls.is_broken {
             return self.farewell(Vec::new()); // an alert waits to be sent
         }
-        if tls.inside.is_handshaking() {
+        if !tls.inside.is_open() {
             return Need::End(true);
         }
         let mut out = Vec::new();
-        tls.say(&http::answer(status, why), &mut out);
-        tls.inside.send_close_notify();
-        drain(&mut tls.inside, &mut out);
+        let words = tls.two.as_ref().map_or_else(|| http::answer(status, why), |two| two.farewell(why));
+        tls.say(&words, &mut out);
+        if let Some(inside) = tls.inside.tls() {
+            inside.send_close_notify();
+            drain(inside, &mut out);
+        }
         self.farewell(out)
     }
 
     fn relay(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<Need, Errno> {
         let heard = self.hear_client(tls)?;
-        drain(&mut tls.inside, self.down.buffer());
+        if let Some(inside) = tls.inside.tls() {
+            drain(inside, self.down.buffer());
+        }
         self.down.flush(&mut self.client)?;
         if let Some(why) = heard {
             tls.is_broken = true;
@@ -238,9 +223,13 @@ impl Connection {
             tls.failed.get_or_insert(why.clone());
         }
         let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
+        let heard = tls.broken.take().or_else(|| self.settle_protocol(tls));
+        if let Some(why) = heard {
+            return Ok(Need::Refuse(why));
+        }
         if let Some(why) = &tls.failed {
             // A client that has not asked yet would not read an answer.
-            let asks = !tls.inside.is_handshaking() && !self.held.is_empty();
+            let asks = tls.inside.is_open() && !self.held.is_empty();
             return Ok(match asks {
                 true => Need::Unanswered(why.clone()),
                 false if self.client_ended => Need::End(true),
@@ -257,11 +246,9 @@ impl Connection {
     fn hear_client(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
         let mut buffer = [0_u8; CHUNK];
         for _ in 0..ROUNDS {
-            if !self.hears_client() {
-                break;
-            }
+            let (true, Some(inside)) = (self.hears_client(), tls.inside.tls()) else { break };
             match read(&mut self.client, &mut buffer)? {
-                Got::Bytes(count) => match feed(&mut tls.inside, &buffer[..count], &mut self.held) {
+                Got::Bytes(count) => match feed(inside, &buffer[..count], &mut self.held) {
                     Ok(closed) => tls.is_said |= closed,
                     Err(cause) => return Ok(Some(format!("TLS of the client: {cause}"))),
                 },
@@ -284,7 +271,8 @@ impl Connection {
     fn hear_server(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
         let Back::Open = self.back else { return Ok(false) };
         if tls.outside.is_none() {
-            match ClientConnection::new(Arc::clone(&tls.served.outside), tls.served.name.clone()) {
+            let config = if tls.inside.waits() { &tls.served.outside_two } else { &tls.served.outside };
+            match ClientConnection::new(Arc::clone(config), tls.served.name.clone()) {
                 Ok(mut outside) => {
                     outside.set_buffer_limit(None);
                     tls.outside = Some(outside);
@@ -327,15 +315,20 @@ impl Connection {
             tls.is_open = true;
             self.deadline = None;
         }
-        tls.see_change(&plain);
-        let answer = tls.hide(&plain, Instant::now());
-        if !answer.is_empty() {
-            tls.say(&answer, self.down.buffer());
+        if tls.two.is_some() || tls.inside.waits() {
+            tls.answers.append(&mut plain);
+            self.pass_answers(tls);
+        } else {
+            tls.see_change(&plain);
+            let answer = tls.hide(&plain, Instant::now());
+            if !answer.is_empty() {
+                tls.say(&answer, self.down.buffer());
+            }
         }
         if tls.is_answered && !tls.is_over {
-            if tls.is_closed {
-                tls.inside.send_close_notify();
-                drain(&mut tls.inside, self.down.buffer());
+            if let (true, Some(inside)) = (tls.is_closed, tls.inside.tls()) {
+                inside.send_close_notify();
+                drain(inside, self.down.buffer());
             }
             (tls.is_over, self.down.ended) = (true, true);
         }
@@ -344,9 +337,12 @@ impl Connection {
 
     /// Passes on what may be passed on; a refusal is returned.
     fn pass_requests(&mut self, tls: &mut Brokered) -> Option<String> {
+        if let Some(why) = self.pass_frames(tls) {
+            return Some(why);
+        }
         let target = self.target.clone()?;
         let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
-        while self.up.waiting() < HELD && !self.held.is_empty() {
+        while tls.two.is_none() && self.up.waiting() < HELD && !self.held.is_empty() {
             let (length, rewritten) = match tls.change {
                 Change::Done => (self.held.len(), None),
                 Change::Asked(_) => break,
@@ -362,7 +358,7 @@ impl Connection {
                             return Some(why);
                         }
                         let rewritten = match tls.served.admit(&head) {
-                            Ok(rewritten) => rewritten,
+                            Ok(fields) => written(&head, &fields),
                             Err(why) => return Some(why),
                         };
                         tls.count += 1;
@@ -398,13 +394,13 @@ impl Connection {
             if self.down.closed {
                 return Ok(Need::End(!tls.is_closed));
             }
-            if throttled || pass == Pass::Throttled || tls.mask.waiting() > 0 {
+            if throttled || pass == Pass::Throttled || tls.waiting() > 0 {
                 return Ok(Need::Later);
             }
         } else if self.client_ended {
             return Ok(Need::End(false));
         }
-        let more = self.hears_client() || tls.outside.is_some() && self.hears_server(tls);
+        let more = self.hears_client() && !tls.inside.waits() || tls.outside.is_some() && self.hears_server(tls);
         Ok(if more { Need::Again } else { Need::Nothing })
     }
 }

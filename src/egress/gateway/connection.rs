@@ -83,6 +83,8 @@ pub(super) struct Connection {
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
     held_back: bool,
+    /// Requests of it that were refused while it goes on, since somebody last asked.
+    pub(super) notes: Vec<String>,
     /// Who adds secrets to its requests.
     pub(super) broker: Option<Rc<Served>>,
     pub(super) up: Flow,
@@ -127,6 +129,7 @@ impl Connection {
             held: Vec::new(),
             client_ended: false,
             held_back: false,
+            notes: Vec::new(),
             broker: None,
             up: Flow::default(),
             down: Flow::default(),

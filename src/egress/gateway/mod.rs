@@ -8,6 +8,7 @@
 mod brokered;
 mod connection;
 mod decide;
+mod ends;
 mod flow;
 mod front;
 mod resolver;
@@ -381,6 +382,9 @@ impl Gateway {
         let (sent, received) = (connection.up.take_moved(), connection.down.take_moved());
         if let Some(target) = &connection.target {
             self.ledger.add_bytes(target.row, sent, received);
+            for why in connection.notes.drain(..) {
+                self.ledger.note(&target.host.to_string(), Some(target.port), false, &why);
+            }
         }
     }
 

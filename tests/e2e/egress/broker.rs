@@ -144,7 +144,7 @@ fn an_ordinary_request_gets_the_header_in_the_place_of_the_sandboxs_own() {
         "set -e; curl -sS -H \"Authorization: Bearer $API_KEY\" https://a.test:8443/x; env | grep -c SSL_CERT_FILE",
     );
     run.ended_as("succeeded", 0);
-    assert!(run.stderr.contains("served by a.test HTTP/1.1"), "{run:#?}");
+    assert!(run.stderr.contains("served by a.test HTTP/2.0"), "{run:#?}");
     assert!(world.heard().contains(&format!("a.test GET /x <Bearer {VALUE}> <->")), "{}", world.heard());
 }
 
@@ -470,6 +470,6 @@ fn who_goes_on_with_a_kept_task_gives_the_source_again_and_the_command_never_the
     let source = format!("API_KEY=file:{}", lab.path().join("token").display());
     let run = lab.brig(["task", "resume", "--secret", &source, &id, "--", "sh", "-c", again]);
     run.succeeded();
-    assert_eq!(run.stdout, "served by a.test HTTP/1.1\nheld-by-the-broker\n", "{run:#?}");
+    assert_eq!(run.stdout, "served by a.test HTTP/2.0\nheld-by-the-broker\n", "{run:#?}");
     assert!(world.heard().contains(&format!("a.test GET /two <Bearer {VALUE}>")), "{}", world.heard());
 }

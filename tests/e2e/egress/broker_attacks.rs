@@ -94,16 +94,11 @@ fn a_later_request_for_another_host_is_seen_too() {
 }
 
 #[test]
-fn http_2_and_1_0_and_methods_that_give_back_are_refused() {
+fn http_2_without_asking_for_it_http_1_0_and_methods_that_give_back_are_refused() {
     refused("PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", "neither HTTP/1.1 nor HTTP/1.0");
     refused("GET / HTTP/1.0\\r\\nHost: a.test:8443\\r\\n\\r\\n", "takes HTTP/1.1 only");
     refused("TRACE / HTTP/1.1\\r\\nHost: a.test:8443\\r\\n\\r\\n", "passes no such method on");
     refused("CONNECT b.test:8443 HTTP/1.1\\r\\nHost: b.test:8443\\r\\n\\r\\n", "CONNECT");
-    let script = "curl -sS -o /dev/null -w '%{http_version}' --http2 https://a.test:8443/; \
-                  openssl s_client -connect a.test:8443 -servername a.test -alpn h2 </dev/null 2>&1 | grep -ci 'no application protocol'";
-    let Some((run, _)) = kept(script) else { return };
-    assert!(run.stderr.starts_with("1.1"), "{run:#?}");
-    assert!(run.stderr.trim_end().ends_with('1') && !run.stderr.ends_with("\n0\n"), "{run:#?}");
 }
 
 #[test]

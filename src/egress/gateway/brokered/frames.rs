@@ -1,0 +1,113 @@
+//! The same by HTTP/2: which of the two it is, and how frames pass (`egress::http2` says what becomes of each).
+
+use super::super::connection::{Connection, HELD, Target};
+use super::super::ends::drain;
+use super::super::front;
+use super::{Brokered, HOLD, HOLD_LONG, LONG};
+use crate::egress::broker::{HTTP_2, Mask, Served};
+use crate::egress::http::Head;
+use crate::egress::http2::{Broken, Relay, Rules};
+use std::io::Write;
+use std::time::Instant;
+
+/// What holds for the requests and answers of a connection by HTTP/2.
+struct Guard<'all> {
+    served: &'all Served,
+    target: &'all Target,
+}
+
+impl Rules for Guard<'_> {
+    fn admit(&mut self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String> {
+        match front::objection(head, &self.target.host, self.target.port) {
+            Some(why) => Err(why),
+            None => self.served.admit(head),
+        }
+    }
+
+    fn hide(&mut self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>) {
+        self.served.hide(mask, bytes, out);
+    }
+
+    fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
+        self.served.release(mask, out);
+    }
+}
+
+impl Connection {
+    /// Answers a hello that waited, when it is known what the server speaks or that there will be none; a refusal is returned.
+    pub(super) fn settle_protocol(&mut self, tls: &mut Brokered) -> Option<String> {
+        if !tls.inside.waits() || !tls.is_open && tls.failed.is_none() {
+            return None;
+        }
+        let agreed = tls.outside.as_ref().and_then(|outside| outside.alpn_protocol());
+        let is_two = tls.failed.is_none() && agreed == Some(HTTP_2);
+        tls.two = is_two.then(|| Box::new(Relay::new()));
+        if let Err(cause) = tls.inside.open(is_two, (&mut self.held, self.down.buffer())) {
+            tls.is_broken = true;
+            return Some(format!("TLS of the client: {cause}"));
+        }
+        self.pass_answers(tls);
+        None
+    }
+
+    /// Passes on what the server says by HTTP/2, and what was held back for too long.
+    pub(super) fn pass_answers(&mut self, tls: &mut Brokered) {
+        let (Some(two), Some(target), Some(outside)) = (&mut tls.two, &self.target, &mut tls.outside) else { return };
+        let mut rules = Guard { served: &tls.served, target };
+        let (mut up, mut down, mut taken) = (Vec::new(), Vec::new(), 0);
+        loop {
+            match two.server_says(&tls.answers[taken..], &mut rules, (&mut up, &mut down)) {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(Broken(why)) => {
+                    tls.broken = Some(why.to_owned());
+                    break;
+                }
+            }
+        }
+        tls.answers.drain(..taken);
+        let now = Instant::now();
+        if taken > 0 {
+            tls.held_since = now;
+        }
+        let patience = if two.waiting() < LONG { HOLD } else { HOLD_LONG };
+        if two.waiting() > 0 && (tls.is_answered || now - tls.held_since >= patience) {
+            two.release(&mut rules, &mut down);
+        }
+        // A buffer without a limit takes everything.
+        let _ = outside.writer().write_all(&up);
+        drain(outside, self.up.buffer());
+        if !down.is_empty() {
+            tls.say(&down, self.down.buffer());
+        }
+    }
+
+    /// Passes on what the client asks by HTTP/2; what ends the connection is returned.
+    pub(super) fn pass_frames(&mut self, tls: &mut Brokered) -> Option<String> {
+        let (Some(two), Some(target), Some(outside)) = (&mut tls.two, &self.target, &mut tls.outside) else {
+            return None;
+        };
+        let mut rules = Guard { served: &tls.served, target };
+        let (mut down, mut broken) = (Vec::new(), None);
+        while self.up.waiting() < HELD && self.down.waiting() + down.len() < HELD && !self.held.is_empty() {
+            let mut up = Vec::new();
+            let taken = two.client_says(&self.held, &mut rules, (&mut up, &mut down));
+            let _ = outside.writer().write_all(&up);
+            drain(outside, self.up.buffer());
+            match taken {
+                Ok(0) if tls.is_said => self.held.clear(), // it will never be whole
+                Ok(0) => break,
+                Ok(count) => drop(self.held.drain(..count)),
+                Err(Broken(why)) => {
+                    broken = Some(why.to_owned());
+                    break;
+                }
+            }
+        }
+        self.notes.extend(two.take_notes());
+        if !down.is_empty() {
+            tls.say(&down, self.down.buffer());
+        }
+        broken
+    }
+}
