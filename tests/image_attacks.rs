@@ -111,6 +111,7 @@ fn without_its_resolver_the_same_image_escapes() {
 #[test]
 fn the_root_is_never_replaced() {
     refused("root-symlink", "the root of the image must be a directory");
+    refused("root-symlink-filled", "the root of the image must be a directory");
     refused("root-file", "the root of the image must be a directory");
 }
 
@@ -186,6 +187,7 @@ fn documents_that_lie_are_refused() {
         ("huge-index", "is longer than"),
         ("huge-layout", "is longer than"),
         ("traversal", "../../x"),
+        ("traversal-read", "../../../canary/file"),
         ("corrupt", "its content is `sha256:"),
         ("wrong-diff", "it unpacks to `sha256:"),
     ] {

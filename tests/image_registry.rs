@@ -121,6 +121,13 @@ fn a_token_server_elsewhere_is_not_asked() {
     // Allowed by name: the trap is asked now (its tokens mean nothing to the registry).
     scratch.image(&["pull", &proxy.reference(), "--auth-file", &auth, "--allow-realm", &allowed]);
     assert!(trap.requests().iter().any(|line| line.contains("/token")));
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let before = trap.requests().len();
+    scratch.weakened("image-realm", &["pull", &proxy.reference(), "--auth-file", &auth]);
+    let shown = trap.requests().split_off(before);
+    assert!(shown.iter().any(|line| line.contains("/token Basic")), "no guard needed: {shown:#?}");
 }
 
 #[test]

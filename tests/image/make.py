@@ -273,6 +273,12 @@ def traversal(layout, _):
     layout.index([{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:../../x", "size": 2}])
 
 
+def traversal_read(layout, _):
+    """A digest that is the path of a file beside the layout."""
+    layout.image([tar(BASE)])
+    layout.index([{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:../../../canary/file", "size": 8}])
+
+
 def corrupt(layout, _):
     layout.image([tar(BASE + [entry("data", data=random.Random(1).randbytes(100_000))])])
     blob = max((f"{layout.path}/blobs/sha256/{name}" for name in os.listdir(f"{layout.path}/blobs/sha256")), key=os.path.getsize)
@@ -351,6 +357,7 @@ CASES = {
     "file-parent": attack(entry("f", data=b"x"), entry("f/x", data=b"x")),
     # T-51
     "root-symlink": hand(raw(b"./", b"2", b"00000000000\0", prefix_fields={157: b"/tmp"})),
+    "root-symlink-filled": attack(entry(".", "symlink", link="CANARY"), entry("pwned", data=b"pwned")),
     "root-file": hand(raw(b".", b"0", b"00000000001\0", b"x")),
     # T-52
     "chmod-through-symlink": attack(entry("s", "symlink", link="CANARY/file", mode=0o777), entry("h", "hardlink", link="s", mode=0o777),
@@ -374,7 +381,7 @@ CASES = {
     "missing-layer": changed(lambda manifest: {**manifest, "layers": []}),
     "wrong-size": changed(lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], "size": 5}]}),
     "huge-index": huge("index.json"), "huge-layout": huge("oci-layout"),
-    "traversal": traversal, "corrupt": corrupt, "wrong-diff": wrong_diff, "linked-blob": linked_blob,
+    "traversal": traversal, "traversal-read": traversal_read, "corrupt": corrupt, "wrong-diff": wrong_diff, "linked-blob": linked_blob,
     # T-58, T-59, T-61, T-62
     "pax-size": hand(pax(record("size=1536")), raw(b"outer", b"0", b"00000000000\0", raw(b"smuggled", b"0", b"00000000000\0") + END),
                      raw(b"last", b"0", b"00000000000\0")),

@@ -11,8 +11,9 @@ use super::place::{self, Implicit, Place, Tree, made, normalise, split};
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
 use crate::image::tree::remove_tree;
+use crate::sys::weaken;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, chmodat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,6 +107,13 @@ impl Extractor {
     /// An entry for the root itself gives its metadata and never replaces it (CVE-2021-29136).
     fn root(&mut self, entry: &Entry) -> Result<()> {
         if entry.kind != EntryKind::Directory {
+            if weaken::is_off("image-root-entry") {
+                // What umoci did: everything that follows lies where the link leads.
+                let elsewhere =
+                    openat(rustix::fs::CWD, entry.link.as_slice(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                self.tree = Tree::new(elsewhere.map_err(made)?, self.limits);
+                return Ok(());
+            }
             return Err(Error::new(Kind::Image, "the root of the image must be a directory"));
         }
         let root = self.tree.root();
@@ -248,6 +256,9 @@ impl Extractor {
         attributes::set_attributes(held, entry, &mut self.skipped)?;
         if entry.kind != EntryKind::Symlink {
             attributes::set_mode(held, entry.mode)?;
+        } else if weaken::is_off("image-mode-of-link") {
+            // What containerd did: chmod(2) follows.
+            chmodat(parent, name, Mode::from_raw_mode(entry.mode), AtFlags::empty()).map_err(made)?;
         }
         attributes::set_capabilities(held, entry, &mut self.skipped)?;
         utimensat(parent, name, &attributes::times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(made)

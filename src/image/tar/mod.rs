@@ -12,6 +12,7 @@ mod sparse;
 pub(crate) mod write;
 
 use crate::error::{Error, Kind, Result};
+use crate::sys::weaken;
 use header::{BLOCK, Header};
 use std::io::{BufRead, BufReader, Read, Seek};
 
@@ -86,11 +87,11 @@ impl<R: BufRead> Reader<R> {
             let twice = || malformed("two extended headers of one kind stand before one entry");
             match header.kind() {
                 b'L' => {
-                    let old = long_name.replace(c_string(self.extension(&header)?)?);
+                    let old = long_name.replace(self.long_name(&header)?);
                     old.is_none().then_some(()).ok_or_else(twice)?;
                 }
                 b'K' => {
-                    let old = long_link.replace(c_string(self.extension(&header)?)?);
+                    let old = long_link.replace(self.long_name(&header)?);
                     old.is_none().then_some(()).ok_or_else(twice)?;
                 }
                 b'x' => {
@@ -142,7 +143,8 @@ impl<R: BufRead> Reader<R> {
     ) -> Result<Entry> {
         let path = pax.path.clone().or(name).unwrap_or_else(|| header.name());
         let link = pax.link.clone().or(link).unwrap_or_else(|| header.link());
-        let stored = pax.size.map_or_else(|| header.size(), Ok)?;
+        let said = pax.size.filter(|_| !weaken::is_off("image-pax-size"));
+        let stored = said.map_or_else(|| header.size(), Ok)?;
         let kind = match header.kind() {
             // Before POSIX a directory was a file with a slash behind its name.
             0 if path.ends_with(b"/") => EntryKind::Directory,
@@ -193,6 +195,9 @@ impl<R: BufRead> Reader<R> {
             return Ok((0, 0));
         }
         let (major, minor) = header.device()?;
+        if weaken::is_off("image-device-number") {
+            return Ok((major as u32, minor as u32));
+        }
         if !(0..=LARGEST_MAJOR).contains(&major) || !(0..=LARGEST_MINOR).contains(&minor) {
             return Err(malformed(&format!("the device number {major}:{minor} is out of range")));
         }
@@ -235,6 +240,19 @@ impl<R: BufRead> Reader<R> {
         let mut data = Vec::new();
         self.source.by_ref().take(size).read_to_end(&mut data).map_err(unreadable)?;
         if data.len() as u64 == size { Ok(data) } else { Err(truncated()) }
+    }
+
+    /// The text of a GNU long name. GNU tar and Python read on in the padding until there is a NUL, others end where the size says: what would
+    /// be two names is refused.
+    fn long_name(&mut self, header: &Header<'_>) -> Result<Vec<u8>> {
+        let data = self.extension(header)?;
+        if data.last() != Some(&0) && self.padding > 0 {
+            let next = self.source.fill_buf().map_err(unreadable)?.first().copied();
+            if next.is_some_and(|byte| byte != 0) {
+                return Err(malformed("a long name goes on behind its end"));
+            }
+        }
+        c_string(data)
     }
 
     fn skip_data(&mut self) -> Result<()> {

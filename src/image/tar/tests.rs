@@ -175,3 +175,21 @@ proptest! {
         let _ = read_all(&bytes);
     }
 }
+
+/// Found by `image::fuzz`: GNU tar and Python end a long name at the first NUL, also in the padding; others where the size says.
+#[test]
+fn a_long_name_that_goes_on_in_its_padding_is_refused() {
+    let mut header = entry(b"././@LongLink", EntryKind::File, 4);
+    header.mode = 0;
+    let text = |padding: &[u8]| {
+        let mut bytes = archive(&[(header_of(&header), b"name"), (entry(b"short", EntryKind::File, 0), b"")]);
+        bytes[512 + 4..512 + 4 + padding.len()].copy_from_slice(padding);
+        patched(bytes, 0, 156, b"L")
+    };
+    assert_eq!(read_all(&text(b"\0more")).unwrap()[0].0.path, b"name");
+    assert!(refusal(&text(b"more")).contains("goes on behind its end"));
+}
+
+fn header_of(entry: &Entry) -> Entry {
+    Entry { path: entry.path.clone(), link: Vec::new(), sparse: None, xattrs: Vec::new(), ..*entry }
+}

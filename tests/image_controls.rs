@@ -1,0 +1,101 @@
+//! The attacks of tests/image_attacks.rs on builds without their guard: each must get through, or its test shows nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails, also within its helpers"
+)]
+
+#[path = "image/support.rs"]
+mod support;
+
+use std::process::Command;
+use support::{Ran, Scratch, is_root, run, skipped};
+
+/// Unpacks an image of make.py without a guard, into `bundle` of the scratch.
+fn without(guard: &str, case: &str) -> Option<(Scratch, Ran)> {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return None;
+    }
+    let scratch = Scratch::new();
+    let canary = scratch.canary();
+    let layout = scratch.layout(case, &canary);
+    let ran = scratch.weakened(guard, &["unpack", &format!("oci:{layout}"), &scratch.path("bundle")]);
+    Some((scratch, ran))
+}
+
+/// T-51.
+#[test]
+fn a_root_that_is_a_link_leads_out() {
+    let Some((scratch, ran)) = without("image-root-entry", "root-symlink-filled") else { return };
+    assert!(std::path::Path::new(&scratch.path("canary/pwned")).exists(), "{}", ran.err);
+}
+
+/// T-52.
+#[test]
+fn a_mode_goes_through_a_link() {
+    let Some((scratch, ran)) = without("image-mode-of-link", "chmod-through-symlink") else { return };
+    let listed = scratch.canary_is_whole().expect_err(&ran.err);
+    assert!(listed.contains("'file' 0o100777"), "{listed}");
+}
+
+/// T-55: a sparse file of two gigabytes is read into memory, of which there is half of one.
+#[test]
+fn a_huge_document_takes_all_memory() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("huge-index", "");
+    let load = |guard: &str| {
+        let mut command = Command::new("prlimit");
+        command.args([
+            "--as=500000000",
+            "--core=0",
+            env!("CARGO_BIN_EXE_brig"),
+            "image",
+            "--store",
+            &scratch.path("store"),
+        ]);
+        run(command.args(["load", &layout]).env("BRIG_WEAKEN", guard))
+    };
+    load("").refused("is longer than");
+    let ran = load("image-document-size");
+    assert!(!ran.err.contains("is longer than") && ran.status != 0, "{} {}", ran.status, ran.err);
+    assert!(ran.err.contains("memory"), "{} {}", ran.status, ran.err);
+}
+
+/// T-58.
+#[test]
+fn a_size_that_is_passed_over_smuggles_an_entry() {
+    let Some((scratch, ran)) = without("image-pax-size", "pax-size") else { return };
+    ran.good();
+    assert!(std::path::Path::new(&scratch.path("bundle/rootfs/smuggled")).exists());
+}
+
+/// T-59.
+#[test]
+fn a_record_that_does_not_parse_is_passed_over() {
+    let Some((_, ran)) = without("image-pax-records", "pax-malformed") else { return };
+    ran.good();
+}
+
+/// T-61: it gets as far as the kernel.
+#[test]
+fn an_attribute_without_bounds_is_handed_to_the_kernel() {
+    let Some((_, ran)) = without("image-attribute-size", "xattr-long") else { return };
+    assert!(ran.err.contains("set the attribute `user.x`"), "{}", ran.err);
+}
+
+/// T-62: the number is cut off, and names another device.
+#[test]
+fn a_device_number_that_is_too_large_is_another_device() {
+    if skipped("root", is_root()) {
+        return;
+    }
+    let Some((scratch, ran)) = without("image-device-number", "device-number") else { return };
+    ran.good();
+    let listed = support::list(&scratch.path("bundle/rootfs"), &[]);
+    assert!(listed.lines().any(|line| line.starts_with("'dev'") && line.contains(" 1:")), "{listed}");
+}
