@@ -4,6 +4,7 @@
 //! Not here: anything inside a container's root or a workspace; those paths are hostile and go through `mounts::resolve`.
 
 mod channel;
+pub(crate) mod hash;
 mod lock;
 mod memory;
 mod slot;
@@ -68,8 +69,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
 
 /// The SHA-256 of bytes, in hexadecimal.
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hash::hexadecimal(&hash::sha256(bytes))
 }
 
 /// An error of a file of ours: no space is the user's to mend, a missing one is missing, everything else is the store's.

@@ -2,8 +2,8 @@
 //! used in a path or a URL (CVE-2024-3727: an unchecked `sha256:../../x` became a path).
 
 use crate::error::{Error, Kind, Result};
+use crate::files::hash::{Sha256, Sha512, hexadecimal};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256, Sha512};
 use std::fmt;
 use std::str::FromStr;
 
@@ -108,14 +108,14 @@ impl From<Digest> for String {
 /// Hashes a stream as it passes by.
 pub(crate) enum Hasher {
     Sha256(Sha256),
-    Sha512(Box<Sha512>),
+    Sha512(Sha512),
 }
 
 impl Hasher {
     pub(crate) fn new(algorithm: Algorithm) -> Hasher {
         match algorithm {
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
-            Algorithm::Sha512 => Hasher::Sha512(Box::default()),
+            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
         }
     }
 
@@ -128,21 +128,11 @@ impl Hasher {
 
     pub(crate) fn finish(self) -> Digest {
         let (algorithm, hex) = match self {
-            Hasher::Sha256(state) => (Algorithm::Sha256, hexadecimal(&state.finalize())),
-            Hasher::Sha512(state) => (Algorithm::Sha512, hexadecimal(&state.finalize())),
+            Hasher::Sha256(state) => (Algorithm::Sha256, hexadecimal(&state.finish())),
+            Hasher::Sha512(state) => (Algorithm::Sha512, hexadecimal(&state.finish())),
         };
         Digest { algorithm, hex }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
 }
 
 /// The ChainIDs of a stack of layers, bottom first (image-spec, config.md, "Layer ChainID").

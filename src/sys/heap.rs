@@ -1,113 +1,168 @@
-//! The heap of a short life: a start of brig allocates a few hundred small things and ends. musl's allocator asks the kernel for a few pages
-//! at a time and gives them back at once, some sixty calls and as many page faults a start (docs/decisions/0005-start-path.md).
-//! So the first allocations come out of one block of the program's own zero pages, and only what it has no room for goes to the system's.
+//! The heap of a short life: a start of brig allocates some thousand small things and ends. musl's allocator asks the kernel for a few pages
+//! at a time and gives them back at once, and each page that is touched for the first time costs a fault of 3 us (docs/decisions/0005-start-path.md).
+//! So allocations come out of one block of the program's own zero pages, what is freed is used again for the next of its size, and only what the
+//! block has no room for goes to the system's.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the block. A page that is never touched costs nothing.
-const SIZE: usize = 256 * 1024;
+const SIZE: usize = 512 * 1024;
+/// What every piece of the block is aligned to, and the least there is.
+const UNIT: usize = 16;
+/// Pieces up to here are of each multiple of [`UNIT`]; above, four sizes to a doubling.
+const FINE: usize = 512;
+/// The largest piece that comes out of the block.
+const LARGEST: usize = 64 * 1024;
+/// Sizes of pieces: 32 fine ones, and four for each of the seven doublings up to [`LARGEST`].
+const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
+/// How often one who frees looks whether the block is his turn. It is busy for some ten instructions.
+const TRIES: usize = 1000;
 
-#[repr(align(4096))]
-struct Block(UnsafeCell<[u8; SIZE]>);
+/// The block and the account of it.
+#[repr(C, align(4096))]
+struct Block {
+    bytes: [u8; SIZE],
+    /// How much of it was ever handed out: what lies behind is zero as the kernel gave it.
+    used: usize,
+    /// The first free piece of each class; its first word is the next one, or null.
+    free: [*mut u8; CLASSES],
+}
 
-// SAFETY: each byte of the block is handed out to one owner at a time, by the atomic `USED`.
-unsafe impl Sync for Block {}
+struct Shared(UnsafeCell<Block>);
 
-static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
-static USED: AtomicUsize = AtomicUsize::new(0);
-/// How far the block was ever used: what lies behind is zero as the kernel gave it.
-static TOUCHED: AtomicUsize = AtomicUsize::new(0);
+// SAFETY: nobody looks at the block's account but the one whose exchange of `BUSY` succeeded, and each piece has one owner at a time.
+unsafe impl Sync for Shared {}
 
-/// The allocator of the `brig` program. In the block, only what was allocated last can be freed or grown in place; the rest stays until the
-/// program ends, so a long life wastes [`SIZE`] bytes at the most.
+static BLOCK: Shared = Shared(UnsafeCell::new(Block { bytes: [0; SIZE], used: 0, free: [std::ptr::null_mut(); CLASSES] }));
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// The allocator of the `brig` program. The block is never given back, so a long life wastes [`SIZE`] bytes at the most.
 #[derive(Debug, Clone, Copy)]
 pub struct StartHeap;
 
-fn base() -> usize {
-    BLOCK.0.get() as usize
+/// The class of a size, and the size of its pieces.
+fn class(size: usize) -> (usize, usize) {
+    if size <= FINE {
+        let class = size.max(1).div_ceil(UNIT);
+        return (class - 1, class * UNIT);
+    }
+    let doubling = (size - 1).ilog2();
+    let step = 1 << (doubling - 2);
+    let quarter = (size - (1 << doubling)).div_ceil(step);
+    (FINE / UNIT + 4 * (doubling - FINE.ilog2()) as usize + quarter - 1, (1 << doubling) + quarter * step)
 }
 
-/// Where in the block `pointer` is, if it is.
-fn inside(pointer: *mut u8) -> Option<usize> {
-    (pointer as usize).checked_sub(base()).filter(|offset| *offset < SIZE)
+/// A turn at the block. Dropped, it is over.
+struct Turn;
+
+impl Turn {
+    /// `None` while another thread has it. (A Turn that is made is also dropped, so it is made only then.)
+    fn take() -> Option<Turn> {
+        BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Turn)
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "who has the turn has the block alone")]
+    fn block(&self) -> &mut Block {
+        // SAFETY: there is one turn at a time, and the reference does not outlive it.
+        unsafe { &mut *BLOCK.0.get() }
+    }
 }
 
-/// Moves the end of what is used, if it still is where the caller saw it.
-fn advance(from: usize, to: usize) -> bool {
-    to <= SIZE && USED.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
+    }
 }
 
-/// Takes room for `layout` out of the block, if there is some.
-fn take(layout: Layout) -> Option<usize> {
-    if layout.align() > 4096 {
+/// Whether `pointer` is into the block.
+fn is_inside(pointer: *mut u8) -> bool {
+    (pointer as usize).wrapping_sub(BLOCK.0.get() as usize) < SIZE
+}
+
+/// A piece for `layout`, and whether it is fresh: zero throughout. `None` if there is no room, or it is too large, or it is another's turn.
+fn take(layout: Layout) -> Option<(*mut u8, bool)> {
+    if layout.align() > UNIT || layout.size() > LARGEST {
         return None;
     }
-    loop {
-        let used = USED.load(Ordering::Relaxed);
-        let start = used.next_multiple_of(layout.align());
-        let end = start.checked_add(layout.size()).filter(|end| *end <= SIZE)?;
-        if advance(used, end) {
-            return Some(start);
+    let (class, size) = class(layout.size());
+    let turn = Turn::take()?;
+    let block = turn.block();
+    let first = block.free[class];
+    if !first.is_null() {
+        // SAFETY: a free piece is at least a word long, aligned to UNIT, and its first word was written when it was freed.
+        block.free[class] = unsafe { first.cast::<*mut u8>().read() };
+        return Some((first, false));
+    }
+    let start = block.used;
+    block.used = start.checked_add(size).filter(|end| *end <= SIZE)?;
+    // SAFETY: start + size is within the block.
+    Some((unsafe { (&raw mut block.bytes).cast::<u8>().add(start) }, true))
+}
+
+/// Gives a piece of the block back. If others keep the block busy all the while, it is lost until the program ends.
+fn give(pointer: *mut u8, layout: Layout) {
+    let (class, _) = class(layout.size());
+    for _ in 0..TRIES {
+        if let Some(turn) = Turn::take() {
+            let free = &mut turn.block().free[class];
+            // SAFETY: the piece is nobody's any more, at least a word long and aligned to UNIT.
+            unsafe { pointer.cast::<*mut u8>().write(*free) };
+            *free = pointer;
+            return;
         }
+        std::hint::spin_loop();
     }
 }
 
-// SAFETY: pointers come from the block, at offsets that no other allocation has (advance moves the end past them before they are handed
-// out) and that are aligned since the block is to 4096; or from System, which gets back just what is not in the block.
+// SAFETY: pieces of the block have one owner at a time (`take` unlinks or advances under the turn), are as large as their class and aligned to UNIT;
+// everything else is System's, which gets back just what is not in the block.
 unsafe impl GlobalAlloc for StartHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match take(layout) {
-            Some(start) => {
-                TOUCHED.fetch_max(start + layout.size(), Ordering::Relaxed);
-                (base() + start) as *mut u8
-            }
+            Some((piece, _)) => piece,
             // SAFETY: the caller's promise about the layout is passed on.
             None => unsafe { System.alloc(layout) },
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(start) = take(layout) else {
+        let Some((piece, is_fresh)) = take(layout) else {
             // SAFETY: the caller's promise about the layout is passed on.
             return unsafe { System.alloc_zeroed(layout) };
         };
-        let pointer = (base() + start) as *mut u8;
-        let touched = TOUCHED.fetch_max(start + layout.size(), Ordering::Relaxed);
-        let dirty = touched.saturating_sub(start).min(layout.size());
-        // SAFETY: `dirty` bytes from `pointer` on are inside the room that was just taken.
-        unsafe { pointer.write_bytes(0, dirty) };
-        pointer
+        if !is_fresh {
+            // SAFETY: the piece is ours and at least as long as the layout.
+            unsafe { piece.write_bytes(0, layout.size()) };
+        }
+        piece
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        match inside(pointer) {
-            Some(start) => {
-                advance(start + layout.size(), start);
-            }
+        if is_inside(pointer) {
+            give(pointer, layout);
+        } else {
             // SAFETY: what is not in the block came from System, with this layout.
-            None => unsafe { System.dealloc(pointer, layout) },
+            unsafe { System.dealloc(pointer, layout) }
         }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let Some(start) = inside(pointer) else {
+        if !is_inside(pointer) {
             // SAFETY: what is not in the block came from System, with this layout.
             return unsafe { System.realloc(pointer, layout, size) };
-        };
-        if advance(start + layout.size(), start + size) {
-            TOUCHED.fetch_max(start + size, Ordering::Relaxed);
-            return pointer;
         }
-        if size <= layout.size() {
+        // Of the same class it stays where it is; a piece is given back to the class of its last layout, so a smaller one must move.
+        if size <= LARGEST && class(size) == class(layout.size()) {
             return pointer;
         }
         // SAFETY: the caller promises that `size`, rounded up to the alignment, is a valid layout.
         let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !new.is_null() {
-            // SAFETY: both are valid for the old size, which is the smaller one, and do not overlap: `new` was free until now.
-            unsafe { std::ptr::copy_nonoverlapping(pointer, new, layout.size()) };
+            // SAFETY: both are valid for the smaller of the two sizes, and do not overlap: `new` was free until now.
+            unsafe { std::ptr::copy_nonoverlapping(pointer, new, layout.size().min(size)) };
+            give(pointer, layout);
         }
         new
     }
@@ -118,32 +173,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_block_is_used_first_grown_in_place_and_left_when_full() {
+    fn classes_hold_what_they_are_for_and_waste_a_fifth_at_most() {
+        let mut last = (0, 0);
+        for wanted in 1..=LARGEST {
+            let (class, size) = class(wanted);
+            assert!(class < CLASSES && size >= wanted && size.is_multiple_of(UNIT), "{wanted}: {class} {size}");
+            assert!(size - wanted <= (wanted / 4).max(UNIT - 1), "{wanted}: {size}");
+            assert!((class, size) == last || class == last.0 + 1 && wanted == last.1 + 1 || wanted == 1);
+            last = (class, size);
+        }
+        assert_eq!(last, (CLASSES - 1, LARGEST));
+    }
+
+    // One test: they share the one block.
+    #[test]
+    fn the_block_is_used_first_again_and_left_when_full() {
         let heap = StartHeap;
         let of = |size| Layout::from_size_align(size, 8).unwrap();
         // SAFETY: layouts are valid, and every pointer is used within its size and freed once with its layout.
         unsafe {
             let first = heap.alloc(of(10));
-            assert_eq!(inside(first), Some(0));
+            assert!(is_inside(first) && first as usize % UNIT == 0);
             first.write_bytes(7, 10);
-            let first = heap.realloc(first, of(10), 100);
-            assert_eq!(inside(first), Some(0));
-            let second = heap.alloc(of(1));
-            assert_eq!(inside(second), Some(104));
-            let moved = heap.realloc(first, of(100), 200); // no longer the last
-            assert_eq!((inside(moved), moved.read(), moved.add(9).read()), (Some(112), 7, 7));
-            heap.dealloc(moved, of(200));
-            assert_eq!(inside(heap.alloc(of(8))), Some(112));
-            let large = heap.alloc(of(SIZE));
-            assert_eq!(inside(large), None);
-            heap.dealloc(large, of(SIZE));
-            let dirty = heap.alloc(of(64));
-            dirty.write_bytes(9, 64);
-            heap.dealloc(dirty, of(64));
-            let clean = heap.alloc_zeroed(of(128));
-            assert!(std::slice::from_raw_parts(clean, 128).iter().all(|byte| *byte == 0));
-            let page = heap.alloc(Layout::from_size_align(1, 4096).unwrap());
-            assert_eq!(page as usize % 4096, 0);
+            assert_eq!(heap.realloc(first, of(10), 16), first);
+            let moved = heap.realloc(first, of(16), 100);
+            assert!(is_inside(moved) && moved != first && moved.read() == 7 && moved.add(9).read() == 7);
+            let again = heap.alloc_zeroed(of(12));
+            assert_eq!(again, first);
+            assert!(std::slice::from_raw_parts(again, 12).iter().all(|byte| *byte == 0));
+            assert!(!is_inside(heap.alloc(of(LARGEST + 1))));
+            assert!(!is_inside(heap.alloc(Layout::from_size_align(1, 4096).unwrap())));
+            let all: Vec<_> = (0..SIZE / LARGEST + 1).map(|_| heap.alloc(of(LARGEST))).collect();
+            assert!(!is_inside(*all.last().unwrap()) && is_inside(all[0]));
+            heap.dealloc(all[0], of(LARGEST));
+            assert_eq!(heap.alloc(of(LARGEST - 1)), all[0]);
         }
+    }
+
+    #[test]
+    fn many_threads_each_keep_their_own() {
+        std::thread::scope(|scope| {
+            for mark in 1..=4_u8 {
+                scope.spawn(move || {
+                    let heap = StartHeap;
+                    for round in 0..20_000_usize {
+                        let layout = Layout::from_size_align(1 + round % 700, 8).unwrap();
+                        // SAFETY: the pointer is used within its size and freed once with its layout.
+                        unsafe {
+                            let piece = heap.alloc(layout);
+                            piece.write_bytes(mark, layout.size());
+                            assert!(std::slice::from_raw_parts(piece, layout.size()).iter().all(|byte| *byte == mark));
+                            heap.dealloc(piece, layout);
+                        }
+                    }
+                });
+            }
+        });
     }
 }

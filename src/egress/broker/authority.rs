@@ -6,9 +6,9 @@ use super::der::{
     OCTET_STRING, SET, UTC_TIME, UTF8_STRING, bits, implicit, integer, object, sequence, tagged, value, yes,
 };
 use crate::error::{Error, Kind, Result};
+use crate::files::hash::sha1;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
-use sha1::{Digest, Sha1};
 use std::time::{Duration, SystemTime};
 
 /// What is signed before is good already: clocks differ.
@@ -71,7 +71,7 @@ pub(crate) fn file_hash(certificate: &[u8]) -> Option<String> {
     let text = common_name(certificate)?;
     // Canonical is lower case UTF-8 with single blanks, and without the outer sequence (x509_name_canon of OpenSSL); ours has no other letters.
     let attribute = sequence(&[&object(COMMON_NAME), &value(UTF8_STRING, text.to_ascii_lowercase().as_bytes())]);
-    let digest = Sha1::digest(value(SET, &attribute));
+    let digest = sha1(&[&value(SET, &attribute)]);
     Some(format!("{:08x}", u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])))
 }
 
@@ -129,7 +129,7 @@ fn read_key(pkcs8: &[u8]) -> Result<EcdsaKeyPair> {
 
 /// What tells one key from another (RFC 5280, 4.2.1.2, method 1).
 fn fingerprint(key: &EcdsaKeyPair) -> Vec<u8> {
-    Sha1::digest(key.public_key().as_ref()).to_vec()
+    sha1(&[key.public_key().as_ref()]).to_vec()
 }
 
 fn named(common_name: &str) -> Vec<u8> {

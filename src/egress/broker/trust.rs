@@ -1,11 +1,11 @@
 //! What a sandbox gets to know of its authority: files in which programs look for certificates. Pure.
 
 use super::authority::file_hash;
+use crate::files::hash::sha1;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use sha1::{Digest, Sha1};
 
 /// A file of certificates.
 pub(crate) struct TrustFile {
@@ -71,11 +71,9 @@ fn java_store(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
         number(&mut out, certificate.len() as u32);
         out.extend_from_slice(certificate);
     }
-    let mut digest = Sha1::new();
-    digest.update(PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect::<Vec<u8>>());
-    digest.update(b"Mighty Aphrodite"); // the form's own salt
-    digest.update(&out);
-    out.extend_from_slice(&digest.finalize());
+    let password: Vec<u8> = PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let digest = sha1(&[&password, b"Mighty Aphrodite", &out]); // the form's own salt
+    out.extend_from_slice(&digest);
     out
 }
 

@@ -4,6 +4,7 @@ use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 use crate::error::{Context, Kind, Result};
 use crate::files;
+use crate::files::hash::Sha256;
 use crate::task::changes::Form;
 use crate::task::changes::copy::{self, Digest};
 use crate::task::changes::path::{TreePath, escape};
@@ -12,7 +13,6 @@ use crate::task::changes::tree;
 use crate::task::redact::{Redactor, Stream};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod};
 use rustix::io::Errno;
-use sha2::{Digest as _, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -251,7 +251,7 @@ impl Walk<'_> {
             to.write_all(&out).map_err(copy::Failure::Write)?;
             out.clear();
             if count == 0 {
-                return Ok(Ok((Digest(hasher.finalize().into()), written)));
+                return Ok(Ok((Digest(hasher.finish()), written)));
             }
         }
     }

@@ -3,7 +3,7 @@
 //! The deflate stream has stored blocks only: the format asks for zlib, not for compression, and files that are no text rarely get
 //! smaller. Both directions are written, as git does, so that the patch can be reversed.
 
-use sha1::{Digest as _, Sha1};
+use crate::files::hash::{hexadecimal, sha1};
 use std::io::{self, Write};
 
 /// What stands for no blob.
@@ -30,10 +30,7 @@ pub(super) fn write(old: &[u8], new: &[u8], out: &mut impl Write) -> io::Result<
 /// git's name for content, whole. SHA-1 because that is what names a blob; nothing here relies on it.
 pub(super) fn blob(content: Option<&[u8]>) -> String {
     let Some(bytes) = content else { return NO_BLOB.to_owned() };
-    let mut hasher = Sha1::new();
-    hasher.update(format!("blob {}\0", bytes.len()));
-    hasher.update(bytes);
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(&sha1(&[format!("blob {}\0", bytes.len()).as_bytes(), bytes]))
 }
 
 /// `bytes` as a zlib stream of stored blocks (RFC 1950, RFC 1951 section 3.2.4).

@@ -1,9 +1,9 @@
 //! The content of files: digests, comparison, and copies that keep holes and never read a byte more than was announced.
 
+use crate::files::hash::{Sha256, sha256};
 use rustix::fs::{SeekFrom, ftruncate, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -83,12 +83,12 @@ pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64
             break;
         }
     }
-    Ok((Digest(hasher.finalize().into()), offset))
+    Ok((Digest(hasher.finish()), offset))
 }
 
 /// The digest of bytes in memory.
 pub(in crate::task) fn digest_of(bytes: &[u8]) -> Digest {
-    Digest(Sha256::digest(bytes).into())
+    Digest(sha256(bytes))
 }
 
 /// Whether two files have the same first `size` bytes. Stops at the first chunk that differs.
@@ -142,12 +142,12 @@ pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest
             offset += read as u64;
             if read < part.len() {
                 ftruncate(to, offset).map_err(|errno| Failure::Write(errno.into()))?;
-                return Ok((Digest(hasher.finalize().into()), offset));
+                return Ok((Digest(hasher.finish()), offset));
             }
         }
     }
     ftruncate(to, size).map_err(|errno| Failure::Write(errno.into()))?;
-    Ok((Digest(hasher.finalize().into()), size))
+    Ok((Digest(hasher.finish()), size))
 }
 
 /// Where the next data at or after `offset` begins and ends, both at most `size`.

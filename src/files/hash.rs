@@ -1,0 +1,96 @@
+//! Hash functions, by ring: where the processor has no instructions for them, it is twice as fast as the `sha2` crate (350 MB/s beside 184 on one that has
+//! AVX2 alone), and an image is hashed whole twice.
+
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
+
+/// A SHA-256 of what passes by.
+#[derive(Clone)]
+pub(crate) struct Sha256(Context);
+
+/// A SHA-512 of what passes by.
+#[derive(Clone)]
+pub(crate) struct Sha512(Context);
+
+impl Sha256 {
+    /// Of nothing yet.
+    pub(crate) fn new() -> Sha256 {
+        Sha256(Context::new(&SHA256))
+    }
+
+    /// More bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all of them.
+    pub(crate) fn finish(self) -> [u8; 32] {
+        array(self.0)
+    }
+}
+
+impl Sha512 {
+    /// Of nothing yet.
+    pub(crate) fn new() -> Sha512 {
+        Sha512(Context::new(&SHA512))
+    }
+
+    /// More bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The hash of all of them.
+    pub(crate) fn finish(self) -> [u8; 64] {
+        array(self.0)
+    }
+}
+
+/// The SHA-256 of bytes.
+pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    hasher.update(bytes);
+    hasher.finish()
+}
+
+/// The SHA-1 of the parts in turn, for formats that name things by it. Nothing may rely on it.
+pub(crate) fn sha1(parts: &[&[u8]]) -> [u8; 20] {
+    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    parts.iter().for_each(|part| context.update(part));
+    array(context)
+}
+
+/// In hexadecimal.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn array<const LENGTH: usize>(context: Context) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    bytes.copy_from_slice(context.finish().as_ref());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        // FIPS 180-4, the examples of "abc".
+        assert_eq!(
+            hexadecimal(&sha256(b"abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(hexadecimal(&sha1(&[b"a", b"bc"])), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        let mut hasher = Sha512::new();
+        hasher.update(b"a");
+        hasher.update(b"bc");
+        assert!(hexadecimal(&hasher.finish()).starts_with("ddaf35a193617abacc417349ae20413112e6fa4e89a97ea2"));
+    }
+}
