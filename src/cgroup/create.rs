@@ -11,6 +11,7 @@ use super::path::CgroupPath;
 use super::plan;
 use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
+use std::os::fd::BorrowedFd;
 
 /// What a group is for, and so which controllers it needs besides those with limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,19 @@ impl Purpose {
     }
 }
 
+/// A container's group that is not whole yet: the v2 group is there, for a process to be born in; v1's are not. Dropped, it is removed again.
+pub(crate) struct Begun<'all> {
+    hierarchy: &'all Hierarchy,
+    path: &'all CgroupPath,
+    existing: Existing,
+    purpose: Purpose,
+    limits: &'all Resources,
+    writes: Vec<plan::Write>,
+    required: Controllers,
+    groups: Vec<Group>,
+    made: Made,
+}
+
 impl Cgroup {
     /// Makes the groups of `path` and writes `limits` into them. If anything fails, nothing stays.
     ///
@@ -73,14 +87,21 @@ impl Cgroup {
         purpose: Purpose,
         limits: &Resources,
     ) -> Result<Cgroup> {
-        let kind = match path {
+        Cgroup::begin(hierarchy, path, purpose, limits)?.finish() // if that fails, it is dropped, and nobody is in it
+    }
+
+    /// The same in two steps: what is left of it, most of the time, can be done while the container's first process is at work already.
+    pub(crate) fn begin<'all>(
+        hierarchy: &'all Hierarchy,
+        path: &'all CgroupPath,
+        purpose: Purpose,
+        limits: &'all Resources,
+    ) -> Result<Begun<'all>> {
+        let existing = match path {
             CgroupPath::Task(_) => Existing::Refuse,
             CgroupPath::Absolute(_) | CgroupPath::Relative(_) => Existing::Unused,
         };
-        let mut made = Made::default();
-        let cgroup = assemble(hierarchy, path, kind, purpose, limits, &mut made)?;
-        made.keep();
-        Ok(cgroup)
+        Begun::new(hierarchy, path, existing, purpose, limits)
     }
 
     /// The same where systemd has made the group at `path` already, with `pid` in it: what systemd does not manage (other
@@ -92,67 +113,87 @@ impl Cgroup {
         purpose: Purpose,
         limits: &Resources,
     ) -> Result<Cgroup> {
-        let mut made = Made::default();
-        let cgroup = assemble(hierarchy, path, Existing::Adopt, purpose, limits, &mut made)?;
+        let mut begun = Begun::new(hierarchy, path, Existing::Adopt, purpose, limits)?;
+        let cgroup = begun.assemble()?;
         cgroup.join(pid)?;
-        made.keep();
+        begun.made.keep();
         Ok(cgroup)
     }
 }
 
-fn assemble(
-    hierarchy: &Hierarchy,
-    path: &CgroupPath,
-    existing: Existing,
-    purpose: Purpose,
-    limits: &Resources,
-    made: &mut Made,
-) -> Result<Cgroup> {
-    let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-    let mut required = plan::controllers(&writes).or(purpose.required());
-    if hierarchy.v2.is_none() {
-        required = required.or(purpose.without_v2());
-    }
-    if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
-        required.insert(Controller::Devices);
-    }
-    let mut groups = Vec::with_capacity(hierarchy.v1.len() + 1);
-    if let Some(tree) = &hierarchy.v2 {
-        let of_v2: Controllers = required.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
-        // On a hybrid host what v2 is left with is not worth a change of its root.
-        let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
-        match make_v2(tree, path, of_v2, optional, existing, made) {
-            Ok(group) => groups.push(group),
-            // The tree beside the v1 controllers may be root's alone: then v1 does its part.
-            Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
-                required = required.or(purpose.without_v2());
+impl<'all> Begun<'all> {
+    fn new(
+        hierarchy: &'all Hierarchy,
+        path: &'all CgroupPath,
+        existing: Existing,
+        purpose: Purpose,
+        limits: &'all Resources,
+    ) -> Result<Begun<'all>> {
+        let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
+        let mut required = plan::controllers(&writes).or(purpose.required());
+        if hierarchy.v2.is_none() {
+            required = required.or(purpose.without_v2());
+        }
+        if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
+            required.insert(Controller::Devices);
+        }
+        let (mut groups, mut made) = (Vec::with_capacity(hierarchy.v1.len() + 1), Made::default());
+        if let Some(tree) = &hierarchy.v2 {
+            let of_v2: Controllers = required.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
+            // On a hybrid host what v2 is left with is not worth a change of its root.
+            let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
+            match make_v2(tree, path, of_v2, optional, existing, &mut made) {
+                Ok(group) => groups.push(group),
+                // The tree beside the v1 controllers may be root's alone: then v1 does its part.
+                Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
+                    required = required.or(purpose.without_v2());
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => return Err(error),
         }
+        Ok(Begun { hierarchy, path, existing, purpose, limits, writes, required, groups, made })
     }
-    for tree in &hierarchy.v1 {
-        if !tree.controllers.and(required.or(purpose.optional())).is_empty() {
-            groups.push(make_v1(tree, path, existing, made)?);
+
+    /// The v2 group, for a process that is to be born in it (`CLONE_INTO_CGROUP`, clone(2)).
+    pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
+        self.groups.iter().find(|group| group.is_v2).map(|group| group.directory.fd())
+    }
+
+    /// Makes the rest, with all limits. After an error, whoever is in the group already must leave it before this is dropped.
+    pub(crate) fn finish(&mut self) -> Result<Cgroup> {
+        let cgroup = self.assemble()?;
+        self.made.keep();
+        Ok(cgroup)
+    }
+
+    fn assemble(&mut self) -> Result<Cgroup> {
+        let Begun { hierarchy, path, existing, purpose, limits, ref writes, required, .. } = *self;
+        let (mut groups, made) = (std::mem::take(&mut self.groups), &mut self.made);
+        for tree in &hierarchy.v1 {
+            if !tree.controllers.and(required.or(purpose.optional())).is_empty() {
+                groups.push(make_v1(tree, path, existing, made)?);
+            }
         }
-    }
-    if let (Some(tree), Purpose::Observed) = (&hierarchy.systemd, purpose) {
-        match make_v1(tree, path, existing, made) {
-            Ok(group) => groups.push(group),
-            // It limits nothing, so that an ordinary user's container does without.
-            Err(error) if is_denied(&error) => {}
-            Err(error) => return Err(error),
+        if let (Some(tree), Purpose::Observed) = (&hierarchy.systemd, purpose) {
+            match make_v1(tree, path, existing, made) {
+                Ok(group) => groups.push(group),
+                // It limits nothing, so that an ordinary user's container does without.
+                Err(error) if is_denied(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
+        let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
+        if let Some(controller) = required.iter().find(|&each| cgroup.group(each).is_none()) {
+            let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
+            return Err(Error::new(Kind::LimitUnenforceable, reason)
+                .doing("create the container's cgroup")
+                .hint("run `brig doctor`"));
+        }
+        limits::write_all(&cgroup, writes).doing(|| "create the container's cgroup")?;
+        if let Some(group) = cgroup.device_group() {
+            cgroup.devices =
+                devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
+        }
+        Ok(cgroup)
     }
-    let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
-    if let Some(controller) = required.iter().find(|&each| cgroup.group(each).is_none()) {
-        let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
-        return Err(Error::new(Kind::LimitUnenforceable, reason)
-            .doing("create the container's cgroup")
-            .hint("run `brig doctor`"));
-    }
-    limits::write_all(&cgroup, &writes).doing(|| "create the container's cgroup")?;
-    if let Some(group) = cgroup.device_group() {
-        cgroup.devices = devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
-    }
-    Ok(cgroup)
 }

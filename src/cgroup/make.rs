@@ -30,7 +30,7 @@ pub(super) enum Existing {
 pub(super) struct Made(Vec<PathBuf>);
 
 impl Made {
-    pub(super) fn keep(mut self) {
+    pub(super) fn keep(&mut self) {
         self.0.clear();
     }
 }

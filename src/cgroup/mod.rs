@@ -3,7 +3,7 @@
 //! In: [`Hierarchy::probe`], a [`CgroupPath`], what the group is for, and the limits of `spec::Resources`.
 //! Out: a [`Cgroup`], which holds one open directory for each hierarchy, and a [`Record`] from which another process of
 //! ours opens it again.
-//! Order: [`Hierarchy::refusals`] before anything is made; [`Cgroup::create`]; the process is born in it
+//! Order: [`Hierarchy::refusals`] before anything is made; [`Cgroup::create`], or [`Cgroup::begin`] and the rest later; the process is born in it
 //! ([`Cgroup::clone_into`]) or joins ([`join::enter`] on [`Cgroup::join_files`]); [`Cgroup::kill`]; [`Cgroup::remove`].
 //! Layouts: v2 alone; v1 controllers beside a v2 tree, which then kills, freezes and counts time; v1 alone.
 //! Not here: who may have which limits, and when. Never: moving a survivor of a container to the root group.
@@ -35,7 +35,7 @@ mod widen;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use create::Purpose;
+pub(crate) use create::{Begun, Purpose};
 pub(crate) use hierarchy::Hierarchy;
 pub(crate) use hierarchy::Layout;
 pub(crate) use join::enter;

@@ -59,6 +59,11 @@ pub(crate) fn check(spec: &mut Container) -> Result<Checked> {
 
 /// The same by looking at everything. An error names all that cannot be enforced.
 pub(crate) fn thoroughly(spec: &mut Container) -> Result<Checked> {
+    limits(&mut spec.resources, &spec.may_degrade)
+}
+
+/// The same for these limits, of which those in `may_degrade` may be missing.
+pub(super) fn limits(wanted: &mut Option<Resources>, may_degrade: &[String]) -> Result<Checked> {
     check_surroundings()?;
     let mut missing: Vec<Missing> = Vec::new();
     if landlock::abi().is_none() {
@@ -69,7 +74,7 @@ pub(crate) fn thoroughly(spec: &mut Container) -> Result<Checked> {
         });
     }
     let mut hierarchy = None;
-    if let Some(resources) = &mut spec.resources {
+    if let Some(resources) = wanted {
         let refusals = hierarchy.insert(Hierarchy::probe()?).refusals(Purpose::Task, resources)?;
         let no_group = refusals.iter().find(|refusal| matches!(refusal.limit, "memory" | "pids")).cloned();
         // Nobody asked to freeze; it only comes with a group, and without one there is nothing to be frozen.
@@ -90,13 +95,12 @@ pub(crate) fn thoroughly(spec: &mut Container) -> Result<Checked> {
                     });
                 }
             }
-            spec.resources = None;
+            *wanted = None;
         } else {
             missing.iter().for_each(|each| leave_out(each.name, resources));
         }
     }
-    let refused: Vec<_> =
-        missing.iter().filter(|each| !spec.may_degrade.iter().any(|name| name == each.name)).collect();
+    let refused: Vec<_> = missing.iter().filter(|each| !may_degrade.iter().any(|name| name == each.name)).collect();
     if let Some(first) = refused.first() {
         let quoted: Vec<_> = refused.iter().map(|each| format!("`{}`", each.name)).collect();
         let names: Vec<_> = missing.iter().map(|each| each.name).collect();

@@ -172,7 +172,7 @@ impl Containers {
             user_namespace,
             cgroup: clone_into.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
             waits: wanted.needs_process(),
-            cgroup_tasks: tasks,
+            joins: process::Joins::AtOnce(tasks),
             hostname: (!config.hostname.is_empty()).then(|| config.hostname.clone()),
             domainname: (!config.domainname.is_empty()).then(|| config.domainname.clone()),
             new_keyring: !wish.no_new_keyring,

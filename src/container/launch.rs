@@ -8,7 +8,7 @@ use super::gateway::{self, Prepared, Wish};
 use super::link;
 use super::place::Place;
 use super::running::{Group, Running};
-use crate::cgroup::{Cgroup, CgroupPath, Purpose};
+use crate::cgroup::{Begun, Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
@@ -64,13 +64,14 @@ pub(crate) fn launch(
         Backing::Memory => (None, None),
     };
     let rates = spec.file_system.scratch.rates;
-    let cgroup = match (&spec.resources, &checked.hierarchy) {
-        (Some(resources), Some(hierarchy)) => {
-            match Cgroup::create(hierarchy, &CgroupPath::task(&place.id)?, Purpose::Task, resources) {
-                Ok(group) => Some(Group::new(group)),
-                // If this machine cannot have such groups, that says more than the file that refused.
-                Err(error) => return Err(check::thoroughly(&mut spec).err().unwrap_or(error)),
-            }
+    // If this machine cannot have such groups, that says more than the file that refused.
+    let (mut resources, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
+    let groups = resources.clone();
+    let mut explained = |error| check::limits(&mut resources, &may_degrade).err().unwrap_or(error);
+    let path = CgroupPath::task(&place.id)?;
+    let mut cgroup = match (&groups, &checked.hierarchy) {
+        (Some(limits), Some(hierarchy)) => {
+            Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(&mut explained)?)
         }
         _ => None,
     };
@@ -110,11 +111,11 @@ pub(crate) fn launch(
         user_namespace: users.namespace,
         cgroup: cgroup
             .as_ref()
-            .and_then(|group| group.0.clone_into())
+            .and_then(Begun::clone_into)
             .map(|directory| directory.try_clone_to_owned())
             .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
-        cgroup_tasks: cgroup.as_ref().map(|group| group.0.join_files()).transpose()?.unwrap_or_default(),
+        joins: if cgroup.is_some() { process::Joins::Told } else { process::Joins::AtOnce(Vec::new()) },
         namespaces: match is_free {
             true => ns::Namespaces::host(),
             false => ns::Namespaces::sandbox(on_host || users.network.is_some()),
@@ -158,9 +159,17 @@ pub(crate) fn launch(
         served_by = Some(link::complete(pid)?);
         Ok(())
     })?;
+    // While init builds: it joins when its root is there.
+    let cgroup = match cgroup.as_mut().map(|begun| admit(begun, &spawned)).transpose() {
+        Ok(group) => group,
+        Err(error) => {
+            spawned.abandon(); // it is in one of the groups already
+            return Err(explained(error));
+        }
+    };
     drop(users.helpers); // they have ended meanwhile
     if let Some(group) = &cgroup {
-        group.0.open_counters(); // while init is at work
+        group.0.open_counters();
     }
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
     if let Some(link) = served_by {
@@ -171,6 +180,14 @@ pub(crate) fn launch(
         running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?);
     }
     Ok(running)
+}
+
+/// Makes the rest of the groups and lets init into them.
+fn admit(begun: &mut Begun<'_>, spawned: &process::Spawned) -> Result<Group> {
+    let group = Group::new(begun.finish()?);
+    let files = group.0.join_files().inspect_err(|_| spawned.abandon())?; // before the group is dropped, which it is in
+    spawned.admit(&files);
+    Ok(group)
 }
 
 /// A gateway without power must be able to listen at any port inside for rules that come later. Nobody else is there who could be robbed of one.

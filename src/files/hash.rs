@@ -83,10 +83,7 @@ mod tests {
     #[test]
     fn known_answers() {
         // FIPS 180-4, the examples of "abc".
-        assert_eq!(
-            hexadecimal(&sha256(b"abc")),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(hexadecimal(&sha256(b"abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(hexadecimal(&sha1(&[b"a", b"bc"])), "a9993e364706816aba3e25717850c26c9cd0d89d");
         let mut hasher = Sha512::new();
         hasher.update(b"a");

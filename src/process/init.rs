@@ -2,7 +2,7 @@
 
 use super::identity::Identity;
 use super::message::{Channel, Tag};
-use super::plan::{BuildHooks, First, Plan, Root, Stdio, UserNamespace, WayOut};
+use super::plan::{BuildHooks, First, Joins, Plan, Root, Stdio, UserNamespace, WayOut};
 use super::procfs::Procfs;
 use super::{identity, launch, reaper};
 use crate::error::{Context, Kind, Result};
@@ -53,10 +53,14 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
     ns::shift_time(&plan.namespaces)?; // before undumpable: its file would be root's
     identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
-    join_cgroups(&plan.cgroup_tasks)?;
-    if plan.namespaces.cgroup {
-        unshare_cgroup()?; // after joining: its root is the cgroup we are in
-    }
+    let is_told = match plan.joins {
+        Joins::AtOnce(tasks) => {
+            tasks.iter().try_for_each(join_cgroup)?;
+            share_no_cgroup(&plan.namespaces)?;
+            false
+        }
+        Joins::Told => true,
+    };
     if plan.new_keyring {
         identity::leave_keyring()?;
     }
@@ -84,6 +88,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
         Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
     }; // from here on no host path can be named
+    if is_told {
+        parent.wait_for_groups(|file| join_cgroup(&file))?;
+        share_no_cgroup(&plan.namespaces)?;
+    }
     let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
     if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
@@ -148,16 +156,15 @@ fn be_root_inside(parent: &Channel) -> Result<()> {
     identity::die_with_supervisor(parent) // again: a change of user takes it back (prctl(2))
 }
 
-/// Moves ourselves into the v1 cgroups. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where
+/// Moves ourselves into a v1 cgroup. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where
 /// `cgroup.procs` waits 5 to 15 ms after an idle moment (docs/decisions/0002-cgroup-joining.md).
-fn join_cgroups(tasks: &[OwnedFd]) -> Result<()> {
-    tasks.iter().try_for_each(|file| {
-        rustix::io::write(file, b"0").failing(Kind::Cgroup, || "move into the container's cgroup").map(|_| ())
-    })
+fn join_cgroup(tasks: &OwnedFd) -> Result<()> {
+    rustix::io::write(tasks, b"0").failing(Kind::Cgroup, || "move into the container's cgroup").map(|_| ())
 }
 
-fn unshare_cgroup() -> Result<()> {
-    if weaken::is_off("cgroup-namespace") {
+/// After joining: the namespace's root is the cgroup that we are in.
+fn share_no_cgroup(namespaces: &ns::Namespaces) -> Result<()> {
+    if !namespaces.cgroup || weaken::is_off("cgroup-namespace") {
         return Ok(());
     }
     nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).failing(Kind::Namespace, || "make a cgroup namespace")

@@ -17,7 +17,7 @@ pub(crate) enum Ended {
 
 /// One message to the parent. The legal order is, for a task: `Scratch`, `Secrets` and `Console` if there are any, `Ready` from pid 1, `Ended`;
 /// for the OCI runtime:
-/// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Go` goes the other way.
+/// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Group` and `Go` go the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A helper has made the first process in a user namespace that it joined; the process's pidfd.
@@ -36,6 +36,8 @@ pub(crate) enum Message {
     Listener(i32),
     /// Everything is prepared, and the command waits to be started; of a task: its root is entered and pid 1 serves, so that others may enter.
     Ready,
+    /// From the parent: the `tasks` file of a v1 group that is to be joined.
+    Group(OwnedFd),
     /// The answer of the parent: go on.
     Go,
     /// The command could not be started; why.
@@ -104,6 +106,17 @@ impl Channel {
         }
     }
 
+    /// Waits for the parent's word to go on, and until then for the files of groups, each of which is given to `join`.
+    pub(crate) fn wait_for_groups(&self, join: impl Fn(OwnedFd) -> Result<()>) -> Result<()> {
+        loop {
+            match self.receive()? {
+                Some(Message::Group(file)) => join(file)?,
+                Some(Message::Go) => return Ok(()),
+                _ => return Err(Error::new(Kind::Lost, "the parent is gone")),
+            }
+        }
+    }
+
     /// Waits for the parent's word by read(2), for when a filter is in force.
     pub(crate) fn wait_for_word(&self) -> Result<()> {
         let mut word = [0_u8; 1];
@@ -157,6 +170,8 @@ pub(crate) enum Tag {
     Listener = b'L',
     /// [`Message::Ready`].
     Ready = b'R',
+    /// [`Message::Group`].
+    Group = b'J',
     /// [`Message::Go`].
     Go = b'G',
     /// [`Message::Failed`].
@@ -172,6 +187,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
         (tag, Some(descriptor)) if tag == Tag::Born as u8 => Ok(Message::Born(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Secrets as u8 => Ok(Message::Secrets(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Group as u8 => Ok(Message::Group(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
         (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),

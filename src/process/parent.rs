@@ -76,7 +76,7 @@ impl Spawned {
     }
 
     /// Ends a process that will never be a container. The error that led here is on its way already.
-    fn abandon(&self) {
+    pub(crate) fn abandon(&self) {
         let _ = self.signal(Signal::KILL);
         let _ = self.reap();
     }
@@ -84,6 +84,12 @@ impl Spawned {
     /// Answers init, which waits for that: go on.
     pub(crate) fn go(&self) -> Result<()> {
         self.channel.say(Tag::Go)
+    }
+
+    /// Lets a process that is told its groups (`Joins::Told`) join those of `files`, and go on. One that has failed cannot be told any more; its
+    /// reason is the next message.
+    pub(crate) fn admit(&self, files: &[OwnedFd]) {
+        let _ = files.iter().try_for_each(|file| self.channel.hand(Tag::Group, file.as_fd())).and_then(|()| self.go());
     }
 
     /// The process, for those who send it signals or take descriptors from it.

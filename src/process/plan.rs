@@ -31,8 +31,8 @@ pub(crate) struct Plan {
     pub cgroup: Option<OwnedFd>,
     /// Whether the parent has something to do with the new process before that does anything: a group that systemd makes needs a process first.
     pub waits: bool,
-    /// The `tasks` files of v1 cgroups, into which init writes itself.
-    pub cgroup_tasks: Vec<OwnedFd>,
+    /// How it gets into its v1 cgroups.
+    pub joins: Joins,
     /// Name of the machine inside; `None` keeps it.
     pub hostname: Option<String>,
     /// NIS domain name inside; `None` keeps it.
@@ -65,6 +65,14 @@ pub(crate) enum WayOut {
     Veth(net::Inside),
     /// A fence around what somebody else makes.
     Fenced(Fence),
+}
+
+/// How init gets into its v1 cgroups.
+pub(crate) enum Joins {
+    /// By writing itself into their `tasks` files, first of all.
+    AtOnce(Vec<OwnedFd>),
+    /// The same when its root is built: the parent makes the groups meanwhile, and sends the files ([`super::Spawned::admit`]).
+    Told,
 }
 
 /// What is made in the network namespace for somebody outside who serves it.

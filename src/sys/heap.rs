@@ -35,7 +35,8 @@ struct Shared(UnsafeCell<Block>);
 // SAFETY: nobody looks at the block's account but the one whose exchange of `BUSY` succeeded, and each piece has one owner at a time.
 unsafe impl Sync for Shared {}
 
-static BLOCK: Shared = Shared(UnsafeCell::new(Block { bytes: [0; SIZE], used: 0, free: [std::ptr::null_mut(); CLASSES] }));
+static BLOCK: Shared =
+    Shared(UnsafeCell::new(Block { bytes: [0; SIZE], used: 0, free: [std::ptr::null_mut(); CLASSES] }));
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// The allocator of the `brig` program. The block is never given back, so a long life wastes [`SIZE`] bytes at the most.
