@@ -76,9 +76,12 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
     crate::net::reap(directory)
 }
 
-/// Begins what takes longest of a sandbox, in a child (`ns::ahead`).
+/// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
 pub(crate) fn begin_ahead() {
     crate::ns::ahead::begin();
+    if privileged() {
+        crate::mounts::maker::begin();
+    }
 }
 
 /// Begins a disk that a sandbox will most probably want, in a child (`mounts::disk`).

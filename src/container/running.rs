@@ -6,7 +6,7 @@ use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::mounts::disk::{self, Maker};
+use crate::mounts::maker::{self, Maker};
 use crate::ns::Range;
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
@@ -276,10 +276,7 @@ impl Running {
     fn let_go(&mut self) -> Result<()> {
         let held = self.scratch.take().into_iter().chain(self.secrets.take()).chain(self.mount_namespace.take());
         let held: Vec<_> = held.collect();
-        if held.is_empty() {
-            return Ok(());
-        }
-        disk::let_go(held)
+        maker::let_go(self.maker.take(), held)
     }
 
     fn undo(&mut self) -> Removal {
@@ -300,7 +297,6 @@ impl Running {
             let (what, done) = link.remove();
             note(what, done);
         }
-        self.maker = None;
         if self.on_disk {
             // It has no name: the kernel frees it and its loop device with the last mount.
             note("disk image and loop device", Ok(()));

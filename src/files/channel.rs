@@ -32,6 +32,11 @@ impl Channel {
         Ok((Channel(one), Channel(other)))
     }
 
+    /// The same end under another number.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Channel> {
+        self.0.try_clone().map(Channel)
+    }
+
     /// Sends one message.
     pub(crate) fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

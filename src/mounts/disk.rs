@@ -4,20 +4,19 @@
 //! As root it is an ext4 image on a loop device (`template` has where images come from). There is no journal: the image never outlives a
 //! crash. Without privilege it is a tmpfs (see `plan::Scratch::Memory`), which init makes itself.
 
+use super::maker::{Maker, Order};
 use super::plan::Ids;
 use super::template::{Image, Template};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
-use crate::sys::clone::{Side, clone_process, close_from, exit};
 use crate::sys::loop_device;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
-use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// What the image must hold.
@@ -57,10 +56,6 @@ pub(crate) struct Pending {
     /// Whether it is one of an earlier sandbox.
     is_kept: bool,
 }
-
-/// The helper, to be reaped.
-#[derive(Debug)]
-pub(crate) struct Maker(OwnedFd);
 
 /// The directories of the host that disks are made in, on one file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,28 +106,11 @@ pub(crate) fn begin(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<
 }
 
 fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
-    let step = || "start making the disk";
     let template = Template::of(&workshop.templates, size)?;
-    let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
-    match clone_process(0, None).failing(Kind::Disk, step)? {
-        Side::Parent(_, pidfd) => {
-            let is_kept = matches!(file, DiskFile::Kept(_) | DiskFile::Copy { .. });
-            Ok((Pending { channel: ours, is_kept }, Maker(pidfd)))
-        }
-        Side::Child => {
-            drop(ours);
-            // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
-            let bound = set_parent_process_death_signal(Some(Signal::KILL));
-            let made =
-                bound.failing(Kind::Disk, step).and_then(|()| mount_image(&template, &workshop.live, size, file));
-            let sent = match &made {
-                Ok((mounted, _)) => theirs.send(b"D", Some(mounted.as_fd())),
-                Err(error) => theirs.send(&wire::to_bytes(error), None),
-            };
-            drop(made); // the image's directories go when nobody waits for that any more
-            exit(i32::from(sent.is_err()))
-        }
-    }
+    let order = Order { template, live: workshop.live.clone(), size };
+    let (channel, maker) = Maker::order(order, file)?;
+    let is_kept = matches!(file, DiskFile::Kept(_) | DiskFile::Copy { .. });
+    Ok((Pending { channel, is_kept }, maker))
 }
 
 impl Pending {
@@ -158,39 +136,9 @@ impl Pending {
     }
 }
 
-impl Maker {
-    /// Whether it is over, so that nobody need wait for it.
-    pub(crate) fn has_ended(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        matches!(waitid(WaitId::PidFd(self.0.as_fd()), options), Ok(Some(_)))
-    }
-}
-
-impl Drop for Maker {
-    fn drop(&mut self) {
-        // It has sent the disk and ends by itself; there is nothing to hear from it.
-        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
-    }
-}
-
-/// Closes `held`, the last that keeps a disk's mounts, in a child of its own that nobody waits for: unmounting, detaching the loop device and
-/// freeing the image (1 to 40 ms) are then on the child's time.
-pub(crate) fn let_go(held: Vec<OwnedFd>) -> Result<()> {
-    match clone_process(0, None).failing(Kind::Mount, || "let the mounts go")? {
-        Side::Parent(..) => Ok(()),
-        Side::Child => {
-            // First all that somebody else waits for, such as our standard output.
-            let kept: Vec<_> = held.iter().map(AsFd::as_fd).collect();
-            let closed = close_from(0, &kept);
-            drop(held);
-            exit(i32::from(closed.is_err()))
-        }
-    }
-}
-
 /// Attaches an empty image to a loop device and mounts it.
-fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) -> Result<(OwnedFd, Image)> {
-    let image = super::kept::image(template, live, file)?;
+pub(super) fn mount_image(order: &Order, file: &DiskFile) -> Result<(OwnedFd, Image)> {
+    let image = super::kept::image(&order.template, &order.live, file)?;
     let device = attach_loop(&image).map_err(|error| {
         error.hint(
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
@@ -201,7 +149,7 @@ fn mount_image(template: &Template, live: &Path, size: Size, file: &DiskFile) ->
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
     // The inode table reads as zeroes from the sparse file, so nobody needs to zero it in the background.
-    for flag in ["noinit_itable", "nobarrier"].into_iter().chain(size.synchronous.then_some("sync")) {
+    for flag in ["noinit_itable", "nobarrier"].into_iter().chain(order.size.synchronous.then_some("sync")) {
         fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
     }
     fsconfig_create(&context).failing(Kind::Disk, step)?;

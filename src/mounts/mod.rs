@@ -15,6 +15,7 @@ mod file_system;
 mod format;
 mod kept;
 mod layers;
+pub(crate) mod maker;
 pub(crate) mod options;
 mod pivot;
 mod plan;

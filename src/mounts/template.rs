@@ -33,6 +33,15 @@ impl Image {
 }
 
 impl Template {
+    /// One that [`Template::of`] has found or made.
+    pub(super) fn at(path: PathBuf) -> Template {
+        Template(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The template of this size in `directory`, made if it is not there. Two that make it at once both make a whole one, and the later rename
     /// wins.
     pub(super) fn of(directory: &Path, size: Size) -> Result<Template> {

@@ -29,6 +29,8 @@ const MADE: [(&str, AtFlags); 6] = [
 pub(super) struct Directories {
     path: PathBuf,
     open: OwnedFd,
+    /// Its closing waits for all processors (`synchronize_rcu_expedited`), up to 2 ms, so not before the disk is handed over.
+    overlay: Option<OwnedFd>,
 }
 
 /// How a loop device names a file of the disks in `directory` (`loop/backing_file` in sysfs), up to what follows.
@@ -49,7 +51,7 @@ pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories),
     mkdirat(CWD, &path, Mode::RWXU)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = open(&path, flags, Mode::empty())?;
-    let made = Directories { path, open };
+    let mut made = Directories { path, open, overlay: None };
     flock(&made.open, FlockOperation::NonBlockingLockExclusive)?;
     for name in ["upper", "work", "lower"] {
         mkdirat(&made.open, name, Mode::RWXU)?;
@@ -68,11 +70,13 @@ pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories),
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = openat(&overlay, name, flags, Mode::RUSR | Mode::WUSR)?;
     unlinkat(&overlay, name, AtFlags::empty())?;
+    made.overlay = Some(overlay);
     Ok((file, made))
 }
 
 impl Drop for Directories {
     fn drop(&mut self) {
+        self.overlay = None;
         for (name, flags) in MADE {
             // Another kernel may make others: then the last step below takes what is there.
             let _ = unlinkat(&self.open, name, flags);
@@ -86,7 +90,7 @@ impl Drop for Directories {
 /// Removes the directories at `path` if whoever made them is dead: killed in the half millisecond in which it needed them.
 pub(crate) fn reap(path: &Path) -> Result<()> {
     if let Some(open) = abandoned(path)? {
-        drop(Directories { path: path.to_owned(), open });
+        drop(Directories { path: path.to_owned(), open, overlay: None });
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 use super::idmap::Maps;
 use super::user::{Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::clone::{Side, clone_process, exit, send_away};
 use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
@@ -66,7 +66,10 @@ fn start(users: bool) -> Option<Ahead> {
             drop(ours);
             exit(i32::from(lend(&theirs, users).is_none()))
         }
-        Side::Parent(pid, pidfd) => Some(Ahead { pid, helper: Helper::new(pidfd), channel: Channel(ours) }),
+        Side::Parent(pid, pidfd) => {
+            send_away(pid);
+            Some(Ahead { pid, helper: Helper::new(pidfd), channel: Channel(ours) })
+        }
     }
 }
 

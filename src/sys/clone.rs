@@ -70,6 +70,18 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     }
 }
 
+/// Sends a new child to another processor than ours, if it may run on one. The scheduler puts it behind us when it takes the others for busy, and there it
+/// waits until we do; one that is to work beside us has lost then what it was made for. What cannot be had is of no weight.
+pub(crate) fn send_away(pid: i32) {
+    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+    let (Ok(mut allowed), Some(pid)) = (sched_getaffinity(None), Pid::from_raw(pid)) else { return };
+    let ours = sched_getcpu();
+    if allowed.count() > 1 && ours < CpuSet::MAX_CPU {
+        allowed.unset(ours);
+        let _ = sched_setaffinity(Some(pid), &allowed);
+    }
+}
+
 /// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
 /// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).
 pub(crate) fn can_clone() -> bool {
