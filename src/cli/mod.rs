@@ -48,6 +48,7 @@ pub fn main() -> ExitCode {
         && run == "run"
     {
         brig::sandbox::begin_ahead();
+        brig::StartHeap.warm();
         return task::run_directly(rest);
     }
     let arguments = match Arguments::try_parse_from(&words) {
