@@ -67,7 +67,7 @@ impl Veth {
         let step = || "make the sandbox's network device";
         let host = Route::open().failing(Kind::Network, step)?;
         let taken = routed(&host)?;
-        let is_free = |slot: u32| !taken.iter().any(|range| addresses(slot).0.is_within(range));
+        let is_free = |slot: u32| !taken.iter().any(|range| addresses(slot).0.within(range));
         let slot = Slot::take(directory, LOCKS, SLOTS, is_free)?.ok_or_else(|| {
             Error::new(Kind::Network, format!("no pair of addresses of {POOL}/{POOL_LENGTH} is free on this host"))
                 .doing(step())
@@ -96,7 +96,7 @@ impl Veth {
 
     /// Bytes that the sandbox sent and received.
     pub(crate) fn bytes(&self) -> Option<(u64, u64)> {
-        counted(&self.host, &self.name).map(|(received, sent)| (received, sent))
+        counted(&self.host, &self.name)
     }
 
     /// Removes the pair; the table and the number go with it.
@@ -186,11 +186,11 @@ fn addresses(slot: u32) -> (Ipv4Addr, Ipv4Addr) {
 }
 
 trait Within {
-    fn is_within(self, range: &Prefix) -> bool;
+    fn within(self, range: &Prefix) -> bool;
 }
 
 impl Within for Ipv4Addr {
-    fn is_within(self, range: &Prefix) -> bool {
+    fn within(self, range: &Prefix) -> bool {
         range.contains(IpAddr::V4(self))
             || Prefix::new(IpAddr::V4(self), PAIR_LENGTH).is_some_and(|pair| pair.covers(range))
     }
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(all[1].0, Ipv4Addr::new(198, 19, 0, 2));
         assert_eq!(all[3].1, Ipv4Addr::new(198, 19, 255, 255));
         let range = Prefix::new("198.19.0.0".parse().unwrap(), 24).unwrap();
-        assert!(addresses(5).0.is_within(&range) && !addresses(200).0.is_within(&range));
+        assert!(addresses(5).0.within(&range) && !addresses(200).0.within(&range));
     }
 
     #[test]

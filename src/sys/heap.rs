@@ -213,7 +213,7 @@ mod tests {
         // SAFETY: layouts are valid, and every pointer is used within its size and freed once with its layout.
         unsafe {
             let first = heap.alloc(of(10));
-            assert!(is_inside(first) && first as usize % UNIT == 0);
+            assert!(is_inside(first) && (first as usize).is_multiple_of(UNIT));
             first.write_bytes(7, 10);
             assert_eq!(heap.realloc(first, of(10), 16), first);
             let moved = heap.realloc(first, of(16), 100);

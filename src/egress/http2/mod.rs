@@ -218,7 +218,7 @@ impl Relay {
             }
             return Ok(());
         }
-        if block.stream % 2 == 0 {
+        if block.stream.is_multiple_of(2) {
             return Err(Broken("a client's stream has an even number"));
         }
         self.last = block.stream;
@@ -321,12 +321,11 @@ impl Relay {
                     self.response(&block, rules, down)?;
                 }
             }
-            RESET => {
-                if self.streams.remove(&frame.stream).is_some() {
-                    self.resets = self.resets.saturating_sub(1);
-                    put(down, RESET, 0, frame.stream, frame.payload);
-                }
+            RESET if self.streams.remove(&frame.stream).is_some() => {
+                self.resets = self.resets.saturating_sub(1);
+                put(down, RESET, 0, frame.stream, frame.payload);
             }
+            RESET => {} // of a stream that has ended already
             SETTINGS => settings(&frame, false, down),
             PING => put(down, PING, frame.flags & ACKNOWLEDGED, 0, frame.payload),
             GO_AWAY => put(down, GO_AWAY, 0, 0, &frame.payload[..8]), // its words could be the secret's

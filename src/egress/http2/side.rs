@@ -75,7 +75,7 @@ impl Side {
             RESET | WINDOW => length == 4,
             PING => length == 8,
             PRIORITY => length == 5,
-            SETTINGS => length % 6 == 0 && (length == 0 || !frame.has(ACKNOWLEDGED)),
+            SETTINGS => length.is_multiple_of(6) && (length == 0 || !frame.has(ACKNOWLEDGED)),
             GO_AWAY => length >= 8,
             _ => true,
         };
