@@ -1,6 +1,8 @@
 //! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
 
-use super::run::{LimitFlags, Screen, tell};
+use super::flags::LimitFlags;
+use super::run::tell;
+use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::Result;
 use brig::task::{Changed, Secret, Status, Store, Variable};

@@ -1,19 +1,16 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
+use super::flags::{LimitFlags, NetworkFlags};
 use super::image::Pull;
+use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
-use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
-use brig::task::{
-    Definition, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, Watcher, WorkspaceSource,
-};
-use clap::{ArgMatches, Args, FromArgMatches};
+use brig::task::{Definition, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, WorkspaceSource};
+use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
-use std::io::Write;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -174,94 +171,6 @@ pub(super) struct Arguments {
 }
 
 /// What of the network the sandbox has.
-#[derive(Args)]
-#[command(next_help_heading = "Network")]
-struct NetworkFlags {
-    /// none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]
-    #[arg(long, value_name = "MODE")]
-    network: Option<String>,
-    /// Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)
-    #[arg(long, value_name = "RULE")]
-    allow: Vec<String>,
-    /// Refuse what a rule covers although another one allows it
-    #[arg(long, value_name = "RULE")]
-    deny: Vec<String>,
-    /// Who resolves the allowed names [default: the host's own servers]
-    #[arg(long, value_name = "ADDRESS[:PORT]")]
-    resolver: Option<String>,
-    /// Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end
-    #[arg(long)]
-    learn: bool,
-    /// Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)
-    #[arg(long, value_name = "ADDRESS:PORT:PORT")]
-    publish: Vec<String>,
-    /// Bytes a second that may pass, both directions together
-    #[arg(long, value_name = "SIZE")]
-    network_rate: Option<String>,
-    /// Bytes that may pass in all
-    #[arg(long, value_name = "SIZE")]
-    network_bytes: Option<String>,
-}
-
-impl NetworkFlags {
-    /// Adds what they say. Rules ask for `egress` where nothing else is asked for.
-    fn apply(self, network: &mut Network) -> Result<()> {
-        let rules = |list: &[String]| list.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>();
-        match &self.network {
-            Some(mode) => network.mode = mode.parse()?,
-            None if !self.allow.is_empty() || self.learn => network.mode = NetworkMode::Egress,
-            None => {}
-        }
-        network.policy.allowed.extend(rules(&self.allow)?);
-        network.policy.denied.extend(rules(&self.deny)?);
-        if let Some(address) = &self.resolver {
-            network.policy.resolver = Some(brig::task::resolver(address)?);
-        }
-        network.policy.learn |= self.learn;
-        for each in &self.publish {
-            network.publish.push(each.parse()?);
-        }
-        network.rate = self.network_rate.as_deref().map(brig::task::size).transpose()?.or(network.rate);
-        network.total = self.network_bytes.as_deref().map(brig::task::size).transpose()?.or(network.total);
-        Ok(())
-    }
-}
-
-/// One flag for each limit, made from the table of limits.
-pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
-
-impl Args for LimitFlags {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let defaults = Limits::default().rows();
-        LimitName::ALL.into_iter().fold(command.next_help_heading("Limits"), |command, name| {
-            let default = defaults.iter().find(|row| row.0 == name).map_or("", |row| row.1.as_str());
-            command.arg(
-                clap::Arg::new(name.word())
-                    .long(name.word().replace('_', "-"))
-                    .value_name(name.form())
-                    .allow_hyphen_values(true)
-                    .help(format!("{} [default: {default}]", name.meaning())),
-            )
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for LimitFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |name: LimitName| matches.get_one::<String>(name.word()).map(|text| (name, text.clone()));
-        Ok(LimitFlags(LimitName::ALL.into_iter().filter_map(given).collect()))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let (json, explain, detach, interactive) =
         (arguments.json, arguments.explain, arguments.detach, arguments.interactive);
@@ -445,67 +354,4 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         return Err(Error::new(Kind::Usage, "--tty needs a terminal as standard input").hint("leave --tty out"));
     }
     Ok((definition, pull))
-}
-
-/// Passes output on to our own streams.
-pub(super) struct Screen {
-    /// Whether both streams go to standard error, because standard output is the receipt's.
-    only_error: bool,
-    /// Whether the command has a terminal of its own, whose bytes are passed on untouched.
-    terminal: bool,
-    /// For standard output and error, where they are a terminal that is not the sandbox's own.
-    escapers: [Option<output::Escaper>; 2],
-    gone: [bool; 2],
-}
-
-impl Screen {
-    pub(super) fn new(only_error: bool, terminal: bool) -> Screen {
-        let escapers = [rustix::stdio::stdout(), rustix::stdio::stderr()]
-            .map(|stream| (isatty(stream) && !terminal).then(output::Escaper::default));
-        Screen { only_error, terminal, escapers, gone: [false, false] }
-    }
-
-    fn index(&self, error: bool) -> usize {
-        usize::from(error || self.only_error)
-    }
-}
-
-impl Watcher for Screen {
-    fn began(&mut self, id: &str) {
-        if self.only_error && isatty(rustix::stdio::stderr()) {
-            eprintln!("brig: task {id}");
-        }
-    }
-
-    fn note(&mut self, text: &str) {
-        eprintln!("brig: note: {text}");
-    }
-
-    fn output(&mut self, error: bool, bytes: &[u8]) {
-        let index = self.index(error);
-        if self.gone[index] {
-            return;
-        }
-        // What a sandbox writes never reaches a terminal unescaped, unless the terminal is the sandbox's own.
-        let escaped = self.escapers[index].as_mut().map(|escaper| escaper.escape(bytes));
-        let bytes = escaped.as_deref().unwrap_or(bytes);
-        let written = if index == 1 {
-            std::io::stderr().write_all(bytes)
-        } else {
-            let mut out = std::io::stdout().lock();
-            out.write_all(bytes).and_then(|()| out.flush())
-        };
-        // Whoever read our output has gone; the log still has everything.
-        self.gone[index] = written.is_err();
-    }
-
-    fn gate(&self, error: bool) -> Option<BorrowedFd<'_>> {
-        let index = self.index(error);
-        let stream = if index == 1 { rustix::stdio::stderr() } else { rustix::stdio::stdout() };
-        (!self.gone[index]).then_some(stream)
-    }
-
-    fn forward_input(&self) -> bool {
-        self.terminal || !isatty(rustix::stdio::stdin())
-    }
 }

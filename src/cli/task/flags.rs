@@ -1,0 +1,93 @@
+//! The flags of limits and of the network.
+
+use brig::error::Result;
+use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
+use clap::{ArgMatches, Args, FromArgMatches};
+
+#[derive(Args)]
+#[command(next_help_heading = "Network")]
+pub(super) struct NetworkFlags {
+    /// none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]
+    #[arg(long, value_name = "MODE")]
+    network: Option<String>,
+    /// Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// Refuse what a rule covers although another one allows it
+    #[arg(long, value_name = "RULE")]
+    deny: Vec<String>,
+    /// Who resolves the allowed names [default: the host's own servers]
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    resolver: Option<String>,
+    /// Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end
+    #[arg(long)]
+    pub(super) learn: bool,
+    /// Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)
+    #[arg(long, value_name = "ADDRESS:PORT:PORT")]
+    publish: Vec<String>,
+    /// Bytes a second that may pass, both directions together
+    #[arg(long, value_name = "SIZE")]
+    network_rate: Option<String>,
+    /// Bytes that may pass in all
+    #[arg(long, value_name = "SIZE")]
+    network_bytes: Option<String>,
+}
+
+impl NetworkFlags {
+    /// Adds what they say. Rules ask for `egress` where nothing else is asked for.
+    pub(super) fn apply(self, network: &mut Network) -> Result<()> {
+        let rules = |list: &[String]| list.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>();
+        match &self.network {
+            Some(mode) => network.mode = mode.parse()?,
+            None if !self.allow.is_empty() || self.learn => network.mode = NetworkMode::Egress,
+            None => {}
+        }
+        network.policy.allowed.extend(rules(&self.allow)?);
+        network.policy.denied.extend(rules(&self.deny)?);
+        if let Some(address) = &self.resolver {
+            network.policy.resolver = Some(brig::task::resolver(address)?);
+        }
+        network.policy.learn |= self.learn;
+        for each in &self.publish {
+            network.publish.push(each.parse()?);
+        }
+        network.rate = self.network_rate.as_deref().map(brig::task::size).transpose()?.or(network.rate);
+        network.total = self.network_bytes.as_deref().map(brig::task::size).transpose()?.or(network.total);
+        Ok(())
+    }
+}
+
+/// One flag for each limit, made from the table of limits.
+pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
+
+impl Args for LimitFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let defaults = Limits::default().rows();
+        LimitName::ALL.into_iter().fold(command.next_help_heading("Limits"), |command, name| {
+            let default = defaults.iter().find(|row| row.0 == name).map_or("", |row| row.1.as_str());
+            command.arg(
+                clap::Arg::new(name.word())
+                    .long(name.word().replace('_', "-"))
+                    .value_name(name.form())
+                    .allow_hyphen_values(true)
+                    .help(format!("{} [default: {default}]", name.meaning())),
+            )
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for LimitFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |name: LimitName| matches.get_one::<String>(name.word()).map(|text| (name, text.clone()));
+        Ok(LimitFlags(LimitName::ALL.into_iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
