@@ -63,9 +63,12 @@ impl Channel {
         let mut bytes = vec![0_u8; largest];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut was_reset = false;
         let length = loop {
             match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Err(Errno::INTR) => {}
+                // The other end was closed with words of ours unread. What it said before that can still be heard: the error comes first, and once.
+                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
                 Err(Errno::CONNRESET) => return Ok(None),
                 other => break other?.bytes,
             }
@@ -96,5 +99,20 @@ impl From<OwnedFd> for Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard_although_our_words_were_not() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        theirs.send(b"why", None).unwrap();
+        ours.send(b"unread", None).unwrap();
+        drop(theirs);
+        assert_eq!(ours.receive().unwrap().unwrap().bytes, b"why");
+        assert!(ours.receive().unwrap().is_none());
     }
 }

@@ -1,13 +1,14 @@
 //! The process that makes a disk while the sandbox's own is prepared, and that takes the mounts apart when it has ended: neither is on anybody's time.
 //!
-//! One is forked by the program's first lines, where there is little memory to copy, and waits for its order. When it has handed the disk over it stays
-//! for a moment: a sandbox that ends meanwhile leaves its mounts to it, a longer one forks another for that.
+//! One is forked by the program's first lines, where there is little memory to copy and nothing secret in it, and waits for its order. When it has handed
+//! the disk over it stays for a moment: a sandbox that ends meanwhile leaves its mounts to it, a longer one forks another for that.
 
 use super::disk::{DiskFile, Size, mount_image};
 use super::template::Template;
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::clone::{Side, clone_process, close_from, exit, send_away};
+use crate::sys::environment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
 use std::ffi::OsStr;
@@ -156,6 +157,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
     // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
     let bound = set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Disk, step);
+    let was_idle = order.is_none();
     let heard;
     let (order, file) = match order {
         Some(order) => order,
@@ -167,11 +169,17 @@ fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
     let mounted = match bound.and_then(|()| mount_image(order, file)) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
+            // From here on it ends by itself, and what it has to remove is removed even if the parent is gone sooner.
+            let _ = set_parent_process_death_signal(None);
+            environment::wipe(); // a secret may be among the variables
             drop(image); // its directories go when nobody waits for that any more
             mounted
         }
         Err(error) => return parent.send(&wire::to_bytes(&error), None).ok(),
     };
+    if !was_idle {
+        return Some(()); // its memory has all that the parent had read by then
+    }
     let mut held = vec![mounted];
     loop {
         let mut wait = [PollFd::new(parent, PollFlags::IN)];

@@ -57,8 +57,13 @@ fn layer(dice: &mut Dice, canary: &str) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// A layer may close its own root, which an ordinary user must open first.
 fn open(path: &Path) -> OwnedFd {
-    std::fs::File::open(path).unwrap().into()
+    let opened = std::fs::File::open(path).or_else(|_| {
+        set_permissions(path, Permissions::from_mode(0o700))?;
+        std::fs::File::open(path)
+    });
+    opened.unwrap().into()
 }
 
 /// Everything that an entry could change of what is outside.

@@ -14,12 +14,12 @@ fn gateway(task: &Started) -> Pid {
     let brig = task.pid();
     let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
     let pid_1 = task.pid_1();
-    // Who made the disk has ended, and may not be buried yet.
-    let lives = |pid: &i32| {
-        std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("State:\tZ"))
+    // Who made the disk may still be there; only the gateway has a filter.
+    let is_filtered = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("Seccomp:\t2"))
     };
     let mut others = children.split_whitespace().filter_map(|word| word.parse().ok()).filter(|&pid| pid != pid_1);
-    let pid = others.find(lives);
+    let pid = others.find(is_filtered);
     Pid::from_raw(pid.unwrap_or_else(|| panic!("no gateway among {children}"))).unwrap()
 }
 
