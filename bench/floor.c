@@ -12,11 +12,10 @@
  *   --put FILE VALUE   write a file of a cgroup
  *   --user             a user namespace: 65536 ids from 100000
  *   --filter FILE      load this seccomp filter
- *   --disk DIRECTORY   ROOT is made as for a task: a tmpfs, the host's /usr read-only with mapped ids, Landlock, and everything writable on the
- *                      first ext4 image in DIRECTORY, which is taken out of it
+ *   --disk DIRECTORY   ROOT is made as for a task: a tmpfs, the host's /usr read-only with mapped ids, Landlock, and everything writable on a
+ *                      copy of the ext4 image `template` in DIRECTORY, in a volatile overlay there
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -331,13 +330,55 @@ static int user_namespace(void) {
     waitpid(pid, NULL, 0);
     return made;
 }
-static int disk(void) {
-    DIR *folder = opendir(disk_path);
-    if (!folder) die(disk_path);
-    struct dirent *entry;
-    while ((entry = readdir(folder)) && entry->d_name[0] == '.') {}
-    if (!entry) errno = ENOENT, die("no image is left");
-    int image = ok(openat(dirfd(folder), entry->d_name, O_RDWR | O_CLOEXEC), entry->d_name), number, device;
+/* An empty file whose writes nobody waits for; `at` is a new directory with what the overlay needs. */
+static int volatile_file(int at) {
+    static const char *keys[] = {"lowerdir", "upperdir", "workdir"}, *names[] = {"lower", "upper", "work"};
+    char path[64];
+    int context = ok(syscall(SYS_fsopen, "overlay", FSOPEN_CLOEXEC), "overlay");
+    for (int each = 0; each < 3; each++) {
+        ok(mkdirat(at, names[each], 0700), names[each]);
+        snprintf(path, sizeof path, "/proc/self/fd/%d/%s", at, names[each]);
+        ok(syscall(SYS_fsconfig, context, FSCONFIG_SET_STRING, keys[each], path, 0), keys[each]);
+    }
+    ok(syscall(SYS_fsconfig, context, FSCONFIG_SET_FLAG, "volatile", NULL, 0), "volatile");
+    ok(syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, 0), "overlay");
+    int overlay = ok(syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, 0), "overlay");
+    close(context);
+    int made = ok(openat(overlay, "image", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600), "image");
+    unlinkat(overlay, "image", 0);
+    return made; // the overlay stays open: its closing waits for all processors
+}
+/* What is allocated of `from`. */
+static void copy_allocated(int from, int to) {
+    static char buffer[32768];
+    off_t end = lseek(from, 0, SEEK_END), at = 0, hole;
+    if (end < 0) die("template");
+    ok(ftruncate(to, end), "image");
+    for (; (at = lseek(from, at, SEEK_DATA)) >= 0; at = hole) {
+        if ((hole = lseek(from, at, SEEK_HOLE)) < 0) die("template");
+        for (ssize_t got; at < hole; at += got) {
+            size_t most = hole - at < (off_t)sizeof buffer ? (size_t)(hole - at) : sizeof buffer;
+            got = ok(pread(from, buffer, most, at), "template");
+            ok(pwrite(to, buffer, got, at), "image");
+        }
+    }
+}
+static void forget(int folder, const char *name, int at) {
+    static const struct { const char *path; int flags; } made[] = {{"work/work/incompat/volatile/dirty", 0},
+        {"work/work/incompat/volatile", AT_REMOVEDIR}, {"work/work/incompat", AT_REMOVEDIR}, {"work/work", AT_REMOVEDIR},
+        {"work", AT_REMOVEDIR}, {"upper", AT_REMOVEDIR}, {"lower", AT_REMOVEDIR}};
+    for (size_t each = 0; each < sizeof made / sizeof *made; each++) unlinkat(at, made[each].path, made[each].flags);
+    unlinkat(folder, name, AT_REMOVEDIR);
+}
+/* The disk; `folder` and `at`, which name `made`, are for forget(). */
+static int disk(int *folder, char *made, size_t room, int *at) {
+    *folder = ok(open(disk_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), disk_path);
+    snprintf(made, room, "live-%d", getpid());
+    ok(mkdirat(*folder, made, 0700), made);
+    *at = ok(openat(*folder, made, O_RDONLY | O_DIRECTORY | O_CLOEXEC), made);
+    int template = ok(openat(*folder, "template", O_RDONLY | O_CLOEXEC), "template"), number, device;
+    int image = volatile_file(*at);
+    copy_allocated(template, image);
     int control = ok(open("/dev/loop-control", O_RDWR | O_CLOEXEC), "loop-control");
     char path[32];
     struct loop_config how = {.fd = image, .block_size = 4096, .info.lo_flags = LO_FLAGS_AUTOCLEAR};
@@ -346,10 +387,8 @@ static int disk(void) {
         snprintf(path, sizeof path, "/dev/loop%d", number);
         device = ok(open(path, O_RDWR | O_CLOEXEC), path);
     } while (ioctl(device, LOOP_CONFIGURE, &how) < 0 && errno == EBUSY);
-    unlinkat(dirfd(folder), entry->d_name, 0);
     int mount = FRESH("ext4", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME, "source", path, "noinit_itable", NULL, "nobarrier", NULL);
-    close(device), close(image), close(control);
-    closedir(folder);
+    close(device), close(image), close(control), close(template);
     return mount;
 }
 
@@ -382,9 +421,11 @@ static int run(const char *fifo) {
         // closes it last.
         ok(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, between), "socketpair");
         if (spawn(0, -1) == 0) {
-            char byte;
+            char byte, made[32];
+            int folder, at;
             close(between[0]);
-            send_descriptor(disk());
+            send_descriptor(disk(&folder, made, sizeof made, &at));
+            forget(folder, made, at);
             read(between[1], &byte, 1); // until the others are gone
             usleep(1000);
             _exit(0);
