@@ -20,8 +20,9 @@ use std::sync::Mutex;
 /// How long it stays without a word.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The words on the channel: a disk, from it; an order, a descriptor to hold, and that it may end, to it.
+/// The words on the channel: a disk, and that its directories are gone, from it; an order, a descriptor to hold, and that it may end, to it.
 const DISK: u8 = b'D';
+const TIDY: u8 = b'T';
 const ORDER: u8 = b'O';
 const HOLD: u8 = b'H';
 const END: u8 = b'E';
@@ -99,6 +100,13 @@ impl Maker {
 
     /// Leaves `held`, the last that keeps a sandbox's mounts, to it. `false` if it has ended already.
     fn leave(mut self, held: &[OwnedFd]) -> bool {
+        // It dies with us, so we may not end before it has removed its directories, most of the time long ago. Init, which has read of this end what came
+        // first, need not have come that far.
+        while !matches!(self.channel.receive(), Ok(Some(Packet { bytes, .. })) if bytes == [TIDY]) {
+            if self.has_ended() {
+                return false;
+            }
+        }
         // What waits in its channel when it ends, the kernel closes then.
         let sent = held.iter().try_for_each(|each| self.channel.send(&[HOLD], Some(each.as_fd())));
         let told = sent.and_then(|()| self.channel.send(&[END], None)).is_ok();
@@ -169,10 +177,9 @@ fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
     let mounted = match bound.and_then(|()| mount_image(order, file)) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
-            // From here on it ends by itself, and what it has to remove is removed even if the parent is gone sooner.
-            let _ = set_parent_process_death_signal(None);
             environment::wipe(); // a secret may be among the variables
             drop(image); // its directories go when nobody waits for that any more
+            parent.send(&[TIDY], None).ok()?;
             mounted
         }
         Err(error) => return parent.send(&wire::to_bytes(&error), None).ok(),

@@ -178,7 +178,8 @@ fn the_agents_sandbox_has_the_credential_nowhere() {
         }
         assert!(!started.has_ended());
         let id = lab.ids().pop().unwrap();
-        lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).succeeded();
+        // The task may end before it can say that this has.
+        let _ = lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]);
         started.finish().ended_as("succeeded", 0);
     }
 }
