@@ -10,6 +10,7 @@ use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, S
 use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
+use crate::sys::clone::wait;
 use rustix::fs::{Gid, Uid, fchown};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use std::ffi::OsString;
@@ -218,19 +219,9 @@ impl Entered {
 
     /// Waits for its end and gives its exit status, as a shell has it.
     pub(crate) fn reap(&self) -> Result<u8> {
-        use rustix::process::{WaitId, WaitIdOptions, waitid};
-        loop {
-            match waitid(WaitId::PidFd(self.0.pidfd()), WaitIdOptions::EXITED) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CHILD) => return Ok(255),
-                other => {
-                    let status = other.failing(Kind::Lost, || "wait for a process of the sandbox")?;
-                    let code = status.and_then(|status| {
-                        status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-                    });
-                    return Ok(code.unwrap_or(255) as u8);
-                }
-            }
-        }
+        let status = wait(self.0.pidfd()).failing(Kind::Lost, || "wait for a process of the sandbox")?;
+        let code = status
+            .and_then(|status| status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)));
+        Ok(code.unwrap_or(255) as u8)
     }
 }

@@ -7,10 +7,10 @@ use super::disk::{DiskFile, Size, mount_image};
 use super::template::Template;
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
-use crate::sys::clone::{Side, clone_process, close_from, exit, send_away};
+use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, send_away, wait};
 use crate::sys::environment;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, set_parent_process_death_signal, waitid};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -95,7 +95,7 @@ impl Maker {
 
     /// Whether it is over, so that nobody need wait for it.
     pub(crate) fn has_ended(&self) -> bool {
-        self.pidfd.as_ref().is_none_or(has_ended)
+        self.pidfd.as_ref().is_none_or(|pidfd| is_over(pidfd.as_fd()))
     }
 
     /// Leaves `held`, the last that keeps a sandbox's mounts, to it. `false` if it has ended already.
@@ -122,7 +122,7 @@ impl Drop for Maker {
         let Some(pidfd) = &self.pidfd else { return };
         // One that has ended need not be told. There is nothing to hear from it.
         let _ = self.channel.send(&[END], None);
-        let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+        let _ = wait(pidfd.as_fd());
     }
 }
 
@@ -151,14 +151,8 @@ pub(crate) fn let_go(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
 /// Buries those that have ended.
 fn bury() {
     if let Ok(mut ending) = ENDING.lock() {
-        ending
-            .retain(|pidfd| !has_ended(pidfd) || waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED).is_err());
+        ending.retain(|pidfd| !is_over(pidfd.as_fd()));
     }
-}
-
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    matches!(waitid(WaitId::PidFd(pidfd.as_fd()), options), Ok(Some(_)))
 }
 
 /// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
@@ -268,7 +262,7 @@ mod tests {
         let mounted = packet.descriptor.unwrap();
         let shown = rustix::fs::fstatvfs(&mounted).unwrap();
         assert!((12 << 20..18 << 20).contains(&(shown.f_blocks * shown.f_frsize)), "{}", shown.f_blocks);
-        assert!(!has_ended(&waiting));
+        assert!(!is_over(waiting.as_fd()));
         let (reading, writing) = rustix::pipe::pipe().unwrap();
         let_go(Some(maker), vec![mounted, writing]).unwrap();
         // The last that held the pipe has let it go.

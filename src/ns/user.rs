@@ -3,10 +3,9 @@
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::host::user_namespace_advice;
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::clone::{Side, clone_process, exit, wait};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::CapabilitySet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,7 +32,7 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         // It reads from a pipe that nobody has any more, so it ends, and there is nothing to hear from it.
-        let _ = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED);
+        let _ = wait(self.0.as_fd());
     }
 }
 

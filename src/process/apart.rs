@@ -2,10 +2,9 @@
 
 use super::identity;
 use crate::error::{Context, Error, Kind, Result, wire};
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::clone::{Side, clone_process, exit, wait};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 use std::fs::File;
 use std::io::{Read, Write};
 
@@ -50,13 +49,7 @@ fn answer(to: OwnedFd, work: impl FnOnce() -> Result<Vec<u8>>) -> Result<()> {
 }
 
 fn wait_for(pidfd: &OwnedFd) -> Result<()> {
-    loop {
-        match waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED) {
-            Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno).failing(Kind::Internal, || "wait for a process of its own"),
-        }
-    }
+    wait(pidfd.as_fd()).failing(Kind::Internal, || "wait for a process of its own").map(drop)
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use super::identity;
 use crate::error::{Context, Kind, Result};
-use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::clone::{Side, clone_process, exit, is_over};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 /// Such a process, as its parent holds it.
 #[derive(Debug)]
@@ -26,7 +25,6 @@ impl Aside {
 
     /// Whether it has ended. Asked until it says so, it leaves nothing behind.
     pub(crate) fn is_over(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        !matches!(waitid(WaitId::PidFd(self.0.as_fd()), options), Ok(None) | Err(rustix::io::Errno::INTR))
+        is_over(self.0.as_fd())
     }
 }

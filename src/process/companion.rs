@@ -5,16 +5,17 @@
 //! ends with that; and with `first` the kernel ends all that there is (pid_namespaces(7)).
 
 use super::identity::{self, Capabilities, Identity};
+use super::launch;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Channel;
 use crate::net::Route;
-use crate::sys::clone::{Side, clone_process, close_from, exit};
-use crate::sys::exec::{Vector, execve, restore_signal};
+use crate::sys::clone::{Side, clone_process, close_from, exit, wait as wait_for};
+use crate::sys::exec::{Vector, execve};
 use caps::Capability;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_send_signal, wait, waitid};
+use rustix::process::{Signal, WaitOptions, pidfd_send_signal, wait};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::CString;
 use std::fs::File;
@@ -46,7 +47,7 @@ pub(crate) struct Service {
 /// The program, as its parent holds it. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Companion {
-    keeper: OwnedFd,
+    _keeper: Keeper,
     /// A connection to the kernel's routing part in the sandbox's namespace.
     pub(crate) inside: Route,
 }
@@ -66,9 +67,9 @@ impl Companion {
             }
             Side::Parent(_, keeper) => {
                 drop((theirs, out));
-                let keeper = Keeper(Some(keeper));
+                let keeper = Keeper(keeper);
                 match hear(&ours)? {
-                    Some(inside) => Ok(Companion { keeper: keeper.keep()?, inside: Route::from(inside) }),
+                    Some(inside) => Ok(Companion { _keeper: keeper, inside: Route::from(inside) }),
                     None => Err(refusal(&service, words)),
                 }
             }
@@ -76,33 +77,16 @@ impl Companion {
     }
 }
 
-impl Drop for Companion {
-    fn drop(&mut self) {
-        end(&self.keeper);
-    }
-}
-
-/// Ends a keeper whose service did not begin.
-struct Keeper(Option<OwnedFd>);
-
-impl Keeper {
-    fn keep(mut self) -> Result<OwnedFd> {
-        self.0.take().ok_or_else(|| Error::new(Kind::Internal, "no keeper"))
-    }
-}
+/// The process that ends with us, and with which all of it ends. Dropping it ends it.
+#[derive(Debug)]
+struct Keeper(OwnedFd);
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.0 {
-            end(keeper);
-        }
+        // It may have ended in this moment.
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
+        let _ = wait_for(self.0.as_fd());
     }
-}
-
-fn end(keeper: &OwnedFd) {
-    // It may have ended in this moment.
-    let _ = pidfd_send_signal(keeper, Signal::KILL);
-    while matches!(waitid(WaitId::PidFd(keeper.as_fd()), WaitIdOptions::EXITED), Err(rustix::io::Errno::INTR)) {}
 }
 
 /// The socket that says that the network is there; `None` if it will not be.
@@ -143,8 +127,7 @@ fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
         Side::Parent(_, pidfd) => {
             close_from(0, &[pidfd.as_fd()]).failing(Kind::Identity, step)?;
             identity::keep_capabilities(&[])?;
-            while matches!(waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED), Err(rustix::io::Errno::INTR)) {}
-            Ok(())
+            wait_for(pidfd.as_fd()).failing(Kind::Lost, step).map(drop)
         }
     }
 }
@@ -157,7 +140,7 @@ fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
         Side::Child => exit(i32::from(become_service(&service, out).is_err()) * 126),
         Side::Parent(_, pidfd) => pidfd,
     };
-    let ended = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+    let ended = wait_for(pidfd.as_fd());
     let is_ready = ended.is_ok_and(|status| status.is_some_and(|status| status.exit_status() == Some(0)));
     if !is_ready {
         return channel.send(FAILED, None).failing(Kind::Lost, step);
@@ -179,9 +162,7 @@ fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infa
     rustix::stdio::dup2_stdout(out).failing(Kind::Identity, step)?;
     rustix::stdio::dup2_stderr(out).failing(Kind::Identity, step)?;
     close_from(3, &[] as &[BorrowedFd<'_>]).failing(Kind::Identity, step)?;
-    const LAST_SIGNAL: i32 = 64; // signal(7)
-    (1..=LAST_SIGNAL).for_each(restore_signal);
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).failing(Kind::Identity, step)?;
+    launch::reset_signals()?;
     let bits =
         [Capability::CAP_SYS_ADMIN, Capability::CAP_NET_ADMIN].iter().fold(0, |bits, each| bits | each.bitmask());
     let all = Capabilities { bounding: bits, effective: bits, permitted: bits, inheritable: bits, ambient: bits };

@@ -275,7 +275,7 @@ fn limit(command: &Command) -> Result<()> {
 }
 
 /// The command starts with every signal unblocked and at its default, whatever the caller had.
-fn reset_signals() -> Result<()> {
+pub(super) fn reset_signals() -> Result<()> {
     const LAST: i32 = 64; // signal(7)
     (1..=LAST).for_each(restore_signal);
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None).failing(Kind::Identity, || "unblock the signals")

@@ -6,9 +6,9 @@ use super::{enter, identity, init};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
-use crate::sys::clone::{Side, clone_process};
+use crate::sys::clone::{Side, clone_process, wait};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The container's first process, as the parent holds it.
@@ -20,8 +20,9 @@ pub(crate) struct Spawned {
     channel: Channel,
 }
 
-/// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`]. If `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned. If that fails, there is no
-/// container.
+/// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
+///
+/// If `plan.waits`, the new process does nothing before `settle`, which gets its pid, has returned; if that fails, there is no container.
 pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>) -> Result<Spawned> {
     let (ours, theirs) = Channel::pair()?;
     let mut flags = plan.namespaces.made;
@@ -123,12 +124,6 @@ impl Spawned {
 
     /// Waits until pid 1, and with it every process of the container, is gone.
     pub(crate) fn reap(&self) -> Result<()> {
-        loop {
-            match waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED) {
-                Err(rustix::io::Errno::INTR) => {}
-                Ok(_) | Err(rustix::io::Errno::CHILD) => return Ok(()),
-                Err(errno) => return Err(errno).failing(Kind::State, || "wait for the container's end"),
-            }
-        }
+        wait(self.pidfd.as_fd()).failing(Kind::State, || "wait for the container's end").map(drop)
     }
 }

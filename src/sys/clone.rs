@@ -1,6 +1,7 @@
-//! clone3(2), close_range(2) and _exit(2): how a process of ours is made and ended.
+//! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
 use rustix::io::Errno;
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The namespaces and flags of [`clone_process`], as in clone(2).
@@ -88,6 +89,23 @@ pub(crate) fn can_clone() -> bool {
     // SAFETY: a size of 0 is refused before anything is read.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<CloneArgs>(), 0) };
     result == -1 && last_errno() == Errno::INVAL
+}
+
+/// Waits until the child that `pidfd` names has ended, and buries it; how it ended, or `None` if it is buried already.
+pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno> {
+    loop {
+        match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CHILD) => return Ok(None),
+            other => return other,
+        }
+    }
+}
+
+/// Whether it has ended. If so it is buried, and asked again it still has.
+pub(crate) fn is_over(pidfd: BorrowedFd<'_>) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    !matches!(waitid(WaitId::PidFd(pidfd), options), Ok(None) | Err(Errno::INTR))
 }
 
 /// Closes every descriptor from `first` up but those of `kept`. close_range(2), kernel 5.9.
