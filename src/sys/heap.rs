@@ -20,23 +20,27 @@ const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
 /// How often one who frees looks whether the block is his turn. It is busy for some ten instructions.
 const TRIES: usize = 1000;
 
-/// The block and the account of it.
-#[repr(C, align(4096))]
-struct Block {
-    bytes: [u8; SIZE],
-    /// How much of it was ever handed out: what lies behind is zero as the kernel gave it.
+/// The block. What lies behind `Account::used` is zero as the kernel gave it.
+#[repr(align(4096))]
+struct Block(UnsafeCell<[u8; SIZE]>);
+
+/// What is known of the block, apart from it: nobody has a reference to bytes that others use.
+struct Account {
+    /// How much of the block was ever handed out.
     used: usize,
     /// The first free piece of each class; its first word is the next one, or null.
     free: [*mut u8; CLASSES],
 }
 
-struct Shared(UnsafeCell<Block>);
+struct Shared(UnsafeCell<Account>);
 
-// SAFETY: nobody looks at the block's account but the one whose exchange of `BUSY` succeeded, and each piece has one owner at a time.
+// SAFETY: each piece of the block has one owner at a time, by the account.
+unsafe impl Sync for Block {}
+// SAFETY: nobody looks at the account but the one whose exchange of `BUSY` succeeded.
 unsafe impl Sync for Shared {}
 
-static BLOCK: Shared =
-    Shared(UnsafeCell::new(Block { bytes: [0; SIZE], used: 0, free: [std::ptr::null_mut(); CLASSES] }));
+static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
+static ACCOUNT: Shared = Shared(UnsafeCell::new(Account { used: 0, free: [std::ptr::null_mut(); CLASSES] }));
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// The allocator of the `brig` program. The block is never given back, so a long life wastes [`SIZE`] bytes at the most.
@@ -74,7 +78,7 @@ fn class(size: usize) -> (usize, usize) {
     (FINE / UNIT + 4 * (doubling - FINE.ilog2()) as usize + quarter - 1, (1 << doubling) + quarter * step)
 }
 
-/// A turn at the block. Dropped, it is over.
+/// A turn at the account. Dropped, it is over.
 struct Turn;
 
 impl Turn {
@@ -83,10 +87,9 @@ impl Turn {
         BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Turn)
     }
 
-    #[expect(clippy::mut_from_ref, reason = "who has the turn has the block alone")]
-    fn block(&self) -> &mut Block {
+    fn account(&mut self) -> &mut Account {
         // SAFETY: there is one turn at a time, and the reference does not outlive it.
-        unsafe { &mut *BLOCK.0.get() }
+        unsafe { &mut *ACCOUNT.0.get() }
     }
 }
 
@@ -107,26 +110,26 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
         return None;
     }
     let (class, size) = class(layout.size());
-    let turn = Turn::take()?;
-    let block = turn.block();
-    let first = block.free[class];
+    let mut turn = Turn::take()?;
+    let account = turn.account();
+    let first = account.free[class];
     if !first.is_null() {
         // SAFETY: a free piece is at least a word long, aligned to UNIT, and its first word was written when it was freed.
-        block.free[class] = unsafe { first.cast::<*mut u8>().read() };
+        account.free[class] = unsafe { first.cast::<*mut u8>().read() };
         return Some((first, false));
     }
-    let start = block.used;
-    block.used = start.checked_add(size).filter(|end| *end <= SIZE)?;
+    let start = account.used;
+    account.used = start.checked_add(size).filter(|end| *end <= SIZE)?;
     // SAFETY: start + size is within the block.
-    Some((unsafe { (&raw mut block.bytes).cast::<u8>().add(start) }, true))
+    Some((unsafe { BLOCK.0.get().cast::<u8>().add(start) }, true))
 }
 
 /// Gives a piece of the block back. If others keep the block busy all the while, it is lost until the program ends.
 fn give(pointer: *mut u8, layout: Layout) {
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
-        if let Some(turn) = Turn::take() {
-            let free = &mut turn.block().free[class];
+        if let Some(mut turn) = Turn::take() {
+            let free = &mut turn.account().free[class];
             // SAFETY: the piece is nobody's any more, at least a word long and aligned to UNIT.
             unsafe { pointer.cast::<*mut u8>().write(*free) };
             *free = pointer;
