@@ -62,7 +62,7 @@ pub(super) fn begin(
             pasta::find()?;
             let mut fence = open.fence.clone();
             // It makes connections from here, so that an address of ours is one that it reaches.
-            fence.closed.extend(net::own_addresses()?.into_iter().map(single));
+            fence.closed.extend(net::own_addresses()?.into_iter().map(Prefix::of_one));
             let link = match network {
                 Some(network) => {
                     let copy = network.try_clone().failing(Kind::Network, || "keep the network namespace open")?;
@@ -74,11 +74,6 @@ pub(super) fn begin(
             Ok(Begun { way_out: Some(WayOut::Fenced(fence)), settings: Vec::new(), link, waits })
         }
     }
-}
-
-/// The whole range of one address.
-fn single(address: std::net::IpAddr) -> Prefix {
-    Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } }
 }
 
 /// Makes the rest for a container that waits, whose namespaces were born with it.

@@ -226,7 +226,7 @@ fn pattern(host: &str) -> Result<Pattern, String> {
 
 fn range(host: &str) -> Result<Option<Prefix>, String> {
     if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }));
+        return Ok(Some(Prefix::of_one(address)));
     }
     let Some((address, length)) = host.split_once('/') else { return Ok(None) };
     let wrong = || format!("`{}` is no range of addresses", host.escape_debug());

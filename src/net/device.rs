@@ -2,23 +2,15 @@
 //!
 //! A device that moves loses its addresses, so the permanent ones that count beyond the machine are written down before and given back after.
 
-use super::netlink::{Request, Route, attributes};
+use super::netlink::{
+    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, Request, Route, UP, attributes,
+};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::linux::NetDevice;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-const NEW_LINK: u16 = 16;
-const GET_LINK: u16 = 18;
-const NEW_ADDRESS: u16 = 20;
-const GET_ADDRESS: u16 = 22;
-const LINK_NAME: u16 = 3;
-const LINK_NAMESPACE: u16 = 28;
 const ADDRESS_FLAGS: u16 = 8;
-/// Bytes of `struct ifinfomsg` and `struct ifaddrmsg`.
-const LINK: usize = 16;
-const ADDRESS: usize = 8;
-const UP: u32 = 1;
 const PERMANENT: u32 = 0x80;
 /// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`: what an address is given back with.
 const KEPT: [u16; 3] = [1, 2, 4];
@@ -51,8 +43,8 @@ fn move_one(name: &str, new: &str, host: &Route, inside: &Route, target: Borrowe
     let before = links(inside)?;
     let request = Request::new(&link(index, 0))
         .attribute(LINK_NAMESPACE, &(target.as_raw_fd() as u32).to_ne_bytes())
-        .attribute(LINK_NAME, &[new.as_bytes(), b"\0"].concat());
-    host.change(NEW_LINK, request).failing(Kind::Network, || "change its namespace")?;
+        .text(LINK_NAME, new);
+    host.change(LINK, request).failing(Kind::Network, || "change its namespace")?;
     // Its number may be another one there, and its name made from a template.
     let moved = links(inside)?.into_iter().find(|each| !before.contains(each)).map(|(index, _)| index);
     let index = moved.ok_or_else(|| Error::new(Kind::Network, "it did not arrive"))?;
@@ -61,9 +53,9 @@ fn move_one(name: &str, new: &str, host: &Route, inside: &Route, target: Borrowe
         for (kind, value) in kept {
             request = request.attribute(kind, &value);
         }
-        inside.add(NEW_ADDRESS, request).failing(Kind::Network, || "give it its address again")?;
+        inside.add(ADDRESS, request).failing(Kind::Network, || "give it its address again")?;
     }
-    inside.change(NEW_LINK, Request::new(&link(index, UP))).failing(Kind::Network, || "bring it up")
+    inside.change(LINK, Request::new(&link(index, UP))).failing(Kind::Network, || "bring it up")
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -74,8 +66,8 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// `struct ifinfomsg` for one device, with flags to set.
-pub(super) fn link(index: i32, flags: u32) -> [u8; LINK] {
-    let mut bytes = [0; LINK];
+pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
+    let mut bytes = [0; LINK_BYTES];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
     bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
     bytes[12..].copy_from_slice(&flags.to_ne_bytes());
@@ -83,44 +75,41 @@ pub(super) fn link(index: i32, flags: u32) -> [u8; LINK] {
 }
 
 /// Every device: its number and its name.
-fn links(route: &Route) -> Result<Vec<(i32, String)>> {
-    let answers =
-        route.dump(GET_LINK, Request::new(&[0; LINK])).failing(Kind::Network, || "list the network devices")?;
-    Ok(answers
-        .iter()
-        .filter(|answer| answer.kind == NEW_LINK)
-        .filter_map(|answer| {
-            let index = i32::from_ne_bytes(*answer.body.get(4..)?.first_chunk()?);
-            let (_, name) = attributes(&answer.body, LINK).find(|(kind, _)| *kind == LINK_NAME)?;
-            Some((index, String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()))
-        })
-        .collect())
+pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
+    let told = route.dump(LINK, Request::new(&link(0, 0))).failing(Kind::Network, || "list the network devices")?;
+    let named = |body: &Vec<u8>| {
+        let (_, name) = attributes(body, LINK_BYTES).find(|(kind, _)| *kind == LINK_NAME)?;
+        Some((index(body)?, String::from_utf8_lossy(name).trim_end_matches('\0').to_owned()))
+    };
+    Ok(told.iter().filter_map(named).collect())
 }
 
-type Address = ([u8; ADDRESS], Vec<(u16, Vec<u8>)>);
+/// The number of the device that the kernel tells of.
+pub(super) fn index(body: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(*body.get(4..)?.first_chunk()?))
+}
+
+type Address = ([u8; ADDRESS_BYTES], Vec<(u16, Vec<u8>)>);
 
 /// The permanent addresses of a device that count beyond the machine.
 fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
-    let answers =
-        route.dump(GET_ADDRESS, Request::new(&[0; ADDRESS])).failing(Kind::Network, || "list the network addresses")?;
-    Ok(answers
-        .iter()
-        .filter(|answer| answer.kind == NEW_ADDRESS)
-        .filter_map(|answer| kept(&answer.body, index))
-        .collect())
+    let told = route
+        .dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]))
+        .failing(Kind::Network, || "list the network addresses")?;
+    Ok(told.iter().filter_map(|body| kept(body, index)).collect())
 }
 
 /// An address as it was dumped: family, prefix, flags, scope, device.
 fn kept(body: &[u8], index: i32) -> Option<Address> {
-    let fixed: [u8; ADDRESS] = *body.first_chunk()?;
-    let wide = attributes(body, ADDRESS).find(|(kind, _)| *kind == ADDRESS_FLAGS);
+    let fixed: [u8; ADDRESS_BYTES] = *body.first_chunk()?;
+    let wide = attributes(body, ADDRESS_BYTES).find(|(kind, _)| *kind == ADDRESS_FLAGS);
     let flags = wide.and_then(|(_, value)| Some(u32::from_ne_bytes(*value.first_chunk()?))).unwrap_or(fixed[2].into());
     let ours = i32::from_ne_bytes(*fixed.get(4..)?.first_chunk()?) == index;
     let universal = fixed[3] == 0;
     if !ours || !universal || flags & PERMANENT == 0 {
         return None;
     }
-    let attributes = attributes(body, ADDRESS).filter(|(kind, _)| KEPT.contains(kind));
+    let attributes = attributes(body, ADDRESS_BYTES).filter(|(kind, _)| KEPT.contains(kind));
     Some((fixed, attributes.map(|(kind, value)| (kind, value.to_vec())).collect()))
 }
 

@@ -3,6 +3,7 @@
 //! Outside, at the host's end of a pair of devices, they hold whatever the sandbox could do to its own namespace. Where there is no such end, they are
 //! made inside, in a namespace over which nothing of the sandbox has a right.
 
+use super::netlink::LOOPBACK;
 use super::tables::{self, Chain, Hook, Table, Then, When};
 use crate::error::{Context, Kind, Result, Step};
 use crate::spec::network::{Fence, Prefix, Reach};
@@ -10,8 +11,6 @@ use std::net::Ipv4Addr;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// The loopback interface has this number in every network namespace.
-const LOOPBACK: u32 = 1;
 
 type Rules = Vec<(Vec<When>, Then)>;
 
@@ -36,7 +35,7 @@ fn inside(fence: &Fence) -> Vec<Chain> {
 }
 
 fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
-    let own = Prefix { address: address.into(), length: 32 };
+    let own = Prefix::of_one(address.into());
     let begin = || -> Rules {
         vec![
             (vec![When::From(device), When::Six], Then::Drop),

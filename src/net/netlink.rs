@@ -5,26 +5,38 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-const REQUEST: u16 = 0x1;
-const ACKNOWLEDGE: u16 = 0x4;
+pub(super) const REQUEST: u16 = 0x1;
+pub(super) const ACKNOWLEDGE: u16 = 0x4;
 const DUMP: u16 = 0x300;
-const CREATE: u16 = 0x400;
+pub(super) const CREATE: u16 = 0x400;
 const REPLACE: u16 = 0x100;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const HEADER: usize = 16;
+/// What the number of a message that asks for things is above that of a message that makes them or tells of them.
+const ASK: u16 = 2;
+
+/// Messages that make things and tell of them; that which removes one is the next number.
+pub(super) const LINK: u16 = 16;
+pub(super) const ADDRESS: u16 = 20;
+pub(super) const ROUTE: u16 = 24;
+/// Bytes of their fixed parts: `struct ifinfomsg`, `struct ifaddrmsg`, `struct rtmsg`.
+pub(super) const LINK_BYTES: usize = 16;
+pub(super) const ADDRESS_BYTES: usize = 8;
+pub(super) const ROUTE_BYTES: usize = 12;
+/// Attributes of a device: its name, and the namespace that it is in or goes to.
+pub(super) const LINK_NAME: u16 = 3;
+pub(super) const LINK_NAMESPACE: u16 = 28;
+/// The loopback interface has this number in every network namespace.
+pub(super) const LOOPBACK: u32 = 1;
+/// `IFF_UP`.
+pub(super) const UP: u32 = 1;
 /// The kernel's answers are at most a page or this; a smaller buffer would cut them.
 const BUFFER: usize = 32 << 10;
 
 /// A connection to the kernel's routing part, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Route(OwnedFd);
-
-/// One message of an answer: its type, and what follows the header.
-pub(super) struct Answer {
-    pub(super) kind: u16,
-    pub(super) body: Vec<u8>,
-}
 
 /// A request being written: the fixed part, then attributes.
 #[derive(Default)]
@@ -40,6 +52,11 @@ impl Request {
     pub(super) fn nest(self, kind: u16, Request(inner): Request) -> Request {
         const NESTED: u16 = 0x8000;
         self.attribute(kind | NESTED, &inner)
+    }
+
+    /// Adds an attribute that is text, which ends with a NUL.
+    pub(super) fn text(self, kind: u16, words: &str) -> Request {
+        self.attribute(kind, &[words.as_bytes(), b"\0"].concat())
     }
 
     /// The bytes as they are sent.
@@ -88,9 +105,14 @@ impl Route {
         self.exchange(kind, ACKNOWLEDGE | CREATE | EXCLUSIVE, request).map(drop)
     }
 
-    /// Asks for one thing.
-    pub(super) fn get(&self, kind: u16, request: Request) -> Result<Vec<Answer>, Errno> {
-        self.exchange(kind, ACKNOWLEDGE, request)
+    /// Removes something that `make` or `add` could have made.
+    pub(super) fn remove(&self, kind: u16, request: Request) -> Result<(), Errno> {
+        self.exchange(kind + 1, ACKNOWLEDGE, request).map(drop)
+    }
+
+    /// Asks for one thing of a kind: what the kernel tells of it, after the header.
+    pub(super) fn get(&self, kind: u16, request: Request) -> Result<Option<Vec<u8>>, Errno> {
+        self.ask(kind, ACKNOWLEDGE, request).map(|told| told.into_iter().next())
     }
 
     /// Adds something, or puts it in the place of what is there.
@@ -99,11 +121,17 @@ impl Route {
     }
 
     /// Asks for everything of a kind.
-    pub(super) fn dump(&self, kind: u16, request: Request) -> Result<Vec<Answer>, Errno> {
-        self.exchange(kind, DUMP, request)
+    pub(super) fn dump(&self, kind: u16, request: Request) -> Result<Vec<Vec<u8>>, Errno> {
+        self.ask(kind, DUMP, request)
     }
 
-    fn exchange(&self, kind: u16, flags: u16, Request(body): Request) -> Result<Vec<Answer>, Errno> {
+    fn ask(&self, kind: u16, flags: u16, request: Request) -> Result<Vec<Vec<u8>>, Errno> {
+        let answers = self.exchange(kind + ASK, flags, request)?;
+        Ok(answers.into_iter().filter(|(each, _)| *each == kind).map(|(_, body)| body).collect())
+    }
+
+    /// Sends a message and hears all answers: the type of each, and what follows its header.
+    fn exchange(&self, kind: u16, flags: u16, Request(body): Request) -> Result<Vec<(u16, Vec<u8>)>, Errno> {
         let mut message = Vec::with_capacity(HEADER + body.len());
         message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
         message.extend(kind.to_ne_bytes());
@@ -119,11 +147,8 @@ impl Route {
             while let Some((kind, body, after)) = split(rest) {
                 match kind {
                     DONE => return Ok(answers),
-                    ERROR => {
-                        let code = body.first_chunk().map_or(libc_io(), |bytes| i32::from_ne_bytes(*bytes));
-                        return if code == 0 { Ok(answers) } else { Err(Errno::from_raw_os_error(-code)) };
-                    }
-                    kind => answers.push(Answer { kind, body: body.to_vec() }),
+                    ERROR => return outcome(body).map(|()| answers),
+                    kind => answers.push((kind, body.to_vec())),
                 }
                 rest = after;
             }
@@ -131,9 +156,12 @@ impl Route {
     }
 }
 
-/// What an error message without a number counts as.
-fn libc_io() -> i32 {
-    -Errno::IO.raw_os_error()
+/// What a message of the type for errors says: nothing is wrong, or what is. One without a number counts as EIO.
+pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
+    match body.first_chunk().map_or(-Errno::IO.raw_os_error(), |bytes| i32::from_ne_bytes(*bytes)) {
+        0 => Ok(()),
+        code => Err(Errno::from_raw_os_error(-code)),
+    }
 }
 
 /// The first message, and what comes after it.

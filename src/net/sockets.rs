@@ -1,6 +1,6 @@
 //! Sockets that are born in a sandbox's namespace and served by a process outside: a socket keeps the namespace it was made in.
 
-use super::netlink::{Request, Route};
+use super::netlink::{LOOPBACK, ROUTE, Request, Route};
 use crate::error::{Context, Kind, Result};
 use crate::files::Channel;
 use crate::spec::network::{DNS_PORT, GATEWAY, NAMES_V4, NAMES_V6, PROXY_PORTS, Prefix, Served, Socket};
@@ -53,15 +53,12 @@ fn add_routes(further: &[Prefix]) -> Result<bool> {
 
 /// Makes every address of a range one of this machine: `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).
 fn add_local_route(routes: &Route, prefix: &Prefix) -> Result<(), Errno> {
-    const RTM_NEWROUTE: u16 = 24;
     const RTA_DST: u16 = 1;
     const RTA_OIF: u16 = 4;
     const RT_TABLE_LOCAL: u8 = 255;
     const RTPROT_STATIC: u8 = 4;
     const RT_SCOPE_HOST: u8 = 254;
     const RTN_LOCAL: u8 = 2;
-    /// The loopback interface has this number in every network namespace.
-    const LOOPBACK: u32 = 1;
     let (family, bytes) = match prefix.address {
         IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
         IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
@@ -70,7 +67,7 @@ fn add_local_route(routes: &Route, prefix: &Prefix) -> Result<(), Errno> {
     // struct rtmsg
     let fixed = [family, prefix.length, 0, 0, RT_TABLE_LOCAL, RTPROT_STATIC, RT_SCOPE_HOST, RTN_LOCAL, 0, 0, 0, 0];
     let request = Request::new(&fixed).attribute(RTA_DST, &bytes).attribute(RTA_OIF, &LOOPBACK.to_ne_bytes());
-    routes.add(RTM_NEWROUTE, request)
+    routes.add(ROUTE, request)
 }
 
 fn hand(gateway: &Channel, socket: Socket, descriptor: &OwnedFd) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! A table with an owner (kernel 5.12) goes with the socket that made it: nothing that ends us, not even SIGKILL, leaves a rule behind.
 
-use super::netlink::{Request, split};
+use super::netlink::{ACKNOWLEDGE, CREATE, REQUEST, Request, outcome, split};
 use crate::spec::network::Prefix;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
@@ -16,9 +16,6 @@ const SUBSYSTEM: u16 = 10;
 const NEW_TABLE: u16 = 0;
 const NEW_CHAIN: u16 = 3;
 const NEW_RULE: u16 = 6;
-const REQUEST: u16 = 0x1;
-const ACKNOWLEDGE: u16 = 0x4;
-const CREATE: u16 = 0x400;
 const APPEND: u16 = 0x800;
 const OWNER: u32 = 0x2;
 /// `NFPROTO_INET`: both families in one table.
@@ -88,11 +85,8 @@ pub(super) fn make(name: &str, owned: bool, chains: &[Chain]) -> Result<Table, E
         let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
         let mut rest = &buffer[..length];
         while let Some((_, body, after)) = split(rest) {
-            let code = body.first_chunk().map_or(-Errno::IO.raw_os_error(), |bytes| i32::from_ne_bytes(*bytes));
+            outcome(body)?;
             let number = rest.get(8..).and_then(|bytes| Some(u32::from_ne_bytes(*bytes.first_chunk()?)));
-            if code != 0 {
-                return Err(Errno::from_raw_os_error(-code));
-            }
             if number == Some(last) {
                 return Ok(Table(socket));
             }
@@ -111,19 +105,19 @@ fn batch(name: &str, owned: bool, chains: &[Chain]) -> (Vec<u8>, u32) {
         bytes.extend(message(SUBSYSTEM << 8 | kind, flags, number, BOTH, &request.into_bytes()));
     };
     let flags: u32 = if owned { OWNER } else { 0 };
-    put(NEW_TABLE, 0, Request::default().attribute(1, &text(name)).attribute(2, &flags.to_be_bytes()), false);
+    put(NEW_TABLE, 0, Request::default().text(1, name).attribute(2, &flags.to_be_bytes()), false);
     for (chain, hook, _) in chains {
         let (kind, priority) = if *hook == Hook::PostRouting { ("nat", 100_i32) } else { ("filter", 0) };
         let at = Request::default().attribute(1, &(*hook as u32).to_be_bytes()).attribute(2, &priority.to_be_bytes());
-        let request = Request::default().attribute(1, &text(name)).attribute(3, &text(chain)).nest(4, at);
-        put(NEW_CHAIN, 0, request.attribute(7, &text(kind)), false);
+        let request = Request::default().text(1, name).text(3, chain).nest(4, at);
+        put(NEW_CHAIN, 0, request.text(7, kind), false);
     }
     let rules: Vec<_> =
         chains.iter().flat_map(|(chain, _, rules)| rules.iter().map(move |rule| (chain, rule))).collect();
     for (index, (chain, (conditions, then))) in rules.iter().enumerate() {
         let expressions = conditions.iter().flat_map(condition).chain([verdict(*then)]);
         let list = expressions.fold(Request::default(), |list, each| list.nest(1, each));
-        let request = Request::default().attribute(1, &text(name)).attribute(2, &text(chain)).nest(4, list);
+        let request = Request::default().text(1, name).text(2, chain).nest(4, list);
         put(NEW_RULE, APPEND, request, index + 1 == rules.len());
     }
     bytes.extend(message(END, 0, 0, 0, &[]));
@@ -145,12 +139,8 @@ fn message(kind: u16, flags: u16, number: u32, family: u8, attributes: &[u8]) ->
     bytes
 }
 
-fn text(words: &str) -> Vec<u8> {
-    [words.as_bytes(), b"\0"].concat()
-}
-
 fn expression(name: &str, data: Request) -> Request {
-    Request::default().attribute(1, &text(name)).nest(2, data)
+    Request::default().text(1, name).nest(2, data)
 }
 
 fn number(value: u32) -> [u8; 4] {

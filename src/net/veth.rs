@@ -3,9 +3,12 @@
 //! Everything of it ends by itself when its holders are gone, however that happened: the number is a lock, the table has an owner, and the devices go
 //! with the sandbox's namespace. What the kernel has not got to yet is removed by whoever gets the same number, or by the next command.
 
-use super::device::link;
+use super::device::{index, link, links};
 use super::fence::fence_outside;
-use super::netlink::{Request, Route, attributes};
+use super::netlink::{
+    ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, ROUTE, ROUTE_BYTES, Request, Route, UP,
+    attributes,
+};
 use super::tables::Table;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Slot;
@@ -26,20 +29,9 @@ const PREFIX: &str = "brig";
 /// What the device inside is called.
 const INSIDE: &str = "eth0";
 
-const NEW_LINK: u16 = 16;
-const DELETE_LINK: u16 = 17;
-const GET_LINK: u16 = 18;
-const NEW_ADDRESS: u16 = 20;
-const NEW_ROUTE: u16 = 24;
-const GET_ROUTE: u16 = 26;
-const LINK_NAME: u16 = 3;
-const LINK_NAMESPACE: u16 = 28;
 const LINK_INFO: u16 = 18;
 const LINK_STATISTICS: u16 = 23;
-const LINK: usize = 16;
-const ROUTE: usize = 12;
 const IPV4: u8 = 2;
-const UP: u32 = 1;
 
 /// One sandbox's pair. Dropped, it is removed; [`Veth::remove`] does the same and says how that went.
 #[derive(Debug)]
@@ -81,7 +73,7 @@ impl Veth {
             Err(errno) => return Err(errno).failing(Kind::Network, || format!("remove the left device `{name}`")),
         }
         let copy = namespace.try_clone_to_owned().failing(Kind::Network, step)?;
-        host.make(NEW_LINK, pair(&name, namespace)).failing(Kind::Network, step)?;
+        host.make(LINK, pair(&name, namespace)).failing(Kind::Network, step)?;
         let mut veth = Veth { name, index: 0, host, table: None, _namespace: copy, _slot: slot };
         veth.index = number(&veth.host, &veth.name)?;
         let no_v6 = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", veth.name);
@@ -90,7 +82,7 @@ impl Veth {
         }
         veth.table = Some(fence_outside(&veth.name, veth.index as u32, own, fence)?);
         give(&veth.host, veth.index, outside).failing(Kind::Network, || "give the device its address")?;
-        veth.host.change(NEW_LINK, Request::new(&link(veth.index, UP))).failing(Kind::Network, || "bring it up")?;
+        veth.host.change(LINK, Request::new(&link(veth.index, UP))).failing(Kind::Network, || "bring it up")?;
         Ok((veth, Inside { host: outside, own }))
     }
 
@@ -140,21 +132,20 @@ pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
     let routes = Route::open().failing(Kind::Network, step)?;
     let index = number(&routes, INSIDE)?;
     give(&routes, index, inside.own).failing(Kind::Network, step)?;
-    routes.change(NEW_LINK, Request::new(&link(index, UP))).failing(Kind::Network, step)?;
+    routes.change(LINK, Request::new(&link(index, UP))).failing(Kind::Network, step)?;
     const TABLE_MAIN: u8 = 254;
     const STATIC: u8 = 4;
     const UNICAST: u8 = 1;
     let fixed = [IPV4, 0, 0, 0, TABLE_MAIN, STATIC, 0, UNICAST, 0, 0, 0, 0];
     let request = Request::new(&fixed).attribute(5, &inside.host.octets()).attribute(4, &(index as u32).to_ne_bytes());
-    routes.add(NEW_ROUTE, request).failing(Kind::Network, || "add the sandbox's way out")
+    routes.add(ROUTE, request).failing(Kind::Network, || "add the sandbox's way out")
 }
 
 /// The devices of sandboxes whose holders are gone.
 pub(crate) fn leaks(directory: &Path) -> Vec<String> {
     // Who may not ask has left nothing either.
     let Ok(host) = Route::open() else { return Vec::new() };
-    let Ok(answers) = host.dump(GET_LINK, Request::new(&[0; LINK])) else { return Vec::new() };
-    let names = answers.iter().filter(|answer| answer.kind == NEW_LINK).filter_map(|answer| name_of(&answer.body));
+    let names = links(&host).unwrap_or_default().into_iter().map(|(_, name)| name);
     names.filter(|name| slot_of(name).is_some_and(|slot| Slot::is_free(directory, LOCKS, slot))).collect()
 }
 
@@ -210,18 +201,17 @@ fn forwarding() -> Result<()> {
 /// Ranges that the host has a way to already, but for the default one and those of pairs of ours.
 fn routed(host: &Route) -> Result<Vec<Prefix>> {
     let step = || "list the host's routes";
-    let answers =
-        host.dump(GET_ROUTE, Request::new(&[&[IPV4][..], &[0; ROUTE - 1]].concat())).failing(Kind::Network, step)?;
+    let told =
+        host.dump(ROUTE, Request::new(&[&[IPV4][..], &[0; ROUTE_BYTES - 1]].concat())).failing(Kind::Network, step)?;
     let range = |body: &[u8]| {
         let length = *body.get(1)?;
-        let (_, bytes) = attributes(body, ROUTE).find(|(kind, _)| *kind == 1)?;
+        let (_, bytes) = attributes(body, ROUTE_BYTES).find(|(kind, _)| *kind == 1)?;
         Prefix::new(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into(), length)
     };
     let is_ours = |range: &Prefix| {
         range.length >= PAIR_LENGTH && Prefix { address: POOL.into(), length: POOL_LENGTH }.covers(range)
     };
-    let ranges = answers.iter().filter(|answer| answer.kind == NEW_ROUTE).filter_map(|answer| range(&answer.body));
-    Ok(ranges.filter(|range| !is_ours(range)).collect())
+    Ok(told.iter().filter_map(|body| range(body)).filter(|range| !is_ours(range)).collect())
 }
 
 /// `ip link add NAME type veth peer name eth0 netns NAMESPACE`.
@@ -229,59 +219,47 @@ fn pair(name: &str, namespace: BorrowedFd<'_>) -> Request {
     const KIND: u16 = 1;
     const DATA: u16 = 2;
     const PEER: u16 = 1;
-    let text = |words: &str| [words.as_bytes(), b"\0"].concat();
     let peer = Request::new(&link(0, 0))
-        .attribute(LINK_NAME, &text(INSIDE))
+        .text(LINK_NAME, INSIDE)
         .attribute(LINK_NAMESPACE, &(namespace.as_raw_fd() as u32).to_ne_bytes());
     let info = Request::default().attribute(KIND, b"veth").nest(DATA, Request::default().nest(PEER, peer));
-    Request::new(&link(0, 0)).attribute(LINK_NAME, &text(name)).nest(LINK_INFO, info)
+    Request::new(&link(0, 0)).text(LINK_NAME, name).nest(LINK_INFO, info)
 }
 
 fn give(route: &Route, index: i32, address: Ipv4Addr) -> std::result::Result<(), Errno> {
     let fixed = [&[IPV4, PAIR_LENGTH, 0, 0][..], &index.to_ne_bytes()].concat();
     let request = Request::new(&fixed).attribute(2, &address.octets()).attribute(1, &address.octets());
-    route.add(NEW_ADDRESS, request)
+    route.add(ADDRESS, request)
 }
 
 fn delete(route: &Route, name: &str) -> std::result::Result<(), Errno> {
-    let text = [name.as_bytes(), b"\0"].concat();
-    route.change(DELETE_LINK, Request::new(&link(0, 0)).attribute(LINK_NAME, &text))
+    route.remove(LINK, Request::new(&link(0, 0)).text(LINK_NAME, name))
 }
 
 fn look(route: &Route, name: &str) -> std::result::Result<Option<Vec<u8>>, Errno> {
-    let text = [name.as_bytes(), b"\0"].concat();
-    let answers = route.get(GET_LINK, Request::new(&link(0, 0)).attribute(LINK_NAME, &text))?;
-    Ok(answers.into_iter().find(|answer| answer.kind == NEW_LINK).map(|answer| answer.body))
+    route.get(LINK, Request::new(&link(0, 0)).text(LINK_NAME, name))
 }
 
 fn number(route: &Route, name: &str) -> Result<i32> {
     let found = look(route, name).failing(Kind::Network, || format!("find the device `{name}`"))?;
-    let index = found.and_then(|body| Some(i32::from_ne_bytes(*body.get(4..)?.first_chunk()?)));
-    index.ok_or_else(|| Error::new(Kind::Network, format!("there is no device `{name}`")))
+    found.and_then(|body| index(&body)).ok_or_else(|| Error::new(Kind::Network, format!("there is no device `{name}`")))
 }
 
 /// Bytes that a device received and sent (`struct rtnl_link_stats64`).
 pub(crate) fn counted(route: &Route, name: &str) -> Option<(u64, u64)> {
     let body = look(route, name).ok()??;
-    let (_, numbers) = attributes(&body, LINK).find(|(kind, _)| *kind == LINK_STATISTICS)?;
+    let (_, numbers) = attributes(&body, LINK_BYTES).find(|(kind, _)| *kind == LINK_STATISTICS)?;
     let at = |place: usize| Some(u64::from_ne_bytes(*numbers.get(place * 8..)?.first_chunk()?));
     Some((at(2)?, at(3)?))
 }
 
-fn name_of(body: &[u8]) -> Option<String> {
-    let (_, name) = attributes(body, LINK).find(|(kind, _)| *kind == LINK_NAME)?;
-    Some(String::from_utf8_lossy(name).trim_end_matches('\0').to_owned())
-}
-
 /// The addresses of this host, which somebody who comes by another way could take for others'.
 pub(crate) fn own_addresses() -> Result<Vec<IpAddr>> {
-    const GET_ADDRESS: u16 = 22;
-    const HEADER: usize = 8;
     let step = || "list the addresses of the host";
     let host = Route::open().failing(Kind::Network, step)?;
-    let answers = host.dump(GET_ADDRESS, Request::new(&[0; HEADER])).failing(Kind::Network, step)?;
+    let told = host.dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES])).failing(Kind::Network, step)?;
     let address = |body: &[u8]| {
-        let found = |wanted| attributes(body, HEADER).find(|(kind, _)| *kind == wanted);
+        let found = |wanted| attributes(body, ADDRESS_BYTES).find(|(kind, _)| *kind == wanted);
         let (_, bytes) = found(2).or_else(|| found(1))?;
         match bytes.len() {
             4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
@@ -289,7 +267,7 @@ pub(crate) fn own_addresses() -> Result<Vec<IpAddr>> {
             _ => None,
         }
     };
-    Ok(answers.iter().filter(|answer| answer.kind == NEW_ADDRESS).filter_map(|answer| address(&answer.body)).collect())
+    Ok(told.iter().filter_map(|body| address(body)).collect())
 }
 
 #[cfg(test)]

@@ -199,10 +199,9 @@ impl Network {
             rules.iter().filter_map(reach).collect::<Vec<_>>()
         };
         let mut allowed = reaches(&self.policy.allowed);
-        allowed.extend(self.resolvers().into_iter().map(|address| Reach {
-            range: Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } },
-            ports: vec![DNS_PORT],
-        }));
+        allowed.extend(
+            self.resolvers().into_iter().map(|address| Reach { range: Prefix::of_one(address), ports: vec![DNS_PORT] }),
+        );
         Fence { denied: reaches(&self.policy.denied), allowed, closed: special().collect() }
     }
 
@@ -223,14 +222,18 @@ impl Network {
         Ok(())
     }
 
+    /// Whether somebody outside serves it.
+    fn is_served(&self) -> bool {
+        self.mode == NetworkMode::Egress || self.mode != NetworkMode::Host && !self.publish.is_empty()
+    }
+
     /// What is made inside.
     pub(super) fn spec(&self) -> spec::Network {
         if self.mode == NetworkMode::Host {
             return spec::Network::Host;
         }
-        let names = self.mode == NetworkMode::Egress;
-        let is_served = names || !self.publish.is_empty();
-        if !is_served && self.mode.way().is_none() {
+        let (names, is_served) = (self.mode == NetworkMode::Egress, self.is_served());
+        if !is_served && !self.mode.is_open() {
             return spec::Network::Closed;
         }
         let mut served = Served { names, ..Served::default() };
@@ -255,7 +258,7 @@ impl Network {
 
     /// What the gateway is asked for, where there is to be one.
     pub(super) fn gateway(&self, broker: Option<&Broker>) -> Option<Wish> {
-        self.spec().served().is_some().then(|| Wish {
+        self.is_served().then(|| Wish {
             policy: self.policy.clone(),
             rate: self.rate,
             total: self.total,

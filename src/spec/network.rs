@@ -25,6 +25,11 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
+    /// The range of one address alone.
+    pub(crate) fn of_one(address: IpAddr) -> Prefix {
+        Prefix { address, length: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
     /// The range of `length` leading bits in which `address` is; `None` if the length is too large.
     pub(crate) fn new(address: IpAddr, length: u8) -> Option<Prefix> {
         let address = match address {
