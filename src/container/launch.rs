@@ -41,7 +41,7 @@ pub(crate) fn launch(
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     let held = Held::by(&spec.confinement, user, &spec.command.groups, &spec.landlock)?;
-    let users = match range {
+    let mut users = match range {
         Some(range) => Users::of_root(&spec, range)?,
         None if privileged() => Users::callers(&spec),
         None => Users::own(&spec),
@@ -65,13 +65,12 @@ pub(crate) fn launch(
     };
     let rates = spec.file_system.scratch.rates;
     // If this machine cannot have such groups, that says more than the file that refused.
-    let (mut resources, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
-    let groups = resources.clone();
-    let mut explained = |error| check::limits(&mut resources, &may_degrade).err().unwrap_or(error);
+    let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
+    let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
     let path = CgroupPath::task(&place.id)?;
-    let mut cgroup = match (&groups, &checked.hierarchy) {
+    let mut cgroup = match (&limits, &checked.hierarchy) {
         (Some(limits), Some(hierarchy)) => {
-            Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(&mut explained)?)
+            Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(explained)?)
         }
         _ => None,
     };
@@ -85,7 +84,6 @@ pub(crate) fn launch(
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
     };
-    let mut users = users;
     let mut way = match &spec.network {
         Network::Open(open) => {
             let base = users.range.as_ref().map(|range| range.base);

@@ -80,22 +80,21 @@ impl Builder<'_> {
     fn root(&self, root: &Root) -> Result<OwnedFd> {
         match root {
             Root::Empty => tmpfs(4 << 20, 4096, 0o755, self.plan.administrator, Attributes::WRITABLE),
-            Root::Overlay { lower, shown } => {
-                let root = self.overlay(lower, "root", *shown, self.plan.administrator)?;
-                restrict(&root, Attributes::WRITABLE)?;
-                Ok(root)
-            }
+            Root::Overlay { lower, shown } => self.over(lower, *shown),
             Root::Layers(layers) => self.layers(layers),
-            Root::Copy(tree) => {
-                let root = self.overlay(tree, "root", Shown::Stored, self.plan.administrator)?;
-                restrict(&root, Attributes::WRITABLE)?;
-                Ok(root)
-            }
+            Root::Copy(tree) => self.over(tree, Shown::Stored),
             Root::Host => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the root")
             }
         }
+    }
+
+    /// A root over a tree that is never written.
+    fn over(&self, lower: &Path, shown: Shown) -> Result<OwnedFd> {
+        let root = self.overlay(lower, "root", shown, self.plan.administrator)?;
+        restrict(&root, Attributes::WRITABLE)?;
+        Ok(root)
     }
 
     fn step(&self, root: BorrowedFd<'_>, step: &Step) -> Result<()> {

@@ -53,14 +53,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
     ns::shift_time(&plan.namespaces)?; // before undumpable: its file would be root's
     identity::be_undumpable()?; // after the maps: from here on our files of /proc are the machine's root's
-    let is_told = match plan.joins {
-        Joins::AtOnce(tasks) => {
-            tasks.iter().try_for_each(join_cgroup)?;
-            share_no_cgroup(&plan.namespaces)?;
-            false
-        }
-        Joins::Told => true,
-    };
+    if let Joins::AtOnce(tasks) = &plan.joins {
+        tasks.iter().try_for_each(join_cgroup)?;
+        share_no_cgroup(&plan.namespaces)?;
+    }
     if plan.new_keyring {
         identity::leave_keyring()?;
     }
@@ -88,7 +84,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
         Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
     }; // from here on no host path can be named
-    if is_told {
+    if let Joins::Told = plan.joins {
         parent.wait_for_groups(|file| join_cgroup(&file))?;
         share_no_cgroup(&plan.namespaces)?;
     }
