@@ -113,8 +113,6 @@ impl<'a> Registry<'a> {
             }
             if places.peek().is_some() {
                 place.is_down.store(last.retryable(), Ordering::Relaxed);
-            }
-            if places.peek().is_some() {
                 self.note(&format!("{last}; trying the next registry"));
             }
         }

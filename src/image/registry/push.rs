@@ -8,7 +8,7 @@ use crate::image::Reference;
 use crate::image::manifest::Descriptor;
 use crate::image::progress::{Event, Report};
 use crate::image::store::{ImageRecord, Store};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Repositories of which layers may be mounted in one push: each is one more thing that the token must be good for.
 const MOST_SOURCES: usize = 3;
@@ -26,9 +26,8 @@ pub fn push(
     let record =
         store.image(&image.digest)?.ok_or_else(|| Error::new(Kind::NotFound, "it was removed just now")).doing(step)?;
     let sources = sources(store, reference, &record).doing(step)?;
-    let mut scopes: Vec<String> = sources.values().map(|repository| format!("repository:{repository}:pull")).collect();
-    scopes.sort();
-    scopes.dedup();
+    let repositories: BTreeSet<_> = sources.values().collect();
+    let scopes: Vec<_> = repositories.iter().map(|repository| format!("repository:{repository}:pull")).collect();
     let registry = Registry::open(reference, "pull,push", &scopes, options, report).doing(step)?;
     // The last place is the registry itself; mirrors are for reading.
     let Some(Place { client, repository, .. }) = registry.clients.last() else {
@@ -60,7 +59,7 @@ pub fn push(
 /// Of which other repositories of the same registry the blobs may be had: those whose images, by their names in the store, have them too.
 fn sources(store: &Store, reference: &Reference, record: &ImageRecord) -> Result<BTreeMap<Digest, String>> {
     let mut found = BTreeMap::new();
-    let mut repositories = Vec::new();
+    let mut repositories = BTreeSet::new();
     for (name, digest) in store.names()? {
         if name.host() != reference.host() || name.repository() == reference.repository() {
             continue;
@@ -69,13 +68,10 @@ fn sources(store: &Store, reference: &Reference, record: &ImageRecord) -> Result
         let shared =
             record.layer_blobs.iter().filter(|blob| other.layer_blobs.iter().any(|each| each.digest == blob.digest));
         let new: Vec<_> = shared.map(|blob| blob.digest.clone()).filter(|digest| !found.contains_key(digest)).collect();
-        if new.is_empty()
-            || (repositories.len() == MOST_SOURCES && !repositories.iter().any(|each| each == name.repository()))
-        {
+        if new.is_empty() || (repositories.len() == MOST_SOURCES && !repositories.contains(name.repository())) {
             continue;
         }
-        repositories.push(name.repository().to_owned());
-        repositories.dedup();
+        repositories.insert(name.repository().to_owned());
         found.extend(new.into_iter().map(|digest| (digest, name.repository().to_owned())));
     }
     Ok(found)

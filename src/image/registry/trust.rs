@@ -32,25 +32,16 @@ impl Trust {
 
     /// Adds the authorities of a file.
     pub(super) fn add_authorities(&mut self, path: &Path) -> Result<()> {
-        let found = host::in_pem(&files::read_bounded(path, LARGEST_FILE)?);
-        if found.is_empty() {
-            return Err(Error::new(Kind::Certificate, "there is no certificate in it"))
-                .doing(|| format!("read `{}`", path.display()));
-        }
-        self.authorities.extend(found);
+        self.authorities.extend(certificates(path)?);
         Ok(())
     }
 
     /// Sets our own certificate, with those that lead to its authority, and its key.
     pub(super) fn set_own(&mut self, certificate: &Path, key: &Path) -> Result<()> {
-        let chain = host::in_pem(&files::read_bounded(certificate, LARGEST_FILE)?);
+        let chain = certificates(certificate)?;
         let secret = PrivateKey::from_pem(&files::read_bounded(key, LARGEST_FILE)?)
             .map_err(|_| Error::new(Kind::Certificate, "there is no private key in it"))
             .doing(|| format!("read `{}`", key.display()))?;
-        if chain.is_empty() {
-            return Err(Error::new(Kind::Certificate, "there is no certificate in it"))
-                .doing(|| format!("read `{}`", certificate.display()));
-        }
         self.own = Some(ClientCert::new_with_certs(&chain, secret));
         Ok(())
     }
@@ -64,6 +55,16 @@ impl Trust {
     pub(super) fn tls(&self) -> TlsConfig {
         TlsConfig::builder().root_certs(host::roots(&self.authorities)).client_cert(self.own.clone()).build()
     }
+}
+
+/// The certificates of a file, which has some.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
+    let found = host::in_pem(&files::read_bounded(path, LARGEST_FILE)?);
+    if found.is_empty() {
+        return Err(Error::new(Kind::Certificate, "there is no certificate in it"))
+            .doing(|| format!("read `{}`", path.display()));
+    }
+    Ok(found)
 }
 
 /// Where directories by the name of a host are, first the user's own.
