@@ -276,7 +276,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     let (spec, checked, given_up) = plan(options, Path::new("/"), container::check_thoroughly)?;
     let mut rows = vec![
         ("backend".to_owned(), options.backend.to_string()),
-        ("guarantee".to_owned(), format!("{:?}", options.backend.guarantee()).to_lowercase()),
+        ("guarantee".to_owned(), options.backend.guarantee().word().to_owned()),
         (
             "root".to_owned(),
             match (&options.image, &options.rootfs) {

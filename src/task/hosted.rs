@@ -221,7 +221,7 @@ impl Rules {
     /// The rules in words.
     pub(crate) fn words(&self) -> String {
         let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
-        let mut words = format!("hosted: at least `{:?}`", self.guarantee).to_lowercase();
+        let mut words = format!("hosted: at least `{}`", self.guarantee.word());
         words += &match folders.len() {
             0 => "; no folder of the host".to_owned(),
             _ => format!("; folders {}", folders.join(", ")),

@@ -36,9 +36,6 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let progress = Some(Progress::open()?);
     keep::check(definition)?;
     let mut image = image::open(store, definition)?;
-    if let Some(why) = image.as_mut().map(image::Opened::copy_if_needed).transpose()?.flatten() {
-        watcher.note(&why);
-    }
     options(definition, image.as_ref(), checked_workspace(definition)?)?.check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
@@ -62,6 +59,9 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     super::reconcile::reap(store)?;
     store.has_room(super::prune::least_free()?)?;
+    if let Some(why) = image.as_mut().map(image::Opened::copy_if_needed).transpose()?.flatten() {
+        watcher.note(&why);
+    }
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);

@@ -42,7 +42,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     row("command", receipt.command.join(" "));
     row("began", receipt.created.clone());
     row("ended", receipt.ended.clone());
-    row("guarantee", format!("{:?} ({})", receipt.guarantee, receipt.backend).to_lowercase());
+    row("guarantee", format!("{} ({})", receipt.guarantee.word(), receipt.backend));
     if let Some(failure) = &receipt.error {
         row("error", format!("{} {}", failure.code, failure.message));
     }

@@ -137,9 +137,10 @@ pub(super) fn around(
 }
 
 /// What a place of the container's root is.
+#[derive(Clone, Copy)]
 enum Place {
-    /// A tree of the cell's, with this number.
-    Bound(usize),
+    /// A tree of the cell's, with the number of its mount.
+    Bound,
     /// A new file system, which the runtime makes.
     Made,
 }
@@ -187,8 +188,8 @@ impl Bundle {
                 Step::Devices => {} // every runtime makes the same (runtime-spec, "Default Devices")
                 Step::Freeze { at, .. } if at == Path::new("/") => bundle.is_read_only = true,
                 Step::Freeze { at, attributes } => match bundle.place(&at) {
-                    Some((Place::Bound(number), mount, _)) => {
-                        let at = Path::new(MOUNTS).join(number.to_string());
+                    Some((Place::Bound, mount, _)) => {
+                        let at = Path::new(MOUNTS).join(mount.to_string());
                         if let Some(options) = bundle.mounts[mount]["options"].as_array_mut() {
                             options.push("ro".into());
                         }
@@ -214,19 +215,15 @@ impl Bundle {
     fn place(&self, at: &Path) -> Option<(Place, usize, PathBuf)> {
         let (place, kind, mount) = self.places.iter().rev().find(|(place, ..)| at.starts_with(place))?;
         let rest = at.strip_prefix(place).unwrap_or(Path::new("")).to_owned();
-        let kind = match kind {
-            Place::Bound(number) => Place::Bound(*number),
-            Place::Made => Place::Made,
-        };
-        Some((kind, *mount, rest))
+        Some((*kind, *mount, rest))
     }
 
     /// Something small of ours: where its path leads to in the end.
     fn put(&mut self, at: PathBuf, step: impl FnOnce(PathBuf) -> Step, of_cell: &mut Vec<Step>) {
         match self.place(&at) {
             None => self.inside.push(step(at)),
-            Some((Place::Bound(number), _, rest)) => {
-                of_cell.push(step(Path::new(MOUNTS).join(number.to_string()).join(rest)));
+            Some((Place::Bound, mount, rest)) => {
+                of_cell.push(step(Path::new(MOUNTS).join(mount.to_string()).join(rest)));
             }
             Some((Place::Made, ..)) => {} // the links of /dev, which every runtime makes
         }
@@ -240,7 +237,7 @@ impl Bundle {
         options.extend(attributes.words().map(Value::from));
         self.mounts.push(json!({ "destination": at, "type": "bind", "source": source, "options": options }));
         self.points.push((at.clone(), source.clone()));
-        self.places.push((at, Place::Bound(number), number));
+        self.places.push((at, Place::Bound, number));
         source
     }
 
