@@ -1,7 +1,7 @@
 //! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host. The host is a network namespace of
 //! the test's own, so that this machine's network stays as it is; the world is another one.
 
-use crate::support::{Lab, Task, eventually, is_root, program_under_test, skip};
+use crate::support::{Lab, Started, Task, eventually, is_root, program_under_test, skip};
 use rustix::process::{Pid, Signal};
 use std::process::{Child, Command, Stdio};
 
@@ -152,17 +152,24 @@ fn pasta_leads_to_public_addresses_and_what_rules_open() {
     }
 }
 
+/// A sandbox with a server at port 80, and its own address.
+fn listening(ground: &Ground, lab: &Lab) -> (Started, String) {
+    let task = ground
+        .task(lab, "veth")
+        .start_sh("python3 -m http.server 80 >/dev/null 2>&1 & ip -o -4 addr; echo up; sleep 60");
+    task.wait_for("up\n");
+    let output = task.output();
+    let own = output.split_whitespace().find(|word| word.starts_with("198.19."));
+    let own = own.unwrap_or_else(|| panic!("no address of its own: {output}"));
+    let own = own.split('/').next().unwrap().to_owned();
+    (task, own)
+}
+
 #[test]
 fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matter() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
-    let task = ground
-        .task(&lab, "veth")
-        .start_sh("python3 -m http.server 80 >/dev/null 2>&1 & ip -o -4 addr; echo up; sleep 60");
-    task.wait_for("up\n");
-    let output = task.output();
-    let own = output.split_whitespace().find(|word| word.starts_with("198.19.")).expect("no address of its own");
-    let own = own.split('/').next().unwrap();
+    let (task, own) = listening(&ground, &lab);
     let from_host = ground.host.sh(&format!("curl -sS -m 1 http://{own}/ 2>&1 || echo refused"));
     assert!(from_host.contains("refused"), "{from_host}");
     let around = ground
@@ -181,13 +188,8 @@ fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matt
 fn two_sandboxes_do_not_reach_each_other() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
-    let first = ground
-        .task(&lab, "veth")
-        .start_sh("python3 -m http.server 80 >/dev/null 2>&1 & ip -o -4 addr; echo up; sleep 60");
-    first.wait_for("up\n");
-    let output = first.output();
-    let own = output.split_whitespace().find(|word| word.starts_with("198.19.")).unwrap().split('/').next().unwrap();
-    let run = ground.task(&lab, "veth").sh(&ask(&[own, PUBLIC]));
+    let (first, own) = listening(&ground, &lab);
+    let run = ground.task(&lab, "veth").sh(&ask(&[&own, PUBLIC]));
     assert!(run.stderr.contains(&format!("{own} refused")), "{run:#?}");
     assert!(run.stderr.contains(&format!("{PUBLIC} reached")), "{run:#?}");
     assert_eq!(ground.traces().lines().count(), 2, "{}", ground.traces());
