@@ -9,6 +9,7 @@ use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, send_away, wait};
 use crate::sys::environment;
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsStr;
@@ -20,9 +21,8 @@ use std::sync::Mutex;
 /// How long it stays without a word.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// The words on the channel: a disk, and that its directories are gone, from it; an order, a descriptor to hold, and that it may end, to it.
+/// The words on the channel: a disk, from it; an order, a descriptor to hold, and that it may end, to it.
 const DISK: u8 = b'D';
-const TIDY: u8 = b'T';
 const ORDER: u8 = b'O';
 const HOLD: u8 = b'H';
 const END: u8 = b'E';
@@ -100,13 +100,6 @@ impl Maker {
 
     /// Leaves `held`, the last that keeps a sandbox's mounts, to it. `false` if it has ended already.
     fn leave(mut self, held: &[OwnedFd]) -> bool {
-        // It dies with us, so we may not end before it has removed its directories, most of the time long ago. Init, which has read of this end what came
-        // first, need not have come that far.
-        while !matches!(self.channel.receive(), Ok(Some(Packet { bytes, .. })) if bytes == [TIDY]) {
-            if self.has_ended() {
-                return false;
-            }
-        }
         // What waits in its channel when it ends, the kernel closes then.
         let sent = held.iter().try_for_each(|each| self.channel.send(&[HOLD], Some(each.as_fd())));
         let told = sent.and_then(|()| self.channel.send(&[END], None)).is_ok();
@@ -157,23 +150,22 @@ fn bury() {
 
 /// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
 fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
-    // If the parent is gone, so is whoever wanted the disk; the kernel frees what we hold.
-    let bound = set_parent_process_death_signal(Some(Signal::KILL)).failing(Kind::Disk, step);
+    // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
     let was_idle = order.is_none();
     let heard;
     let (order, file) = match order {
         Some(order) => order,
         None => {
-            heard = Order::from_bytes(&parent.receive().ok()??.bytes)?;
+            heard = idle(parent)?;
             (&heard, &DiskFile::Unnamed)
         }
     };
-    let mounted = match bound.and_then(|()| mount_image(order, file)) {
+    let mounted = match mount_image(order, file) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
             environment::wipe(); // a secret may be among the variables
             drop(image); // its directories go when nobody waits for that any more
-            parent.send(&[TIDY], None).ok()?;
             mounted
         }
         Err(error) => return parent.send(&wire::to_bytes(&error), None).ok(),
@@ -192,6 +184,15 @@ fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
             },
         }
     }
+}
+
+/// Waits for the order. Until then it dies with its parent; from then on it does not, because nobody could tidy up after it as soon: it sees by the channel
+/// that nobody wants the disk, and ends.
+fn idle(parent: &Channel) -> Option<Order> {
+    set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
+    let order = Order::from_bytes(&parent.receive().ok()??.bytes)?;
+    set_parent_process_death_signal(None).ok()?;
+    Some(order)
 }
 
 impl Order {

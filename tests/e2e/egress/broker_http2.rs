@@ -85,7 +85,7 @@ fn the_client_is_offered_what_the_server_speaks() {
     let Some(world) = World::with_sites(&lab, old) else { return };
     let run = world.brokered_at(&lab, VALUE, "[\"a.test:8443\", \"a.test:8444\"]", "").sh(
         "curl -sS --http2 https://a.test:8444/; \
-         for port in 8443 8444; do openssl s_client -connect a.test:$port -servername a.test -alpn h2,http/1.1 </dev/null 2>&1 | grep '^ALPN'; done; \
+         for port in 8443 8444; do openssl s_client -connect a.test:$port -servername a.test -alpn h2,http/1.1 </dev/null 2>&1 | grep -a '^ALPN'; done; \
          curl -sS --http2 -m 5 https://a.test:8445/ || echo closed",
     );
     assert!(run.stderr.contains("old HTTP/1.1\n"), "{run:#?}");
