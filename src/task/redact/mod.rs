@@ -91,8 +91,8 @@ impl Patterns {
     }
 
     fn index(&mut self) {
-        let needles = self.needles.iter().enumerate().map(|(index, each)| (each.beginning(), Candidate::Needle(index)));
-        let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.beginning(), Candidate::Shape(index)));
+        let needles = self.needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
+        let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
         self.filter = Filter::of(needles.chain(shapes));
     }
 

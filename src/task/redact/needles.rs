@@ -29,9 +29,9 @@ const BEFORE_BREAK: usize = 4;
 const LINE: usize = 16;
 
 impl Needle {
-    /// Its first three bytes; every needle has as many as [`SHORTEST`].
-    pub(super) fn beginning(&self) -> [u8; 3] {
-        [self.bytes[0], self.bytes[1], self.bytes[2]]
+    /// What it begins with: it is as long as [`SHORTEST`] at least.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Its bytes.

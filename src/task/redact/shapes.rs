@@ -138,9 +138,9 @@ pub(super) const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    /// Its first three bytes.
-    pub(super) fn beginning(&self) -> [u8; 3] {
-        [self.prefix[0], self.prefix[1], self.prefix[2]]
+    /// What it begins with, three bytes or more.
+    pub(super) fn prefix(&self) -> &'static [u8] {
+        self.prefix
     }
 
     /// What follows the prefix, or what there is to say without it.

@@ -261,6 +261,17 @@ fn a_value_that_is_in_every_text_is_not_looked_for() {
     assert_eq!(patterns.redact(b"12345").0, b"12345");
 }
 
+#[test]
+fn a_terminals_line_ends_hide_nothing_wherever_the_first_line_of_a_value_ends() {
+    for lead in 1..6 {
+        let value = [&b"abcdefgh"[..lead], b"\nsecond line of it"].concat();
+        let text = [b"it is ", &value[..lead], b"\r\nsecond line of it", b" indeed"].concat();
+        check(&patterns(&[("KEY", &value)]), &text, b"it is [redacted:KEY] indeed");
+        let at_odd = [b"it is: ", &value[..lead], b"\r\nsecond line of it", b" indeed"].concat();
+        check(&patterns(&[("KEY", &value)]), &at_odd, b"it is: [redacted:KEY] indeed");
+    }
+}
+
 /// `bench/redact` runs it with optimisation; the number is for a person.
 #[test]
 #[ignore = "measures; bench/redact runs it"]
