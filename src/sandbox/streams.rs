@@ -85,10 +85,16 @@ pub(crate) trait Sink {
     fn gate(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// The gate is open: passes on what was kept. Says whether nothing is left of it; until then no more is read.
+    fn go_on(&mut self, _stream: Stream) -> bool {
+        true
+    }
 }
 
-/// What one read takes: small enough that a pipe which poll(2) calls writable takes it without blocking (PIPE_BUF).
-const CHUNK: usize = 4096;
+/// What the first read takes, and the most that one takes when much comes: as much as a pipe holds.
+const LEAST_READ: usize = 4096;
+const MOST_READ: usize = 64 << 10;
 
 /// Our ends of the command's streams.
 #[derive(Debug, Default)]
@@ -99,6 +105,8 @@ pub(super) struct Streams {
     /// Whether output is a terminal's master, which also takes input.
     terminal: bool,
     pending_input: Vec<u8>,
+    /// What is read into: twice as much each time that a read has filled it.
+    buffer: Vec<u8>,
     /// Bytes that came out until now.
     pub count: u64,
 }
@@ -232,8 +240,10 @@ impl Streams {
             Stream::Error => &mut self.error,
         };
         let Some(open) = end else { return Ok(0) };
-        let mut buffer = [0_u8; CHUNK];
-        match rustix::io::read(&*open, &mut buffer) {
+        if self.buffer.is_empty() {
+            self.buffer.resize(LEAST_READ, 0);
+        }
+        match rustix::io::read(&*open, &mut self.buffer) {
             // A terminal's master says EIO when nobody has the other side open.
             Ok(0) | Err(Errno::IO) => {
                 *end = None;
@@ -241,7 +251,10 @@ impl Streams {
             }
             Ok(count) => {
                 self.count += count as u64;
-                sink.take(stream, &buffer[..count])?;
+                sink.take(stream, &self.buffer[..count])?;
+                if count == self.buffer.len() && count < MOST_READ {
+                    self.buffer.resize(2 * count, 0);
+                }
                 Ok(count)
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),

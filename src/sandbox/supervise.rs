@@ -178,7 +178,7 @@ impl Watch<'_> {
             }
             Ready::Stream(slot) => {
                 match slot {
-                    Slot::Gate(stream) => state.blocked[stream as usize] = false,
+                    Slot::Gate(stream) => state.blocked[stream as usize] = !self.sink.go_on(stream),
                     Slot::Read(stream) => state.blocked[stream as usize] = true,
                     Slot::Write => {}
                 }

@@ -6,9 +6,14 @@ use super::secrets::Held;
 use super::watcher::Watcher;
 use crate::error::Result;
 use crate::sandbox::{Notice, Renewal, Sink, Stream};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the last bytes wait for a watcher that takes none.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The writer of the record and the watcher, as one sink.
 pub(super) struct Log<'run> {
@@ -19,6 +24,8 @@ pub(super) struct Log<'run> {
     output: Option<Lines>,
     redactor: Redactor,
     streams: [Redacted; 2],
+    /// What has come out of the redactor; kept for the next time.
+    passed: Vec<u8>,
     held: &'run mut Held,
 }
 
@@ -48,6 +55,7 @@ impl<'run> Log<'run> {
             output: manner.stream_json.then(Lines::default),
             redactor: held.redactor().clone(),
             streams: [Redacted::new(manner.interactive), Redacted::new(manner.interactive)],
+            passed: Vec::new(),
             held,
         })
     }
@@ -77,6 +85,19 @@ impl<'run> Log<'run> {
         }
     }
 
+    /// Waits, not for long, for a watcher that has not taken everything at the end. The log has it all.
+    fn pass_rest(&mut self, stream: Stream) {
+        let error = stream == Stream::Error;
+        let until = Instant::now() + PATIENCE;
+        while !self.watcher.go_on(error) {
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap_or_default();
+            let Some(gate) = self.watcher.gate(error) else { return };
+            if !matches!(poll(&mut [PollFd::from_borrowed_fd(gate, PollFlags::OUT)], Some(&left)), Ok(1..)) {
+                return;
+            }
+        }
+    }
+
     /// Passes on what came out of the redactor.
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
@@ -97,9 +118,12 @@ impl<'run> Log<'run> {
 
 impl Sink for Log<'_> {
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
-        let mut passed = Vec::with_capacity(bytes.len());
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.clear();
         self.redactor.push(&mut self.streams[stream as usize], bytes, &mut passed);
-        self.write(stream, &passed)
+        let written = self.write(stream, &passed);
+        self.passed = passed;
+        written
     }
 
     fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
@@ -115,8 +139,13 @@ impl Sink for Log<'_> {
             let mut passed = Vec::new();
             self.redactor.finish(&mut self.streams[stream as usize], &mut passed);
             self.write(stream, &passed)?;
+            self.pass_rest(stream);
         }
         Ok(())
+    }
+
+    fn go_on(&mut self, stream: Stream) -> bool {
+        self.watcher.go_on(stream == Stream::Error)
     }
 
     fn gate(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
