@@ -52,7 +52,7 @@ pub use explain::explain;
 pub use export::{Exported, export_bundle};
 pub use follow::{Follower, From};
 pub use forward::Receiver;
-pub use git::{GitOptions, Push, PushOptions, PushState, absolute_repository};
+pub use git::{Elsewhere, GitOptions, Push, PushOptions, PushState, absolute_repository};
 pub use handback::{
     AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
     patch,

@@ -1,7 +1,7 @@
 //! The profile file, and words of the command line that mean more than themselves.
 
 use super::definition::{Definition, ProfileUsed};
-use super::git::{GitOptions, PushOptions};
+use super::git::{Elsewhere, GitOptions, PushOptions};
 use super::image::ImageWish;
 use super::secrets::{Secret, Source, Wish};
 use crate::error::{Error, Kind, Result, Step};
@@ -60,8 +60,9 @@ struct GitSection {
     addresses: Vec<IpAddr>,
     depth: Option<NonZeroU32>,
     filter: Option<String>,
-    submodules: bool,
+    submodules: Option<bool>,
     lfs: bool,
+    from: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,14 +87,16 @@ impl GitSection {
         git.addresses.extend(self.addresses);
         git.depth = self.depth.or(git.depth);
         git.filter = self.filter.or(git.filter.take());
-        for (key, asked) in [("submodules", self.submodules), ("lfs", self.lfs)] {
-            if asked {
-                return Err(Error::new(
-                    Kind::Profile,
-                    format!("`git.{key}`: this version fetches the repository alone"),
-                )
+        git.submodules = self.submodules.unwrap_or(git.submodules);
+        for text in &self.from {
+            git.elsewhere.push(match Elsewhere::parse(text)? {
+                Elsewhere::Folder(path) => Elsewhere::Folder(absolute(path)),
+                host => host,
+            });
+        }
+        if self.lfs {
+            return Err(Error::new(Kind::Profile, "`git.lfs`: this version fetches the repository alone")
                 .hint("leave it out, and let the command fetch what it needs from the hosts that --allow names"));
-            }
         }
         Ok(())
     }

@@ -5,7 +5,9 @@ use super::image::Pull;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
-use brig::task::{Definition, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, WorkspaceSource};
+use brig::task::{
+    Definition, Elsewhere, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, WorkspaceSource,
+};
 use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
@@ -54,6 +56,12 @@ pub(super) struct Arguments {
     /// Leave the contents of older commits out: blob:none, or blob:limit=SIZE
     #[arg(long, value_name = "FILTER", requires = "repo")]
     filter: Option<String>,
+    /// Fetch the submodules of --repo too: those at its own host, and at the places of --git-from
+    #[arg(long, requires = "repo")]
+    submodules: bool,
+    /// Where submodules may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)
+    #[arg(long, value_name = "HOST|DIR", requires = "repo")]
+    git_from: Vec<String>,
     /// user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret
     #[arg(long, value_name = "SOURCE", requires = "repo")]
     git_credential: Option<String>,
@@ -301,6 +309,10 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     git.addresses.extend(arguments.git_address);
     git.depth = arguments.depth.or(git.depth);
     git.filter = arguments.filter.or(git.filter.take());
+    git.submodules |= arguments.submodules;
+    for text in &arguments.git_from {
+        git.elsewhere.push(Elsewhere::parse(text)?);
+    }
     if let Some(branch) = arguments.push_branch {
         git.push = Some(PushOptions { branch, default_branch: arguments.push_default_branch });
     }
@@ -339,6 +351,11 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     let git = &mut definition.git;
     for path in [&mut definition.rootfs, &mut git.ca, &mut git.known_hosts].into_iter().flatten() {
         *path = absolute(path)?; // a task in the background has another working directory
+    }
+    for place in &mut git.elsewhere {
+        if let Elsewhere::Folder(path) = place {
+            *path = absolute(path)?;
+        }
     }
     if let Some(grace) = arguments.grace {
         definition.grace = grace;

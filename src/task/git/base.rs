@@ -3,7 +3,7 @@
 use super::courier::Courier;
 use super::remote::{Remote, name_of};
 use super::shell::FETCH_MISSING;
-use super::{Errand, head::is_id, mirror};
+use super::{Errand, head::is_id, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
 use crate::sandbox;
@@ -25,13 +25,16 @@ const SOURCE: &str = "/source";
 /// In a partial clone the contents that the commit itself needs are asked for by their ids; what else is missing, git then knows to be missing.
 const CLONE: &str = r#"
 printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
-git "$@" init --quiet --template= .
-(
+fetch_from() { # URL COMMIT FILTER
+    from=$1 commit=$2 filter=$3
+    shift 3
     set -- "$@" fetch --quiet --no-tags --no-auto-gc
     if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; else set -- "$@" --update-shallow; fi
-    if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
-    git "$@" -- file:///source '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$COMMIT:refs/brig/base"
-)
+    if [ -n "$filter" ]; then set -- "$@" --filter="$filter"; fi
+    git "$@" -- "$from" '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' "+$commit:refs/brig/base"
+}
+git "$@" init --quiet --template= .
+fetch_from file:///source "$COMMIT" "$FILTER" "$@"
 fetch_missing "$COMMIT" file:///source "$@"
 git "$@" checkout --quiet --detach "$COMMIT"
 git "$@" update-ref -d refs/brig/base
@@ -43,6 +46,34 @@ if [ -n "$FILTER" ]; then
     git config remote.origin.url "$ORIGIN"
 fi
 rm -f .git/FETCH_HEAD .git/ORIG_HEAD
+"#;
+
+/// Lays the submodules out, parents first, as `git submodule update` would: the repository of each below its parent's, a file in its place that leads
+/// there. What stands in its place must be the empty folder that the checkout of its parent made, and be reached without a link (CVE-2024-32002).
+const SUBMODULES: &str = r#"
+here=$(pwd -P)
+tab=$(printf '\t')
+while IFS=$tab read -r number commit path directory above name to_directory to_work url <&3; do
+    if [ "$(cd -P -- "$path" 2>/dev/null && pwd)" != "$here/$path" ] || [ -n "$(ls -A -- "$path")" ] || [ -e "$directory" ]; then
+        echo "the place of the submodule \`$path\` is no empty folder of its own" >&2
+        exit 1
+    fi
+    git "$@" init --quiet --template= --bare "$directory"
+    git --git-dir="$directory" config core.bare false
+    git --git-dir="$directory" config core.worktree "$to_work"
+    printf 'gitdir: %s\n' "$to_directory" > "$path/.git"
+    (
+        cd -- "$path"
+        fetch_from "file:///modules/$number" "$commit" '' "$@"
+        git "$@" checkout --quiet --detach "$commit"
+        git "$@" update-ref -d refs/brig/base
+        rm -f "$to_directory/FETCH_HEAD" "$to_directory/ORIG_HEAD"
+    ) 3<&-
+    git --git-dir="$above" config "submodule.$name.url" "$url"
+    git --git-dir="$above" config "submodule.$name.active" true
+done 3<<END
+$MODULES
+END
 "#;
 
 const RESOLVE: &str = r#"git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}""#;
@@ -85,7 +116,7 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
     }
     let bases = errand.store.bases();
     files::create_directories(&bases, 0o700)?;
-    let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.portion());
+    let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
     // One lock for each commit: another repository's checkout does not wait for this one's.
     let _lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
     let finished = bases.join(name);
@@ -103,10 +134,19 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
     let unfinished = errand.store.unfinished_base(errand.id);
     let mut collect =
         |scratch: BorrowedFd<'_>| crate::task::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
-    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{CLONE}"))
+    let modules = match errand.options.submodules {
+        true => submodule::modules(errand, remote, source, commit)?,
+        false => Vec::new(),
+    };
+    let script = format!("{FETCH_MISSING}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
+    let mut courier = Courier::new(errand, &script)
         .show(source, SOURCE)
         .with("COMMIT", commit)
-        .with("ORIGIN", origin);
+        .with("ORIGIN", origin)
+        .with("MODULES", submodule::table(&modules)?.trim_end());
+    for (number, module) in modules.iter().enumerate() {
+        courier = courier.show(&module.source, &format!("/modules/{number}"));
+    }
     let cloned = courier.with_portion().run(Some(&mut collect));
     let named = cloned.and_then(|_| {
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))

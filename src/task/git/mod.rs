@@ -11,15 +11,18 @@
 mod base;
 mod bundle;
 mod courier;
+mod elsewhere;
 mod head;
 mod mirror;
 mod push;
 mod reach;
 mod remote;
 mod shell;
+mod submodule;
 
 pub(super) use base::{Base, base, local_path};
 pub(super) use bundle::{Work, bundle};
+pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
 pub use push::{Push, PushState};
@@ -53,6 +56,10 @@ pub struct GitOptions {
     pub depth: Option<NonZeroU32>,
     /// Which contents of older commits are left out (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
     pub filter: Option<String>,
+    /// Whether submodules are fetched too.
+    pub submodules: bool,
+    /// Where submodules may come from besides the repository's own host.
+    pub elsewhere: Vec<Elsewhere>,
     /// Settings of git in the sandbox, such as `user.name`.
     pub settings: Vec<(String, String)>,
     /// Where commits are pushed to.
@@ -102,6 +109,18 @@ impl GitOptions {
         let depth = self.depth.map(|depth| format!("-{depth}")).unwrap_or_default();
         let filter = self.filter.as_deref().map(|filter| format!("-{}", filter.replace([':', '='], "-")));
         depth + &filter.unwrap_or_default()
+    }
+
+    /// What a checkout was made of, as a part of its name. What came from a place that one task has named is for those that name it too.
+    fn of_base(&self) -> String {
+        if !self.submodules {
+            return self.portion();
+        }
+        let mut places: Vec<_> = self.elsewhere.iter().map(|place| format!("{place:?}")).collect();
+        places.sort();
+        let places = if places.is_empty() { String::new() } else { crate::files::digest(places.concat().as_bytes()) };
+        let short: String = places.chars().take(16).collect();
+        format!("{}-submodules{short}", self.portion())
     }
 
     /// The settings as variables of a command's environment, where they count more than any file (git-config(1), `GIT_CONFIG_COUNT`).

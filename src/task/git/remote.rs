@@ -162,7 +162,7 @@ fn is_plain(word: &str) -> bool {
     !word.starts_with('-') && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
-fn host_of(text: &str, default: u16) -> Option<(String, u16)> {
+pub(super) fn host_of(text: &str, default: u16) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']')?;

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells the password.
 #[track_caller]
-fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
+pub fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
     run.ended_as("prepare_failed", 125);
     let receipt = run.receipt();
     let message = receipt["error"]["message"].as_str().unwrap().to_owned();

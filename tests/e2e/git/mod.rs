@@ -5,6 +5,7 @@ mod https;
 mod options;
 mod server;
 mod ssh;
+mod submodules;
 
 use crate::support::{Lab, Run};
 use serde_json::Value;

@@ -9,7 +9,7 @@ fn user() -> String {
 }
 
 /// A task on a repository of this host over ssh, with this key and these known hosts.
-fn task<'lab>(lab: &'lab Lab, far: &Host, url: &str, key: &str, known: &str) -> Task<'lab> {
+pub fn task<'lab>(lab: &'lab Lab, far: &Host, url: &str, key: &str, known: &str) -> Task<'lab> {
     let key = format!("file:{}", lab.path().join("keys").join(key).display());
     let known = lab.path().join(known);
     let address = far.world.address.to_string();
