@@ -67,7 +67,25 @@ pub fn main() -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     // Nothing can be said where neither stream can be written.
     let _ = error.print();
+    if let Some(hint) = advice(error) {
+        eprintln!("hint:  {hint}");
+    }
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
+}
+
+/// What to do about it, where the parser of the command line does not know that.
+fn advice(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    use std::error::Error as _;
+    if let Some(cause) = error.source().and_then(|cause| cause.downcast_ref::<Error>()) {
+        return cause.advice().map(str::to_owned);
+    }
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) if !word.starts_with('-') => {
+            Some("a command comes after `--`, like `brig task run --empty -- true`".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// The exit status of a verb, whose error is printed.

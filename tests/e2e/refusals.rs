@@ -58,6 +58,16 @@ fn an_unknown_flag_or_verb_exits_with_125_and_not_with_what_could_be_the_command
         assert_eq!(run.status, Some(125), "{words:?}: {run:#?}");
         assert!(!run.stderr.is_empty() && run.stdout.is_empty(), "{words:?}: {run:#?}");
     }
+    let check = |words: &[&str], hint: &str| {
+        let run = lab.brig(words);
+        assert!(
+            run.status == Some(125) && run.stderr.contains("hint:  ") && run.stderr.contains(hint),
+            "{words:?}: {run:#?}"
+        );
+    };
+    check(&["task", "run", "--empty", "true"], "after `--`");
+    check(&["run", "--image", "alpine", "sh"], "after `--`");
+    check(&["task", "run", "--empty", "--backend", "runsc", "--", "true"], "oci:/path/to/runtime");
     let run = lab.brig(["task", "run", "--memroy", "1G", "--", "true"]);
     assert!(run.stderr.contains("--memroy") && run.stderr.contains("--memory"), "{run:#?}");
     assert!(!lab.store().exists());

@@ -119,27 +119,36 @@ impl<'a> Client<'a> {
     pub(super) fn send(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let mut wait = FIRST_WAIT;
         for attempt in 1.. {
-            let (error, asked) = match self.authorized(call) {
+            let (error, asked, hint) = match self.authorized(call) {
                 Ok(response) if !is_trouble(response.status().as_u16()) => return Ok(response),
                 Ok(response) => {
                     let asked = response
                         .headers()
                         .get("retry-after")
                         .and_then(|value| value.to_str().ok()?.trim().parse().ok());
-                    (refusal(response), asked.map(Duration::from_secs))
+                    (refusal(response), asked.map(Duration::from_secs), "try again later".to_owned())
                 }
-                Err(error) if error.retryable() => (error, None),
+                Err(error) if error.retryable() => (error, None, self.unreached()),
                 Err(error) => return Err(error).doing(|| format!("ask `{}`", self.base.host)),
             };
             let pause = asked.unwrap_or(wait);
             if attempt >= self.tries || pause > LONGEST_WAIT {
-                return Err(error).doing(|| format!("ask `{}`", self.base.host)).hint(|| "try again later");
+                return Err(error).doing(|| format!("ask `{}`", self.base.host)).hint(|| hint);
             }
-            (self.report)(Event::Note(&format!("{error}; trying again in {:.1} s", pause.as_secs_f32())));
+            let note = format!("{}: {error}; trying again in {:.1} s", self.base.host, pause.as_secs_f32());
+            (self.report)(Event::Note(&note));
             std::thread::sleep(pause);
             wait = (wait * 2).min(LONGEST_WAIT);
         }
         Err(Error::new(Kind::Internal, "no answer and no error"))
+    }
+
+    /// What to do where nobody answers.
+    fn unreached(&self) -> String {
+        let host = &self.base.host;
+        format!(
+            "see whether this machine reaches `{host}`; name another registry like `HOST/NAME:TAG`, or load an image from a file: brig image load"
+        )
     }
 
     /// Sends with what authorization there is; with a better one if that is not enough.
