@@ -61,7 +61,7 @@ struct GitSection {
     depth: Option<NonZeroU32>,
     filter: Option<String>,
     submodules: Option<bool>,
-    lfs: bool,
+    lfs: Option<bool>,
     from: Vec<String>,
 }
 
@@ -88,15 +88,12 @@ impl GitSection {
         git.depth = self.depth.or(git.depth);
         git.filter = self.filter.or(git.filter.take());
         git.submodules = self.submodules.unwrap_or(git.submodules);
+        git.lfs = self.lfs.unwrap_or(git.lfs);
         for text in &self.from {
             git.elsewhere.push(match Elsewhere::parse(text)? {
                 Elsewhere::Folder(path) => Elsewhere::Folder(absolute(path)),
                 host => host,
             });
-        }
-        if self.lfs {
-            return Err(Error::new(Kind::Profile, "`git.lfs`: this version fetches the repository alone")
-                .hint("leave it out, and let the command fetch what it needs from the hosts that --allow names"));
         }
         Ok(())
     }

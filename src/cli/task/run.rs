@@ -59,7 +59,10 @@ pub(super) struct Arguments {
     /// Fetch the submodules of --repo too: those at its own host, and at the places of --git-from
     #[arg(long, requires = "repo")]
     submodules: bool,
-    /// Where submodules may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)
+    /// Fetch the contents of large files that git LFS keeps elsewhere
+    #[arg(long, requires = "repo")]
+    lfs: bool,
+    /// Where submodules and large files may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)
     #[arg(long, value_name = "HOST|DIR", requires = "repo")]
     git_from: Vec<String>,
     /// user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret
@@ -310,6 +313,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     git.depth = arguments.depth.or(git.depth);
     git.filter = arguments.filter.or(git.filter.take());
     git.submodules |= arguments.submodules;
+    git.lfs |= arguments.lfs;
     for text in &arguments.git_from {
         git.elsewhere.push(Elsewhere::parse(text)?);
     }

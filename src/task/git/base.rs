@@ -2,7 +2,7 @@
 
 use super::courier::Courier;
 use super::remote::{Remote, name_of};
-use super::shell::FETCH_MISSING;
+use super::shell::{FETCH_MISSING, LFS_FROM};
 use super::{Errand, head::is_id, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
@@ -36,6 +36,7 @@ fetch_from() { # URL COMMIT FILTER
 git "$@" init --quiet --template= .
 fetch_from file:///source "$COMMIT" "$FILTER" "$@"
 fetch_missing "$COMMIT" file:///source "$@"
+lfs_from file:///source "$COMMIT" "$@"
 git "$@" checkout --quiet --detach "$COMMIT"
 git "$@" update-ref -d refs/brig/base
 if [ -n "$FILTER" ]; then
@@ -65,6 +66,7 @@ while IFS=$tab read -r number commit path directory above name to_directory to_w
     (
         cd -- "$path"
         fetch_from "file:///modules/$number" "$commit" '' "$@"
+        lfs_from "file:///modules/$number" "$commit" "$@"
         git "$@" checkout --quiet --detach "$commit"
         git "$@" update-ref -d refs/brig/base
         rm -f "$to_directory/FETCH_HEAD" "$to_directory/ORIG_HEAD"
@@ -138,11 +140,12 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),
     };
-    let script = format!("{FETCH_MISSING}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
+    let script = format!("{FETCH_MISSING}{LFS_FROM}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
     let mut courier = Courier::new(errand, &script)
         .show(source, SOURCE)
         .with("COMMIT", commit)
         .with("ORIGIN", origin)
+        .with("LFS", if errand.options.lfs { "yes" } else { "" })
         .with("MODULES", submodule::table(&modules)?.trim_end());
     for (number, module) in modules.iter().enumerate() {
         courier = courier.show(&module.source, &format!("/modules/{number}"));

@@ -1,6 +1,6 @@
 //! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
 
-use super::reach::{Reach, meaning};
+use super::reach::{Reach, meaning, meaning_here};
 use super::remote::Far;
 use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
@@ -13,7 +13,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// What git must not do with a hostile repository; as `-c` so that nothing in the repository overrides it.
-const SAFE: [&str; 13] = [
+const SAFE: [&str; 15] = [
     "safe.directory=*",          // the source belongs to somebody else
     "core.hooksPath=/dev/null",  // no hook of a template
     "core.fsmonitor=false",      // a program by configuration
@@ -27,6 +27,8 @@ const SAFE: [&str; 13] = [
     "maintenance.auto=false",
     "core.askPass=true", // nobody is there to be asked
     "http.followRedirects=initial",
+    "lfs.transfer.maxRetries=2", // eight by default, with longer and longer pauses
+    "lfs.locksVerify=false",
 ];
 
 /// Takes what a courier made out of its scratch file system.
@@ -165,6 +167,7 @@ fn one_line(text: &str) -> String {
 /// The error of a courier that ended badly.
 pub(super) fn failed(answer: &Answer, far: Option<(&Far, &GitOptions)>) -> Error {
     let known = far.and_then(|(far, options)| meaning(far, options, &answer.words, answer.egress.as_ref()));
+    let known = known.or_else(|| meaning_here(&answer.words));
     if let Some((why, hint)) = known {
         return Error::new(Kind::Workspace, format!("{why}: {}", answer.words)).hint(hint);
     }

@@ -5,6 +5,7 @@
 
 use super::remote::{Far, Remote, Scheme, host_of};
 use crate::error::{Error, Kind, Result, Step};
+use crate::sandbox::Rule;
 use std::path::{Path, PathBuf};
 
 /// A place that submodules and the contents of large files may come from besides the repository's own.
@@ -50,6 +51,31 @@ fn is_standard(far: &Far) -> bool {
 /// Whether that is the repository's own host: where its credentials may go.
 pub(super) fn is_own(far: &Far, top: &Far) -> bool {
     far.host == top.host && ((far.scheme, far.port) == (top.scheme, top.port) || is_standard(far))
+}
+
+/// What a courier that fetches the contents of large files may reach besides: the named hosts, and over TLS the one that told of them by ssh.
+pub(super) fn of_lfs(far: &Far, also: &[Elsewhere]) -> Result<Vec<Rule>> {
+    let own = (far.scheme == Scheme::Ssh).then(|| (far.host.as_str(), 443));
+    let named = also.iter().filter_map(|each| match each {
+        Elsewhere::Host(host, port) => Some((host.as_str(), port.unwrap_or(443))),
+        Elsewhere::Folder(_) => None,
+    });
+    let words = own.into_iter().chain(named).map(|(host, port)| match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    });
+    words.map(|word| Rule::parse(&word)).collect()
+}
+
+/// Where the server of a repository tells of the contents of large files (git-lfs, docs/api/server-discovery.md). What `.lfsconfig` in the repository
+/// says about that does not count.
+pub(super) fn lfs_url(far: &Far) -> String {
+    if far.scheme == Scheme::Ssh {
+        return far.url.clone();
+    }
+    let url = far.url.trim_end_matches('/');
+    let suffix = if url.ends_with(".git") { "" } else { ".git" };
+    format!("{url}{suffix}/info/lfs")
 }
 
 /// Where a submodule is. `top` is the repository that the user named, `parent` the one whose `.gitmodules` says `url`; a path is canonical.
@@ -216,6 +242,20 @@ mod tests {
         ] {
             assert_eq!(is_own(&far(url), &top), own, "{url}");
         }
+    }
+
+    #[test]
+    fn large_files_are_told_of_by_the_repositorys_own_server_and_come_from_named_hosts() {
+        let also = [Elsewhere::parse("cdn.test").unwrap(), Elsewhere::parse("[::1]:8443").unwrap()];
+        let check = |text: &str, url: &str, rules: &[&str]| {
+            let Remote::Far(far) = Remote::parse(text).unwrap() else { panic!("{text} is far") };
+            assert_eq!(lfs_url(&far), url);
+            let found: Vec<String> = of_lfs(&far, &also).unwrap().iter().map(ToString::to_string).collect();
+            assert_eq!(found, rules, "{text}");
+        };
+        check("https://a.test/app", "https://a.test/app.git/info/lfs", &["cdn.test:443", "[::1]:8443"]);
+        check("https://a.test/app.git/", "https://a.test/app.git/info/lfs", &["cdn.test:443", "[::1]:8443"]);
+        check("git@a.test:app", "git@a.test:app", &["a.test:443", "cdn.test:443", "[::1]:8443"]);
     }
 
     #[test]

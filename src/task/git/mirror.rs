@@ -1,8 +1,9 @@
 //! The bare mirror of a remote repository in the store: made once, then only brought up to date.
 
 use super::courier::Courier;
+use super::elsewhere::lfs_url;
 use super::remote::{Far, name_of};
-use super::shell::FETCH_MISSING;
+use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR};
 use super::{Errand, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Lock};
@@ -34,6 +35,7 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
 for name in "$REF" refs/brig/asked; do
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
         fetch_missing "$id" "$URL" "$@"
+        lfs_into_mirror "$id" "$URL" "$@"
         echo "$id"
         exit 0
     fi
@@ -57,11 +59,12 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
     let mirror = mirrors.join(&name);
     let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
     files::create_directories(&mirror, 0o700)?;
-    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{FETCH}"))
+    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{LFS_INTO_MIRROR}{FETCH}"))
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)
         .with_portion()
+        .with("LFS", if errand.options.lfs { lfs_url(far) } else { String::new() })
         .with("BLOCKS", (Limits::DISK / BLOCK).to_string())
         .reach(far)?;
     let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;

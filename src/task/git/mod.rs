@@ -6,7 +6,7 @@
 //! of the mirror or a local repository once for each commit (`base`); the agent's head is read as text (`head`), its commits are taken by their
 //! id into a new object store and checked (`bundle`), and pushed from another one (`push`).
 //! Each of these runs in a courier: a sandbox of its own that sees only what it needs, with a network to the one host or none, and with hooks,
-//! filters, submodules, LFS and unusual protocols off (`courier`).
+//! filters and unusual protocols off (`courier`). Submodules and LFS only if asked for (`submodule`, `elsewhere`).
 
 mod base;
 mod bundle;
@@ -58,7 +58,9 @@ pub struct GitOptions {
     pub filter: Option<String>,
     /// Whether submodules are fetched too.
     pub submodules: bool,
-    /// Where submodules may come from besides the repository's own host.
+    /// Whether the contents of large files are fetched, which git-lfs(1) keeps elsewhere.
+    pub lfs: bool,
+    /// Where submodules and those contents may come from besides the repository's own host.
     pub elsewhere: Vec<Elsewhere>,
     /// Settings of git in the sandbox, such as `user.name`.
     pub settings: Vec<(String, String)>,
@@ -113,14 +115,15 @@ impl GitOptions {
 
     /// What a checkout was made of, as a part of its name. What came from a place that one task has named is for those that name it too.
     fn of_base(&self) -> String {
+        let portion = self.portion() + if self.lfs { "-lfs" } else { "" };
         if !self.submodules {
-            return self.portion();
+            return portion;
         }
         let mut places: Vec<_> = self.elsewhere.iter().map(|place| format!("{place:?}")).collect();
         places.sort();
         let places = if places.is_empty() { String::new() } else { crate::files::digest(places.concat().as_bytes()) };
         let short: String = places.chars().take(16).collect();
-        format!("{}-submodules{short}", self.portion())
+        format!("{portion}-submodules{short}")
     }
 
     /// The settings as variables of a command's environment, where they count more than any file (git-config(1), `GIT_CONFIG_COUNT`).

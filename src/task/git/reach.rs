@@ -5,8 +5,8 @@
 //! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent; so what is read is
 //! overwritten before the agent's first process is forked from ours.
 
-use super::GitOptions;
 use super::remote::{Far, Scheme};
+use super::{GitOptions, elsewhere};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{self, Hidden, Ledger, Network, NetworkMode, Policy};
@@ -40,7 +40,11 @@ pub(super) struct Reach {
 
 /// The network of a courier for this host.
 pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &Far) -> Result<Network> {
-    let policy = Policy { allowed: far.rules(&options.addresses)?, resolver, ..Policy::default() };
+    let mut allowed = far.rules(&options.addresses)?;
+    if options.lfs {
+        allowed.extend(elsewhere::of_lfs(far, &options.elsewhere)?);
+    }
+    let policy = Policy { allowed, resolver, ..Policy::default() };
     Ok(Network { mode: NetworkMode::Egress, policy, ..Network::default() })
 }
 
@@ -173,8 +177,17 @@ fn known_hosts(options: &GitOptions) -> Result<Vec<u8>> {
 const NO_ANSWER: &str = "the host does not answer";
 const SEE_PORT: &str = "see that it is up, and that it answers at the port of the URL";
 
+/// How our own scripts say that git-lfs(1) is missing.
+const NO_LFS: (&str, &str, &str) =
+    ("git-lfs: not found", "there is no git-lfs on this machine", "install it: git-lfs; or leave --lfs out");
+
+/// The same for a courier that reaches no host.
+pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
+    words.contains(NO_LFS.0).then(|| (NO_LFS.1.to_owned(), NO_LFS.2.to_owned()))
+}
+
 /// What the words of git, of curl and of ssh mean to whoever reads them, the more telling first: needle, meaning, advice.
-const MEANINGS: [(&str, &str, &str); 22] = [
+const MEANINGS: [(&str, &str, &str); 23] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the host has another key than the known one, so it may be somebody else",
@@ -198,6 +211,7 @@ const MEANINGS: [(&str, &str, &str); 22] = [
     ("error in libcrypto", "the key cannot be read", "give a private key as ssh-keygen makes it"),
     ("cannot run ssh", "there is no ssh on this machine", "install it: openssh-client"),
     ("ssh: not found", "there is no ssh on this machine", "install it: openssh-client"),
+    NO_LFS,
     ("git: not found", "there is no git on this machine", "install it: git"),
     (
         "Authentication failed",
@@ -245,6 +259,12 @@ pub(super) fn meaning(
     let denied = || egress.into_iter().flat_map(|ledger| &ledger.rows).filter(|row| !row.allowed);
     if let Some(row) = denied().find(|row| row.host != far.host && !row.rule.contains("leads to")) {
         let host = row.host.escape_debug();
+        if options.lfs {
+            return Some((
+                format!("the remote sends to `{host}`, which nobody has named"),
+                format!("if it keeps the contents of large files, allow it by name: --git-from {host}"),
+            ));
+        }
         return Some((
             format!("the remote sends to `{host}`, and a courier reaches `{}` alone", far.place()),
             "if that is right, give the URL that it sends to".to_owned(),

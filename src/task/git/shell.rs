@@ -32,3 +32,58 @@ fetch_missing() {
         --filter="$FILTER" --stdin -- "$from" < ~/missing >&2
 }
 "#;
+
+/// `lfs_into_mirror COMMIT URL`: the contents of the large files that this commit has, in the mirror. They come into a repository of the courier's own
+/// first, whose disk is capped, and which has those that are in the mirror already; each is checked against its name by git-lfs.
+pub(super) const LFS_INTO_MIRROR: &str = r#"
+lfs_into_mirror() {
+    commit=$1 from=$2
+    shift 2
+    if [ -z "$LFS" ]; then return; fi
+    command -v git-lfs >/dev/null || { echo "git-lfs: not found" >&2; exit 1; }
+    git "$@" init --quiet --bare --template= ~/large
+    echo "$PWD/objects" > ~/large/objects/info/alternates
+    git "$@" -c "lfs.url=$LFS" --git-dir="$HOME/large" lfs fetch "$from" "$commit" >&2
+    if [ ! -d ~/large/lfs/objects ]; then return; fi
+    find ~/large/lfs/objects -type f | while read -r path; do
+        name=${path##*/}
+        folder=$(printf '%s' "$name" | sed 's/^\(..\)\(..\).*/\1\/\2/')
+        if [ -e "lfs/objects/$folder/$name" ]; then continue; fi
+        mkdir -p "lfs/objects/$folder"
+        cp "$path" lfs/unfinished
+        mv lfs/unfinished "lfs/objects/$folder/$name"
+    done
+}
+"#;
+
+/// `lfs_from URL COMMIT`: the same into a checkout, from a repository of this machine. From then on its git knows what to do with such files.
+pub(super) const LFS_FROM: &str = r#"
+lfs_from() {
+    from=$1 commit=$2
+    shift 2
+    if [ -z "$LFS" ]; then return; fi
+    command -v git-lfs >/dev/null || { echo "git-lfs: not found" >&2; exit 1; }
+    unset GIT_LFS_SKIP_SMUDGE
+    git "$@" lfs install --local --skip-repo >/dev/null
+    git "$@" -c "lfs.url=$from" lfs fetch "$from" "$commit" >&2
+}
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::git::reach::meaning_here;
+
+    #[test]
+    fn a_machine_without_git_lfs_says_what_to_install() {
+        for (script, call) in [(LFS_FROM, "lfs_from"), (LFS_INTO_MIRROR, "lfs_into_mirror")] {
+            let mut shell = std::process::Command::new("/bin/sh");
+            shell.args(["-euc", &format!("{script}{call} commit url; echo went on")]);
+            let done = shell.env_clear().envs([("LFS", "yes"), ("PATH", "/nowhere")]).output().unwrap();
+            assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
+            let (why, hint) = meaning_here(&String::from_utf8_lossy(&done.stderr)).unwrap();
+            assert_eq!(why, "there is no git-lfs on this machine");
+            assert!(hint.starts_with("install it: git-lfs"), "{hint}");
+        }
+    }
+}

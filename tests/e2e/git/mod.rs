@@ -2,6 +2,7 @@
 
 mod hostile;
 mod https;
+mod large;
 mod options;
 mod server;
 mod ssh;

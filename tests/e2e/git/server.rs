@@ -14,6 +14,8 @@ pub const PASSWORD: &str = "correct.horse/battery+staple";
 pub const TLS: u16 = 9443;
 pub const PLAIN: u16 = 9080;
 pub const SSH: u16 = 2222;
+/// The port of the server of large files, behind the TLS server, where a test has one.
+pub const LFS: u16 = 9091;
 
 /// The servers. Dropping it ends them.
 pub struct Host {
@@ -65,12 +67,16 @@ impl Host {
                  location /address/ {{ rewrite ^/address(.*)$ https://192.0.2.7:{TLS}$1 redirect; }}
                  location /metadata/ {{ rewrite ^/metadata(.*)$ https://169.254.169.254:{TLS}$1 redirect; }}
                  location /plain/ {{ rewrite ^/plain(.*)$ http://a.test:{PLAIN}$1 redirect; }}\n\
+                 location ~ /info/lfs/ {{ auth_basic git; auth_basic_user_file {2}/users; client_max_body_size 0; proxy_pass http://{address}:{LFS}; }}\n\
                  location / {{ {repositories} }} }}\n\
                  server {{ listen {address}:{TLS} ssl; server_name b.test; access_log {0} who;\n\
-                 ssl_certificate {1}/cert.pem; ssl_certificate_key {1}/key.pem; location / {{ {repositories} }} }}\n\
+                 ssl_certificate {1}/cert.pem; ssl_certificate_key {1}/key.pem;\n\
+                 location ~ /info/lfs/ {{ proxy_pass http://{address}:{LFS}; }}\n\
+                 location / {{ {repositories} }} }}\n\
                  server {{ listen {address}:{PLAIN}; access_log {0} who; location / {{ {repositories} }} }}\n",
                 log.display(),
                 folder.display(),
+                directory.display(),
             )
         };
         let mut world = World::with_sites(lab, sites)?;
