@@ -1,4 +1,4 @@
-//! What an image unpacks to, compared with what others make of it: umoci, and overlayfs itself over the store's layers.
+//! What an image unpacks to, compared with what others make of it: umoci, Docker, buildah, and overlayfs itself over the store's layers.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,6 +9,8 @@
 
 #[path = "image/support.rs"]
 mod support;
+#[path = "image/engines.rs"]
+mod engines;
 
 use std::process::Command;
 use support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};

@@ -112,8 +112,7 @@ def plain(layout, _):
         entry("bin/su", data=b"su", mode=0o4755), entry("bin/su2", "hardlink", link="bin/su"),
         entry("tmp/", "dir", mode=0o1777), entry("srv/", "dir", mode=0o2775, uid=5, gid=50),
         entry("bin/ping", data=b"ping", mode=0o755, uid=7, gid=8, pax={
-            # cap_net_raw=ep, revision 2
-            "SCHILY.xattr.security.capability": b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0".decode("latin1"),
+            "SCHILY.xattr.security.capability": CAPABILITY,
             "SCHILY.xattr.user.note": "one\ntwo"}),
         entry("pipe", "fifo", mode=0o600), entry("null", "char", device=(1, 3), mode=0o666),
         entry("old", data=b"x", mtime=-86400.5), entry("far", data=b"x", mtime=2 ** 40), entry("n" * 200, data=b"long"),
@@ -226,6 +225,41 @@ def runnable(layout, _):
     layout.image([layer], config={"Entrypoint": ["/bin/busybox"], "Cmd": ["echo", "hello"]})
 
 
+CAPABILITY = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0".decode("latin1")  # cap_net_raw=ep, revision 2
+# What a Dockerfile may do to files: made, linked, given away, taken away, replaced by another kind, holes, times.
+DOCKERFILE = """FROM scratch
+ADD root.tar /
+RUN set -e; bb=/bin/busybox; \\
+    $bb mkdir -p /made/deep; $bb dd if=/dev/urandom of=/made/sparse bs=1 count=5 seek=8M 2> /dev/null; \\
+    $bb echo x > /made/a; $bb ln /made/a /made/b; $bb ln -s ../etc/passwd /made/s; $bb mkfifo /made/p; $bb mknod /made/null c 1 3; \\
+    $bb touch -d '2001-02-03 04:05:06' /made/a; $bb chmod 4711 /made/b; $bb chown 77:88 /made/deep; $bb chmod 2750 /made/deep
+RUN set -e; bb=/bin/busybox; \\
+    $bb rm /gone; $bb rm -r /o; $bb mkdir /o; $bb echo n > /o/new; $bb rm /made/p; $bb mkdir /made/p; $bb echo x > /lib/b; \\
+    $bb ln /linked /made/linked; $bb echo more >> /etc/passwd
+COPY --chown=5:6 Dockerfile /copied/here
+RUN set -e; /bin/busybox rm -r /home; /bin/busybox echo file > /home; /bin/busybox chmod 0700 /srv
+USER 77
+WORKDIR /made/work
+CMD ["/bin/busybox", "true"]
+"""
+
+
+def context(layout, _):
+    """What `docker build` and `buildah bud` make an image of."""
+    program = next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
+    rows = [entry(name, "dir", mode=0o755) for name in ("bin", "etc", "usr", "usr/lib", "home", "o", "o/sub", "dev", "proc", "sys", "run")] + [
+        entry("bin/busybox", data=open(program, "rb").read(), mode=0o755), entry("bin/sh", "symlink", link="busybox"),
+        entry("lib", "symlink", link="usr/lib"), entry("tmp", "dir", mode=0o1777), entry("srv", "dir", mode=0o2775, uid=5, gid=50),
+        entry("bin/ping", data=b"ping", mode=0o755, uid=7, gid=8, pax={
+            "SCHILY.xattr.security.capability": CAPABILITY, "SCHILY.xattr.user.note": "one\ntwo"}),
+        entry("bin/su", data=b"su", mode=0o4755), entry("bin/su2", "hardlink", link="bin/su", mode=0o4755), entry("pipe", "fifo", mode=0o600),
+        entry("old", data=b"x", mtime=1), entry("o/hidden", data=b"3"), entry("o/sub/h", data=b"4"), entry("gone", data=b"1"),
+        entry("etc/passwd", data=b"root:x:0:0::/:/bin/sh\n"), entry("linked", data=b"8", uid=11, mode=0o640), entry("usr/lib/a", data=b"a")]
+    for name, content in (("root.tar", tar(rows)), ("Dockerfile", DOCKERFILE.encode())):
+        with open(f"{layout.path}/{name}", "wb") as file:
+            file.write(content)
+
+
 def attack(*entries, config=None, lower=()):
     def make(layout, canary):
         fill = lambda rows: [(fix(info, canary), data) for info, data in rows]
@@ -333,7 +367,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "multi": multi,
+    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),
