@@ -14,6 +14,7 @@ CASES = {
     "start": ("run and teardown of `true`; create, start, exec, delete", ["crun", "runc", "youki", "bwrap"]),
     "scale": ("many at once, and the memory of idle ones", ["crun", "runc", "youki", "bwrap"]),
     "unpack": ("an image becomes files", ["umoci", "skopeo"]),
+    "layers": ("an image of many layers as a root; layers as folders or as EROFS images", ["mkfs.erofs"]),
     "workspace": ("a large folder: ready, forked, compared, given up", ["git"]),
     "inside": ("what a sandbox costs the work in it", ["runc", "crun", "runsc", "bwrap", "git", "cargo", "npm"]),
     "egress": ("what the gateway costs", ["nginx", "pasta", "slirp4netns"]),

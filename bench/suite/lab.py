@@ -21,6 +21,7 @@ PEERS = {
     "docker": ["dockerd", "--version"],
     "umoci": ["umoci", "--version"],
     "skopeo": ["skopeo", "--version"],
+    "mkfs.erofs": ["dpkg-query", "-W", "-f", "${Version}", "erofs-utils"],  # it tells none without making one
     "pasta": ["pasta", "--version"],
     "slirp4netns": ["slirp4netns", "--version"],
     "nginx": ["nginx", "-v"],

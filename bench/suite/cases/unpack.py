@@ -24,10 +24,10 @@ def files_of_usr():
                 yield path
 
 
-def make_tars(lab, wanted):
-    """LAYERS uncompressed tars that pack to `wanted` bytes together."""
+def make_tars(lab, wanted, layers=LAYERS):
+    """So many uncompressed tars that pack to `wanted` bytes together."""
     tars, sources = [], files_of_usr()
-    for number in range(LAYERS):
+    for number in range(layers):
         path, size, seen = lab.path(f"layer-{number}.tar"), 0, set()
         with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
             for source in sources:
@@ -52,7 +52,7 @@ def make_tars(lab, wanted):
                 else:
                     archive.addfile(info)
                 size += info.size
-                if size >= wanted * 2.6 / LAYERS:  # what /usr compresses to
+                if size >= wanted * 2.6 / layers:  # what /usr compresses to
                     break
         tars.append(path)
     return tars
