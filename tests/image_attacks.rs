@@ -10,6 +10,8 @@
     reason = "a test that cannot go on fails, also within its helpers"
 )]
 
+#[path = "image/race.rs"]
+mod race;
 #[path = "image/support.rs"]
 mod support;
 

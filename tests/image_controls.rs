@@ -25,6 +25,38 @@ fn without(guard: &str, case: &str) -> Option<(Scratch, Ran)> {
     Some((scratch, ran))
 }
 
+/// T-41: 100 000 marks, each of which makes it go through 2000 files.
+#[test]
+fn marks_that_count_each_time_take_minutes() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("many-opaque", "");
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "11", env!("CARGO_BIN_EXE_brig"), "image", "--store", &scratch.path("store")]);
+    let ran = run(command.args(["load", &layout]).env("BRIG_WEAKEN", "image-opaque-once"));
+    // timeout ends itself by the signal too.
+    assert!(ran.status != 0 && ran.took.as_secs() >= 11, "{} {:?} {}", ran.status, ran.took, ran.err);
+}
+
+/// T-57: a record that lies outside is taken for one of the store. Of a document the parser would refuse such a digest as well.
+#[test]
+fn a_digest_that_is_a_path_leads_out_of_the_store() {
+    if skipped("the feature `weakened`", cfg!(feature = "weakened")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    let record = std::fs::read_dir(scratch.path("store/images")).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(record, scratch.path("elsewhere")).unwrap();
+    let inspect = |guard: &str| scratch.weakened(guard, &["inspect", "sha256:../../elsewhere"]);
+    inspect("").refused("there is no such image");
+    let ran = inspect("image-digest-grammar").good();
+    assert!(ran.out.contains("\"layers\""), "{}", ran.out);
+}
+
 /// T-51.
 #[test]
 fn a_root_that_is_a_link_leads_out() {

@@ -13,7 +13,7 @@ from lab import Failed, Lab, say
 CASES = {
     "start": ("run and teardown of `true`; create, start, exec, delete", ["crun", "runc", "youki", "bwrap"]),
     "scale": ("many at once, and the memory of idle ones", ["crun", "runc", "youki", "bwrap"]),
-    "unpack": ("an image becomes files", ["umoci", "skopeo"]),
+    "unpack": ("an image becomes files", ["umoci", "skopeo", "docker"]),
     "layers": ("an image of many layers as a root; layers as folders or as EROFS images", ["mkfs.erofs"]),
     "workspace": ("a large folder: ready, forked, compared, given up", ["git"]),
     "inside": ("what a sandbox costs the work in it", ["runc", "crun", "runsc", "bwrap", "git", "cargo", "npm"]),

@@ -85,8 +85,7 @@ impl Image {
         let stack = Stack::open(&self.layers, self.form)?;
         let mode = stack.top()?.map_or(0o755, |top| top.stat.st_mode & 0o7777);
         let (mut folders, mut others) = (Vec::new(), Vec::new());
-        for name in stack.root_names()? {
-            let is_folder = stack.find(&name)?.is_some_and(|hit| hit.kind() == FileType::Directory);
+        for (name, is_folder) in stack.root_names()? {
             // Names that are no text are nobody's volume, and get no right to be written.
             if let Ok(name) = String::from_utf8(name) {
                 if is_folder { folders.push(name) } else { others.push(name) }

@@ -9,7 +9,8 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -51,27 +52,34 @@ impl Stack {
         let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         'layers: for root in &self.layers {
             let mut hides_below = false;
-            let mut directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+            // A layer that has nothing of the path costs one look: there may be a hundred.
+            let mut opened: Option<OwnedFd> = None;
             for (index, part) in parts.iter().enumerate() {
                 let last = index + 1 == parts.len();
-                let stat = match statat(&directory, *part, AtFlags::SYMLINK_NOFOLLOW) {
+                let directory = opened.as_ref().unwrap_or(root).as_fd();
+                let stat = match statat(directory, *part, AtFlags::SYMLINK_NOFOLLOW) {
                     Ok(stat) => stat,
                     Err(Errno::NOENT) if hides_below => return Ok(None),
                     Err(Errno::NOENT) => continue 'layers,
                     Err(errno) => return Err(errno).failing(Kind::Store, || "look into a layer"),
                 };
                 let kind = FileType::from_raw_mode(stat.st_mode);
-                if kind != FileType::Directory && self.form.is_whiteout(directory.as_fd(), part)? {
+                if kind != FileType::Directory && self.form.is_whiteout(directory, part)? {
                     return Ok(None);
                 }
                 if last {
+                    let directory = match opened {
+                        Some(directory) => directory,
+                        None => open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?,
+                    };
                     return Ok(Some(Hit { directory, name: part.to_vec(), stat }));
                 }
                 if kind != FileType::Directory {
                     return Ok(None);
                 }
-                directory = open_below(directory.as_fd(), part).failing(Kind::Store, || "look into a layer")?;
-                hides_below |= self.form.is_opaque(directory.as_fd())?;
+                let below = open_below(directory, part).failing(Kind::Store, || "look into a layer")?;
+                hides_below |= self.form.is_opaque(below.as_fd())?;
+                opened = Some(below);
             }
         }
         Ok(None)
@@ -85,20 +93,26 @@ impl Stack {
         Ok(Some(Hit { directory, name: b".".to_vec(), stat }))
     }
 
-    /// The names that the stack shows in its root.
-    pub(crate) fn root_names(&self) -> Result<BTreeSet<Vec<u8>>> {
-        let mut all = BTreeSet::new();
+    /// The names that the stack shows in its root, and whether each is a directory.
+    pub(crate) fn root_names(&self) -> Result<BTreeMap<Vec<u8>, bool>> {
+        let mut topmost = BTreeMap::new();
         for root in &self.layers {
             let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
-            all.extend(names(directory.as_fd())?.into_iter().map(|(name, _)| name));
-        }
-        let mut shown = BTreeSet::new();
-        for name in all {
-            if self.find(&name)?.is_some() {
-                shown.insert(name);
+            for (name, listed) in names(directory.as_fd())? {
+                let Entry::Vacant(vacant) = topmost.entry(name) else { continue };
+                let is_directory = match listed {
+                    FileType::Unknown => {
+                        let found = statat(&directory, vacant.key().as_slice(), AtFlags::SYMLINK_NOFOLLOW);
+                        let found = found.failing(Kind::Store, || "look into a layer")?;
+                        FileType::from_raw_mode(found.st_mode) == FileType::Directory
+                    }
+                    kind => kind == FileType::Directory,
+                };
+                let is_shown = is_directory || !self.form.is_whiteout(directory.as_fd(), vacant.key())?;
+                vacant.insert(is_shown.then_some(is_directory));
             }
         }
-        Ok(shown)
+        Ok(topmost.into_iter().filter_map(|(name, shown)| Some((name, shown?))).collect())
     }
 
     /// The real path behind `path`: symlinks followed inside the stack, the last one too if `last`. Parts that do not

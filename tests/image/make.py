@@ -343,7 +343,14 @@ def linked_blob(layout, canary):
 
 
 def many_opaque(layout, _):
-    layout.image([tar([entry("d/", "dir")]), tar([entry("d/.wh..wh..opq")] * 100_000)])
+    files = [entry(f"d/{n}") for n in range(2000)]
+    layout.image([tar([entry("d/", "dir")]), tar(files + [entry("d/.wh..wh..opq")] * 100_000)])
+
+
+def race(layout, _):
+    """Files in turn into more folders than anybody keeps open: each is looked up again and again."""
+    folders = [entry(f"d{n}", "dir", mode=0o755) for n in range(100)]
+    layout.image([tar(folders + [entry(f"d{n}/f{turn}", data=b"pwned") for turn in range(60) for n in range(100)])])
 
 
 def multi(layout, _):
@@ -407,6 +414,8 @@ CASES = {
                               record("GNU.sparse.map=0,1,1073741824,0")), raw(b"etc/passwd", b"0", b"00000000001\0", b"x")),
     # T-41
     "many-opaque": many_opaque,
+    # T-56
+    "race": race,
     # T-54 to T-57
     "ambiguous": changed(lambda manifest: {**manifest, "manifests": []}),
     "lies-about-itself": changed(lambda manifest: {**manifest, "mediaType": "application/vnd.oci.image.index.v1+json"}),

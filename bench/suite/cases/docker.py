@@ -10,8 +10,8 @@ from lab import Failed, say
 from measure import Subject, Table, interleave
 
 
-def start(lab):
-    """dockerd on a private socket and folder, without a bridge or rules; the words of its client."""
+def start(lab, driver="vfs", before=()):
+    """dockerd on a private socket and folder, without a bridge or rules; the words of its client. `before` stands before its own words."""
     runtimes = {"brig": lab.brig, "crun": shutil.which("crun")}
     if lab.has("crun") and lab.crun_mounts():
         runtimes["crun"] = lab.path("crun")
@@ -22,9 +22,9 @@ def start(lab):
         out.write("{}")
     more = [word for name, path in runtimes.items() if path for word in ("--add-runtime", f"{name}={path}")]
     with open(lab.path("dockerd.log"), "w") as log:
-        daemon = lab.begin("dockerd", "--config-file", lab.path("daemon.json"), "-H", f"unix://{lab.path('sock')}", "--data-root", lab.path("data"),
+        daemon = lab.begin(*before, "dockerd", "--config-file", lab.path("daemon.json"), "-H", f"unix://{lab.path('sock')}", "--data-root", lab.path("data"),
                            "--exec-root", lab.path("exec"), "--pidfile", lab.path("dockerd.pid"), "--bridge=none", "--iptables=false", "--ip6tables=false",
-                           "--storage-driver=vfs", *more, stderr=log)
+                           f"--storage-driver={driver}", *more, stderr=log)
     lab.undo.append(lambda: remove(lab))
     lab.undo.append(lambda: lab.end(daemon, 30))
     client = ["docker", "-H", f"unix://{lab.path('sock')}"]

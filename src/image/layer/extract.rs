@@ -10,7 +10,7 @@ use super::limits::Limits;
 use super::place::{self, Implicit, Place, Tree, made, normalise, split};
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
-use crate::image::tree::remove_tree;
+use crate::image::tree::{names, remove_tree};
 use crate::sys::weaken;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, chmodat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
@@ -270,6 +270,9 @@ impl Extractor {
             // Once is enough: an archive may say it a hundred thousand times (CVE-2026-95838).
             if self.opaque.insert(parent.path.to_vec()) {
                 self.form.set_opaque(parent.as_fd())?;
+            } else if weaken::is_off("image-opaque-once") {
+                // What containerd did: it went through all that the layer had put there, each time.
+                names(parent.as_fd())?;
             }
             return Ok(());
         }

@@ -232,7 +232,7 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         return Ok(());
     }
     let top = extractor.tree.root();
-    for name in below.root_names()? {
+    for name in below.root_names()?.into_keys() {
         match statat(&top, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {
                 extractor.form.make_whiteout(top.as_fd(), &name)?;
