@@ -7,10 +7,10 @@
     reason = "a test that cannot go on fails, also within its helpers"
 )]
 
-#[path = "image/support.rs"]
-mod support;
 #[path = "image/engines.rs"]
 mod engines;
+#[path = "image/support.rs"]
+mod support;
 
 use std::process::Command;
 use support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};

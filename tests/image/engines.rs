@@ -142,7 +142,8 @@ fn an_image_of_buildah_is_what_buildah_mounts() {
     let context = scratch.layout("context", "");
     let buildah = |line: &str| {
         // vfs and chroot: no mount, no container. In a mount namespace all the same, for what a chroot of buildah's needs.
-        let own = format!("buildah --storage-driver vfs --root {} --runroot {}", scratch.path("graph"), scratch.path("run"));
+        let own =
+            format!("buildah --storage-driver vfs --root {} --runroot {}", scratch.path("graph"), scratch.path("run"));
         let line = line.replace("buildah", &own);
         run(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-ec", &line]))
     };
