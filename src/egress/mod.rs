@@ -17,7 +17,7 @@ mod names;
 mod policy;
 mod rule;
 
-pub(crate) use broker::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority, trust_files};
+pub(crate) use broker::{Broker, Renewal, Trust, Value, check_credentials, fits_a_header, make_authority};
 pub use broker::{Credential, Wording};
 pub(crate) use gateway::{Service, Sources, serve};
 pub(crate) use guard::special;

@@ -105,6 +105,9 @@ impl Builder<'_> {
             }
             Step::Symlink { at, target } => symlink(root, at, target),
             Step::File { at, content, mode } => file(root, at, content, *mode, self.plan.administrator),
+            Step::Amend { at, change, missing, mode } => {
+                super::amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
+            }
             Step::Tmpfs { at, bytes, inodes, mode, owner, attributes } => {
                 let made = tmpfs(*bytes, *inodes, *mode, self.plan.ids(*owner), *attributes)?;
                 attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
@@ -363,7 +366,7 @@ pub(super) fn symlink(root: BorrowedFd<'_>, at: &Path, target: &Path) -> Result<
 }
 
 /// Writes a file of ours. What the image has under that name is removed, never followed (CVE-2025-24965).
-fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
+pub(super) fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
     let step = || format!("write `{}` in the root", at.display());
     let (directory, name) = resolve::parent(root, at)?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;

@@ -6,6 +6,7 @@
 //! Not here: what a sandbox should see (that is `sandbox::profile` or a config.json).
 //! Never: a mount in the host's namespace; a path below the new root that is opened other than through [`resolve`].
 
+mod amend;
 pub(crate) mod apply;
 pub(crate) mod bundle;
 mod copy_up;
@@ -22,6 +23,7 @@ mod plan;
 pub(crate) mod resolve;
 mod secrets;
 mod template;
+pub(crate) mod tun;
 pub(crate) mod volatile;
 
 pub(crate) use pivot::enter;

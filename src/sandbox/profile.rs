@@ -121,9 +121,10 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         mode: 0o644,
     }));
     steps.extend(writable_steps(options, facts.workspace_owner));
-    steps.extend(
-        options.broker.iter().flat_map(|broker| trust::steps(broker, is_ours.then_some(facts.system), on_disk())),
-    );
+    steps.extend(options.broker.iter().flat_map(|broker| match is_ours {
+        true => trust::in_host(broker, facts.system.settings.iter().any(|each| each == trust::FOLDER), on_disk()),
+        false => trust::in_root(broker, options),
+    }));
     if !options.secrets.is_empty() {
         steps.push(Step::Secrets { at: SECRETS.into(), files: options.secrets.clone() });
     }
@@ -259,7 +260,7 @@ fn command(options: &Options) -> Command {
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
     .chain(options.broker.iter().flat_map(|_| trust::variables()))
-    .chain(of_image.iter().cloned())
+    .chain(of_image.iter().filter(|(name, _)| options.broker.is_none() || !trust::is_variable(name)).cloned())
     .filter(|(name, _)| !given(name, &options.environment))
     .collect();
     environment.extend(options.environment.iter().cloned());

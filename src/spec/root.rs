@@ -89,6 +89,9 @@ pub(crate) enum Step {
     Symlink { at: PathBuf, target: PathBuf },
     /// A small file of our own.
     File { at: PathBuf, content: Vec<u8>, mode: u32 },
+    /// A change of a file that the root may have, at the end of whatever links are there. Where there is none, or an empty one, it is made with
+    /// `missing` in front of it, and without that nothing is.
+    Amend { at: PathBuf, change: Change, missing: Option<Vec<u8>>, mode: u32 },
     /// A memory file system, limited in bytes and inodes.
     Tmpfs { at: PathBuf, bytes: u64, inodes: u64, mode: u32, owner: Owner, attributes: Attributes },
     /// A memory file system of its own with one file for each secret, which only the command's user can read and nobody inside can write. Its
@@ -109,6 +112,15 @@ pub(crate) enum Step {
     /// A whole root below this one, for another runtime: its steps cannot leave it, whatever links it has. It has a mount point at the first path of
     /// each of `points`, empty and of the kind of what is at the second path of this root.
     Nest { at: PathBuf, root: Root, steps: Vec<Step>, points: Vec<(PathBuf, PathBuf)> },
+}
+
+/// What becomes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// This is added at its end.
+    Append(Vec<u8>),
+    /// It has this and nothing else.
+    Replace(Vec<u8>),
 }
 
 /// What is at `/`.

@@ -21,7 +21,7 @@ pub(crate) use credential::{check_credentials, fits_a_header};
 pub(super) use mask::{Mask, Needles};
 pub(super) use request::{asks_to_change, written};
 use request::{objection, replaced};
-pub(crate) use trust::trust_files;
+pub(crate) use trust::Trust;
 
 use super::http::Head;
 use crate::error::{Error, Kind, Result};

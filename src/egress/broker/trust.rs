@@ -7,39 +7,43 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// A file of certificates.
-pub(crate) struct TrustFile {
-    /// Its path below /etc/ssl/certs.
-    pub name: String,
-    /// What is in it.
-    pub content: Vec<u8>,
+/// What a sandbox gets to know, in the forms that programs read.
+pub(crate) struct Trust {
+    /// The machine's own certificates (PEM), with a line end.
+    pub machine: Vec<u8>,
+    /// The authority's (PEM).
+    pub authority: Vec<u8>,
+    /// The name of its file where OpenSSL looks for it in a folder.
+    pub hashed: Option<String>,
+    all: Vec<CertificateDer<'static>>,
 }
 
 /// The password of every store of Java's; it protects nothing and is in the manuals.
 const PASSWORD: &str = "changeit";
 
-/// The files below /etc/ssl/certs: the bundle, the authority alone, the authority as OpenSSL finds it in a folder, and the store of Java's where
-/// `java` says that there is one.
-pub(crate) fn trust_files(certificate: &[u8], roots: Option<&[u8]>, java: bool) -> Vec<TrustFile> {
-    let own = pem(certificate);
-    let mut bundle = match roots {
-        Some(roots) => roots.to_vec(),
-        None => Vec::new(),
-    };
-    if !bundle.is_empty() && !bundle.ends_with(b"\n") {
-        bundle.push(b'\n');
+impl Trust {
+    /// Of an authority's certificate and the machine's own ones.
+    pub(crate) fn new(certificate: &[u8], roots: Option<&[u8]>) -> Trust {
+        let mut machine = roots.map(<[u8]>::to_vec).unwrap_or_default();
+        if !machine.is_empty() && !machine.ends_with(b"\n") {
+            machine.push(b'\n');
+        }
+        let authority = pem(certificate).into_bytes();
+        let hashed = file_hash(certificate).map(|hash| format!("{hash}.0"));
+        let of_machine = CertificateDer::pem_slice_iter(&machine).filter_map(Result::ok);
+        let all = of_machine.chain([CertificateDer::from(certificate.to_vec())]).collect();
+        Trust { machine, authority, hashed, all }
     }
-    bundle.extend_from_slice(own.as_bytes());
-    let mut files = vec![
-        TrustFile { name: "ca-certificates.crt".into(), content: bundle.clone() },
-        TrustFile { name: "brig.pem".into(), content: own.clone().into_bytes() },
-    ];
-    files.extend(file_hash(certificate).map(|hash| TrustFile { name: format!("{hash}.0"), content: own.into_bytes() }));
-    if java {
-        let all: Vec<_> = CertificateDer::pem_slice_iter(&bundle).filter_map(Result::ok).collect();
-        files.push(TrustFile { name: "java/cacerts".into(), content: java_store(&all) });
+
+    /// All of them, one after the other.
+    pub(crate) fn bundle(&self) -> Vec<u8> {
+        [self.machine.as_slice(), &self.authority].concat()
     }
-    files
+
+    /// The same as a store of Java's.
+    pub(crate) fn java(&self) -> Vec<u8> {
+        java_store(&self.all)
+    }
 }
 
 /// A certificate as text (RFC 7468).
@@ -87,20 +91,19 @@ mod tests {
         let made = make_authority(&["a.test"]).unwrap();
         let other = make_authority(&["b.test"]).unwrap();
         let roots = pem(&other.certificate);
-        let files = trust_files(&made.certificate, Some(roots.trim_end().as_bytes()), true);
-        let names: Vec<_> = files.iter().map(|file| file.name.as_str()).collect();
-        assert_eq!((names[0], names[1], names[3]), ("ca-certificates.crt", "brig.pem", "java/cacerts"));
-        let all: Vec<_> = CertificateDer::pem_slice_iter(&files[0].content).map(Result::unwrap).collect();
+        let trust = Trust::new(&made.certificate, Some(roots.trim_end().as_bytes()));
+        let all: Vec<_> = CertificateDer::pem_slice_iter(&trust.bundle()).map(Result::unwrap).collect();
         assert_eq!(all, [CertificateDer::from(other.certificate), CertificateDer::from(made.certificate)]);
+        assert_eq!(all, trust.all);
     }
 
     #[test]
     fn javas_own_tool_reads_the_store() {
         let made = make_authority(&["a.test"]).unwrap();
-        let files = trust_files(&made.certificate, None, true);
+        let store = Trust::new(&made.certificate, None).java();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cacerts");
-        std::fs::write(&path, &files[3].content).unwrap();
+        std::fs::write(&path, &store).unwrap();
         let mut keytool = std::process::Command::new("keytool");
         let shown = keytool.args(["-list", "-storepass", PASSWORD, "-keystore"]).arg(&path).output();
         let Ok(shown) = shown else { return crate::sys::skip("needs keytool") };

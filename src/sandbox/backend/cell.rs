@@ -205,6 +205,9 @@ impl Bundle {
                 Step::File { at, content, mode } => {
                     bundle.put(at, |at| Step::File { at, content, mode }, &mut of_cell);
                 }
+                Step::Amend { at, change, missing, mode } => {
+                    bundle.put(at, |at| Step::Amend { at, change, missing, mode }, &mut of_cell);
+                }
                 nest @ Step::Nest { .. } => bundle.inside.push(nest),
             }
         }

@@ -4,6 +4,7 @@ mod attacks;
 mod broker;
 mod broker_attacks;
 mod broker_http2;
+mod broker_image;
 mod broker_oauth;
 mod clients;
 mod open;

@@ -54,6 +54,14 @@ impl<'lab> Image<'lab> {
         path
     }
 
+    /// Adds a layer with the files of Debian packages that are installed here, and of all that they depend on.
+    #[must_use]
+    pub fn packages(mut self, names: &[&str]) -> Image<'lab> {
+        let folder = self.layer("--owner=0 --group=0");
+        super::packages::copy(names, &folder);
+        self
+    }
+
     /// Adds a layer with one file.
     #[must_use]
     pub fn file(mut self, name: &str, content: &str, mode: u32) -> Image<'lab> {

@@ -21,6 +21,7 @@
 mod host;
 mod image;
 mod lab;
+mod packages;
 mod program;
 mod run;
 mod task;

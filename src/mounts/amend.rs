@@ -1,0 +1,46 @@
+//! Changes of files that a root may have: in the place where they are, since a bundle of certificates often is a link to another.
+
+use super::apply::{existing, file};
+use super::{Ids, resolve};
+use crate::error::{Context, Error, Kind, Result};
+use crate::spec::root::Change;
+use rustix::fs::{FileType, OFlags};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Changes the file at `at` as `change` says. Its owner and its mode stay; `mode` and `owner` are those of a file that is made.
+pub(super) fn amend(
+    root: BorrowedFd<'_>,
+    at: &Path,
+    change: &Change,
+    missing: Option<&[u8]>,
+    mode: u32,
+    owner: Ids,
+) -> Result<()> {
+    let step = || format!("change `{}` in the root", at.display());
+    let (Change::Append(content) | Change::Replace(content)) = change;
+    let make = |before: &[u8]| file(root, at, &[before, content].concat(), mode, owner);
+    let Some(found) = existing(root, at)? else { return missing.map_or(Ok(()), make) };
+    let status = rustix::fs::fstat(found.as_fd()).failing(Kind::Mount, step)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        let error = Error::new(Kind::Mount, format!("`{}` of the root is no file", at.display()));
+        return Err(error.hint("the root file system must have a file of certificates there, or nothing"));
+    }
+    if status.st_size == 0 {
+        return missing.map_or(Ok(()), make);
+    }
+    let how = if matches!(change, Change::Replace(_)) { OFlags::TRUNC } else { OFlags::APPEND };
+    // Nobody is inside yet who could put another file there.
+    let opened = resolve::open_as(root, at, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | how)?;
+    let mut opened = std::fs::File::from(opened);
+    if matches!(change, Change::Append(_)) {
+        let mut last = [0_u8; 1];
+        opened.read_exact_at(&mut last, status.st_size as u64 - 1).failing(Kind::Mount, step)?;
+        if last != *b"\n" {
+            opened.write_all(b"\n").failing(Kind::Mount, step)?;
+        }
+    }
+    opened.write_all(content).failing(Kind::Mount, step)
+}

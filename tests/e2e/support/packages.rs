@@ -1,0 +1,77 @@
+//! Files of Debian packages of this machine, with all that they need: what a real image is made of, without fetching anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What no program needs.
+const LEFT_OUT: [&str; 5] =
+    ["/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/include/", "/usr/lib/node_modules/"];
+/// What packages make when they are configured.
+const MADE: [&str; 4] = ["/usr/bin/java", "/etc/alternatives/java", "/etc/ssl/certs", "/etc/ssl/certs/java"];
+
+/// Copies the packages and what they depend on into `folder`.
+pub(super) fn copy(names: &[&str], folder: &Path) {
+    let mut command = Command::new("dpkg");
+    let list = text(command.arg("--listfiles").args(closure(names)));
+    let mut paths: BTreeSet<String> = list.lines().map(str::to_owned).collect();
+    for made in MADE {
+        paths.insert(made.to_owned());
+        let entries = std::fs::read_dir(made).into_iter().flatten().flatten();
+        paths.extend(entries.map(|entry| entry.path().display().to_string()));
+    }
+    // Readable ones, without directories: tar makes those that it needs, also in the place of links to such, as /bin and /lib are on this machine.
+    let leads_on = |path: &str| {
+        let below = format!("{path}/");
+        paths.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))
+    };
+    let is_wanted = |path: &&String| {
+        let kind = std::fs::symlink_metadata(path).map(|found| found.file_type());
+        let is_left_out = LEFT_OUT.iter().any(|folder| path.starts_with(folder));
+        !is_left_out
+            && !leads_on(path)
+            && kind.is_ok_and(|kind| kind.is_symlink() || kind.is_file() && std::fs::File::open(path).is_ok())
+    };
+    let list: String = paths.iter().filter(is_wanted).map(|path| format!("{}\n", &path[1..])).collect();
+    let script = format!("tar -C / -cf - --no-recursion -T - | tar -C '{}' -xf -", folder.display());
+    let mut tar = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+    tar.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
+    assert!(tar.wait().unwrap().success(), "copy the files of {names:?}");
+}
+
+/// The packages and those that they depend on.
+fn closure(names: &[&str]) -> BTreeSet<String> {
+    let form = "${Package}|${Provides}|${Pre-Depends}, ${Depends}\n";
+    let all = text(Command::new("dpkg-query").args(["--show", "--showformat", form]));
+    let mut provided: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut wanted: BTreeMap<&str, &str> = BTreeMap::new();
+    for line in all.lines() {
+        let (package, rest) = line.split_once('|').unwrap();
+        let (provides, depends) = rest.split_once('|').unwrap();
+        provides.split(',').map(name_of).for_each(|name| drop(provided.insert(name, package)));
+        wanted.insert(package, depends);
+    }
+    let mut found = BTreeSet::new();
+    let mut pending: Vec<&str> = names.to_vec();
+    while let Some(name) = pending.pop() {
+        let package = if wanted.contains_key(name) { Some(name) } else { provided.get(name).copied() };
+        let Some(package) = package.filter(|package| !found.contains(*package)) else { continue };
+        found.insert(package.to_owned());
+        // Of alternatives the first that is installed.
+        let there = |name: &&str| wanted.contains_key(name) || provided.contains_key(name);
+        pending.extend(wanted[package].split(',').filter_map(|all| all.split('|').map(name_of).find(there)));
+    }
+    found
+}
+
+fn name_of(word: &str) -> &str {
+    word.trim().split([' ', ':', '(']).next().unwrap_or_default()
+}
+
+#[track_caller]
+fn text(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
