@@ -34,7 +34,6 @@ pub(crate) struct Wish {
 /// The gateway before its process is there: what must be made before the container.
 pub(super) struct Prepared {
     service: Service,
-    filter: seccomp::Program,
     init: Channel,
 }
 
@@ -46,6 +45,8 @@ pub(crate) struct Gateway {
     ledger: Ledger,
     /// Whether it only leads ports inside.
     is_without_names: bool,
+    /// Whether it was asked for the rest of its account.
+    is_asked: bool,
     over: bool,
 }
 
@@ -53,20 +54,21 @@ impl Prepared {
     /// Makes what can be refused, and the channel over which init hands sockets.
     pub(super) fn new(wish: Wish) -> Result<(Prepared, Channel)> {
         let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
-        let filter = seccomp::compile(&filter())?;
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
         let service =
             Service { policy: wish.policy, rate: wish.rate, total: wish.total, published, broker: wish.broker };
-        Ok((Prepared { service, filter, init }, inside))
+        Ok((Prepared { service, init }, inside))
     }
 
     /// Starts the process. `user` is a host id; `None` stays who we are.
     pub(super) fn start(self, user: Option<u32>, landlock_optional: bool, has_names: bool) -> Result<Gateway> {
         let (channel, supervisor) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
-        let confinement = Confinement { user, filter: &self.filter, landlock_optional };
+        let filter = seccomp::compile(&filter())?; // only now: init builds meanwhile
+        let confinement = Confinement { user, filter: &filter, landlock_optional };
         let task = Task { service: self.service, init: self.init, supervisor };
         let process = spawn_confined(&confinement, task).doing(|| "start the egress gateway")?;
-        Ok(Gateway { process, channel, ledger: Ledger::default(), is_without_names: !has_names, over: false })
+        let ledger = Ledger::default();
+        Ok(Gateway { process, channel, ledger, is_without_names: !has_names, is_asked: false, over: false })
     }
 }
 
@@ -154,6 +156,12 @@ impl Gateway {
         self.channel.try_send(&bytes).failing(Kind::Egress, || "tell the gateway")
     }
 
+    /// Asks for the rest of its account, which comes while we wait for the end of something else.
+    pub(super) fn ask_to_finish(&mut self) {
+        // One that does not listen is asked again at the end, and what went wrong is said then.
+        self.is_asked = self.is_asked || !self.over && self.tell(&Order::Finish).is_ok();
+    }
+
     /// Ends it and returns the account, which says if a part of it is missing, and its lines with new decisions.
     pub(super) fn finish(mut self) -> (Ledger, Vec<Row>) {
         let mut rows = Vec::new();
@@ -166,9 +174,12 @@ impl Gateway {
 
     fn farewell(&mut self, rows: &mut Vec<Row>) -> Result<()> {
         if self.over {
+            self.process.wait(if self.is_asked { FAREWELL } else { Duration::ZERO });
             return Ok(());
         }
-        self.tell(&Order::Finish)?;
+        if !self.is_asked {
+            self.tell(&Order::Finish)?;
+        }
         let end = Instant::now() + FAREWELL;
         while !self.over {
             let left = end.saturating_duration_since(Instant::now());

@@ -1,17 +1,19 @@
 //! The way out of a sandbox whose network is open: what makes it, what it counted, and its end.
 
 use super::pasta;
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::net::{self, Veth};
-use crate::ns::{Helper, ahead};
+use crate::ns::{Helper, IdMap, Maps, ahead};
 use crate::process::{Companion, WayOut};
 use crate::spec::network::{Open, Prefix, Way};
 use rustix::fs::{Mode, OFlags};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Who serves the way out, where a program does: an id of the container's range that nobody inside has or can become.
 const USER: u32 = 65_531;
+/// The same where the container has no range.
+const NOBODY: u32 = 65_534;
 
 /// What serves it.
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub(super) fn begin(
     base: Option<u32>,
 ) -> Result<Begun> {
     if network.is_none()
+        && open.way == Way::Veth
         && let Some((made, helper)) = ahead::begin_network().and_then(ahead::Ahead::finish_network)
     {
         *network = Some(made);
@@ -58,17 +61,28 @@ pub(super) fn begin(
         (Way::Veth, None) => {
             Err(Error::new(Kind::Network, "a network of `veth` needs root").hint("use --network egress"))
         }
-        (Way::Pasta, network) => {
-            pasta::find()?;
+        (Way::Pasta, _) => {
+            pasta::check()?;
             let mut fence = open.fence.clone();
             // It makes connections from here, so that an address of ours is one that it reaches.
             fence.closed.extend(net::own_addresses()?.into_iter().map(Prefix::of_one));
-            let link = match network {
-                Some(network) => {
-                    let copy = network.try_clone().failing(Kind::Network, || "keep the network namespace open")?;
-                    Some(Link::Pasta(pasta::start(copy, None, base.map(|base| base + USER))?))
-                }
-                None => None,
+            // Of root's no namespace is taken that was made ahead: who may enter that has power over the machine.
+            let link = if rustix::process::geteuid().is_root() {
+                let outside = base.map_or(NOBODY, |base| base + USER);
+                let line = vec![IdMap { inside: USER, outside, size: 1 }];
+                let step = || "make a network for `pasta`";
+                let made = match ahead::begin_owned_network() {
+                    Some(begun) => begun.finish(&Maps { uid: line.clone(), gid: line }).doing(step)?,
+                    None => None,
+                };
+                let made =
+                    made.ok_or_else(|| Error::new(Kind::Namespace, "the kernel refuses a namespace").doing(step()))?;
+                helpers.push(made.users.helper);
+                let copy = made.network.try_clone().failing(Kind::Network, || "keep the network namespace open")?;
+                *network = Some(copy);
+                Some(Link::Pasta(pasta::start(made.network, made.users.userns, Some(USER))?))
+            } else {
+                None
             };
             let waits = link.is_none();
             Ok(Begun { way_out: Some(WayOut::Fenced(fence)), settings: Vec::new(), link, waits })
@@ -83,7 +97,7 @@ pub(super) fn complete(pid: i32) -> Result<Link> {
         rustix::fs::open(format!("/proc/{pid}/ns/{kind}"), flags, Mode::empty())
             .failing(Kind::Namespace, || format!("open the sandbox's {kind} namespace"))
     };
-    pasta::start(open("net")?, Some(open("user")?), None).map(Link::Pasta)
+    pasta::start(open("net")?, open("user")?, None).map(Link::Pasta)
 }
 
 impl Link {
@@ -95,6 +109,19 @@ impl Link {
                 net::counted(&companion.inside, pasta::DEVICE).map(|(received, sent)| (sent, received))
             }
         }
+    }
+
+    /// The process that serves it, readable when that has ended.
+    pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Link::Veth(_) => None,
+            Link::Pasta(companion) => Some(companion.process()),
+        }
+    }
+
+    /// Whether somebody has removed its device on the host.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self, Link::Veth(veth) if veth.is_gone())
     }
 
     /// Ends it; says what that was, and how it went.

@@ -45,7 +45,7 @@ pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
 pub(crate) use groups::{groups, remove_groups};
 pub(crate) use launch::launch;
-pub(crate) use pasta::find as find_pasta;
+pub(crate) use pasta::check as check_pasta;
 pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;

@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::process::{Companion, Service};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -29,11 +31,13 @@ const ARGUMENTS: [&str; 16] = [
     "--netns-only",
     "--netns",
 ];
+/// The device by which it makes its own.
+const TUN: &str = "/dev/net/tun";
 /// What its device is called inside.
 pub(super) const DEVICE: &str = "eth0";
 
 /// Finds it.
-pub(crate) fn find() -> Result<PathBuf> {
+fn find() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(PLACES.iter().map(PathBuf::from));
     let is_program = |path: &PathBuf| {
@@ -46,20 +50,32 @@ pub(crate) fn find() -> Result<PathBuf> {
     })
 }
 
-/// Starts it for a namespace. `user` is a host id that nobody else has, where there is one.
-pub(super) fn start(network: OwnedFd, users: Option<OwnedFd>, user: Option<u32>) -> Result<Companion> {
+/// Says whether it can be had: the program, and for an ordinary user its device.
+pub(crate) fn check() -> Result<()> {
+    find()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(()); // who may make a device node needs nobody's leave
+    }
+    let advice = match rustix::fs::open(TUN, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => return Ok(()),
+        Err(errno @ (Errno::ACCESS | Errno::PERM)) => (errno, "let root give it to you (chmod 666, as udev has it)"),
+        Err(errno) => (errno, "let root load its driver (modprobe tun)"),
+    };
+    Err(Error::os(Kind::Network, advice.0)
+        .doing(format!("open `{TUN}`, by which `pasta` makes the sandbox's network device"))
+        .hint(format!("{}, or use --network egress", advice.1)))
+}
+
+/// Starts it for a network namespace. `users` is the user namespace that this belongs to, where it has all its power, and `user` who it is there.
+pub(super) fn start(network: OwnedFd, users: OwnedFd, user: Option<u32>) -> Result<Companion> {
     let path = find()?;
     let word = |bytes: &[u8]| CString::new(bytes).map_err(|_| Error::new(Kind::Internal, "a word with a NUL"));
     let mut arguments = ARGUMENTS.iter().map(|each| word(each.as_bytes())).collect::<Result<Vec<_>>>()?;
     // Its standard input: every further descriptor it closes as it begins.
     arguments.push(word(b"/proc/self/fd/0")?);
-    let user = user.filter(|_| is_everybodys(Path::new("/dev/net/tun")));
-    if user.is_none() && rustix::process::geteuid().is_root() {
-        // Else it becomes `nobody`, and may not enter the namespace any more.
-        arguments.splice(1..1, [word(b"--runas")?, word(b"0")?]);
-    }
+    let own_tun = rustix::process::geteuid().is_root() && !is_everybodys(Path::new(TUN));
     let path = word(path.as_os_str().as_bytes())?;
-    Companion::start(Service { path, arguments, network, users, user })
+    Companion::start(Service { path, arguments, network, users, user, own_tun })
         .map_err(|error| error.hint("try it by hand: pasta --config-net -- true; or use --network egress"))
 }
 

@@ -86,6 +86,16 @@ impl Running {
         self.link.as_ref().and_then(Link::bytes)
     }
 
+    /// The process by which its packets leave, if one does: readable when it has ended.
+    pub(crate) fn link_process(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().and_then(Link::process)
+    }
+
+    /// Whether the device by which its packets leave was removed by somebody else.
+    pub(crate) fn has_lost_device(&self) -> bool {
+        self.link.as_ref().is_some_and(Link::is_gone)
+    }
+
     /// The gateway that serves its network, if one does.
     pub(crate) fn gateway(&self) -> Option<&Gateway> {
         self.gateway.as_ref()
@@ -110,6 +120,13 @@ impl Running {
     /// Tells the gateway what becomes of a secret of the broker's. One that has ended needs none.
     pub(crate) fn renew_secret(&self, renewal: &Renewal) -> Result<()> {
         self.gateway.as_ref().filter(|gateway| !gateway.is_over()).map_or(Ok(()), |gateway| gateway.renew(renewal))
+    }
+
+    /// Tells the gateway that nobody needs it any more, without waiting for its end.
+    pub(crate) fn dismiss_gateway(&mut self) {
+        if let Some(gateway) = &mut self.gateway {
+            gateway.ask_to_finish();
+        }
     }
 
     /// Ends the gateway, and returns the lines of its account with decisions that nobody has heard of yet.

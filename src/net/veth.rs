@@ -91,6 +91,12 @@ impl Veth {
         counted(&self.host, &self.name)
     }
 
+    /// Whether somebody else has removed it; the other end, inside, is gone with it then.
+    pub(crate) fn is_gone(&self) -> bool {
+        let found = self.host.get(LINK, Request::new(&link(self.index, 0)));
+        matches!(found, Ok(None) | Err(Errno::NODEV))
+    }
+
     /// Removes the pair; the table and the number go with it.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.undo().failing(Kind::Network, || format!("remove the device `{}`", self.name))

@@ -1,7 +1,8 @@
 //! The namespaces that take longest to make, made by a child while we still read the command line: a network namespace (half a millisecond of
 //! a start, docs/decisions/0005-start-path.md) and the user namespace that is entered last, whose map is written when the range is known.
 //!
-//! The network namespace belongs to the machine's root, like all that a sandbox of root's is built from: nobody inside has a right over it.
+//! The network namespace belongs to the machine's root, like all that a sandbox of root's is built from: nobody inside has a right over it. One that a
+//! program of the host's is to serve belongs to a user namespace of that program's own, so that it needs no right over anything else.
 
 use super::idmap::Maps;
 use super::user::{Helper, Mapped, forbid_nested, open_and_map};
@@ -46,17 +47,33 @@ static BEGUN: Mutex<Option<Ahead>> = Mutex::new(None);
 
 /// Begins both, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way.
 pub(crate) fn begin() {
-    if let (Some(ahead), Ok(mut begun)) = (start(true), BEGUN.lock()) {
+    if let (Some(ahead), Ok(mut begun)) = (start(What::Both), BEGUN.lock()) {
         *begun = Some(ahead);
     }
 }
 
 /// Begins a network namespace alone, for a container that has no user namespace of its own.
 pub(crate) fn begin_network() -> Option<Ahead> {
-    start(false)
+    start(What::Network)
 }
 
-fn start(users: bool) -> Option<Ahead> {
+/// Begins a network namespace that belongs to a new user namespace; [`Ahead::finish`] has both.
+pub(crate) fn begin_owned_network() -> Option<Ahead> {
+    start(What::Owned)
+}
+
+/// What is made, and whose the network namespace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// The machine's root's.
+    Network,
+    /// The same, and a user namespace beside it.
+    Both,
+    /// The user namespace's.
+    Owned,
+}
+
+fn start(what: What) -> Option<Ahead> {
     if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
         return None;
     }
@@ -64,7 +81,7 @@ fn start(users: bool) -> Option<Ahead> {
     match clone_process(0, None).ok()? {
         Side::Child => {
             drop(ours);
-            exit(i32::from(lend(&theirs, users).is_none()))
+            exit(i32::from(lend(&theirs, what).is_none()))
         }
         Side::Parent(pid, pidfd) => {
             send_away(pid);
@@ -74,11 +91,15 @@ fn start(users: bool) -> Option<Ahead> {
 }
 
 /// The child: makes them, says so, and ends when it is told to or when nobody is left to tell it.
-fn lend(parent: &OwnedFd, users: bool) -> Option<()> {
+fn lend(parent: &OwnedFd, what: What) -> Option<()> {
+    if what == What::Owned {
+        unshare(CloneFlags::CLONE_NEWUSER).ok()?;
+        forbid_nested();
+    }
     unshare(CloneFlags::CLONE_NEWNET).ok()?;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     net::bring_loopback_up(socket.as_fd()).ok()?;
-    if users {
+    if what == What::Both {
         unshare(CloneFlags::CLONE_NEWUSER).ok()?;
         forbid_nested();
     }

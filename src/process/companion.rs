@@ -8,6 +8,7 @@ use super::identity::{self, Capabilities, Identity};
 use super::launch;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Channel;
+use crate::mounts;
 use crate::net::Route;
 use crate::sys::clone::{Side, clone_process, close_from, exit, wait as wait_for};
 use crate::sys::exec::{Vector, execve};
@@ -38,16 +39,18 @@ pub(crate) struct Service {
     pub arguments: Vec<CString>,
     /// The network namespace.
     pub network: OwnedFd,
-    /// The user namespace that it belongs to, where that is not ours.
-    pub users: Option<OwnedFd>,
-    /// Who it is; `None` stays who we are.
+    /// The user namespace that it belongs to: all the power that the program has is there.
+    pub users: OwnedFd,
+    /// Who it is, as that namespace has it; `None` stays who we are.
     pub user: Option<u32>,
+    /// Whether it sees a device for tunnels of its own in the place of the host's.
+    pub own_tun: bool,
 }
 
 /// The program, as its parent holds it. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Companion {
-    _keeper: Keeper,
+    keeper: Keeper,
     /// A connection to the kernel's routing part in the sandbox's namespace.
     pub(crate) inside: Route,
 }
@@ -69,11 +72,18 @@ impl Companion {
                 drop((theirs, out));
                 let keeper = Keeper(keeper);
                 match hear(&ours)? {
-                    Some(inside) => Ok(Companion { _keeper: keeper, inside: Route::from(inside) }),
+                    Some(inside) => Ok(Companion { keeper, inside: Route::from(inside) }),
                     None => Err(refusal(&service, words)),
                 }
             }
         }
+    }
+}
+
+impl Companion {
+    /// Readable when it has ended.
+    pub(crate) fn process(&self) -> BorrowedFd<'_> {
+        self.keeper.0.as_fd()
     }
 }
 
@@ -116,18 +126,21 @@ fn keep(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
     let step = || "start a program beside the container";
     // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Identity, step)?;
-    if let Some(users) = &service.users {
-        move_into_link_name_space(users.as_fd(), Some(LinkNameSpaceType::User))
-            .failing(Kind::UserNamespace, || "enter the sandbox's user namespace")?;
+    if service.own_tun {
+        mounts::tun::show_tun()?;
     }
+    move_into_link_name_space(service.users.as_fd(), Some(LinkNameSpaceType::User))
+        .failing(Kind::UserNamespace, || "enter the network's user namespace")?;
     identity::die_with_parent()?;
     identity::be_undumpable()?;
     match clone_process(libc::CLONE_NEWPID as u64, None).failing(Kind::Namespace, step)? {
         Side::Child => exit(i32::from(first(service, channel, out).is_err())),
         Side::Parent(_, pidfd) => {
-            close_from(0, &[pidfd.as_fd()]).failing(Kind::Identity, step)?;
-            identity::keep_capabilities(&[])?;
-            wait_for(pidfd.as_fd()).failing(Kind::Lost, step).map(drop)
+            let done = close_from(0, &[pidfd.as_fd()])
+                .failing(Kind::Identity, step)
+                .and_then(|()| identity::keep_capabilities(&[]))
+                .and_then(|()| wait_for(pidfd.as_fd()).failing(Kind::Lost, step));
+            exit(i32::from(done.is_err())) // what we own is closed already, and must not be closed again
         }
     }
 }
@@ -149,10 +162,9 @@ fn first(service: Service, channel: &Channel, out: &OwnedFd) -> Result<()> {
         .failing(Kind::Network, step)?;
     let inside = Route::open().failing(Kind::Network, step)?;
     channel.send(DONE, Some(inside.as_fd())).failing(Kind::Lost, step)?;
-    close_from(0, &[]).failing(Kind::Identity, step)?;
-    identity::keep_capabilities(&[])?;
-    while !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
-    Ok(())
+    let done = close_from(0, &[]).failing(Kind::Identity, step).and_then(|()| identity::keep_capabilities(&[]));
+    while done.is_ok() && !matches!(wait(WaitOptions::empty()), Err(rustix::io::Errno::CHILD)) {}
+    exit(i32::from(done.is_err())) // as above
 }
 
 /// Becomes the program, with what it takes to enter the namespace and nothing more.

@@ -11,6 +11,7 @@ mod control;
 mod devices;
 mod image;
 pub(crate) mod limits;
+mod lost;
 mod meters;
 mod network;
 mod options;

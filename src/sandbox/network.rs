@@ -165,7 +165,7 @@ impl Network {
                 );
             }
             Way::Veth => {}
-            Way::Pasta => drop(container::find_pasta()?),
+            Way::Pasta => container::check_pasta()?,
         }
         if self.resolvers().is_empty() {
             return refuse(

@@ -182,6 +182,8 @@ pub(crate) enum Stopped {
     Cancelled,
     /// The gateway of its network has ended before it.
     Gateway,
+    /// What led its packets out has ended or was removed before it.
+    Link,
 }
 
 /// Everything that the decision is made from.
@@ -213,7 +215,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Stopped::Output) => return Outcome::OutputLimit,
         Some(Stopped::Wall) => return Outcome::Timeout,
         Some(Stopped::Idle) => return Outcome::IdleTimeout,
-        Some(Stopped::Gateway) => return Outcome::Lost,
+        Some(Stopped::Gateway | Stopped::Link) => return Outcome::Lost,
         None => {}
     }
     if facts.exit_codes.is_success(facts.ended) {
@@ -269,6 +271,7 @@ mod tests {
         check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
         check(exited(0), Some(Stopped::Gateway), &[], Outcome::Lost);
+        check(None, Some(Stopped::Link), &[], Outcome::Lost);
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn finish(
         ended: seen.ended,
         stopped: seen.stopped,
         hits: seen.hits,
-        start_failed: seen.failure.is_some() && seen.stopped != Some(Stopped::Gateway),
+        start_failed: seen.failure.is_some() && !matches!(seen.stopped, Some(Stopped::Gateway | Stopped::Link)),
         exit_codes: options.exit_codes.clone(),
     };
     let mut outcome = decide(&facts);

@@ -55,6 +55,7 @@ pub(super) struct Watch<'run> {
 pub(super) enum Ready {
     Channel,
     Gateway,
+    Link,
     Signals,
     OutOfMemory,
     Input,
@@ -71,6 +72,8 @@ pub(super) struct State {
     pub is_ready: bool,
     /// Since when every process stands still.
     pub paused: Option<Instant>,
+    /// Whether what its packets left by is gone.
+    pub has_lost_link: bool,
     next_sample: Instant,
     pub disk_seen: Instant,
     pub next_disk: Instant,
@@ -101,6 +104,7 @@ impl Watch<'_> {
             kill_at: None,
             is_ready: false,
             paused: None,
+            has_lost_link: false,
             next_sample: now + SAMPLE,
             disk_seen: now,
             next_disk: now + DISK_SAMPLE,
@@ -119,6 +123,9 @@ impl Watch<'_> {
                 waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
                 if let Some(gateway) = self.running.gateway().filter(|gateway| !gateway.is_over()) {
                     waits.push((Ready::Gateway, PollFd::from_borrowed_fd(gateway.channel(), PollFlags::IN)));
+                }
+                if let Some(process) = self.running.link_process().filter(|_| !state.has_lost_link) {
+                    waits.push((Ready::Link, PollFd::from_borrowed_fd(process, PollFlags::IN)));
                 }
                 if let Some(notifier) = &out_of_memory {
                     waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
@@ -168,6 +175,7 @@ impl Watch<'_> {
         match what {
             Ready::Channel => self.hear(state, seen),
             Ready::Gateway => self.hear_gateway(state, seen),
+            Ready::Link => self.lose_link(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
             Ready::Progress => self.take_progress().map(|_| ()),
@@ -203,7 +211,10 @@ impl Watch<'_> {
             Some(Message::Scratch(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
             Some(Message::Failed(error)) => seen.failure = Some(error),
-            Some(Message::Ended(ended)) => seen.ended = Some(ended),
+            Some(Message::Ended(ended)) => {
+                seen.ended = Some(ended);
+                self.running.dismiss_gateway(); // its last words come while the kernel ends the rest
+            }
             Some(Message::Ready) => state.is_ready = true,
             // Words of the OCI runtime, which a task never hears.
             Some(_) => {}
@@ -214,21 +225,6 @@ impl Watch<'_> {
                 }
                 self.running.reap()?;
             }
-        }
-        Ok(())
-    }
-
-    /// Takes over a line of the account. A gateway that ends first leaves the sandbox without a network, so the command is asked to end.
-    fn hear_gateway(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
-        let (is_over, row) = self.running.hear_gateway()?;
-        if let Some(row) = row {
-            self.sink.notice(Notice::Egress(row))?;
-        }
-        if is_over && seen.ended.is_none() && seen.stopped.is_none() {
-            seen.failure.get_or_insert_with(|| {
-                Error::new(Kind::Egress, "the gateway of the sandbox's network has ended").hint("run the task again")
-            });
-            self.ask(Stopped::Gateway, state, seen)?;
         }
         Ok(())
     }
@@ -381,6 +377,7 @@ impl Watch<'_> {
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
             self.sample(state, seen)?;
+            self.look_at_link(state, seen)?;
             for renewal in self.sink.tick(self.running.secrets())? {
                 self.running.renew_secret(&renewal)?;
             }

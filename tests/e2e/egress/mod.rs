@@ -7,7 +7,9 @@ mod broker_http2;
 mod broker_image;
 mod broker_oauth;
 mod clients;
+mod lost;
 mod open;
+mod pasta;
 mod running;
 pub mod world;
 

@@ -6,21 +6,21 @@ use rustix::process::{Pid, Signal};
 use std::process::{Child, Command, Stdio};
 
 /// Addresses of the world: a public server, one of a private network, and where clouds have their metadata.
-const PUBLIC: &str = "93.184.216.34";
-const PRIVATE: &str = "10.7.7.7";
-const METADATA: &str = "169.254.169.254";
+pub(super) const PUBLIC: &str = "93.184.216.34";
+pub(super) const PRIVATE: &str = "10.7.7.7";
+pub(super) const METADATA: &str = "169.254.169.254";
 /// Addresses of the host.
-const HOST: &str = "93.184.216.2";
+pub(super) const HOST: &str = "93.184.216.2";
 const HOST_PRIVATE: &str = "10.7.7.1";
 
 /// A host and the world around it, each with a server at port 80. Dropping it ends both.
-struct Ground {
-    host: Namespace,
-    _world: Namespace,
+pub(super) struct Ground {
+    pub(super) host: Namespace,
+    pub(super) world: Namespace,
     servers: Vec<Child>,
 }
 
-struct Namespace(Child);
+pub(super) struct Namespace(Child);
 
 impl Namespace {
     fn new() -> Namespace {
@@ -31,11 +31,11 @@ impl Namespace {
         Namespace(child)
     }
 
-    fn enter(&self) -> [String; 4] {
+    pub(super) fn enter(&self) -> [String; 4] {
         ["nsenter".into(), "--target".into(), self.0.id().to_string(), "--net".into()]
     }
 
-    fn command(&self, script: &str) -> Command {
+    pub(super) fn command(&self, script: &str) -> Command {
         let words = self.enter();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["sh", "-ec", script]);
@@ -43,7 +43,7 @@ impl Namespace {
     }
 
     #[track_caller]
-    fn sh(&self, script: &str) -> String {
+    pub(super) fn sh(&self, script: &str) -> String {
         let output = self.command(script).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -58,7 +58,7 @@ impl Drop for Namespace {
 }
 
 impl Ground {
-    fn new(lab: &Lab) -> Option<Ground> {
+    pub(super) fn new(lab: &Lab) -> Option<Ground> {
         if !is_root() {
             skip("needs root to make a host");
             return None;
@@ -84,15 +84,15 @@ impl Ground {
             child
         };
         let servers = vec![serve(&host), serve(&world)];
-        Some(Ground { host, _world: world, servers })
+        Some(Ground { host, world, servers })
     }
 
-    fn task<'lab>(&self, lab: &'lab Lab, mode: &str) -> Task<'lab> {
+    pub(super) fn task<'lab>(&self, lab: &'lab Lab, mode: &str) -> Task<'lab> {
         lab.task().by(self.host.enter()).args(["--empty", "--network", mode, "--resolver", PUBLIC])
     }
 
     /// The devices and tables of brig's that are on the host.
-    fn traces(&self) -> String {
+    pub(super) fn traces(&self) -> String {
         self.host.sh("ip -o link | grep -o 'brig[0-9]*' || true; nft list tables | grep brig || true")
     }
 }
@@ -107,7 +107,7 @@ impl Drop for Ground {
 }
 
 /// Says for each address whether it is reached, on a line.
-fn ask(addresses: &[&str]) -> String {
+pub(super) fn ask(addresses: &[&str]) -> String {
     let one = |address: &&str| {
         format!(
             "curl -sS -o /dev/null -m 2 http://{address}/ 2>/dev/null && echo '{address} reached' || echo '{address} refused'; "
@@ -116,10 +116,10 @@ fn ask(addresses: &[&str]) -> String {
     addresses.iter().map(one).collect()
 }
 
-const EVERYWHERE: [&str; 7] = [PUBLIC, PRIVATE, METADATA, HOST, HOST_PRIVATE, "127.0.0.1", "[::1]"];
+pub(super) const EVERYWHERE: [&str; 7] = [PUBLIC, PRIVATE, METADATA, HOST, HOST_PRIVATE, "127.0.0.1", "[::1]"];
 
 #[track_caller]
-fn reached(run: &crate::support::Run, expected: &[&str]) {
+pub(super) fn reached(run: &crate::support::Run, expected: &[&str]) {
     run.ended_as("succeeded", 0);
     for address in EVERYWHERE {
         let word = if expected.contains(&address) { "reached" } else { "refused" };
@@ -173,7 +173,7 @@ fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matt
     let from_host = ground.host.sh(&format!("curl -sS -m 1 http://{own}/ 2>&1 || echo refused"));
     assert!(from_host.contains("refused"), "{from_host}");
     let around = ground
-        ._world
+        .world
         .sh(&format!("ip route add 198.19.0.0/16 via {HOST}; curl -sS -m 1 http://{own}/ 2>&1 || echo refused"));
     assert!(around.contains("refused"), "{around}");
     // The rules name the sandbox's address and drop every other, and all of IPv6.
@@ -222,7 +222,7 @@ fn a_port_is_published_into_an_open_network_and_bytes_are_counted() {
 }
 
 /// The processes of pasta that serve a namespace of this host.
-fn pastas(of: &Ground) -> Vec<Pid> {
+pub(super) fn pastas(of: &Ground) -> Vec<Pid> {
     let own = std::fs::read_link(format!("/proc/{}/ns/net", of.host.0.id())).unwrap();
     let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_one = |pid: &i32| {
