@@ -191,6 +191,8 @@ pub(super) enum Reply {
     Addresses(Vec<IpAddr>, u32),
     /// There is no such name, or it has no such record.
     Nothing(&'static str),
+    /// The answer was too long for a datagram; what there was room for.
+    Truncated(Vec<IpAddr>, u32),
     /// The server could not say.
     Failed,
 }
@@ -202,7 +204,7 @@ pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option
     if field(0)? != id || flags & 0x8000 == 0 || field(4)? != 1 {
         return None;
     }
-    let (asked, mut at) = labels(bytes, HEADER)?;
+    let (asked, at) = labels(bytes, HEADER)?;
     if !asked.eq_ignore_ascii_case(name) || field(at)? != kind || field(at + 2)? != INTERNET {
         return None;
     }
@@ -211,31 +213,42 @@ pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option
         3 => return Some(Reply::Nothing("there is no such name")),
         _ => return Some(Reply::Failed),
     }
-    at += 4;
+    let (found, least, is_whole) = addresses(bytes, at + 4, field(6)?);
+    // A cut may be in the middle of a record; nothing else may.
+    match (is_whole, flags & TRUNCATED != 0) {
+        (_, true) => Some(Reply::Truncated(found, least)),
+        (false, false) => None,
+        (true, false) if found.is_empty() => Some(Reply::Nothing("it has no address")),
+        (true, false) => Some(Reply::Addresses(found, least)),
+    }
+}
+
+/// The addresses of `count` records at `at`, for how many seconds they all may be kept, and whether all records were there.
+fn addresses(bytes: &[u8], mut at: usize, count: u16) -> (Vec<IpAddr>, u32, bool) {
     let (mut found, mut least) = (Vec::new(), u32::MAX);
     // Aliases are the server's to follow: every address in its answer is one of the name.
-    for _ in 0..field(6)? {
-        at = labels(bytes, at)?.1;
-        let (record, class, length) = (field(at)?, field(at + 2)?, usize::from(field(at + 8)?));
-        let seconds = u32::from(field(at + 4)?) << 16 | u32::from(field(at + 6)?);
-        let data = bytes.get(at + 10..at + 10 + length)?;
-        let address = match (record, <[u8; 4]>::try_from(data), <[u8; 16]>::try_from(data)) {
-            (A, Ok(octets), _) => Some(IpAddr::from(octets)),
-            (AAAA, _, Ok(octets)) => Some(IpAddr::from(octets)),
-            _ => None,
-        };
-        if let (Some(address), INTERNET) = (address, class) {
-            found.push(address);
-        }
+    for _ in 0..count {
+        let Some((address, seconds, end)) = record(bytes, at) else { return (found, least, false) };
+        found.extend(address);
         least = least.min(seconds);
-        at += 10 + length;
+        at = end;
     }
-    // Of an answer that was cut short the part that came is as good: any address will do.
-    Some(match found.is_empty() {
-        false => Reply::Addresses(found, least),
-        true if flags & TRUNCATED != 0 => Reply::Failed,
-        true => Reply::Nothing("it has no address"),
-    })
+    (found, least, true)
+}
+
+/// The address that the record at `at` has, if it has one, its seconds, and where it ends.
+fn record(bytes: &[u8], at: usize) -> Option<(Option<IpAddr>, u32, usize)> {
+    let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+    let at = labels(bytes, at)?.1;
+    let (kind, class, length) = (field(at)?, field(at + 2)?, usize::from(field(at + 8)?));
+    let seconds = u32::from(field(at + 4)?) << 16 | u32::from(field(at + 6)?);
+    let data = bytes.get(at + 10..at + 10 + length)?;
+    let address = match (kind, <[u8; 4]>::try_from(data), <[u8; 16]>::try_from(data)) {
+        (A, Ok(octets), _) => Some(IpAddr::from(octets)),
+        (AAAA, _, Ok(octets)) => Some(IpAddr::from(octets)),
+        _ => None,
+    };
+    Some((address.filter(|_| class == INTERNET), seconds, at + 10 + length))
 }
 
 #[cfg(test)]
@@ -259,6 +272,23 @@ mod tests {
         assert_eq!(read_reply(&refused, 7, "api.example.com", AAAA), Some(Reply::Nothing("there is no such name")));
         let none = question.answer(Code::Good, &[]);
         assert_eq!(read_reply(&none, 7, "api.example.com", AAAA), Some(Reply::Nothing("it has no address")));
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_says_so_wherever_the_cut_is() {
+        let question = read_question(&write_question(7, "a.test", A)).unwrap();
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let whole = question.answer(Code::Good, &[Record::Address(address), Record::Address(address)]);
+        let cut = |length: usize, flag: u8| {
+            let mut bytes = whole[..length].to_vec();
+            bytes[2] |= flag;
+            read_reply(&bytes, 7, "a.test", A)
+        };
+        let question_end = HEADER + 12;
+        assert_eq!(cut(whole.len(), 2), Some(Reply::Truncated(vec![address, address], 60)));
+        assert_eq!(cut(question_end + 20, 2), Some(Reply::Truncated(vec![address], 60)));
+        assert_eq!(cut(question_end, 2), Some(Reply::Truncated(vec![], u32::MAX)));
+        assert_eq!(cut(question_end + 20, 0), None);
     }
 
     #[test]

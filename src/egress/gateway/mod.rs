@@ -21,8 +21,8 @@ use crate::files::{Channel, take_memory};
 use crate::spec::network::Socket;
 use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
-use resolver::Resolver;
 pub(crate) use resolver::Sources;
+use resolver::{Heard, Resolver};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -227,9 +227,7 @@ impl Gateway {
             Source::Listener(index) => self.accept(index as usize),
             Source::Published(index) => self.accept_inward(index as usize),
             Source::Lookup(number) => {
-                if let Some(answer) = self.resolver.hear(number) {
-                    self.resolved(answer);
-                }
+                self.hear_lookup(number);
             }
             Source::Client(number) | Source::Server(number) => {
                 use epoll::EventFlags as E;
@@ -248,12 +246,27 @@ impl Gateway {
         Ok(true)
     }
 
+    fn hear_lookup(&mut self, number: u32) {
+        match self.resolver.hear(number) {
+            Heard::Nothing => {}
+            Heard::Answer(answer) => self.resolved(answer),
+            Heard::Stream => {
+                if let Some(socket) = self.resolver.socket(number) {
+                    // Unwatched, it ends at its deadline.
+                    let _ = self.watch_edges(socket, Source::Lookup(number));
+                }
+            }
+        }
+    }
+
     /// Takes the sockets that init made, until it has no more.
     fn adopt(&mut self) -> Result<(), Errno> {
         let Some(init) = &self.init else { return Ok(()) };
         let packet = init.receive()?;
         let Some(packet) = packet else {
-            self.init = None; // closing it takes it out of epoll
+            // Closing alone would not take it out: others of the supervisor's children may have a copy, and its end would wake us without an end.
+            epoll::delete(&self.epoll, init)?;
+            self.init = None;
             return Ok(());
         };
         match (Socket::from_bytes(&packet.bytes), packet.descriptor) {

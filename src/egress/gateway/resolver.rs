@@ -26,6 +26,8 @@ const KEPT_NOTHING: Duration = Duration::from_secs(5);
 const MOST: usize = 512;
 /// resolv.conf(5) has at most three servers.
 const MOST_SERVERS: usize = 3;
+/// The most that two messages can be.
+const LONGEST_STREAM: usize = 2 * (65_535 + 2);
 const PORT: u16 = 53;
 const KINDS: [u16; 2] = [dns::A, dns::AAAA];
 
@@ -92,6 +94,17 @@ fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     all
 }
 
+/// What is asked again over TCP because the answer was too long (RFC 7766, section 5).
+#[derive(Default)]
+struct Stream {
+    /// The questions, until they are sent.
+    unsent: Vec<u8>,
+    /// What came of the answers.
+    got: Vec<u8>,
+    /// What there was room for in the datagrams: better than nothing.
+    short: [Option<Reply>; 2],
+}
+
 /// A name that is being asked for.
 struct Lookup {
     name: String,
@@ -99,8 +112,17 @@ struct Lookup {
     ids: [u16; 2],
     replies: [Option<Reply>; 2],
     asked: usize,
+    stream: Option<Stream>,
     deadline: Instant,
     waiting: Vec<u32>,
+}
+
+/// What hearing of a lookup led to.
+pub(super) enum Heard {
+    Nothing,
+    Answer(Answer),
+    /// It has a new socket, a stream that is to be watched for both directions.
+    Stream,
 }
 
 /// A name that was asked for, and who waits for it.
@@ -154,6 +176,7 @@ impl Resolver {
             ids,
             replies: [None, None],
             asked: 1,
+            stream: None,
             deadline: now + PATIENCE,
             waiting: vec![who],
         };
@@ -167,23 +190,78 @@ impl Resolver {
     }
 
     fn send(&self, name: &str, server: usize) -> Result<(OwnedFd, [u16; 2]), Errno> {
-        let server = self.sources.servers[server % self.sources.servers.len()];
-        let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-        connect(&socket, &server)?;
-        let mut random = [0_u8; 4];
-        getrandom(&mut random[..], GetRandomFlags::empty())?;
-        let ids = [u16::from_ne_bytes([random[0], random[1]]), u16::from_ne_bytes([random[2], random[3]])];
+        let socket = self.connect(server, SocketType::DGRAM)?;
+        let ids = random_ids()?;
         for (id, kind) in ids.into_iter().zip(KINDS) {
             send(&socket, &dns::write_question(id, name, kind), SendFlags::NOSIGNAL)?;
         }
         Ok((socket, ids))
     }
 
+    fn connect(&self, server: usize, kind: SocketType) -> Result<OwnedFd, Errno> {
+        let server = self.sources.servers[server % self.sources.servers.len()];
+        let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+        match connect(&socket, &server) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Asks the same server again over TCP for what it had no room for.
+    fn ask_by_stream(&mut self, number: u32) -> Result<(), Errno> {
+        let Some(lookup) = self.lookups.get(&number) else { return Ok(()) };
+        let socket = self.connect(lookup.asked - 1, SocketType::STREAM)?;
+        let ids = random_ids()?;
+        let Some(lookup) = self.lookups.get_mut(&number) else { return Ok(()) };
+        let mut stream = Stream::default();
+        for (index, kind) in KINDS.into_iter().enumerate() {
+            let Some(Reply::Truncated(some, seconds)) = &lookup.replies[index] else { continue };
+            let short = if some.is_empty() { Reply::Failed } else { Reply::Addresses(some.clone(), *seconds) };
+            (stream.short[index], lookup.replies[index]) = (Some(short), None);
+            let question = dns::write_question(ids[index], &lookup.name, kind);
+            stream.unsent.extend((question.len() as u16).to_be_bytes());
+            stream.unsent.extend(question);
+        }
+        (lookup.socket, lookup.ids, lookup.stream) = (socket, ids, Some(stream));
+        lookup.deadline = Instant::now() + PATIENCE;
+        Ok(())
+    }
+
     /// Reads what came for a lookup; an answer ends it.
-    pub(super) fn hear(&mut self, number: u32) -> Option<Answer> {
-        let lookup = self.lookups.get_mut(&number)?;
+    pub(super) fn hear(&mut self, number: u32) -> Heard {
+        let Some(lookup) = self.lookups.get_mut(&number) else { return Heard::Nothing };
+        match lookup.stream.take() {
+            Some(mut stream) => {
+                if lookup.hear_stream(&mut stream).is_err() {
+                    lookup.deadline = Instant::now();
+                }
+                lookup.stream = Some(stream);
+            }
+            None => lookup.hear_datagrams(),
+        }
+        if !lookup.replies.iter().all(Option::is_some) {
+            return Heard::Nothing;
+        }
+        let is = |wanted: fn(&Reply) -> bool| lookup.replies.iter().flatten().any(wanted);
+        if is(|reply| matches!(reply, Reply::Truncated(..))) {
+            let is_first = lookup.stream.is_none();
+            return match if is_first { self.ask_by_stream(number) } else { Err(Errno::MSGSIZE) } {
+                Ok(()) => Heard::Stream,
+                Err(_) => self.end(number).map_or(Heard::Nothing, Heard::Answer),
+            };
+        }
+        if !is(|reply| *reply != Reply::Failed) {
+            lookup.deadline = Instant::now();
+            return Heard::Nothing;
+        }
+        self.end(number).map_or(Heard::Nothing, Heard::Answer)
+    }
+}
+
+impl Lookup {
+    fn hear_datagrams(&mut self) {
+        let lookup = self;
         let mut buffer = [0_u8; dns::LARGEST_DATAGRAM as usize];
         loop {
             let length = match recv(&lookup.socket, &mut buffer[..], RecvFlags::empty()) {
@@ -203,14 +281,64 @@ impl Resolver {
                 }
             }
         }
-        let done = lookup.replies.iter().all(Option::is_some);
-        let failed = lookup.replies.iter().flatten().all(|reply| *reply == Reply::Failed);
-        if done && failed {
-            lookup.deadline = Instant::now();
-        }
-        (done && !failed).then(|| self.end(number)).flatten()
     }
 
+    /// Sends what is unsent, and reads messages with their lengths before them.
+    fn hear_stream(&mut self, stream: &mut Stream) -> Result<(), Errno> {
+        if !stream.unsent.is_empty() {
+            match send(&self.socket, &stream.unsent, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(stream.unsent.drain(..sent)),
+                Err(Errno::AGAIN | Errno::NOTCONN | Errno::INTR) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+        let mut buffer = [0_u8; 4096];
+        loop {
+            match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(Errno::CONNRESET),
+                Ok((_, length)) => stream.got.extend_from_slice(&buffer[..length]),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+            while let Some((length, rest)) = stream.got.split_first_chunk::<2>()
+                && let Some(message) = rest.get(..usize::from(u16::from_be_bytes(*length)))
+            {
+                for ((reply, id), kind) in self.replies.iter_mut().zip(self.ids).zip(KINDS) {
+                    if reply.is_none() {
+                        *reply = dns::read_reply(message, id, &self.name, kind);
+                    }
+                }
+                let taken = message.len() + 2;
+                stream.got.drain(..taken);
+            }
+            if self.replies.iter().all(Option::is_some) {
+                return Ok(());
+            }
+            if stream.got.len() > LONGEST_STREAM {
+                return Err(Errno::MSGSIZE);
+            }
+        }
+    }
+
+    /// What there was room for takes the place of what did not come.
+    fn settle_for_less(&mut self) {
+        let Some(stream) = self.stream.take() else { return };
+        for (reply, short) in self.replies.iter_mut().zip(stream.short) {
+            if reply.is_none() {
+                *reply = short;
+            }
+        }
+    }
+}
+
+fn random_ids() -> Result<[u16; 2], Errno> {
+    let mut random = [0_u8; 4];
+    getrandom(&mut random[..], GetRandomFlags::empty())?;
+    Ok([u16::from_ne_bytes([random[0], random[1]]), u16::from_ne_bytes([random[2], random[3]])])
+}
+
+impl Resolver {
     /// When the next lookup must be looked at again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lookups.values().map(|lookup| lookup.deadline).min()
@@ -222,6 +350,9 @@ impl Resolver {
             self.lookups.iter().filter(|(_, lookup)| lookup.deadline <= now).map(|(number, _)| *number).collect();
         let (mut renewed, mut answers) = (Vec::new(), Vec::new());
         for number in late {
+            if let Some(lookup) = self.lookups.get_mut(&number) {
+                lookup.settle_for_less();
+            }
             let Some(lookup) = self.lookups.get(&number) else { continue };
             let some = lookup.replies.iter().flatten().any(|reply| *reply != Reply::Failed);
             let again = !some && lookup.asked < ROUNDS * self.sources.servers.len();
@@ -244,7 +375,7 @@ impl Resolver {
         let (mut addresses, mut seconds, mut why) = (Vec::new(), KEPT.1, None);
         for reply in lookup.replies.into_iter().flatten() {
             match reply {
-                Reply::Addresses(some, kept) => {
+                Reply::Addresses(some, kept) | Reply::Truncated(some, kept) => {
                     addresses.extend(some);
                     seconds = seconds.min(kept);
                 }

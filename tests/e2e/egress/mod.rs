@@ -11,6 +11,7 @@ mod lost;
 mod open;
 mod pasta;
 mod running;
+mod servers;
 pub mod world;
 
 use crate::support::Run;
