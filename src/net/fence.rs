@@ -11,6 +11,10 @@ use std::net::Ipv4Addr;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+/// Questions for routers and neighbours, and their answers (RFC 4861): they go to link-local and multicast addresses, and without them nothing goes
+/// anywhere. The kernel's own; nobody inside may send such.
+const NEIGHBOURS: (u8, u8) = (133, 136);
 
 type Rules = Vec<(Vec<When>, Then)>;
 
@@ -28,7 +32,9 @@ pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &
 }
 
 fn inside(fence: &Fence) -> Vec<Chain> {
-    let mut rules = vec![(vec![When::To(LOOPBACK)], Then::Accept), (vec![When::Known], Then::Accept)];
+    let neighbours = vec![When::Six, When::Protocol(ICMPV6), When::Types(NEIGHBOURS.0, NEIGHBOURS.1)];
+    let mut rules =
+        vec![(vec![When::To(LOOPBACK)], Then::Accept), (vec![When::Known], Then::Accept), (neighbours, Then::Accept)];
     rules.extend(decided(&[], fence));
     rules.extend(closed(&[], fence));
     vec![("out", Hook::Output, rules)]
@@ -112,8 +118,8 @@ mod tests {
         let verdicts: Vec<_> = chains[0].2.iter().map(|(_, then)| *then).collect();
         use Then::{Accept, Reject};
         // Two protocols for each run of ports.
-        assert_eq!(verdicts, [Accept, Accept, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
-        assert_eq!(chains[0].2[4].0[2], When::Ports(80, 81));
+        assert_eq!(verdicts, [Accept, Accept, Accept, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
+        assert_eq!(chains[0].2[5].0[2], When::Ports(80, 81));
     }
 
     #[test]

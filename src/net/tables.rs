@@ -55,6 +55,8 @@ pub(super) enum When {
     Protocol(u8),
     /// It is for one of these ports.
     Ports(u16, u16),
+    /// Its type of ICMP is one of these.
+    Types(u8, u8),
 }
 
 /// What becomes of it.
@@ -195,6 +197,7 @@ fn condition(when: &When) -> Vec<Request> {
         When::Ports(first, last) => {
             vec![load(2, 2, 2), compare(5, &first.to_be_bytes()), compare(3, &last.to_be_bytes())]
         }
+        When::Types(first, last) => vec![load(2, 0, 1), compare(5, &[*first]), compare(3, &[*last])],
     }
 }
 

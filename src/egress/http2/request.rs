@@ -4,6 +4,7 @@
 
 use super::hpack::Field;
 use crate::egress::http::{Content, Head, authority};
+use crate::sys::weaken;
 
 /// The request, and how long its content must be, where it says so.
 pub(super) fn read(fields: Vec<Field>, ends: bool) -> Result<(Head, Option<u64>), &'static str> {
@@ -12,7 +13,9 @@ pub(super) fn read(fields: Vec<Field>, ends: bool) -> Result<(Head, Option<u64>)
     for (name, value) in fields {
         let name = String::from_utf8(name).map_err(|_| "a header's name is not as it must be")?;
         let value = String::from_utf8(value).map_err(|_| "a header is not UTF-8")?;
-        if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) || value.trim_matches([' ', '\t']) != value {
+        let is_odd =
+            value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) || value.trim_matches([' ', '\t']) != value;
+        if is_odd && !weaken::is_off("http2-values") {
             return Err("a header has a control character, or blanks around it");
         }
         let place = match name.as_str() {
@@ -43,10 +46,12 @@ pub(super) fn read(fields: Vec<Field>, ends: bool) -> Result<(Head, Option<u64>)
         return Err("the path is not as it must be");
     }
     let host = authority(&named).ok_or("the authority is no host")?;
-    if plain.iter().any(|(name, value)| name == "host" && authority(value).as_ref() != Some(&host)) {
-        return Err("the authority and Host differ");
+    if !weaken::is_off("http2-host") {
+        if plain.iter().any(|(name, value)| name == "host" && authority(value).as_ref() != Some(&host)) {
+            return Err("the authority and Host differ");
+        }
+        plain.retain(|(name, _)| name != "host");
     }
-    plain.retain(|(name, _)| name != "host");
     let mut lengths = plain.iter().filter(|(name, _)| name == "content-length").map(|(_, value)| value);
     let length = match (lengths.next(), lengths.next()) {
         (None, _) => None,
@@ -73,7 +78,8 @@ fn check(name: String, value: String) -> Result<(String, String), &'static str> 
     if name.is_empty() || !name.bytes().all(is_token) {
         return Err("a header's name is not as it must be"); // unknown ones of the request's own among them
     }
-    if OF_CONNECTIONS.contains(&name.as_str()) || name == "te" && value != "trailers" {
+    let is_of_one = OF_CONNECTIONS.contains(&name.as_str()) || name == "te" && value != "trailers";
+    if is_of_one && !weaken::is_off("http2-connections") {
         return Err("a header of HTTP/1.1's connections");
     }
     Ok((name, value))

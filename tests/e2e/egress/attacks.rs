@@ -61,6 +61,45 @@ fn a_request_that_hides_in_the_content_of_another_is_refused() {
     assert!(!run.stderr.contains("served by"), "{run:#?}");
 }
 
+/// A server of HTTP/1.1 that takes the coding for the length of the content, as careless ones do.
+const CARELESS: &str = r#"
+import socketserver, sys
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        while self.rfile.readline():
+            headers = {}
+            while (line := self.rfile.readline().strip()):
+                name, _, value = line.decode().partition(':'); headers[name.lower()] = value.strip()
+            if headers.get('transfer-encoding') == 'chunked':
+                while (size := int(self.rfile.readline(), 16)): self.rfile.read(size + 2)
+                self.rfile.readline()
+            else: self.rfile.read(int(headers.get('content-length', 0)))
+            body = b'served by ' + headers['host'].encode() + b'\n'
+            self.wfile.write(b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s' % (len(body), body)); self.wfile.flush()
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"#;
+
+#[test]
+fn a_hidden_request_reaches_a_careless_server_only_without_the_guard() {
+    let lab = Lab::new();
+    let Some(mut world) = World::new(&lab) else { return };
+    let address = world.address.to_string();
+    let server = lab.file("careless.py", CARELESS);
+    world.also(std::process::Command::new("/usr/bin/python3").arg(server).args([&address, "8081"]), 8081);
+    let hidden = "0\\r\\n\\r\\nGET / HTTP/1.1\\r\\nHost: b.test\\r\\n\\r\\n"; // 37 bytes
+    let script = format!(
+        "printf 'POST / HTTP/1.1\\r\\nHost: a.test:8081\\r\\nContent-Length: 37\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n{hidden}' | nc -q 2 -w 5 a.test 8081"
+    );
+    let near = format!("{address}:8081");
+    let task = || world.bare(&lab).args(["--allow", "a.test:8081", "--allow", &near]);
+    let run = task().sh(&script);
+    assert!(!run.stderr.contains("served by"), "{run:#?}");
+    assert!(refusals(&run, "a.test").contains("Transfer-Encoding and Content-Length together"), "{run:#?}");
+    let weak = task().weakened("http-framing").sh(&script);
+    assert!(weak.stderr.contains("served by b.test"), "the attack proves nothing: {weak:#?}");
+}
+
 #[test]
 fn a_name_that_leads_to_loopback_is_not_followed() {
     let script = "curl -sS http://a.test:8080/";
@@ -136,11 +175,18 @@ fn names_below_a_star_carry_no_data() {
     let script = "for i in $(seq 150); do echo http://n$i.b.test:8080/; done | xargs -P 8 -n 10 curl -s -m 5 -o /dev/null; \
                   getent hosts $(head -c 60 /dev/zero | tr '\\0' a).$(head -c 60 /dev/zero | tr '\\0' b).b.test; true";
     let near = format!("{}:8080", world.address);
-    let run = world.bare(&lab).args(["--allow", "*.b.test:8080", "--allow", &near]).sh(script);
+    let task = || world.bare(&lab).args(["--allow", "*.b.test:8080", "--allow", &near]);
+    let run = task().sh(script);
     run.ended_as("succeeded", 0);
-    let asked = world.asked().lines().filter(|line| line.contains("query[A] n")).count();
-    assert!((64..110).contains(&asked), "{asked} names were asked for");
+    let asked = || world.asked().lines().filter(|line| line.contains("query[A] n")).count();
+    let before = asked();
+    assert!((64..110).contains(&before), "{before} names were asked for");
     assert!(!world.asked().contains("aaaaaaaa"), "{}", world.asked());
+    let long =
+        "curl -s -m 5 http://$(head -c 60 /dev/zero | tr '\\0' a).$(head -c 60 /dev/zero | tr '\\0' b).b.test:8080/";
+    let weak = task().weakened("egress-wild").sh(&format!("{script}; {long}"));
+    assert_eq!(asked() - before, 150, "the attack proves nothing: {weak:#?}");
+    assert!(world.asked().contains("aaaaaaaa"), "the attack proves nothing: {weak:#?}");
 }
 
 #[test]

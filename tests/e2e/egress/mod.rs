@@ -6,6 +6,7 @@ mod broker_attacks;
 mod broker_http2;
 mod broker_image;
 mod broker_oauth;
+mod bypasses;
 mod clients;
 mod lost;
 mod open;

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use super::{refusals, rows};
-use crate::support::{Lab, Started, eventually};
+use crate::support::{Lab, Started, eventually, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -54,6 +54,42 @@ fn the_gateway_has_no_power_and_little_memory_with_a_hundred_connections() {
     assert!(own_memory(&status) < 3 << 10, "{status}");
     task.signal(Signal::TERM);
     task.finish();
+}
+
+/// Opens connections to a host of the broker's, by HTTP/1.1 or HTTP/2, and keeps them after an answer on each.
+const OPEN: &str = r#"
+import os, socket, ssl, struct, sys, time
+two = sys.argv[1] == 'h2'
+context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']); context.set_alpn_protocols(['h2'] if two else ['http/1.1'])
+def frame(kind, flags, stream, payload=b''): return struct.pack('>I', len(payload))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + payload
+def text(word): return bytes([len(word)]) + word
+head = b''.join(b'\x00' + text(name) + text(value) for name, value in [(b':method', b'GET'), (b':scheme', b'https'), (b':path', b'/x'), (b':authority', b'a.test:8443')])
+ask = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + frame(4, 0, 0) + frame(1, 5, 1, head) if two else b'GET /x HTTP/1.1\r\nHost: a.test:8443\r\n\r\n'
+all = []
+for _ in range(100):
+    sock = context.wrap_socket(socket.create_connection(('a.test', 8443)), server_hostname='a.test'); sock.sendall(ask); got = b''
+    while b'served by' not in got: got += sock.recv(65536)
+    all.append(sock)
+print('open', flush=True); time.sleep(30)
+"#;
+
+#[test]
+fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
+    if std::env::var_os("BRIG_BIN").is_none() {
+        return skip("cargo's own build takes more than the one that is shipped: set BRIG_BIN");
+    }
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    lab.file("work/open.py", OPEN);
+    for protocol in ["h1", "h2"] {
+        let task = world.brokered(&lab, "a-value-of-some-length", "").start_sh(&format!("python3 open.py {protocol}"));
+        task.wait_for("open");
+        let pid = gateway(&task).as_raw_pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(own_memory(&status) < 3 << 10, "{protocol}: {status}");
+        task.signal(Signal::TERM);
+        task.finish();
+    }
 }
 
 #[test]
