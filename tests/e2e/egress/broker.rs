@@ -251,11 +251,16 @@ fn python_trusts_it_and_so_do_requests() {
     );
 }
 
+/// A request by HTTP/2; Node's fetch has HTTP/1.1 only.
+pub const NODE_2: &str = "const c = require('http2').connect('https://a.test:8443'), r = c.request({ ':path': '/mark' }); \
+                          r.on('data', d => process.stdout.write(d)); r.on('end', () => c.close())";
+
 #[test]
 fn node_trusts_it() {
     if has_program("node") {
         let script = "fetch('https://a.test:8443/mark').then(r => r.text()).then(t => process.stdout.write(t))";
         works(&format!("node -e \"{script}\""), "served by a.test");
+        works(&format!("node -e \"{NODE_2}\""), "served by a.test HTTP/2.0");
     }
 }
 

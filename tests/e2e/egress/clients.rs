@@ -1,5 +1,6 @@
 //! Clients that know nothing of brig reach an allowed host.
 
+use super::broker::{NODE_2, VALUE};
 use super::world::World;
 use super::{refusals, rows};
 use crate::support::{Lab, has_program};
@@ -59,7 +60,48 @@ fn nodes_fetch_reaches_it() {
     if has_program("node") {
         let script = "fetch('https://a.test:8443/').then(r => r.text()).then(t => process.stdout.write(t))";
         reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{script}\""), "served by a.test HTTP/1.1\n");
+        reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{NODE_2}\""), "served by a.test HTTP/2.0\n");
     }
+}
+
+/// Go's net/http: each argument is asked for, with HTTP/2 where it is agreed on, and then without.
+const GO: &str = r#"package main
+import ("crypto/tls"; "fmt"; "io"; "net/http"; "os")
+func main() {
+	one := http.DefaultTransport.(*http.Transport).Clone()
+	one.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
+	one.ForceAttemptHTTP2 = false
+	for _, transport := range []http.RoundTripper{http.DefaultTransport, one} {
+		for _, url := range os.Args[1:] {
+			answer, err := (&http.Client{Transport: transport}).Get(url)
+			if err != nil { fmt.Println(err); os.Exit(1) }
+			body, _ := io.ReadAll(answer.Body)
+			fmt.Print(answer.Proto, " ", string(body))
+		}
+	}
+}
+"#;
+
+#[test]
+fn gos_net_http_reaches_it_and_trusts_the_authority_of_a_broker() {
+    if !has_program("go") {
+        return;
+    }
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let (source, program) = (lab.file("go/ask.go", GO), lab.directory("work").join("ask"));
+    let mut go = Command::new("go");
+    go.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+    let done = go.env("GOCACHE", lab.path().join("cache")).env("GOPATH", lab.path().join("path")).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let both = "HTTP/2.0 served by a.test HTTP/2.0\nHTTP/1.1 served by a.test HTTP/1.1\n";
+    let run =
+        world.task(&lab).sh(&format!("SSL_CERT_FILE={CA} ./ask https://a.test:8443/ && ./ask http://a.test:8080/"));
+    assert!(run.stderr.starts_with(both), "{run:#?}");
+    assert_eq!(run.stderr.matches("HTTP/1.1 served by a.test HTTP/1.1\n").count(), 3, "{run:#?}");
+    let run = world.brokered(&lab, VALUE, "").sh("./ask https://a.test:8443/mark");
+    assert_eq!(run.stderr, both, "{run:#?}");
+    assert_eq!(world.heard().matches(&format!("a.test GET /mark <Bearer {VALUE}>")).count(), 2, "{}", world.heard());
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn closure(names: &[&str]) -> BTreeSet<String> {
     for line in all.lines() {
         let (package, rest) = line.split_once('|').unwrap();
         let (provides, depends) = rest.split_once('|').unwrap();
-        provides.split(',').map(name_of).for_each(|name| drop(provided.insert(name, package)));
+        provided.extend(provides.split(',').map(|each| (name_of(each), package)));
         wanted.insert(package, depends);
     }
     let mut found = BTreeSet::new();
