@@ -18,7 +18,7 @@ const FETCH: &str = r#"
 ulimit -f "$BLOCKS"
 cd /mirror
 if [ ! -e HEAD ]; then git "$@" init --quiet --bare --template= . >&2; fi
-rm -f objects/pack/tmp_* shallow.lock packed-refs.lock HEAD.lock
+rm -f objects/pack/tmp_* objects/pack/.tmp-* shallow.lock packed-refs.lock HEAD.lock
 told=$(git "$@" ls-remote --symref -- "$URL" HEAD)
 default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
 (
@@ -32,6 +32,7 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
         git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1 || true
     fi
 )
+tidy "$@"
 for name in "$REF" refs/brig/asked; do
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
         fetch_missing "$id" "$URL" "$@"
@@ -47,6 +48,21 @@ else
 fi
 exit 1
 "#;
+/// Every fetch that brings something leaves a pack, and git looks into all of them. Some of them become one when they are many: those that are not
+/// much larger than the newer ones (git-repack(1), `--geometric`), so that a large pack is rarely written again. Objects without a name stay, for whoever
+/// checks one out right now. A partial mirror is packed as a whole, because what a promisor has given is left out otherwise.
+///
+/// It is bounded in memory and time, and a mirror with many packs is a mirror: what fails here fails nothing.
+const TIDY: &str = r#"
+tidy() {
+    if [ "$(find objects/pack -name '*.pack' | wc -l)" -le "$PACKS" ]; then return; fi
+    how='--geometric=2'
+    if [ -n "$FILTER" ]; then how='-a'; fi
+    timeout 600 git "$@" -c pack.threads=1 -c pack.windowMemory=128m repack -d -l -q "$how" >&2 || rm -f objects/pack/.tmp-* objects/pack/tmp_*
+}
+"#;
+/// So many packs a mirror may have before some of them become one.
+const PACKS: usize = 10;
 /// Bytes of the unit of `ulimit -f` (POSIX).
 const BLOCK: u64 = 512;
 
@@ -59,12 +75,13 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
     let mirror = mirrors.join(&name);
     let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
     files::create_directories(&mirror, 0o700)?;
-    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{LFS_INTO_MIRROR}{FETCH}"))
+    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{LFS_INTO_MIRROR}{TIDY}{FETCH}"))
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)
         .with_portion()
         .with("LFS", if errand.options.lfs { lfs_url(far) } else { String::new() })
+        .with("PACKS", PACKS.to_string())
         .with("BLOCKS", (Limits::DISK / BLOCK).to_string())
         .reach(far)?;
     let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;

@@ -201,3 +201,31 @@ fn the_credential_is_in_no_argument_and_no_variable_of_a_courier() {
     started.finish().ended_as("succeeded", 0);
     assert!(seen > 0 && of_git > 0, "brig and the git of its couriers were looked at: {seen} {of_git}");
 }
+
+#[test]
+fn a_mirror_that_is_fetched_often_has_few_packs_and_every_commit() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    let remote = far.repository(&lab, "app.git");
+    host(&remote, "git config uploadpack.allowFilter true; git config uploadpack.allowAnySHA1InWant true");
+    let url = far.url("app.git");
+    host(lab.path(), &format!("git clone -q {} often", remote.display()));
+    for filter in [&[][..], &["--filter", "blob:limit=100k"]] {
+        let (mut most, mut was_tidied, mut before) = (0, false, 0);
+        for round in 0..13 {
+            host(
+                &lab.path().join("often"),
+                &format!("echo {round} {} >>file; git commit -qam {round}; git push -q origin HEAD:main", filter.len()),
+            );
+            let run = far.known_task(&lab, &url).args(filter).sh("git rev-list --count HEAD; git fsck --strict");
+            run.ended_as("succeeded", 0);
+            let count = host(&remote, "git rev-list --count main");
+            assert!(run.stderr.starts_with(&format!("{count}\n")), "{run:#?}");
+            let script = "for each in store/mirrors/*/; do ls $each/objects/pack | grep -c 'pack$' || true; done | sort -n | tail -n 1";
+            let now: usize = host(lab.path(), script).parse().unwrap();
+            (most, was_tidied, before) = (most.max(now), was_tidied || now < before, now);
+        }
+        assert!(most <= 10 && was_tidied, "{most} packs at most");
+        host(lab.path(), "rm -rf store/mirrors/*");
+    }
+}
