@@ -77,27 +77,30 @@ impl Running {
         environment.retain(|(name, _)| {
             name != crate::spec::process::EVENTS && !visit.environment.iter().any(|(other, _)| other == name)
         });
-        let has_variables = !visit.environment.is_empty();
-        environment.extend(visit.environment);
+        let given = visit.environment;
+        environment.extend(given.iter().cloned());
         let visit_directory = visit.directory;
         let mut directory = visit_directory.clone().unwrap_or_else(|| entry.directory.clone());
         let mut command = visit.command;
-        if let Confinement::Cell { exec, directory: own } = &entry.confinement {
-            if visit.errand.is_some() {
-                return Err(Error::new(Kind::State, "its files are in a container of another runtime")
-                    .doing(words)
-                    .hint("take them out as artifacts, or with `brig task diff` when it has ended"));
-            }
-            if has_variables {
-                return Err(Error::new(
-                    Kind::State,
-                    "the other runtime takes variables by its arguments, which everybody can read",
-                )
-                .doing(words)
-                .hint("leave -e out; the command's own variables are there"));
-            }
+        let mut errand = visit.errand;
+        if let Confinement::Cell { exec, directory: own, process, files } = &entry.confinement {
             let terminal = matches!(visit.stdio, Stdio::Terminal(_));
-            command = through_runtime(exec, terminal, visit_directory.as_deref().unwrap_or(own), command);
+            if errand.take().is_some() {
+                // The files are the container's; brig does its errand there as a program of its own.
+                command = vec![files.into()];
+            }
+            let own = visit_directory.as_deref().unwrap_or(own);
+            environment = entry.environment.clone();
+            command = if given.is_empty() {
+                // Flags that runc, crun and runsc share.
+                let mut flags: Vec<OsString> = terminal.then(|| "--tty".into()).into_iter().collect();
+                flags.extend(["--cwd".into(), own.as_os_str().to_owned()]);
+                through_shell(exec, flags, command)
+            } else {
+                let process = process_of(process, terminal, own, &command, &given).doing(|| words.clone())?;
+                environment.push((PROCESS.into(), process.into()));
+                through_shell(exec, vec!["--process".into(), "/proc/self/fd/9".into()], Vec::new())
+            };
             directory = "/".into();
         }
         let vectors = Vectors::new(&command, &environment)?;
@@ -123,7 +126,7 @@ impl Running {
                 directory,
                 vectors,
                 handed: None,
-                errand: visit.errand,
+                errand,
             },
             stdio: visit.stdio,
         };
@@ -168,15 +171,82 @@ impl Running {
     }
 }
 
-/// The command by which another runtime runs one in its container. Its flags are those that runc, crun and runsc share.
-fn through_runtime(exec: &[OsString], terminal: bool, directory: &Path, command: Vec<OsString>) -> Vec<OsString> {
+/// The variable in which the shell in the cell finds the `process` for the runtime, if it is to have one.
+const PROCESS: &str = "BRIG_PROCESS";
+
+/// Waits until the runtime has its container, which takes a moment after the cell is there, ten seconds at most; then the runtime's `exec`. In: how
+/// many words come before that verb, the container's name, all words.
+///
+/// A `process` of ours is handed to it as a pipe: among its arguments everybody could read the values of variables.
+const ENTER: &str = r#"
+is_there() {
+    count=$1 name=$2
+    shift 2
+    all=$# number=0
+    for word; do
+        if [ $number -lt "$count" ]; then set -- "$@" "$word"; fi
+        number=$((number + 1))
+    done
+    shift "$all"
+    case $("$@" state "$name" 2>/dev/null </dev/null) in *'"running"'*) return 0 ;; esac
+    return 1
+}
+tries=200
+until is_there "$@" || [ $tries = 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.05
+done
+shift 2
+if [ -n "${BRIG_PROCESS:-}" ]; then
+    exec 9<<END
+$BRIG_PROCESS
+END
+    unset BRIG_PROCESS
+fi
+exec "$@"
+"#;
+
+/// The command by which another runtime runs one in its container, with these flags of its `exec`.
+fn through_shell(exec: &[OsString], flags: Vec<OsString>, command: Vec<OsString>) -> Vec<OsString> {
     let Some((container, words)) = exec.split_last() else { return command };
-    let mut all = words.to_vec();
-    all.extend(terminal.then(|| "--tty".into()));
-    all.extend(["--cwd".into(), directory.as_os_str().to_owned()]);
+    let verb = words.iter().position(|word| word == "exec").unwrap_or(words.len());
+    // What comes after the verb are flags that a `process` has too.
+    let kept = if flags.first().is_some_and(|flag| flag == "--process") { verb + 1 } else { words.len() };
+    let mut all: Vec<OsString> = ["/bin/sh", "-c", ENTER, "sh"].map(OsString::from).into();
+    all.extend([verb.to_string().into(), container.clone()]);
+    all.extend(words.iter().take(kept).cloned());
+    all.extend(flags);
     all.push(container.clone());
     all.extend(command);
     all
+}
+
+/// The container's `process` with other words, variables and another directory (runtime-spec, "process").
+fn process_of(
+    process: &str,
+    terminal: bool,
+    directory: &Path,
+    command: &[OsString],
+    given: &[(OsString, OsString)],
+) -> Result<String> {
+    let text = |word: &std::ffi::OsStr| {
+        word.to_str().map(str::to_owned).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("`{}` is no UTF-8, which the other runtime needs", word.to_string_lossy()))
+        })
+    };
+    let wrong = |cause: serde_json::Error| Error::new(Kind::Internal, cause.to_string());
+    let mut process: serde_json::Value = serde_json::from_str(process).map_err(wrong)?;
+    let mut variables: Vec<String> = serde_json::from_value(process["env"].take()).map_err(wrong)?;
+    for (name, value) in given {
+        let start = format!("{}=", text(name)?);
+        variables.retain(|each| !each.starts_with(&start));
+        variables.push(start + &text(value)?);
+    }
+    process["env"] = variables.into();
+    process["args"] = command.iter().map(|word| text(word)).collect::<Result<Vec<_>>>()?.into();
+    process["cwd"] = text(directory.as_os_str())?.into();
+    process["terminal"] = terminal.into();
+    Ok(process.to_string())
 }
 
 /// The children of a process (proc_pid_task_children, proc(5)).

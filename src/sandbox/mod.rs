@@ -54,4 +54,4 @@ pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
 pub(crate) use signals::Signals;
 pub(crate) use streams::{Notice, Progress, Sink, Stream};
 pub(crate) use visitor::Errand;
-pub use visitor::FileEntry;
+pub use visitor::{FileEntry, as_visitor};

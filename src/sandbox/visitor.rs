@@ -4,8 +4,12 @@
 //! In on standard input: one line of JSON, [`Errand`], then data. Out: data on standard output, on failure an error on standard error.
 
 use super::archive;
+use super::signals::Signals;
 use crate::error::{Context, Error, Kind, Result, wire};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -53,6 +57,35 @@ pub struct FileEntry {
 
 /// Longer than any path.
 const LONGEST_LINE: u64 = 64 << 10;
+
+/// Where the container of another runtime has the program that does this there: brig itself, under another name.
+pub(crate) const PROGRAM: &str = "/run/brig-files";
+/// The same program as the command of a sandbox that has none.
+pub(crate) const HOLD: &str = "hold";
+
+/// What brig is when it was started as [`PROGRAM`]; `None` if it was not. In a container of another runtime, whose own `exec` or `run` has started it.
+pub fn as_visitor(words: &[OsString]) -> Option<i32> {
+    let [name, rest @ ..] = words else { return None };
+    if name != PROGRAM {
+        return None;
+    }
+    let holds = rest.first().is_some_and(|word| word == HOLD);
+    Some(if holds { hold().map_or(1, |()| 0) } else { serve() })
+}
+
+/// Stays until a signal asks for the end. As the first process of a container it would not hear one that it does not take itself
+/// (pid_namespaces(7)).
+fn hold() -> Result<()> {
+    let signals = Signals::take()?;
+    while !signals.wants_end() {
+        let mut fds = [PollFd::new(&signals, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) | Ok(_) => {}
+            Err(cause) => return Err(cause).failing(Kind::Internal, || "wait for a signal"),
+        }
+    }
+    Ok(())
+}
 
 /// The process inside. Its result is the exit status.
 pub(super) fn serve() -> i32 {

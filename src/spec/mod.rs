@@ -48,6 +48,10 @@ pub(crate) enum Confinement {
         exec: Vec<OsString>,
         /// Where the container's command began.
         directory: PathBuf,
+        /// The container's `process` of the config.json, as JSON: what a command that enters is like, but for its words.
+        process: String,
+        /// The program in the container that works on its files.
+        files: PathBuf,
     },
     /// Nothing: the host's root, user and network. Mounts and processes are its own, so that both end with it.
     Nothing,

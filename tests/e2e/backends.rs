@@ -166,14 +166,108 @@ fn what_enters_enters_the_container_and_its_files_are_not_the_cells() {
         let run = task.finish();
         run.ended_as("succeeded", 0);
         assert!(run.stderr.contains("from-exec"), "{}: {run:#?}", runtime.name);
-        let task = runtime.task(&lab).start_sh("echo ready; sleep 60");
+    }
+}
+
+#[test]
+fn files_go_in_and_out_of_the_container_and_no_link_leads_out_of_it() {
+    let Some(lab) = Lab::root() else { return };
+    let secret = lab.file("secret", "of the host\n");
+    for runtime in Runtime::all() {
+        let script =
+            format!("ln -s {} leak; echo ready; while [ ! -e in ]; do sleep 0.1; done; cat in", secret.display());
+        let task = runtime.task(&lab).start_sh(&script);
         task.wait_for("ready");
-        let out = lab.path().join("copy");
-        let copy =
-            lab.brig(["task", "cp", &format!("{}:/etc/passwd", lab.ids().pop().unwrap()), &out.display().to_string()]);
-        copy.refused(125, &["another runtime"]);
-        task.signal(Signal::TERM);
-        task.finish().ended_as("cancelled", 130);
+        let id = lab.ids().pop().unwrap();
+        let out = lab.path().join(runtime.name);
+        let copy = |from: &str, to: &str| lab.brig(["task", "cp", from, to]);
+        copy(&format!("{id}:/etc/passwd"), out.to_str().unwrap()).succeeded();
+        assert!(std::fs::read_to_string(&out).unwrap().contains(":1000:1000:"), "{}", runtime.name);
+        // A link comes as a link: nobody followed it on the host.
+        let leaked = lab.path().join("leaked");
+        copy(&format!("{id}:/workspace/leak"), leaked.to_str().unwrap()).succeeded();
+        assert!(std::fs::symlink_metadata(&leaked).unwrap().is_symlink(), "{}", runtime.name);
+        std::fs::remove_file(&leaked).unwrap();
+        copy(&format!("{id}:/none"), lab.path().join("none").to_str().unwrap()).refused(125, &["/none"]);
+        let file = lab.file("in", "from the host\n");
+        copy(file.to_str().unwrap(), &format!("{id}:/workspace/in")).succeeded();
+        let run = task.finish();
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.contains("from the host"), "{}: {run:#?}", runtime.name);
+    }
+}
+
+#[test]
+fn variables_of_who_enters_are_in_no_argument() {
+    let Some(lab) = Lab::root() else { return };
+    for runtime in Runtime::all() {
+        let task = runtime
+            .task(&lab)
+            .args(["-e", "MINE=own"])
+            .start_sh("echo ready; while [ ! -e /tmp/go ]; do sleep 0.1; done");
+        task.wait_for("ready");
+        let id = lab.ids().pop().unwrap();
+        let entered = lab.start([
+            "task",
+            "exec",
+            "-e",
+            "GIVEN=walrus 'x",
+            "-w",
+            "/tmp",
+            &id,
+            "--",
+            "sh",
+            "-c",
+            "echo \"$GIVEN $MINE $(id -u) $PWD\"; env | grep -c BRIG_PROCESS; echo begun; sleep 1; touch /tmp/go",
+        ]);
+        entered.wait_for("begun");
+        for entry in std::fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            // The client's own command line has it from its caller.
+            assert!(!line.contains("GIVEN=walrus") || line.contains("task exec"), "{}: {line}", runtime.name);
+        }
+        let run = entered.finish();
+        assert!(run.stdout.starts_with("walrus 'x own 1000 /tmp\n0\n"), "{}: {run:#?}", runtime.name);
+        task.finish().ended_as("succeeded", 0);
+    }
+}
+
+#[test]
+fn a_command_at_a_terminal_and_one_that_enters_have_one() {
+    let Some(lab) = Lab::root() else { return };
+    if !has_program("script") {
+        return;
+    }
+    for runtime in Runtime::all() {
+        let brig = program_under_test().display().to_string();
+        let flags = runtime.degraded.join(" ");
+        let line = format!(
+            "{brig} task run --empty -t --backend {} {flags} -- sh -c 'test -t 0 && test -t 1 && echo at-a-terminal; exit 3'",
+            runtime.backend
+        );
+        let mut script = std::process::Command::new("script");
+        let run = script.args(["-qec", &line, "/dev/null"]).env("BRIG_STORE", lab.store()).output().unwrap();
+        let text = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.code() == Some(3) && text.contains("at-a-terminal"), "{}: {text}", runtime.name);
+    }
+}
+
+#[test]
+fn a_sandbox_without_a_command_is_entered_until_it_is_stopped() {
+    let Some(lab) = Lab::root() else { return };
+    for runtime in Runtime::all() {
+        let started = lab.brig(
+            [&["task", "run", "-d", "--hold", "--empty", "--backend", &runtime.backend], runtime.degraded].concat(),
+        );
+        let id = started.succeeded().stdout.trim().to_owned();
+        let run = lab.brig(["task", "exec", &id, "--", "sh", "-c", "echo $((6 * 7)); id -u"]);
+        assert_eq!(run.stdout, "42\n1000\n", "{}: {run:#?}", runtime.name);
+        lab.brig(["task", "stop", &id]).succeeded();
+        lab.brig(["task", "wait", &id]);
+        let receipt: serde_json::Value =
+            serde_json::from_str(&lab.brig(["task", "show", "--json", &id]).succeeded().stdout).unwrap();
+        assert_eq!(receipt["outcome"], "cancelled", "{}: {receipt:#}", runtime.name);
     }
 }
 
@@ -205,6 +299,7 @@ fn what_a_backend_cannot_do_is_refused_by_name() {
         assert!(run.stderr.contains("E-"), "{run:#?}");
     };
     check(&["oci:/usr/bin/crun"], &["`landlock`", "oci:/usr/bin/crun"]);
+    check(&["oci:/usr/sbin/runc", "--allow-degraded", "landlock"], &["runc does not run without control groups"]);
     check(&["oci:/none/such", "--allow-degraded", "landlock"], &["/none/such"]);
     check(&["oci:/etc/passwd", "--allow-degraded", "landlock"], &["/etc/passwd"]);
     check(&["local"], &["`isolation`", "`network`", "`disk`", "`inodes`"]);

@@ -7,6 +7,7 @@ use crate::container;
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
+use crate::sandbox::visitor;
 use crate::spec::process::{Command, Rlimit};
 use crate::spec::root::{Attributes, FileSystem, Owner, Root, Shown, Source, Step};
 use crate::spec::{Confinement, Container, landlock};
@@ -59,10 +60,23 @@ pub(super) fn around(
     is_terminal: bool,
     tool: &Tool,
 ) -> Result<Container> {
-    let (mut bundle, steps) = Bundle::from(asked.file_system.steps);
+    let mut steps = asked.file_system.steps;
+    let own =
+        std::env::current_exe().map_err(|cause| Error::os(Kind::Backend, cause).doing("find the program of brig"))?;
+    steps.push(Step::Bind {
+        source: Source::Host(own),
+        at: visitor::PROGRAM.into(),
+        attributes: Attributes::READ_ONLY,
+        shown: Shown::Inside,
+    });
+    let (mut bundle, steps) = Bundle::from(steps);
     bundle.masked = asked.file_system.masked;
     bundle.read_only = asked.file_system.read_only;
-    let config = bundle.config(&asked.hostname, &asked.command, &asked.landlock, is_terminal)?;
+    let mut inner = asked.command.clone();
+    if inner.holds {
+        inner.arguments = vec![visitor::PROGRAM.into(), visitor::HOLD.into()];
+    }
+    let config = bundle.config(&asked.hostname, &inner, &asked.landlock, is_terminal)?;
     let memory = |at: &str, mode: u32| Step::Tmpfs {
         at: at.into(),
         bytes: STATE_BYTES,
@@ -129,9 +143,15 @@ pub(super) fn around(
                 .into(),
             directory: BUNDLE.into(),
             rlimits,
+            holds: false, // the container's does
             ..asked.command
         },
-        confinement: Confinement::Cell { exec, directory: asked.command.directory },
+        confinement: Confinement::Cell {
+            exec,
+            directory: asked.command.directory,
+            process: config["process"].to_string(),
+            files: visitor::PROGRAM.into(),
+        },
         ..asked
     })
 }

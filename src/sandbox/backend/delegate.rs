@@ -122,7 +122,7 @@ impl Isolates for Delegate<'_> {
         missing.then(|| Degraded { name: "landlock".to_owned(), reason: reason() }).into_iter().collect()
     }
 
-    fn check(&self, options: &Options) -> Result<()> {
+    fn check(&self, _options: &Options) -> Result<()> {
         let step = || format!("use the runtime `{}`", self.runtime.display());
         let refuse = |why: &str, hint: &'static str| Err(Error::new(Kind::Backend, why).doing(step()).hint(hint));
         if !container::privileged() {
@@ -131,10 +131,11 @@ impl Isolates for Delegate<'_> {
                 "run brig as root, or use the backend native",
             );
         }
-        if options.holds {
+        // runc 1.1 looks for the mount of its groups whatever it is told, and a cell shows none: the task's groups are ours.
+        if self.runtime.file_name().is_some_and(|name| name.to_string_lossy().starts_with("runc")) {
             return refuse(
-                "a sandbox without a command of its own has no bundle",
-                "give a command, or use the backend native",
+                "runc does not run without control groups of its own, and a cell has none",
+                "use crun, runsc, or the backend native",
             );
         }
         self.real_path().map(|_| ())
