@@ -4,7 +4,11 @@ use crate::mounts::options;
 use crate::process::attributes::{MEMORY_FLAGS, MEMORY_MODES};
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::seccomp::{Action, Arch, Flag, Operator};
+use crate::sys::weaken;
 use serde_json::{Value, json};
+
+/// Annotations, or their beginnings, by which an image could reach the host if a caller passed its labels on.
+const UNSAFE: [&str; 3] = ["bundle", "org.systemd.property.", "org.criu.config"];
 
 /// The whole structure.
 pub fn features() -> Value {
@@ -39,6 +43,6 @@ pub fn features() -> Value {
             "org.opencontainers.runc.checkpoint.enabled": "false",
             "brig.version": env!("CARGO_PKG_VERSION"),
         },
-        "potentiallyUnsafeConfigAnnotations": ["bundle", "org.systemd.property.", "org.criu.config"],
+        "potentiallyUnsafeConfigAnnotations": if weaken::is_off("unsafe-annotations") { &[][..] } else { &UNSAFE[..] },
     })
 }

@@ -18,6 +18,7 @@ mod gateway;
 mod group;
 mod groups;
 mod id;
+pub mod ids;
 mod launch;
 mod link;
 mod look;

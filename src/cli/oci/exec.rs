@@ -2,7 +2,7 @@
 
 use super::arguments::{Arguments, End, Flag, switch, usage, value};
 use super::{Context, Verb, id, run};
-use brig::container::Execution;
+use brig::container::{Execution, ids};
 use brig::error::Result;
 use std::process::ExitCode;
 
@@ -52,8 +52,12 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         cwd: arguments.text("cwd")?,
         env: arguments.all("env")?,
         tty: arguments.is_on("tty"),
-        user: arguments.text("user")?.map(|word| user(&word)).transpose()?,
-        additional_gids: arguments.all("additional-gids")?.iter().map(|word| number(word)).collect::<Result<_>>()?,
+        user: arguments.text("user")?.map(|word| ids::user(&word)).transpose()?,
+        additional_gids: arguments
+            .all("additional-gids")?
+            .iter()
+            .map(|word| ids::number(word))
+            .collect::<Result<_>>()?,
         label: arguments.text("process-label")?,
         apparmor: arguments.text("apparmor")?,
         no_new_privileges: arguments.get("no-new-privs").map(|_| arguments.is_on("no-new-privs")),
@@ -73,66 +77,5 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
     match signals {
         None => Ok(ExitCode::SUCCESS),
         Some(signals) => run::serve(&signals, running.pid(), running.take_console()).map(ExitCode::from),
-    }
-}
-
-/// `UID[:GID]`, every digit of it: what does not parse is not 0 (CVE-2026-30892).
-fn user(word: &str) -> Result<(u32, Option<u32>)> {
-    match word.split_once(':') {
-        Some((uid, gid)) => Ok((number(uid)?, Some(number(gid)?))),
-        None => Ok((number(word)?, None)),
-    }
-}
-
-fn number(word: &str) -> Result<u32> {
-    let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    // The largest stands for "no user" in system calls, and above i32 callers disagree about the sign.
-    let number = word.parse().ok().filter(|number| digits && *number <= i32::MAX as u32);
-    number.ok_or_else(|| usage(format!("`{}` is no user or group id", word.escape_debug())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::user;
-    use proptest::prelude::*;
-
-    #[test]
-    fn every_id_is_read_as_itself() {
-        for id in 0..70_000 {
-            assert_eq!(user(&id.to_string()).unwrap(), (id, None));
-            assert_eq!(user(&format!("{id}:{id}")).unwrap(), (id, Some(id)));
-        }
-    }
-
-    #[test]
-    fn what_is_not_all_digits_is_refused() {
-        for wrong in [
-            "",
-            "1:",
-            ":1",
-            " 1",
-            "1 ",
-            "1x",
-            "x",
-            "-1",
-            "+1",
-            "0x1",
-            "1:2:3",
-            "4294967296",
-            "4294967295",
-            "2147483648",
-            "١",
-        ] {
-            assert!(user(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_word_is_the_number_it_prints_as_or_an_error(word in "\\PC{0,12}") {
-            if let Ok((uid, None)) = user(&word) {
-                prop_assert!(word.trim_start_matches('0') == uid.to_string().trim_start_matches('0'));
-            }
-        }
     }
 }
