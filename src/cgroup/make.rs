@@ -66,12 +66,22 @@ impl Steps for OnV1 {
 /// v2: each group on the way hands its controllers down.
 struct OnV2<'a> {
     tree: &'a Tree,
-    controllers: Controllers,
+    required: Controllers,
+    /// What is handed down too where that can be had.
+    optional: Controllers,
 }
 
 impl Steps for OnV2<'_> {
     fn prepare(&self, parent: &Path) -> Result<()> {
-        super::delegate::enable(self.tree, parent, self.controllers)
+        let enable = |controllers| super::delegate::enable(self.tree, parent, controllers);
+        let all = enable(self.required.or(self.optional));
+        if all.is_ok() || self.optional.is_empty() {
+            return all;
+        }
+        // Somebody else decides here: not every controller is given to this group, or it is not ours to hand any down, as above the group that
+        // systemd delegates to an ordinary user.
+        let given = self.optional.and(Controllers::parse_v2(&open(parent)?.get("cgroup.controllers")?));
+        enable(self.required.or(given)).or_else(|_| enable(self.required))
     }
 
     fn finish(&self, _parent: &Path, _new: &Path) -> Result<()> {
@@ -109,12 +119,17 @@ pub(super) fn make_v2(
                 .hint(super::refusal::fix_permission())
         })?,
     };
-    let mut controllers = required;
-    if !optional.is_empty() {
-        // Below the root somebody else decides what there is.
-        controllers = required.or(optional.and(Controllers::parse_v2(&open(&base)?.get("cgroup.controllers")?)));
-    }
-    let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, controllers })?)?;
+    let given = |directory: &Directory| -> Result<Controllers> {
+        match optional.is_empty() {
+            true => Ok(optional),
+            false => Ok(optional.and(Controllers::parse_v2(&directory.get("cgroup.controllers")?))),
+        }
+    };
+    // Below the root somebody else decides what there is.
+    let offered = if optional.is_empty() { optional } else { given(&open(&base)?)? };
+    let steps = OnV2 { tree, required, optional: offered };
+    let directory = open(&make_path(&base, path, existing, made, &steps)?)?;
+    let controllers = required.or(given(&directory)?);
     Ok(Group { directory, controllers, is_v2: true })
 }
 
