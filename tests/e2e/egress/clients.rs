@@ -68,9 +68,7 @@ fn nodes_fetch_reaches_it() {
 const GO: &str = r#"package main
 import ("crypto/tls"; "fmt"; "io"; "net/http"; "os")
 func main() {
-	one := http.DefaultTransport.(*http.Transport).Clone()
-	one.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
-	one.ForceAttemptHTTP2 = false
+	one := &http.Transport{TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}
 	for _, transport := range []http.RoundTripper{http.DefaultTransport, one} {
 		for _, url := range os.Args[1:] {
 			answer, err := (&http.Client{Transport: transport}).Get(url)
