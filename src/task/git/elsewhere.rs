@@ -55,7 +55,7 @@ pub(super) fn is_own(far: &Far, top: &Far) -> bool {
 
 /// What a courier that fetches the contents of large files may reach besides: the named hosts, and over TLS the one that told of them by ssh.
 pub(super) fn of_lfs(far: &Far, also: &[Elsewhere]) -> Result<Vec<Rule>> {
-    let own = (far.scheme == Scheme::Ssh).then(|| (far.host.as_str(), 443));
+    let own = (far.scheme == Scheme::Ssh).then_some((far.host.as_str(), 443));
     let named = also.iter().filter_map(|each| match each {
         Elsewhere::Host(host, port) => Some((host.as_str(), port.unwrap_or(443))),
         Elsewhere::Folder(_) => None,
