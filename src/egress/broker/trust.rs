@@ -105,7 +105,8 @@ mod tests {
         let path = directory.path().join("cacerts");
         std::fs::write(&path, &store).unwrap();
         let mut keytool = std::process::Command::new("keytool");
-        let shown = keytool.args(["-J-XX:-UsePerfData", "-list", "-storepass", PASSWORD, "-keystore"]).arg(&path).output();
+        let shown =
+            keytool.args(["-J-XX:-UsePerfData", "-list", "-storepass", PASSWORD, "-keystore"]).arg(&path).output();
         let Ok(shown) = shown else { return crate::sys::skip("needs keytool") };
         let text = String::from_utf8_lossy(&shown.stdout);
         assert!(
