@@ -132,7 +132,7 @@ impl Builder<'_> {
             Step::Pts { at } => attach(&pts()?, resolve::directory(root, at, 0o755)?.0.as_fd()),
             Step::Devices => devices(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
-            Step::Nest { at, root: nested, steps, points } => {
+            Step::Nest { at, root: nested, steps, points, program } => {
                 // A runtime in a user namespace cannot make an empty root read-only that has attributes already: they are locked, and it would have
                 // to name them (gVisor does not). Devices and set-uid files of its own have no effect there anyway.
                 let made = match nested {
@@ -145,7 +145,8 @@ impl Builder<'_> {
                 points.iter().try_for_each(|(point, like)| {
                     let kind = resolve::file_type(resolve::open(root, like)?)?;
                     resolve::target(made.as_fd(), point, kind).map(|_| ())
-                })
+                })?;
+                super::program::check(root, made.as_fd(), points, program, self.plan.user)
             }
         }
     }

@@ -20,6 +20,7 @@ pub(crate) mod maker;
 pub(crate) mod options;
 mod pivot;
 mod plan;
+mod program;
 pub(crate) mod resolve;
 mod secrets;
 mod template;

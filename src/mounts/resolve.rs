@@ -32,6 +32,12 @@ pub(crate) fn open_as(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Resul
     }
 }
 
+/// Opens `path` inside `root` for a look: a symlink at its end as itself.
+pub(super) fn itself(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root())
+}
+
 /// Makes the directory `path` inside `root` with its missing parents (0755), and opens it. What is there stays as it is.
 /// The boolean says whether the last component is new.
 pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {

@@ -8,7 +8,7 @@ use crate::ns::{Maps, Namespaces};
 use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
 use crate::spec::network::{Fence, Served};
-use crate::spec::process::Rlimit;
+use crate::spec::process::{Rlimit, places};
 use crate::spec::state::State;
 use crate::sys::exec::Vector;
 use crate::{mounts, net, seccomp};
@@ -248,17 +248,8 @@ impl Vectors {
     }
 }
 
-/// Where execvp(3) would look.
 fn candidates(program: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>> {
-    let name = program.as_bytes();
-    if name.contains(&b'/') {
-        return Ok(vec![terminated(name)?]);
-    }
-    let path = path.map_or(&b"/usr/local/bin:/usr/bin:/bin"[..], OsStr::as_bytes);
-    path.split(|&byte| byte == b':')
-        .filter(|directory| !directory.is_empty() && !name.is_empty())
-        .map(|directory| terminated(&[directory, b"/", name].concat()))
-        .collect()
+    places(program, path).iter().map(|place| terminated(place.as_bytes())).collect()
 }
 
 fn terminated(bytes: &[u8]) -> Result<CString> {

@@ -1,6 +1,7 @@
 //! The command of a container and what it runs as.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 /// The variable that names the descriptor on which a command tells of its progress.
@@ -40,4 +41,17 @@ pub(crate) enum Rlimit {
     RealtimePriority,
     /// How far a process may raise its priority: 20 minus the lowest nice value, so 0 for not at all.
     Nice,
+}
+
+/// Where execvp(3) would look for `program` with this PATH: the places in their order, not yet below a root or a working directory.
+pub(crate) fn places(program: &OsStr, path: Option<&OsStr>) -> Vec<OsString> {
+    let name = program.as_bytes();
+    if name.contains(&b'/') {
+        return vec![program.to_owned()];
+    }
+    let path = path.map_or(&b"/usr/local/bin:/usr/bin:/bin"[..], OsStr::as_bytes);
+    path.split(|&byte| byte == b':')
+        .filter(|directory| !directory.is_empty() && !name.is_empty())
+        .map(|directory| OsString::from_vec([directory, b"/", name].concat()))
+        .collect()
 }

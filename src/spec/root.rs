@@ -110,8 +110,18 @@ pub(crate) enum Step {
     /// From here on nothing of the mount at `at` can be written.
     Freeze { at: PathBuf, attributes: Attributes },
     /// A whole root below this one, for another runtime: its steps cannot leave it, whatever links it has. It has a mount point at the first path of
-    /// each of `points`, empty and of the kind of what is at the second path of this root.
-    Nest { at: PathBuf, root: Root, steps: Vec<Step>, points: Vec<(PathBuf, PathBuf)> },
+    /// each of `points`, empty and of the kind of what is at the second path of this root; `/` stands for what the runtime makes
+    /// itself. `program` must be there once all of it is mounted.
+    Nest { at: PathBuf, root: Root, steps: Vec<Step>, points: Vec<(PathBuf, PathBuf)>, program: Program },
+}
+
+/// A program that a root must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// As it was named.
+    pub name: String,
+    /// Where it may be, absolute: the first that can be executed is it.
+    pub places: Vec<PathBuf>,
 }
 
 /// What becomes of a file.

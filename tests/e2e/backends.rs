@@ -2,7 +2,7 @@
 //! whoever isolates; every test runs on each runtime that this machine has, with the same bundle.
 
 use crate::egress::world::World;
-use crate::support::{Lab, Task, eventually, has_program, processes_of, program_under_test};
+use crate::support::{Image, Lab, Task, eventually, has_program, processes_of, program_under_test};
 use rustix::process::Signal;
 
 /// One other runtime.
@@ -53,6 +53,69 @@ fn the_same_task_has_the_same_result_whoever_isolates() {
         let diff = lab.brig(["task", "diff", receipt["id"].as_str().unwrap()]).stdout;
         assert!(diff.contains("+fixed") && diff.contains("b/other"), "{}: {diff}", runtime.name);
         assert_eq!(std::fs::read_to_string(&work).unwrap(), "print('hi')\n");
+    }
+}
+
+/// What cannot start, with the status that a shell has for it.
+#[test]
+fn a_command_that_cannot_start_is_told_from_one_that_fails() {
+    let Some(lab) = Lab::root() else { return };
+    let plain = lab.file("work/plain", "#!/bin/sh\nexit 3\n");
+    let work = plain.parent().unwrap();
+    for (name, to) in [("none", "/none/such"), ("round", "round"), ("shell", "../bin/sh"), ("out", "/usr/../../bin/sh")] {
+        std::os::unix::fs::symlink(to, work.join(name)).unwrap();
+    }
+    let task = |runtime: Option<&Runtime>| {
+        let task = runtime.map_or_else(|| lab.task(), |runtime| runtime.task(&lab));
+        task.args(["--dir".as_ref(), work.as_os_str()])
+    };
+    let all = Runtime::all();
+    for runtime in std::iter::once(None).chain(all.iter().map(Some)) {
+        let name = runtime.map_or("native", |runtime| runtime.name);
+        let cases: [(&[&str], i32); 8] = [
+            (&["nonesuch"], 127),
+            (&["/bin/nonesuch", "x"], 127),
+            (&["/etc/passwd/sh"], 127),
+            (&["./none"], 127),
+            (&["./plain"], 126),
+            (&["/etc"], 126),
+            (&["/tmp"], 126),
+            (&["./round"], 126),
+        ];
+        for (command, status) in cases {
+            let run = task(runtime).run(command.iter().copied());
+            assert_eq!((run.outcome().as_str(), run.status), ("start_failed", Some(status)), "{name}, {command:?}: {run:#?}");
+            let error = run.receipt()["error"].clone();
+            assert!(error["message"].as_str().unwrap().contains(command[0]), "{name}: {error:#}");
+        }
+        // Links lead where the container's root has them, and a command has these statuses too.
+        for command in ["sh", "/bin/sh", "./shell", "../workspace/out"] {
+            for status in [126, 127] {
+                task(runtime).run([command, "-c", &format!("exit {status}")]).ended_as("failed", status);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_image_is_the_root_of_another_runtimes_container() {
+    let Some(lab) = Lab::root() else { return };
+    let config = serde_json::json!({ "User": "me", "WorkingDir": "/home/me", "Env": ["PATH=/opt:/bin", "COLOR=blue"] });
+    // Its links are its own: from outside this one would lead to the host.
+    let mut image = Image::new(&lab, "for-others").config(config).file("opt/greet", "#!/bin/sh\necho greetings\n", 0o755);
+    std::os::unix::fs::symlink("/opt/greet", image.layer("--owner=0 --group=0").join("link")).unwrap();
+    image.load();
+    for runtime in Runtime::all() {
+        let task = || runtime.task(&lab).args(["--pull", "never", "--image", "for-others:1"]);
+        let run = task().run(["sh", "-c", "id -u; id -g; echo $COLOR; /link; ls /; touch /etc/new && echo written; exit 5"]);
+        run.ended_as("failed", 5);
+        assert!(run.stderr.starts_with("1001\n1002\nblue\ngreetings\n"), "{}: {run:#?}", runtime.name);
+        assert!(!run.stderr.contains("written"), "{}: {run:#?}", runtime.name);
+        task().run(["greet"]).ended_as("succeeded", 0);
+        task().run(["/link"]).ended_as("succeeded", 0);
+        // The host has it, the image has not.
+        task().run(["/usr/bin/env"]).ended_as("start_failed", 127);
+        task().run(["/etc/group"]).ended_as("start_failed", 126);
     }
 }
 

@@ -8,8 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
 use crate::sandbox::visitor;
-use crate::spec::process::{Command, Rlimit};
-use crate::spec::root::{Attributes, FileSystem, Owner, Root, Shown, Source, Step};
+use crate::spec::process::{Command, Rlimit, places};
+use crate::spec::root::{Attributes, FileSystem, Owner, Program, Root, Shown, Source, Step};
 use crate::spec::{Confinement, Container, landlock};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -104,7 +104,7 @@ pub(super) fn around(
         shown: Shown::Inside,
     }));
     all.extend(steps);
-    all.push(Step::Nest { at: ROOT.into(), root: asked.file_system.root, steps: bundle.inside, points: bundle.points });
+    all.push(Step::Nest { at: ROOT.into(), root: asked.file_system.root, steps: bundle.inside, points: bundle.points, program: program(&inner) });
     // It has the values of variables, so it is for the runtime alone.
     let content = serde_json::to_vec(&config).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     all.push(Step::File { at: Path::new(BUNDLE).join("config.json"), content, mode: 0o600 });
@@ -154,6 +154,15 @@ pub(super) fn around(
         },
         ..asked
     })
+}
+
+/// What the runtime will execute. That it is there is looked at before the runtime starts: each has its own words and its own exit status for a
+/// command that it cannot start, some of them a command's own as well.
+fn program(command: &Command) -> Program {
+    let path = command.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let name = command.arguments.first().map(OsString::as_os_str).unwrap_or_default();
+    let places = places(name, path).into_iter().map(|place| command.directory.join(place)).collect();
+    Program { name: name.to_string_lossy().into_owned(), places }
 }
 
 /// What a place of the container's root is.
