@@ -72,16 +72,21 @@ impl View<'_> {
                 continue;
             }
             let next = at.join(&part);
-            let opened = match self.points.iter().rev().find_map(|(point, tree)| Some((tree, next.strip_prefix(point).ok()?))) {
-                // The links of /proc and /dev are the kernel's and the runtime's; any other new file system is empty.
-                Some((tree, _)) if tree == Path::new("/") && (next.starts_with("/proc") || next.starts_with("/dev")) => {
-                    rest.iter().rev().for_each(|part| at.push(part));
-                    return Ok((at, None));
-                }
-                Some((tree, below)) if tree == Path::new("/") && below != Path::new("") => return Err(Errno::NOENT),
-                Some((tree, below)) => resolve::itself(self.cell, &tree.join(below))?,
-                None => resolve::itself(self.root, &next)?,
-            };
+            let opened =
+                match self.points.iter().rev().find_map(|(point, tree)| Some((tree, next.strip_prefix(point).ok()?))) {
+                    // The links of /proc and /dev are the kernel's and the runtime's; any other new file system is empty.
+                    Some((tree, _))
+                        if tree == Path::new("/") && (next.starts_with("/proc") || next.starts_with("/dev")) =>
+                    {
+                        rest.iter().rev().for_each(|part| at.push(part));
+                        return Ok((at, None));
+                    }
+                    Some((tree, below)) if tree == Path::new("/") && below != Path::new("") => {
+                        return Err(Errno::NOENT);
+                    }
+                    Some((tree, below)) => resolve::itself(self.cell, &tree.join(below))?,
+                    None => resolve::itself(self.root, &next)?,
+                };
             let status = fstat(&opened)?;
             match FileType::from_raw_mode(status.st_mode) {
                 FileType::Symlink if links == MOST_LINKS => return Err(Errno::LOOP),

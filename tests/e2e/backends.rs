@@ -62,7 +62,8 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
     let Some(lab) = Lab::root() else { return };
     let plain = lab.file("work/plain", "#!/bin/sh\nexit 3\n");
     let work = plain.parent().unwrap();
-    for (name, to) in [("none", "/none/such"), ("round", "round"), ("shell", "../bin/sh"), ("out", "/usr/../../bin/sh")] {
+    for (name, to) in [("none", "/none/such"), ("round", "round"), ("shell", "../bin/sh"), ("out", "/usr/../../bin/sh")]
+    {
         std::os::unix::fs::symlink(to, work.join(name)).unwrap();
     }
     let task = |runtime: Option<&Runtime>| {
@@ -84,7 +85,11 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
         ];
         for (command, status) in cases {
             let run = task(runtime).run(command.iter().copied());
-            assert_eq!((run.outcome().as_str(), run.status), ("start_failed", Some(status)), "{name}, {command:?}: {run:#?}");
+            assert_eq!(
+                (run.outcome().as_str(), run.status),
+                ("start_failed", Some(status)),
+                "{name}, {command:?}: {run:#?}"
+            );
             let error = run.receipt()["error"].clone();
             assert!(error["message"].as_str().unwrap().contains(command[0]), "{name}: {error:#}");
         }
@@ -102,12 +107,14 @@ fn an_image_is_the_root_of_another_runtimes_container() {
     let Some(lab) = Lab::root() else { return };
     let config = serde_json::json!({ "User": "me", "WorkingDir": "/home/me", "Env": ["PATH=/opt:/bin", "COLOR=blue"] });
     // Its links are its own: from outside this one would lead to the host.
-    let mut image = Image::new(&lab, "for-others").config(config).file("opt/greet", "#!/bin/sh\necho greetings\n", 0o755);
+    let mut image =
+        Image::new(&lab, "for-others").config(config).file("opt/greet", "#!/bin/sh\necho greetings\n", 0o755);
     std::os::unix::fs::symlink("/opt/greet", image.layer("--owner=0 --group=0").join("link")).unwrap();
     image.load();
     for runtime in Runtime::all() {
         let task = || runtime.task(&lab).args(["--pull", "never", "--image", "for-others:1"]);
-        let run = task().run(["sh", "-c", "id -u; id -g; echo $COLOR; /link; ls /; touch /etc/new && echo written; exit 5"]);
+        let run =
+            task().run(["sh", "-c", "id -u; id -g; echo $COLOR; /link; ls /; touch /etc/new && echo written; exit 5"]);
         run.ended_as("failed", 5);
         assert!(run.stderr.starts_with("1001\n1002\nblue\ngreetings\n"), "{}: {run:#?}", runtime.name);
         assert!(!run.stderr.contains("written"), "{}: {run:#?}", runtime.name);

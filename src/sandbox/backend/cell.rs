@@ -104,7 +104,13 @@ pub(super) fn around(
         shown: Shown::Inside,
     }));
     all.extend(steps);
-    all.push(Step::Nest { at: ROOT.into(), root: asked.file_system.root, steps: bundle.inside, points: bundle.points, program: program(&inner) });
+    all.push(Step::Nest {
+        at: ROOT.into(),
+        root: asked.file_system.root,
+        steps: bundle.inside,
+        points: bundle.points,
+        program: program(&inner),
+    });
     // It has the values of variables, so it is for the runtime alone.
     let content = serde_json::to_vec(&config).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     all.push(Step::File { at: Path::new(BUNDLE).join("config.json"), content, mode: 0o600 });
