@@ -61,7 +61,9 @@ def interleave(lab, table, rounds, pause_ms, subjects):
     for line in out.splitlines():
         name, median, slow, least = line.split("\t")
         table.rows.append({"name": name, "least": int(least) / 1e3, "median": int(median) / 1e3, "p99": int(slow) / 1e3})
-    for line in err.strip().splitlines()[:6]:
+    # Some peers say a whole page when they fail: the first line has the name and the reason.
+    starts = tuple(f"{subject.name}: " for subject in subjects)
+    for line in [line for line in err.strip().splitlines() if line.startswith(starts)][:6]:
         table.left_out.append(line.replace(lab.work, "…").replace(lab.tag, "…").replace(lab.brig, "brig")[:300])
         say(f"{table.title}: left out: {line}")
     return table
