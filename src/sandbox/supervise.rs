@@ -23,8 +23,6 @@ const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// When the first sample of what it uses is an event, and how often others are.
 const FIRST_USAGE: Duration = Duration::from_secs(1);
 const USAGE: Duration = Duration::from_secs(5);
-/// After so long without output our pages are given back before every wait: each look at the meters reads them in again, 64 KiB at each place.
-const REST: Duration = Duration::from_secs(1);
 /// How long output may still come when every process is gone: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -147,11 +145,7 @@ impl Watch<'_> {
             let mut of_streams = Vec::new();
             self.streams.watch(&*self.sink, &mut of_streams, state.blocked);
             waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
-            let pause = self.next_deadline(&state);
-            if state.is_ready && state.over.is_none() && state.last_output.elapsed() >= REST && pause >= SAMPLE / 2 {
-                container::rest();
-            }
-            let ready = wait_for(waits, pause)?;
+            let ready = wait_for(waits, self.next_deadline(&state))?;
             for what in ready {
                 self.handle(what, &mut state, &mut seen)?;
             }

@@ -1,26 +1,14 @@
 //! Giving the pages of our own program back to the kernel while we only wait: they are read again from the file when they are needed.
 
 use rustix::io::Errno;
-use std::sync::OnceLock;
 
-/// What [`let_go`] may let go of, as it was at its first call.
-static UNCHANGED: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
-
-/// Lets go of every page of the program's read-only parts that is as the file has it. madvise(2), MADV_DONTNEED on private mappings of a file. The
-/// first call reads where they are; each later one is a system call for each of them, so that it can be made before every wait.
+/// Lets go of every page of the program's read-only parts that is as the file has it. madvise(2), MADV_DONTNEED on private mappings of a file.
 pub(crate) fn let_go() -> Result<(), Errno> {
-    let ranges = match UNCHANGED.get() {
-        Some(known) => known,
-        None => {
-            let maps = std::fs::read_to_string("/proc/self/smaps")
-                .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-            UNCHANGED.get_or_init(|| unchanged(&maps))
-        }
-    };
-    ranges.iter().try_for_each(|&(start, end)| {
+    let maps = std::fs::read_to_string("/proc/self/smaps")
+        .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
+    unchanged(&maps).into_iter().try_for_each(|(start, end)| {
         // SAFETY: the range is a read-only private mapping of a file without a page of its own, so nothing in it differs from the file, nothing can
-        // write to it, and an access after this reads the same bytes again. Nothing is unmapped. It stays so: the program is linked statically and
-        // has relocated itself before main, nobody here maps anew or changes the rights of its own parts.
+        // write to it, and an access after this reads the same bytes again. Nothing is unmapped.
         match unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) } {
             0 => Ok(()),
             _ => Err(super::clone::last_errno()),
