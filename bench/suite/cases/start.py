@@ -81,6 +81,8 @@ def variants(lab, tables):
             words = ["bwrap", *unshare, "--ro-bind", f"{bundle}/rootfs", "/", *BWRAP_ROOT, "/bin/true"]
             subjects.append(Subject("bwrap (no cgroup)", words))
         both(lab, f"Run and teardown: {title}", text, subjects, tables)
+        for name in runtimes(lab):  # what a `run` that failed has left would fail the next one, too
+            lab.run(*lab.anywhere(name, *lab.oci(name), "delete", "-f", f"{lab.tag}-{name}"), check=False)
 
 
 def task(lab, tables):
