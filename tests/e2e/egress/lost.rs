@@ -1,7 +1,7 @@
 //! An open network that ends before its sandbox: the outcome says so, nothing hangs, nothing is left.
 
 use super::open::{Ground, PUBLIC, pastas};
-use crate::support::{Lab, Task, eventually, has_program};
+use crate::support::{Lab, Task, eventually};
 use rustix::process::{Signal, kill_process};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -30,10 +30,7 @@ fn loses_its_network(ground: &Ground, task: Task<'_>, words: &str, take: impl Fn
 #[test]
 fn a_sandbox_whose_pasta_is_killed_loses_its_network_and_the_outcome_says_so() {
     let lab = Lab::new();
-    let Some(ground) = Ground::new(&lab) else { return };
-    if !has_program("pasta") {
-        return;
-    }
+    let Some(ground) = Ground::with_pasta(&lab) else { return };
     let served = ground.host.sh(&format!("curl -sS -m 2 http://{PUBLIC}/"));
     assert_eq!(served, "served\n");
     loses_its_network(&ground, ground.task(&lab, "pasta"), "`pasta`", || {

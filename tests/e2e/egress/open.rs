@@ -58,6 +58,11 @@ impl Drop for Namespace {
 }
 
 impl Ground {
+    /// The same where pasta is installed.
+    pub(super) fn with_pasta(lab: &Lab) -> Option<Ground> {
+        Ground::new(lab).filter(|_| crate::support::has_program("pasta"))
+    }
+
     pub(super) fn new(lab: &Lab) -> Option<Ground> {
         if !is_root() {
             skip("needs root to make a host");

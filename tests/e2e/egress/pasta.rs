@@ -2,7 +2,7 @@
 
 use super::open::{EVERYWHERE, Ground, PUBLIC, ask, pastas, reached};
 use crate::escape::WITHOUT_GROUP;
-use crate::support::{Lab, Run, eventually, has_program, program_under_test};
+use crate::support::{Lab, Run, eventually, program_under_test};
 use rustix::process::Signal;
 use std::os::unix::fs::chown;
 
@@ -12,10 +12,7 @@ const SOMEBODY: u32 = 54_321;
 #[test]
 fn pasta_has_power_over_its_own_network_and_nothing_else() {
     let lab = Lab::new();
-    let Some(ground) = Ground::new(&lab) else { return };
-    if !has_program("pasta") {
-        return;
-    }
+    let Some(ground) = Ground::with_pasta(&lab) else { return };
     let node = std::fs::metadata("/dev/net/tun").map(|node| node.permissions()).ok();
     let task = ground.task(&lab, "pasta").start_sh("echo begun; sleep 60");
     task.wait_for("begun");
@@ -63,10 +60,7 @@ fn as_somebody(ground: &Ground, lab: &Lab, mode: &str, script: &str) -> Run {
 #[test]
 fn an_ordinary_user_has_pasta_where_the_device_is_everybodys() {
     let lab = Lab::new();
-    let Some(ground) = Ground::new(&lab) else { return };
-    if !has_program("pasta") {
-        return;
-    }
+    let Some(ground) = Ground::with_pasta(&lab) else { return };
     reached(&as_somebody(&ground, &lab, "666", &ask(&EVERYWHERE)), &[PUBLIC]);
     eventually("pasta has ended", || pastas(&ground).is_empty());
 }
@@ -74,10 +68,7 @@ fn an_ordinary_user_has_pasta_where_the_device_is_everybodys() {
 #[test]
 fn an_ordinary_user_without_the_device_is_told_what_to_do() {
     let lab = Lab::new();
-    let Some(ground) = Ground::new(&lab) else { return };
-    if !has_program("pasta") {
-        return;
-    }
+    let Some(ground) = Ground::with_pasta(&lab) else { return };
     let run = as_somebody(&ground, &lab, "600", "echo ran");
     let words = run.stdout.clone() + &run.stderr;
     assert_ne!(run.status, Some(0), "{run:#?}");

@@ -1,7 +1,7 @@
 //! Repositories behind https: a real nginx with TLS and a password before a real git-http-backend, reached by a courier through the gateway.
 
 use super::server::{Host, PASSWORD, PLAIN, TLS};
-use super::{COMMIT, host, push};
+use super::{COMMIT, host, push, refused};
 use crate::support::{Lab, Run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,7 @@ use std::path::Path;
 /// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells the password.
 #[track_caller]
 pub fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
-    run.ended_as("prepare_failed", 125);
-    let receipt = run.receipt();
-    let message = receipt["error"]["message"].as_str().unwrap().to_owned();
-    for word in words {
-        assert!(message.contains(word), "`{word}` in: {message}");
-    }
-    assert!(!message.contains('\n') && receipt["error"]["hint"].is_string(), "{receipt:#}");
+    refused(run, words);
     assert_nowhere(&lab.store(), PASSWORD);
     assert!(!format!("{run:?}").contains(PASSWORD), "{run:#?}");
 }

@@ -5,7 +5,7 @@ use super::https::{assert_nowhere, not_prepared};
 use super::server::{Host, LFS, PASSWORD, TLS};
 use crate::support::{Lab, has_program};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The batch API (git-lfs, docs/api/batch.md) for downloads: what it keeps is a file named by its digest. An object that a file `OID.at` stands
@@ -36,15 +36,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer((address, port), Handler).serve_forever()
 "#;
 
-/// Starts the server of large files behind nginx. Returns its folder.
-fn serve(lab: &Lab, far: &mut Host) -> std::path::PathBuf {
+/// A repository behind nginx and its server of large files: the host, the repository, and the folder of that server.
+fn serve(lab: &Lab) -> Option<(Host, PathBuf, PathBuf)> {
+    let mut far = Host::new(lab)?;
+    if !has_program("git-lfs") {
+        return None;
+    }
+    let remote = far.repository(lab, "app.git");
     let folder = lab.directory("large");
     let server = lab.file("server.py", SERVER);
     let mut command = Command::new("python3");
     command.arg(server).arg(far.world.address.to_string()).arg(LFS.to_string()).arg(&folder);
     command.arg(format!("https://a.test:{TLS}/app.git/info/lfs/objects"));
     far.world.also(&mut command, LFS);
-    folder
+    Some((far, remote, folder))
 }
 
 /// Commits a large file to `main` of a bare repository: its pointer. What it stands for goes to `folder`, by its name there; returns that.
@@ -70,12 +75,7 @@ fn add(remote: &Path, folder: &Path, name: &str, content: &str) -> String {
 #[test]
 fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() {
     let lab = Lab::new();
-    let Some(mut far) = Host::new(&lab) else { return };
-    if !has_program("git-lfs") {
-        return;
-    }
-    let remote = far.repository(&lab, "app.git");
-    let folder = serve(&lab, &mut far);
+    let Some((far, remote, folder)) = serve(&lab) else { return };
     let large = "large\n".repeat(200_000);
     let id = add(&remote, &folder, "a.bin", &large);
     let url = far.url("app.git");
@@ -105,12 +105,7 @@ fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() 
 #[test]
 fn large_files_that_are_elsewhere_are_fetched_from_named_hosts_alone_and_never_with_the_credential() {
     let lab = Lab::new();
-    let Some(mut far) = Host::new(&lab) else { return };
-    if !has_program("git-lfs") {
-        return;
-    }
-    let remote = far.repository(&lab, "app.git");
-    let folder = serve(&lab, &mut far);
+    let Some((far, remote, folder)) = serve(&lab) else { return };
     let id = add(&remote, &folder, "a.bin", "elsewhere\n");
     let at = |url: &str| fs::write(folder.join(format!("{id}.at")), url).unwrap();
     let url = far.url("app.git");
@@ -136,12 +131,7 @@ fn large_files_that_are_elsewhere_are_fetched_from_named_hosts_alone_and_never_w
 #[test]
 fn a_repository_cannot_say_where_its_large_files_are_and_what_is_none_of_them_is_refused() {
     let lab = Lab::new();
-    let Some(mut far) = Host::new(&lab) else { return };
-    if !has_program("git-lfs") {
-        return;
-    }
-    let remote = far.repository(&lab, "app.git");
-    let folder = serve(&lab, &mut far);
+    let Some((far, remote, folder)) = serve(&lab) else { return };
     let id = add(&remote, &folder, "a.bin", "content\n");
     host(
         lab.path(),

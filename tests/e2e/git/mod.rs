@@ -53,6 +53,16 @@ fn task(lab: &Lab, remote: &Path, more: &[&str], script: &str) -> Run {
     lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(more).sh(script)
 }
 
+/// Asserts that a task never came to its sandbox, and that the one line of its error has these words and comes with advice.
+#[track_caller]
+fn refused(run: &Run, words: &[&str]) {
+    run.ended_as("prepare_failed", 125);
+    let receipt = run.receipt();
+    let message = receipt["error"]["message"].as_str().unwrap();
+    words.iter().for_each(|word| assert!(message.contains(word), "`{word}` in: {message}"));
+    assert!(!message.contains('\n') && receipt["error"]["hint"].is_string(), "{receipt:#}");
+}
+
 fn push(run: &Run) -> Value {
     run.receipt()["push"].clone()
 }

@@ -1,8 +1,8 @@
 //! Repositories behind a real sshd: a key of the profile, and a host that is known by its own.
 
 use super::server::{Host, SSH};
-use super::{COMMIT, host, push};
-use crate::support::{Lab, Run, Task};
+use super::{COMMIT, host, push, refused};
+use crate::support::{Lab, Task};
 
 fn user() -> String {
     host(std::path::Path::new("/"), "id -un")
@@ -20,14 +20,6 @@ pub fn task<'lab>(lab: &'lab Lab, far: &Host, url: &str, key: &str, known: &str)
         "--git-known-hosts",
         known.to_str().unwrap(),
     ])
-}
-
-fn refused(run: &Run, words: &[&str]) {
-    run.ended_as("prepare_failed", 125);
-    let receipt = run.receipt();
-    let message = receipt["error"]["message"].as_str().unwrap();
-    words.iter().for_each(|word| assert!(message.contains(word), "`{word}` in: {message}"));
-    assert!(!message.contains('\n') && receipt["error"]["hint"].is_string(), "{receipt:#}");
 }
 
 #[test]
