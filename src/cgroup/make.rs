@@ -80,8 +80,8 @@ impl Steps for OnV2<'_> {
         }
         // Somebody else decides here: not every controller is given to this group, or it is not ours to hand any down, as above the group that
         // systemd delegates to an ordinary user.
-        let given = self.optional.and(Controllers::parse_v2(&open(parent)?.get("cgroup.controllers")?));
-        enable(self.required.or(given)).or_else(|_| enable(self.required))
+        let offered = offered(&open(parent)?, self.optional)?;
+        enable(self.required.or(offered)).or_else(|_| enable(self.required))
     }
 
     fn finish(&self, _parent: &Path, _new: &Path) -> Result<()> {
@@ -103,7 +103,7 @@ pub(super) fn make_v2(
     tree: &Tree,
     path: &CgroupPath,
     required: Controllers,
-    optional: Controllers,
+    mut optional: Controllers,
     existing: Existing,
     made: &mut Made,
 ) -> Result<Group> {
@@ -119,18 +119,21 @@ pub(super) fn make_v2(
                 .hint(super::refusal::fix_permission())
         })?,
     };
-    let given = |directory: &Directory| -> Result<Controllers> {
-        match optional.is_empty() {
-            true => Ok(optional),
-            false => Ok(optional.and(Controllers::parse_v2(&directory.get("cgroup.controllers")?))),
-        }
-    };
-    // Below the root somebody else decides what there is.
-    let offered = if optional.is_empty() { optional } else { given(&open(&base)?)? };
-    let steps = OnV2 { tree, required, optional: offered };
-    let directory = open(&make_path(&base, path, existing, made, &steps)?)?;
-    let controllers = required.or(given(&directory)?);
+    if !optional.is_empty() {
+        // Below the root somebody else decides what there is.
+        optional = offered(&open(&base)?, optional)?;
+    }
+    let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, required, optional })?)?;
+    let controllers = required.or(offered(&directory, optional)?);
     Ok(Group { directory, controllers, is_v2: true })
+}
+
+/// Those of `wanted` that a v2 group has.
+fn offered(directory: &Directory, wanted: Controllers) -> Result<Controllers> {
+    match wanted.is_empty() {
+        true => Ok(wanted),
+        false => Ok(wanted.and(Controllers::parse_v2(&directory.get("cgroup.controllers")?))),
+    }
 }
 
 /// What is done around the making of one group.

@@ -71,12 +71,11 @@ pub(super) fn begin(
                 let outside = base.map_or(NOBODY, |base| base + USER);
                 let line = vec![IdMap { inside: USER, outside, size: 1 }];
                 let step = || "make a network for `pasta`";
-                let made = match ahead::begin_owned_network() {
-                    Some(begun) => begun.finish(&Maps { uid: line.clone(), gid: line }).doing(step)?,
-                    None => None,
-                };
-                let made =
-                    made.ok_or_else(|| Error::new(Kind::Namespace, "the kernel refuses a namespace").doing(step()))?;
+                let maps = Maps { uid: line.clone(), gid: line };
+                let made = ahead::begin_owned_network().map(|begun| begun.finish(&maps)).transpose().doing(step)?;
+                let made = made
+                    .flatten()
+                    .ok_or_else(|| Error::new(Kind::Namespace, "the kernel refuses a namespace").doing(step()))?;
                 helpers.push(made.users.helper);
                 let copy = made.network.try_clone().failing(Kind::Network, || "keep the network namespace open")?;
                 *network = Some(copy);

@@ -2,7 +2,8 @@
 
 use super::plan::Ids;
 use super::resolve;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
+use crate::spec::process::not_executed;
 use crate::spec::root::Program;
 use rustix::fs::{FileType, Stat, fstat, readlinkat};
 use rustix::io::Errno;
@@ -46,11 +47,7 @@ pub(super) fn check(
             Err(errno) => refusal = errno,
         }
     }
-    let (kind, hint) = match refusal {
-        Errno::NOENT => (Kind::CommandNotFound, "name a program that the sandbox has, or give its absolute path"),
-        _ => (Kind::CommandNotExecutable, "give a file that is executable (`chmod +x`), not a directory"),
-    };
-    Err(Error::os(kind, refusal).doing(format!("execute `{}`", program.name)).hint(hint))
+    Err(not_executed(&program.name, refusal))
 }
 
 fn executable(status: &Stat, user: Ids) -> std::result::Result<(), Errno> {

@@ -78,9 +78,7 @@ impl Companion {
             }
         }
     }
-}
 
-impl Companion {
     /// Readable when it has ended.
     pub(crate) fn process(&self) -> BorrowedFd<'_> {
         self.keeper.0.as_fd()

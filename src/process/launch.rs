@@ -5,6 +5,7 @@ use super::plan::{Command, Errand, Managed, Stdio, Terminal, Vectors};
 use super::procfs::Procfs;
 use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
+use crate::spec::process::not_executed;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::{execve, restore_signal};
 use crate::{hooks, landlock, mounts, seccomp, sys};
@@ -203,13 +204,7 @@ fn execute(vectors: &Vectors) -> Error {
             }
         }
     }
-    let (kind, hint) = match refusal {
-        Errno::NOENT => (Kind::CommandNotFound, "name a program that the sandbox has, or give its absolute path"),
-        Errno::NOEXEC => (Kind::CommandNotExecutable, "begin a script with `#!` and its interpreter"),
-        Errno::ACCESS => (Kind::CommandNotExecutable, "give a file that is executable (`chmod +x`), not a directory"),
-        _ => (Kind::CommandNotExecutable, "check that the file is a program for this machine"),
-    };
-    Error::os(kind, refusal).doing(format!("execute `{}`", vectors.name)).hint(hint)
+    not_executed(&vectors.name, refusal)
 }
 
 fn connect(stdio: &Stdio, managed: Option<&Managed>) -> Result<()> {

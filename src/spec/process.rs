@@ -1,5 +1,7 @@
 //! The command of a container and what it runs as.
 
+use crate::error::{Error, Kind};
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -41,6 +43,17 @@ pub(crate) enum Rlimit {
     RealtimePriority,
     /// How far a process may raise its priority: 20 minus the lowest nice value, so 0 for not at all.
     Nice,
+}
+
+/// The error of a command that cannot be executed, from what execve(2) says of its program.
+pub(crate) fn not_executed(name: &str, errno: Errno) -> Error {
+    let (kind, hint) = match errno {
+        Errno::NOENT => (Kind::CommandNotFound, "name a program that the sandbox has, or give its absolute path"),
+        Errno::NOEXEC => (Kind::CommandNotExecutable, "begin a script with `#!` and its interpreter"),
+        Errno::ACCESS => (Kind::CommandNotExecutable, "give a file that is executable (`chmod +x`), not a directory"),
+        _ => (Kind::CommandNotExecutable, "check that the file is a program for this machine"),
+    };
+    Error::os(kind, errno).doing(format!("execute `{name}`")).hint(hint)
 }
 
 /// Where execvp(3) would look for `program` with this PATH: the places in their order, not yet below a root or a working directory.

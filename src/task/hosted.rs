@@ -6,7 +6,7 @@
 
 use super::definition::{Definition, WorkspaceSource};
 use super::forward::Receiver;
-use super::git::{Elsewhere, Remote};
+use super::git::Remote;
 use super::options::degradable;
 use super::secrets::Source;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -272,10 +272,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
     }));
     let git = &definition.git;
-    paths.extend(git.elsewhere.iter().filter_map(|place| match place {
-        Elsewhere::Folder(path) => Some(("folder of submodules", path.clone())),
-        Elsewhere::Host(..) => None,
-    }));
+    paths.extend(git.elsewhere.iter().filter_map(|place| Some(("folder of submodules", place.folder()?.to_owned()))));
     paths.extend(git.ca.iter().chain(&git.known_hosts).map(|path| ("file about a remote", path.clone())));
     Ok(paths)
 }

@@ -31,6 +31,14 @@ impl Elsewhere {
         Ok(Elsewhere::Host(host, Some(port).filter(|&port| port != NO_PORT)))
     }
 
+    /// The folder, if it is one.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Elsewhere::Folder(folder) => Some(folder),
+            Elsewhere::Host(..) => None,
+        }
+    }
+
     fn has(&self, far: &Far) -> bool {
         match self {
             Elsewhere::Host(host, Some(port)) => *host == far.host && *port == far.port,

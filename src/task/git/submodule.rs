@@ -6,7 +6,7 @@
 //! Never: git's own submodule commands, which take their orders from the repository.
 
 use super::courier::Courier;
-use super::elsewhere::{Elsewhere, LEAVE, allows_path, is_own, submodule};
+use super::elsewhere::{LEAVE, allows_path, is_own, submodule};
 use super::remote::Remote;
 use super::{Errand, GitOptions, base::local_path, head::is_id, mirror};
 use crate::error::{Error, Kind, Result, Step};
@@ -129,10 +129,7 @@ fn place(errand: &Errand<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
     let (remote, source) = match (remote, top) {
         (Remote::Local(named), Remote::Local(top)) => {
             let real = local_path(&named).doing(step)?;
-            let folders = also.iter().filter_map(|each| match each {
-                Elsewhere::Folder(folder) => std::fs::canonicalize(folder).ok(),
-                Elsewhere::Host(..) => None,
-            });
+            let folders = also.iter().filter_map(|each| std::fs::canonicalize(each.folder()?).ok());
             if !allows_path(&real, top, &folders.collect::<Vec<_>>()) {
                 return Err(Error::new(
                     Kind::Workspace,
