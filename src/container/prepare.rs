@@ -12,6 +12,7 @@ use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
 use crate::spec::landlock::{self, Landlock};
 use crate::spec::resources::{DeviceRule, Resources};
+use crate::sys::weaken;
 use caps::Capability;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::MountPropagationFlags;
@@ -48,7 +49,10 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
                 }
             }
             (kind, true) => plan.made |= ns::flag(kind),
-            (kind, false) => plan.joined.push((kind, namespace.path.clone().into())),
+            (kind, false) => {
+                let length = weaken::length("long-values", namespace.path.len());
+                plan.joined.push((kind, namespace.path.get(..length).unwrap_or_default().into()));
+            }
         }
     }
     Ok((plan, user))

@@ -54,6 +54,10 @@ pub(crate) struct Capabilities {
 /// Becomes a user of the container, with these groups and none of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
 /// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
 pub(super) fn become_user(identity: &Identity) -> Result<()> {
+    #[cfg(feature = "weakened")]
+    if weaken::is_off("no-name-service") {
+        let _ = nix::unistd::User::from_uid(identity.uid.into()); // which loads what the container's nsswitch.conf names (CVE-2019-14271)
+    }
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
     match set_thread_groups(&groups) {
         Ok(()) => {}

@@ -14,3 +14,9 @@ pub(crate) fn is_off(name: &str) -> bool {
         false
     }
 }
+
+/// The length of a value as a field of 16 bits holds it, where the protection `name` is switched off (CVE-2021-43784); everywhere else the length.
+#[inline]
+pub(crate) fn length(name: &str, length: usize) -> usize {
+    if is_off(name) { length & 0xffff } else { length }
+}

@@ -82,7 +82,33 @@ fn a_link_of_the_image_does_not_lead_what_we_inject_to_the_host() {
 
 #[test]
 fn long_and_many_lines_of_maps_and_paths_are_refused() {
-    // T-07, CVE-2021-43784
+    // T-07, CVE-2021-43784: of a length of 16 bits, what is left is a path of the host's, or a map that nobody has asked for
+    attempt("long-values", |lab| {
+        let path = format!("/proc/self/ns/net{}", "/".repeat(1 << 16));
+        lab.without("network").config["linux"]["namespaces"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"type": "network", "path": path}));
+        let hosts = std::fs::read_link("/proc/self/ns/net").unwrap();
+        lab.args(&["readlink", "/proc/self/ns/net"]).run().out.trim() == hosts.to_str().unwrap()
+    });
+    attempt("long-values", |lab| {
+        // Lines of one id each, as many as end, 65536 bytes on, where one of the first lines ends.
+        let mut text = String::new();
+        let mut ends = std::collections::BTreeSet::new();
+        let count = (1..)
+            .find(|number| {
+                text += &format!("{} {} 1\n", number - 1, 699_999 + number);
+                ends.insert(text.len());
+                text.len() > 1 << 16 && ends.contains(&(text.len() - (1 << 16)))
+            })
+            .unwrap();
+        let many: Vec<_> =
+            (0..count).map(|number| json!({"containerID": number, "hostID": 700_000 + number, "size": 1})).collect();
+        lab.user_namespace().config["linux"]["uidMappings"] = json!(many);
+        let lines = lab.args(&["cat", "/proc/self/uid_map"]).run().out.lines().count();
+        lines > 0 && lines < count
+    });
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["true"]).user_namespace();
     let good = lab.config.clone();
@@ -240,6 +266,35 @@ fn abstract_sockets_of_the_host_are_out_of_reach() {
     let line = format!("grep -c {name} /proc/net/unix");
     assert_eq!(lab.sh(&line).run().out, "0\n");
     assert_eq!(lab.without("network").unmount("/sys").unmount("/sys/fs/cgroup").run().out, "1\n", "the control");
+}
+
+#[test]
+fn no_library_of_the_image_is_loaded_by_who_prepares_or_enters_the_container() {
+    // T-34, CVE-2019-14271: the image has a name service of its own, which says so when it is loaded
+    if Command::new("cc").arg("--version").output().is_err() {
+        return crate::support::skip("needs cc");
+    }
+    attempt("no-name-service", |lab| {
+        let source = lab.path().join("evil.c");
+        let line = "__attribute__((constructor)) static void loaded(void) { close(open(\"/loaded\", O_CREAT | O_WRONLY, 0600)); }";
+        std::fs::write(&source, format!("#include <fcntl.h>\n#include <unistd.h>\n{line}\n")).unwrap();
+        let libraries = lab.root("/lib/x86_64-linux-gnu");
+        std::fs::create_dir_all(&libraries).unwrap();
+        let library = libraries.join("libnss_evil.so.2");
+        // Without the C library's start, so that it depends on nothing that the image would have to bring.
+        let mut made = Command::new("cc");
+        let made = made.args(["-shared", "-fPIC", "-nostartfiles", "-o"]).arg(&library).arg(&source);
+        assert!(made.status().unwrap().success());
+        std::fs::create_dir_all(lab.root("/usr/lib")).unwrap();
+        symlink("x86_64-linux-gnu/libnss_evil.so.2", lab.root("/lib/libnss_evil.so.2")).unwrap();
+        std::fs::write(lab.root("/etc/nsswitch.conf"), "passwd: evil\ngroup: evil\n").unwrap();
+        lab.args(&["sleep", "60"]);
+        lab.start();
+        for user in ["0", "1000:1000"] {
+            lab.brig(&["exec", "--user", user, &lab.id, "/bin/true"]).succeeded();
+        }
+        lab.root("/loaded").exists()
+    });
 }
 
 #[test]

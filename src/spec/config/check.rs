@@ -4,6 +4,7 @@ use super::Config;
 use super::linux::NamespaceKind;
 use super::process::Process;
 use crate::error::{Error, Kind, Result};
+use crate::sys::weaken;
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
@@ -122,7 +123,7 @@ fn namespaces(config: &Config, faults: &mut Vec<String>) {
         faults.push("a new user namespace needs `linux.uidMappings` and `linux.gidMappings`".into());
     }
     for map in [&linux.uid_mappings, &linux.gid_mappings] {
-        if map.len() > 340 {
+        if map.len() > 340 && !weaken::is_off("long-values") {
             faults.push("an id map has more than the kernel's 340 lines".into());
         }
         for line in map.iter() {
