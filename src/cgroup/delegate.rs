@@ -33,6 +33,13 @@ pub(super) fn enable(tree: &Tree, parent: &Path, controllers: Controllers) -> Re
     result.map_err(|errno| explain(&directory, missing, order.trim_end(), errno))
 }
 
+/// Makes sure that the group `below` has `controllers` itself: every group above it, from `top` on, hands them down.
+pub(super) fn enable_above(tree: &Tree, top: &Path, below: &Path, controllers: Controllers) -> Result<()> {
+    let mut above: Vec<_> = below.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
+    above.reverse();
+    above.into_iter().try_for_each(|parent| enable(tree, parent, controllers))
+}
+
 /// Moves the processes of our own delegated group, ourselves among them, into a child: a group with processes cannot
 /// give controllers to its children (cgroup-v2.rst, "No Internal Process Constraint"). The group is ours alone, or it
 /// would not be delegated to us.

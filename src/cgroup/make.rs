@@ -111,7 +111,13 @@ pub(super) fn make_v2(
     let base = match path {
         CgroupPath::Absolute(_) => tree.mount.clone(),
         CgroupPath::Relative(_) if rustix::process::geteuid().is_root() => {
-            own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into()
+            let beside: PathBuf =
+                own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into();
+            // Of the host's groups systemd gives each only what it needs for itself.
+            if !required.is_empty() && offered(&open(&beside)?, required)? != required {
+                super::delegate::enable_above(tree, &tree.mount, &beside, required)?;
+            }
+            beside
         }
         CgroupPath::Relative(_) | CgroupPath::Task(_) => tree.delegated().ok_or_else(|| {
             Error::os(Kind::Cgroup, Errno::ACCESS)

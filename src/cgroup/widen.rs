@@ -61,12 +61,7 @@ impl Cgroup {
         let tree = hierarchy.v2.as_ref().ok_or_else(|| missing(first))?;
         let group = self.groups.iter_mut().find(|group| group.is_v2).ok_or_else(|| missing(first))?;
         let top = tree.delegated().unwrap_or_else(|| tree.mount.clone());
-        let mut above: Vec<_> =
-            group.directory.path().ancestors().skip(1).take_while(|path| path.starts_with(&top)).collect();
-        above.reverse();
-        for parent in above {
-            delegate::enable(tree, parent, controllers)?;
-        }
+        delegate::enable_above(tree, &top, group.directory.path(), controllers)?;
         group.controllers = group.controllers.or(controllers);
         Ok(())
     }

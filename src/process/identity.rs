@@ -55,9 +55,7 @@ pub(crate) struct Capabilities {
 /// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
 pub(super) fn become_user(identity: &Identity) -> Result<()> {
     #[cfg(feature = "weakened")]
-    if weaken::is_off("no-name-service") {
-        let _ = nix::unistd::User::from_uid(identity.uid.into()); // which loads what the container's nsswitch.conf names (CVE-2019-14271)
-    }
+    let identity = &Identity { uid: named_so(identity.uid), ..identity.clone() };
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
     match set_thread_groups(&groups) {
         Ok(()) => {}
@@ -67,6 +65,15 @@ pub(super) fn become_user(identity: &Identity) -> Result<()> {
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     set_thread_res_gid(gid, gid, gid).failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
     set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
+}
+
+/// The user of the container whose name is this number, where a test asks for it (CVE-2016-3697): the C library looks for that in the container's
+/// files, and with the libraries that its nsswitch.conf names (CVE-2019-14271). No other build asks it anything.
+#[cfg(feature = "weakened")]
+fn named_so(uid: u32) -> u32 {
+    let find = || nix::unistd::User::from_name(&uid.to_string()).ok().flatten();
+    let found = weaken::is_off("no-name-service").then(find).flatten();
+    found.map_or(uid, |user| user.uid.as_raw())
 }
 
 /// Takes out of the bounding set all that is not in `capabilities`, and keeps the rest over the change of user that follows.

@@ -162,6 +162,7 @@ fn part(text: &str) -> Result<Part<'_>> {
         Ok(number) if number <= LARGEST_ID && digits == text => {
             Ok(Part::Number(u32::try_from(number).unwrap_or(u32::MAX)))
         }
+        _ if weaken::is_off("image-user-name") => Ok(Part::Name(text)),
         _ => Err(Error::new(Kind::Identity, format!("`{}` is not between 0 and {LARGEST_ID}", text.escape_debug()))),
     }
 }
