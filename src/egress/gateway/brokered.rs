@@ -107,6 +107,11 @@ impl Brokered {
         self.two.as_ref().map_or_else(|| self.mask.waiting(), |two| two.waiting())
     }
 
+    /// Gives back the memory of what has passed.
+    pub(super) fn rest(&mut self) {
+        self.answers.shrink_to_fit();
+    }
+
     /// Sees whether the server agreed to another protocol.
     fn see_change(&mut self, answer: &[u8]) {
         let Change::Asked(begun) = &mut self.change else { return };

@@ -187,6 +187,14 @@ impl Connection {
         self.exchange(pipes, budget)
     }
 
+    /// Gives back the memory of what has passed.
+    pub(super) fn rest(&mut self) {
+        self.held.shrink_to_fit();
+        if let Front::Brokered(tls) = &mut self.front {
+            tls.rest();
+        }
+    }
+
     /// Reads what the client says as long as somebody must look at it.
     fn read_client(&mut self) -> Result<(), Errno> {
         if matches!(self.front, Front::Through | Front::Farewell | Front::Requests { upgrade: true, .. }) {

@@ -12,6 +12,7 @@ mod ends;
 mod flow;
 mod front;
 mod resolver;
+mod source;
 
 use super::broker::{Broker, Brokers};
 use super::ledger::{Ledger, Order, Word};
@@ -19,12 +20,14 @@ use super::names::Names;
 use super::policy::Policy;
 use crate::files::{Channel, take_memory};
 use crate::spec::network::Socket;
+use crate::sys::code::Parts;
 use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
 pub(crate) use resolver::Sources;
 use resolver::{Heard, Resolver};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use source::Source;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -39,6 +42,8 @@ const REFILL: Duration = Duration::from_millis(10);
 const BURST: usize = 64;
 /// How often the account is told while it only grows.
 const TELL: Duration = Duration::from_millis(100);
+/// After so long without an event it gives back the memory that only work needs; a request after that takes some 100 us longer.
+const IDLE: Duration = Duration::from_millis(500);
 
 /// What a gateway serves and how much may pass.
 #[derive(Debug, Default)]
@@ -53,49 +58,6 @@ pub(crate) struct Service {
     pub published: Vec<(OwnedFd, u16)>,
     /// Secrets that it adds to requests.
     pub broker: Option<Broker>,
-}
-
-/// What an event of epoll is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Supervisor,
-    Init,
-    Questions,
-    Listener(u32),
-    Published(u32),
-    Lookup(u32),
-    Client(u32),
-    Server(u32),
-}
-
-impl Source {
-    fn token(self) -> u64 {
-        let (kind, number) = match self {
-            Source::Supervisor => (0, 0),
-            Source::Init => (1, 0),
-            Source::Questions => (2, 0),
-            Source::Listener(number) => (3, number),
-            Source::Published(number) => (4, number),
-            Source::Lookup(number) => (5, number),
-            Source::Client(number) => (6, number),
-            Source::Server(number) => (7, number),
-        };
-        kind << 32 | u64::from(number)
-    }
-
-    fn of(token: u64) -> Source {
-        let number = token as u32;
-        match token >> 32 {
-            0 => Source::Supervisor,
-            1 => Source::Init,
-            2 => Source::Questions,
-            3 => Source::Listener(number),
-            4 => Source::Published(number),
-            5 => Source::Lookup(number),
-            6 => Source::Client(number),
-            _ => Source::Server(number),
-        }
-    }
 }
 
 struct Gateway {
@@ -121,17 +83,25 @@ struct Gateway {
     wild: decide::Bucket,
     told: Instant,
     finishing: bool,
+    parts: Option<Parts>,
 }
 
 /// Serves until the supervisor says that it is over, or is gone.
-pub(crate) fn serve(service: Service, mut sources: Sources, init: Channel, supervisor: Channel) -> Result<(), Errno> {
+pub(crate) fn serve(
+    mut service: Service,
+    mut sources: Sources,
+    init: Channel,
+    supervisor: Channel,
+) -> Result<(), Errno> {
     let now = Instant::now();
+    service.broker = None; // the sources have what it says
     let mut gateway = Gateway {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         supervisor,
         init: Some(init),
         policy: service.policy,
         brokers: sources.brokers(),
+        parts: sources.parts(),
         names: Names::default(),
         most: sources.connections(MOST_CONNECTIONS),
         resolver: Resolver::new(sources),
@@ -173,10 +143,16 @@ impl Gateway {
 
     fn run(&mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(BURST);
-        let mut swept = Instant::now();
+        let (mut swept, mut worked, mut rests) = (Instant::now(), Instant::now(), false);
         loop {
             events.clear();
             let timeout = self.timeout();
+            let is_busy = !(self.again.is_empty() && self.later.is_empty());
+            if !rests && !is_busy && worked.elapsed() >= IDLE {
+                rests = true;
+                self.rest(); // the last before the wait: whatever runs after it is read in again
+            }
+            let timeout = if rests { timeout } else { Some(timeout.unwrap_or(IDLE).min(IDLE)) };
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -189,13 +165,17 @@ impl Gateway {
                     return Ok(());
                 }
             }
+            let now = Instant::now();
+            if is_busy || !events.is_empty() {
+                (worked, rests) = (now, false);
+            }
             let again = std::mem::take(&mut self.again);
             again.into_iter().for_each(|number| self.drive(number));
             let later = std::mem::take(&mut self.later);
             later.into_iter().for_each(|number| self.drive(number));
-            if swept.elapsed() >= TICK {
-                swept = Instant::now();
-                self.sweep(swept);
+            if now - swept >= TICK {
+                swept = now;
+                self.sweep(now);
             }
             self.tell();
             if self.finishing && self.ledger.next_change().is_none() {
@@ -216,6 +196,14 @@ impl Gateway {
         };
         let waits = self.connections.values().any(|connection| connection.deadline.is_some());
         tick.or_else(|| (waits || self.resolver.deadline().is_some()).then_some(TICK))
+    }
+
+    /// Gives back what only work needs.
+    fn rest(&mut self) {
+        self.connections.values_mut().for_each(Connection::rest);
+        if let Some(parts) = &mut self.parts {
+            let _ = parts.let_go(); // what cannot be given back stays
+        }
     }
 
     /// One event; `false` when the supervisor is gone.

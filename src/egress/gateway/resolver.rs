@@ -5,6 +5,7 @@
 use crate::egress::broker::{Broker, Brokers};
 use crate::egress::dns::{self, Reply};
 use crate::error::Result;
+use crate::sys::code::Parts;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
 use rustix::process::{Resource, getrlimit};
@@ -42,6 +43,8 @@ pub(crate) struct Sources {
     /// How many descriptors it may have.
     descriptors: u64,
     brokers: Brokers,
+    /// Where the program's own pages are. Without that they stay.
+    parts: Option<Parts>,
 }
 
 impl Sources {
@@ -49,17 +52,23 @@ impl Sources {
     pub(crate) fn read(resolver: Option<SocketAddr>, broker: Option<&Broker>) -> Result<Sources> {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let brokers = broker.map(Brokers::load).transpose()?.unwrap_or_default();
+        let parts = Parts::open().ok();
         if let Some(server) = resolver {
-            return Ok(Sources { servers: vec![server], hosts: HashMap::new(), descriptors, brokers });
+            return Ok(Sources { servers: vec![server], hosts: HashMap::new(), descriptors, brokers, parts });
         }
         let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // no file, no entries: as the C library has it
         let (servers, hosts) = (servers(&text("/etc/resolv.conf")), hosts(&text("/etc/hosts")));
-        Ok(Sources { servers, hosts, descriptors, brokers })
+        Ok(Sources { servers, hosts, descriptors, brokers, parts })
     }
 
     /// The broker, for the gateway.
     pub(super) fn brokers(&mut self) -> Brokers {
         std::mem::take(&mut self.brokers)
+    }
+
+    /// The program's own pages, for the gateway.
+    pub(super) fn parts(&mut self) -> Option<Parts> {
+        self.parts.take()
     }
 }
 

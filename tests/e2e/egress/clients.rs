@@ -3,7 +3,8 @@
 use super::broker::{NODE_2, VALUE};
 use super::world::World;
 use super::{refusals, rows};
-use crate::support::{Lab, has_program};
+use crate::support::{Lab, has_program, skip};
+use std::path::Path;
 use std::process::Command;
 
 const CA: &str = "/workspace/ca.pem";
@@ -62,6 +63,32 @@ fn nodes_fetch_reaches_it() {
         reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{script}\""), "served by a.test HTTP/1.1\n");
         reaches(&format!("NODE_EXTRA_CA_CERTS={CA} node -e \"{NODE_2}\""), "served by a.test HTTP/2.0\n");
     }
+}
+
+/// undici as a package of Debian's, found by whichever node is there: its own fetch, its `request`, and a pool of connections.
+const UNDICI: &str = r#"NODE_PATH=/usr/share/nodejs node -e "
+const { fetch, request, Pool } = require('/usr/share/nodejs/undici'), at = 'https://a.test:8443'
+const tell = async answer => process.stdout.write(await answer.text())
+;(async () => {
+    await tell(await fetch(at + '/mark')); await tell((await request(at + '/mark')).body)
+    const pool = new Pool(at, { connections: 3 })
+    for (const one of await Promise.all([1, 2, 3, 4].map(n => pool.request({ path: '/mark?' + n, method: 'GET' })))) await tell(one.body)
+    await pool.close()
+})()"
+"#;
+
+#[test]
+fn undici_reaches_it_and_trusts_the_authority_of_a_broker() {
+    if !has_program("node") || !Path::new("/usr/share/nodejs/undici").exists() {
+        return skip("needs node and node-undici");
+    }
+    let words = "served by a.test HTTP/1.1\n".repeat(6);
+    reaches(&format!("export NODE_EXTRA_CA_CERTS={CA}; {UNDICI}"), &words);
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let run = world.brokered(&lab, VALUE, "").sh(UNDICI);
+    assert_eq!(run.stderr, words, "{run:#?}");
+    assert_eq!(world.heard().matches(&format!("<Bearer {VALUE}>")).count(), 6, "{}", world.heard());
 }
 
 /// Go's net/http: each argument is asked for, with HTTP/2 where it is agreed on, and then without.
