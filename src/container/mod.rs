@@ -28,6 +28,8 @@ mod pasta;
 mod place;
 mod possible;
 mod prepare;
+#[cfg(test)]
+mod random;
 mod record;
 mod running;
 mod signal;

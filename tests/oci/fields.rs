@@ -200,7 +200,7 @@ fn network_devices_move_with_their_addresses_and_come_up() {
 fn without_a_cgroup_manager_no_group_is_made_and_no_limit_is_promised() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["resources"] = json!({});
-    lab.sh("cat /proc/self/cgroup; mkdir /sys/fs/cgroup/made");
+    lab.without("cgroup").sh("cat /proc/self/cgroup; mkdir /sys/fs/cgroup/made"); // it would see itself at the root
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
     let done = lab.brig(&["--cgroup-manager=disabled", "run", &lab.id]);
     let sorted = |text: &str| {
@@ -219,6 +219,9 @@ fn affinity_is_that_of_the_group_and_of_exec_what_it_says() {
     let Some(mut lab) = Lab::new() else { return };
     let line = "grep Cpus_allowed_list /proc/self/status | cut -f2";
     let all = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    if all == "0\n" {
+        return skip("needs two processors");
+    }
     lab.sh(line);
     // Not the caller's, who may be pinned to one.
     assert_eq!(through(&lab, &["run", &lab.id], "taskset -c 0 \"$@\"").out, all);

@@ -13,6 +13,7 @@
 mod attacks;
 mod config;
 mod docker;
+mod document;
 mod engines;
 mod fields;
 mod hostile;
