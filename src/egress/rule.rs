@@ -101,7 +101,7 @@ impl Rule {
     }
 
     /// Whether `self` covers all that `other` does.
-    fn shadows(&self, other: &Rule) -> bool {
+    pub(crate) fn shadows(&self, other: &Rule) -> bool {
         let hosts = match (&self.pattern, &other.pattern) {
             (Pattern::Name(one), Pattern::Name(two)) => one == two,
             (Pattern::Below(suffix), Pattern::Name(name)) => is_below(name, suffix),

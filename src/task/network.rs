@@ -25,12 +25,11 @@ impl Section {
         if let Some(mode) = &self.mode {
             network.mode = mode.parse::<NetworkMode>().map_err(|error| error.doing("read `network.mode`"))?;
         }
-        for rule in &self.allow {
-            network.policy.allowed.push(read(rule, text)?);
-        }
-        for rule in &self.deny {
-            network.policy.denied.push(read(rule, text)?);
-        }
+        let read = |rules: &[Spanned<String>]| rules.iter().map(|rule| read(rule, text)).collect::<Result<Vec<_>>>();
+        let (allow, deny) = (read(&self.allow)?, read(&self.deny)?);
+        check_lines(&allow, &deny)?;
+        network.policy.allowed.extend(allow.into_iter().map(|(rule, _)| rule));
+        network.policy.denied.extend(deny.into_iter().map(|(rule, _)| rule));
         if let Some(address) = &self.resolver {
             network.policy.resolver = Some(resolver(address)?);
         }
@@ -43,9 +42,28 @@ impl Section {
     }
 }
 
-fn read(rule: &Spanned<String>, text: &str) -> Result<Rule> {
+/// A rule and the line that it is in.
+fn read(rule: &Spanned<String>, text: &str) -> Result<(Rule, usize)> {
     let line = text.get(..rule.span().start).unwrap_or_default().matches('\n').count() + 1;
-    Rule::parse(rule.get_ref()).map_err(|error| error.doing(format!("line {line}")))
+    Ok((Rule::parse(rule.get_ref()).map_err(|error| error.doing(format!("line {line}")))?, line))
+}
+
+/// Rules that another one of the same file makes pointless are a mistake of whoever wrote both. (A caller may take back what a profile allows.)
+fn check_lines(allow: &[(Rule, usize)], deny: &[(Rule, usize)]) -> Result<()> {
+    let says_nothing = "says nothing that the other does not say";
+    for (rules, others, words) in
+        [(allow, allow, says_nothing), (deny, deny, says_nothing), (allow, deny, "allows nothing: the other denies it")]
+    {
+        for (rule, line) in rules {
+            let shadows = |(other, _): &&(Rule, usize)| !std::ptr::eq(other, rule) && other.shadows(rule);
+            if let Some((other, at)) = others.iter().find(shadows) {
+                return Err(Error::new(Kind::Egress, format!("`{rule}` beside `{other}` of line {at} {words}"))
+                    .doing(format!("line {line}"))
+                    .hint("leave one of the two out"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A network in a file of the store.

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use toml::Spanned;
 
 /// What a profile may say. An unknown key is an error that shows the line and the keys that there are.
 #[derive(Debug, Default, Deserialize)]
@@ -23,7 +24,7 @@ struct Profile {
     image: Option<String>,
     limits: BTreeMap<String, toml::Value>,
     env: BTreeMap<String, String>,
-    secrets: BTreeMap<String, Wish>,
+    secrets: BTreeMap<String, Spanned<Wish>>,
     git: GitSection,
     push: Option<PushSection>,
     allow_degraded: Vec<String>,
@@ -143,8 +144,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.git.push = Some(PushOptions { branch: push.branch, default_branch: push.default_branch });
     }
     for (name, wish) in profile.secrets {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        definition.secrets.push(wish.into_secret(&name, folder)?);
+        let line = text.get(..wish.span().start).unwrap_or_default().matches('\n').count() + 1;
+        let secret = wish.into_inner().into_secret(&name, folder);
+        definition.secrets.push(secret.doing(|| format!("line {line}"))?);
     }
     for name in &profile.allow_degraded {
         definition.may_degrade.push(degradable(name)?);

@@ -293,9 +293,27 @@ fn wrong_rules_are_refused_before_anything_is_made() {
         let run = lab.brig([&["task", "run"], arguments, &["--", "true"]].concat());
         assert!(run.status == Some(125) && run.stderr.contains(words), "{arguments:?}: {run:#?}");
     }
-    let profile = lab.file("p.toml", "[network]\nmode = \"egress\"\nallow = [\n  \"a.test\",\n  \"b test\",\n]\n");
-    let run = lab.brig(["task", "run", "--profile", profile.to_str().unwrap(), "--", "true"]);
-    assert!(run.status == Some(125) && run.stderr.contains("line 5") && run.stderr.contains("p.toml"), "{run:#?}");
+    // A profile's errors have the file, the line and the rule.
+    for (text, line, words) in [
+        ("allow = [\n  \"a.test\",\n  \"b test\",\n]\n", 5, "`b test` is no host name"),
+        ("allow = [\n  \"a.test\",\n  \"*.test\",\n]\n", 4, "`a.test` beside `*.test` of line 5 says nothing"),
+        (
+            "allow = [\n  \"10.0.0.0/8:1-9\",\n  \"10.1.2.0/24:5\",\n]\n",
+            5,
+            "`10.1.2.0/24:5` beside `10.0.0.0/8:1-9` of line 4",
+        ),
+        (
+            "allow = [\"c.org\",\n  \"a.test\"]\ndeny = [\n  \"*.test\"]\n",
+            4,
+            "`a.test` beside `*.test` of line 6 allows nothing",
+        ),
+        ("deny = [\"a.test\",\n  \"a.test\"]\n", 3, "of line 4 says nothing"),
+        ("[secrets.K]\nsource = \"env:HOME\"\nexpose = \"broker\"\nhost = \"a b\"\n", 3, "`a b` is no host name"),
+    ] {
+        let profile = lab.file("p.toml", format!("[network]\nmode = \"egress\"\n{text}"));
+        let run = lab.brig(["task", "run", "--profile", profile.to_str().unwrap(), "--", "true"]);
+        run.refused(125, &["p.toml", &format!("line {line}:"), words]);
+    }
     assert!(lab.ids().is_empty());
 }
 
