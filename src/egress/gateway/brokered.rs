@@ -233,6 +233,7 @@ impl Connection {
             return Ok(Need::Refuse(why));
         }
         if let Some(why) = &tls.failed {
+            self.down.flush(&mut self.client)?; // a hello that waited for the server: nothing else would wake us
             // A client that has not asked yet would not read an answer.
             let asks = tls.inside.is_open() && !self.held.is_empty();
             return Ok(match asks {

@@ -11,6 +11,7 @@ mod clients;
 mod lost;
 mod open;
 mod pasta;
+mod patience;
 mod running;
 mod servers;
 pub mod world;

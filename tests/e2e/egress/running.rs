@@ -117,6 +117,48 @@ fn a_sandbox_whose_gateway_is_killed_loses_its_network_and_the_outcome_says_so()
 }
 
 #[test]
+fn the_gateway_ends_with_its_brig_whatever_ends_that() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let task = world.task(&lab).start_sh("curl -sS http://a.test:8080/; sleep 60");
+    task.wait_for("served by a.test");
+    let gateway = gateway(&task);
+    kill_process(Pid::from_raw(task.pid()).unwrap(), Signal::KILL).unwrap();
+    eventually("the gateway is gone", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.as_raw_pid()));
+        status.map_or(true, |status| status.contains("State:\tZ"))
+    });
+    task.finish();
+    lab.reap();
+    lab.assert_clean();
+}
+
+#[test]
+fn the_account_has_rule_bytes_and_times_of_each_host_and_usage_has_the_sums() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("part", &vec![7; 100_000]);
+    let get = "curl -sS -o /dev/null http://a.test:8080/part";
+    let run = world.task(&lab).sh(&format!("{get}; sleep 1.1; {get}; curl -sS -m 5 http://other.test/"));
+    let receipt = run.receipt();
+    let all = rows(&run, "a.test");
+    let row = all.iter().find(|row| row["port"] == 8080).unwrap_or_else(|| panic!("{run:#?}"));
+    assert!(row["allowed"] == true && row["rule"] == "a.test:8080,8443" && row["count"] == 2, "{row}");
+    assert!(row["received_bytes"].as_u64() >= Some(200_000) && row["sent_bytes"].as_u64() > Some(100), "{row}");
+    // RFC 3339 in UTC sorts as text.
+    let times =
+        [&receipt["created"], &row["first"], &row["last"], &receipt["ended"]].map(|time| time.as_str().unwrap());
+    assert!(times.is_sorted() && times[1] != times[2], "{times:?}");
+    let other = rows(&run, "other.test").remove(0);
+    assert!(other["allowed"] == false && other["sent_bytes"] == 0 && other["first"].is_string(), "{other}");
+    for name in ["sent_bytes", "received_bytes"] {
+        let rows = receipt["egress"]["rows"].as_array().unwrap();
+        let sum: u64 = rows.iter().map(|row| row[name].as_u64().unwrap()).sum();
+        assert_eq!(receipt["usage"][format!("network_{name}")], sum, "{run:#?}");
+    }
+}
+
+#[test]
 fn rules_come_and_go_while_it_runs() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
@@ -243,29 +285,31 @@ fn an_upstream_that_is_not_there_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn a_published_port_leads_inside_without_any_other_network() {
-    let lab = Lab::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let publish = format!("127.0.0.1:{port}:8000");
-    let task =
-        lab.task().args(["--publish", &publish]).start_sh("echo inside >index.html; exec python3 -m http.server 8000");
-    // More connections than there are sockets for them: each is used again.
-    let ask = || {
-        let mut text = String::new();
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
-        stream.read_to_string(&mut text).ok()?;
-        text.contains("inside").then_some(())
-    };
-    eventually("the server inside answers", || ask().is_some());
-    for number in 0..200 {
-        assert!(ask().is_some(), "connection {number}: {}", task.output());
+fn a_published_port_leads_inside_with_a_gateway_and_without_any_other_network() {
+    for network in ["none", "egress"] {
+        let lab = Lab::new();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let publish = format!("127.0.0.1:{port}:8000");
+        let arguments = ["--network", network, "--publish", &publish];
+        let task = lab.task().args(arguments).start_sh("echo inside >index.html; exec python3 -m http.server 8000");
+        // More connections than there are sockets for them: each is used again.
+        let ask = || {
+            let mut text = String::new();
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+            stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n").ok()?;
+            stream.read_to_string(&mut text).ok()?;
+            text.contains("inside").then_some(())
+        };
+        eventually("the server inside answers", || ask().is_some());
+        for number in 0..200 {
+            assert!(ask().is_some(), "{network}: connection {number}: {}", task.output());
+        }
+        let run = lab.task().args(arguments).sh("true");
+        assert_eq!(run.outcome(), "start_failed", "{run:#?}");
+        assert!(run.receipt()["error"]["message"].as_str().unwrap().contains("os error 98"), "{run:#?}");
+        task.signal(Signal::TERM);
+        task.finish();
     }
-    let run = lab.task().args(["--publish", &publish]).sh("true");
-    assert_eq!(run.outcome(), "start_failed", "{run:#?}");
-    assert!(run.receipt()["error"]["message"].as_str().unwrap().contains("os error 98"), "{run:#?}");
-    task.signal(Signal::TERM);
-    task.finish();
 }
 
 #[test]
@@ -289,6 +333,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
         (&["--network", "none", "--allow", "a.test"], "the network is not `egress`"),
         (&["--network", "bogus"], "there is no network `bogus`"),
         (&["--publish", "8080:80"], "127.0.0.1:8080:80"),
+        (&["--network", "host", "--publish", "127.0.0.1:8080:80"], "every port is the host's already"),
     ] {
         let run = lab.brig([&["task", "run"], arguments, &["--", "true"]].concat());
         assert!(run.status == Some(125) && run.stderr.contains(words), "{arguments:?}: {run:#?}");
