@@ -105,3 +105,33 @@ fn a_group_with_processes_in_it_is_not_taken_over() {
     second.config["linux"]["cgroupsPath"] = json!(name);
     second.args(&["true"]).create().failed_with("container's cgroup is not empty: 1 process(es) found");
 }
+
+#[test]
+fn a_full_disk_is_told_of_at_each_write_and_leaves_nothing() {
+    let Some(mut lab) = Lab::new() else { return };
+    fs::create_dir(lab.path().join("records")).unwrap();
+    lab.args(&["true"]);
+    // Records on a disk of their own that has so many inodes and pages and no more, in a mount namespace of the test's own.
+    let attempt = |inodes: usize, pages: usize| {
+        let command = lab.command(&["run", "--pid-file", "records/pid", &lab.id]);
+        let shell = format!(
+            "mount -t tmpfs -o nr_inodes={inodes},size={}k tmpfs records || exit 99; \"$@\"; status=$?; rm -f records/pid; ls -A records; exit $status",
+            pages * 4
+        );
+        let mut wrapped = std::process::Command::new("unshare");
+        wrapped.args(["-m", "/bin/sh", "-c", &shell, "sh"]).arg(command.get_program()).args(command.get_args());
+        let done = crate::support::finish(wrapped.current_dir(lab.path()).stdin(std::process::Stdio::null()));
+        assert_ne!(done.status, 99, "{}", done.err);
+        assert_eq!(done.out, "", "with {inodes} inodes and {pages} pages something is left: {}", done.err);
+        assert!(!done.err.contains("panicked"), "{}", done.err);
+        if done.status != 0 {
+            assert!(done.err.contains("No space left on device"), "{inodes} {pages}: {}", done.err);
+        }
+        done.status == 0
+    };
+    let enough = attempt(64, 64);
+    assert!(enough, "it does not run with enough either");
+    let by_inodes = (1..16).filter(|&inodes| !attempt(inodes, 64)).count();
+    let by_pages = (1..16).filter(|&pages| !attempt(64, pages)).count();
+    assert!(by_inodes > 2 && by_pages > 0, "it was never full: {by_inodes} {by_pages}");
+}

@@ -233,3 +233,37 @@ fn what_callers_ask_before_anything_else_is_answered() {
         assert_ne!(crate::support::finish(crate::support::program().args(arguments)).status, 0);
     }
 }
+
+#[test]
+fn a_hundred_containers_start_side_by_side() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]);
+    let ids: Vec<_> = (0..100).map(|number| format!("{}-{number}", lab.id)).collect();
+    let together = |words: &[&str]| {
+        // Every command writes config.json anew, which nobody may do any more when the first reads it.
+        let commands: Vec<_> = ids
+            .iter()
+            .map(|id| {
+                let mut command = lab.command(words);
+                let log = std::fs::File::create(lab.path().join(format!("{id}.log"))).unwrap();
+                command.arg(id).stdout(std::process::Stdio::null()).stderr(log);
+                command
+            })
+            .collect();
+        let children: Vec<_> = commands.into_iter().map(|mut command| command.spawn().unwrap()).collect();
+        for (mut child, id) in children.into_iter().zip(&ids) {
+            let status = child.wait().unwrap();
+            let log = std::fs::read_to_string(lab.path().join(format!("{id}.log"))).unwrap();
+            assert!(status.success(), "{words:?} {id}: {log}");
+        }
+    };
+    together(&["run", "--detach"]);
+    let listed: Value = serde_json::from_str(&lab.brig(&["list", "--format", "json"]).out).unwrap();
+    let listed = listed.as_array().unwrap();
+    assert_eq!(listed.len(), 100);
+    assert!(listed.iter().all(|each| each["status"] == "running"), "{listed:?}");
+    together(&["delete", "--force"]);
+    let pattern = format!("{}-*", lab.id);
+    let left = crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &pattern]));
+    assert_eq!(left.out, "");
+}
