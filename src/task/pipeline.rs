@@ -244,7 +244,8 @@ impl Attempt<'_> {
         let found = export::head_of(changes, &base.path);
         self.course.commit_out = found.as_ref().ok().map(|head| head.commit.clone());
         let Some(wanted) = &self.definition.git.push else { return Ok(()) };
-        let mut push = Push { branch: wanted.branch.clone(), state: PushState::Failed, bundle: None };
+        let mut push =
+            Push { branch: wanted.branch.clone(), state: PushState::Failed, bundle: None, left_behind: Vec::new() };
         let errand = self.errand();
         let pushed = (|| {
             let head = found?;
@@ -260,7 +261,7 @@ impl Attempt<'_> {
                 return Ok(PushState::NotTried);
             }
             let remote = remote(self.definition)?.ok_or_else(|| Error::new(Kind::Internal, "no remote"))?;
-            git::push(&errand, &remote, wanted, (&base.path, &base.commit), &head.commit)
+            git::push(&errand, &remote, wanted, (&base.path, &base.commit), &head.commit, &mut push.left_behind)
         })();
         if let Ok(state) = &pushed {
             push.state = *state;

@@ -26,6 +26,9 @@ pub(super) struct Arguments {
     /// The commits, for `git fetch FILE`
     #[arg(long)]
     bundle: bool,
+    /// Also if a secret of the task's stands in a changed file
+    #[arg(long)]
+    with_secrets: bool,
     /// Write to this file, which must not be there [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -34,6 +37,9 @@ pub(super) struct Arguments {
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
+    if !arguments.with_secrets {
+        check_secrets(store, &id)?;
+    }
     let mut out: Box<dyn Write> = match &arguments.output {
         Some(path) => Box::new(
             std::fs::File::create_new(path)
@@ -51,6 +57,17 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         let _ = std::fs::remove_file(path);
     }
     written.map(|()| ExitCode::SUCCESS)
+}
+
+/// Refuses what would carry a secret on; the value itself nobody has any more, so what is exported cannot be redacted.
+fn check_secrets(store: &Store, id: &str) -> Result<()> {
+    let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
+    let all = changes.map(|changes| changes.secrets).unwrap_or_default();
+    let Some(first) = all.first() else { return Ok(()) };
+    let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
+    Err(Error::new(Kind::Secret, format!("a secret is in the changed file `{}`{more}", first.escape_debug()))
+        .doing(format!("export the task `{id}`"))
+        .hint("look at them: `brig task diff ID`; export them all the same with --with-secrets"))
 }
 
 fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {

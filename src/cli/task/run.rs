@@ -244,9 +244,12 @@ pub(super) fn tell(receipt: &Receipt) {
             push.bundle.as_ref().map(|path| format!("the commits are in {}", path.display()))
         }
     });
+    let behind = receipt.push.iter().flat_map(|push| &push.left_behind).take(MOST_TOLD);
+    let behind =
+        behind.map(|what| format!("the push does not carry {what}: push that too, or the branch leads nowhere there"));
     let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
     let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
-    for line in hits.chain(left).chain(secrets).chain(pushed).chain(told_artifacts(receipt)) {
+    for line in hits.chain(left).chain(secrets).chain(pushed).chain(behind).chain(told_artifacts(receipt)) {
         eprintln!("brig: {}", output::escaped(&line));
     }
     eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);

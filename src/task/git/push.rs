@@ -18,6 +18,9 @@ pub struct Push {
     pub state: PushState,
     /// The commits as a file, for `git fetch FILE`; missing where there are none.
     pub bundle: Option<PathBuf>,
+    /// What the commits name and a push does not carry: commits of submodules, contents of large files (git LFS). The first of them.
+    #[serde(default)]
+    pub left_behind: Vec<String>,
 }
 
 /// What became of a push.
@@ -41,6 +44,11 @@ const DEFAULT_BRANCH: u8 = 20;
 const MOVED: u8 = 21;
 const REFUSED: u8 = 22;
 
+/// How many of the things that a push leaves behind are listed.
+const LISTED: usize = 20;
+/// Begins a line of the script that names one.
+const LEFT: &str = "left\t";
+
 /// Nothing is forced: if the branch moves at this very moment, the remote refuses.
 const PUSH: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
@@ -56,6 +64,9 @@ if [ -n "$now" ]; then
     git "$@" fetch --quiet --no-tags --no-auto-gc -- "$URL" "+refs/heads/$BRANCH:refs/heads/now" >&2
     git merge-base --is-ancestor refs/heads/now "$COMMIT" || exit 21
 fi
+git "$@" diff-tree -r --no-renames "$BASE" "$COMMIT" | awk -F '\t' '{ split($1, f, " ") } f[2] == "160000" { print "left\tcommit " f[4] " of the submodule " $2 }'
+git "$@" log --format= --name-only --no-renames --no-ext-diff --no-textconv --diff-filter=AM -G '^oid sha256:[0-9a-f]{64}$' "$BASE..$COMMIT" 2>/dev/null |
+    sort -u | sed 's/^/left\tthe contents of the large file /' || :
 git "$@" push --quiet --no-verify --no-signed -- "$URL" "$COMMIT:refs/heads/$BRANCH" >&2 || exit 22
 "#;
 
@@ -66,6 +77,7 @@ pub(in crate::task) fn push(
     wanted: &PushOptions,
     base: (&Path, &str),
     commit: &str,
+    left_behind: &mut Vec<String>,
 ) -> Result<PushState> {
     let step = || format!("push `{commit}` to `{}`", wanted.branch);
     let mut courier = Courier::new(errand, &format!("{OVER_BASE}{PUSH}"))
@@ -83,7 +95,11 @@ pub(in crate::task) fn push(
     let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
     match answer.outcome {
         Outcome::Succeeded if answer.output.trim() == "same" => Ok(PushState::UpToDate),
-        Outcome::Succeeded => Ok(PushState::Pushed),
+        Outcome::Succeeded => {
+            let lines = answer.output.lines().filter_map(|line| line.strip_prefix(LEFT));
+            left_behind.extend(lines.take(LISTED).map(|line| errand.redactor.text(line)));
+            Ok(PushState::Pushed)
+        }
         Outcome::Failed { exit_code: DEFAULT_BRANCH } => refuse(
             "it is the remote's default branch",
             "push to another one, or allow it by name: --push-default-branch",

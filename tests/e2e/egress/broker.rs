@@ -26,8 +26,19 @@ fn inside(task: &Started) -> Vec<i32> {
     all
 }
 
+/// Horspool's search: tests are not optimised, and there are many megabytes.
 fn holds(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|each| each == needle)
+    let last = needle.len() - 1;
+    let mut skip = [needle.len(); 256];
+    needle[..last].iter().enumerate().for_each(|(at, byte)| skip[usize::from(*byte)] = last - at);
+    let mut at = last;
+    while let Some(byte) = haystack.get(at) {
+        if haystack[at - last..=at] == *needle {
+            return true;
+        }
+        at += skip[usize::from(*byte)];
+    }
+    false
 }
 
 /// Where in a process one of the words is: its memory, its environment, its arguments.

@@ -1,8 +1,8 @@
 //! Large files on request: the real git-lfs in couriers, against a server of the batch API behind nginx with TLS and a password.
 
-use super::host;
 use super::https::{assert_nowhere, not_prepared};
 use super::server::{Host, LFS, PASSWORD, TLS};
+use super::{COMMIT, host, push};
 use crate::support::{Lab, has_program};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -171,4 +171,28 @@ fn large_files_of_a_path_are_those_that_it_has() {
     let run = task().sh("cat a.bin; git status --short");
     run.ended_as("succeeded", 0);
     assert_eq!(run.stderr, "near\n", "{run:#?}");
+}
+
+#[test]
+fn large_files_that_the_agent_made_are_named_where_its_commits_are_pushed() {
+    let lab = Lab::new();
+    let Some((far, remote, folder)) = serve(&lab) else { return };
+    add(&remote, &folder, "a.bin", "there already\n");
+    let script = format!(
+        "{COMMIT}; head -c 50000 /dev/zero >\"new one.bin\"; git add -A; git commit -qm large; rm a.bin; git commit -qam without"
+    );
+    let task = far.known_task(&lab, &far.url("app.git")).args(["--lfs", "--push-branch", "agent/x"]);
+    let run = task.sh(&script);
+    run.ended_as("succeeded", 0);
+    assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
+    assert_eq!(
+        push(&run)["left_behind"],
+        serde_json::json!(["the contents of the large file new one.bin"]),
+        "{run:#?}"
+    );
+    // They are with the task.
+    let patch = lab.path().join("patch");
+    let id = run.receipt()["id"].as_str().unwrap().to_owned();
+    lab.brig(["task", "export", &id, "--patch", "-o", patch.to_str().unwrap()]).succeeded();
+    assert!(fs::read_to_string(patch).unwrap().contains("new one.bin"));
 }

@@ -129,6 +129,7 @@ fn what_the_agent_does_in_a_submodule_is_seen_and_its_pointer_is_pushed() {
     run.ended_as("succeeded", 0);
     assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
     let inside = run.stderr.lines().next().unwrap();
+    assert_eq!(push(&run)["left_behind"], serde_json::json!([format!("commit {inside} of the submodule sub")]));
     assert_eq!(host(&remote, "git rev-parse agent/x:sub"), inside);
     let diff = lab.brig(["task", "diff", run.receipt()["id"].as_str().unwrap()]).stdout;
     assert!(diff.contains("a/sub/nearest") && diff.contains("+changed"), "{diff}");
