@@ -267,3 +267,24 @@ fn a_hundred_containers_start_side_by_side() {
     let left = crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &pattern]));
     assert_eq!(left.out, "");
 }
+
+#[test]
+fn events_tell_what_is_used_and_that_memory_ran_out() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["resources"]["memory"] = json!({"limit": 16 << 20, "swap": 16 << 20});
+    lab.args(&["sleep", "100"]).start();
+    let mut command = lab.command(&["events", "--interval", "100ms", &lab.id]);
+    let mut events = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(events.stdout.take().unwrap()));
+    let mut kinds = lines.map(|line| {
+        let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert_eq!(event["id"], json!(lab.id));
+        event["type"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(kinds.next().as_deref(), Some("stats"));
+    assert_ne!(lab.exec("exec tail /dev/zero").status, 0);
+    // Ten events a second: it is one of those of the next twenty seconds or never comes.
+    let ended = kinds.by_ref().take(200).any(|kind| kind == "oom");
+    let _ = (events.kill(), events.wait());
+    assert!(ended, "no event of memory");
+}
