@@ -24,8 +24,14 @@ struct View<'root> {
     points: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Refuses a command whose program is not there or cannot be executed, as execvp(3) would. What only the kernel can tell is left to it: a wrong format,
-/// a missing interpreter, access by a group or a list.
+/// Interpreters of interpreters that the kernel follows (BINPRM_MAX_RECURSION; linux/fs/exec.c).
+const MOST_INTERPRETERS: u32 = 5;
+/// What is read of a program: where linkers put its headers. The kernel looks at 256 bytes for a script's first line.
+const HEAD: usize = 4096;
+const FIRST_LINE: usize = 256;
+
+/// Refuses a command whose program is not there or cannot be executed, as execvp(3) would, also for its format or its interpreter. What only the
+/// kernel can tell is left to it: other formats (binfmt_misc), access by a group or a list.
 pub(super) fn check(
     cell: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
@@ -41,7 +47,7 @@ pub(super) fn check(
     }
     let mut refusal = Errno::NOENT;
     for place in &program.places {
-        match view.find(place).and_then(|(_, status)| status.map_or(Ok(()), |status| executable(&status, user))) {
+        match view.executable(place, user, MOST_INTERPRETERS) {
             Ok(()) => return Ok(()),
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(errno) => refusal = errno,
@@ -56,7 +62,69 @@ fn executable(status: &Stat, user: Ids) -> std::result::Result<(), Errno> {
     if is_file && status.st_mode & bits != 0 { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
+/// The interpreter that a program with this beginning needs, if that can be told (execve(2), elf(5)).
+fn interpreter(head: &[u8]) -> std::result::Result<Option<PathBuf>, Errno> {
+    let first = &head[..head.len().min(FIRST_LINE)];
+    if let Some(line) = first.strip_prefix(b"#!") {
+        let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let mut words = line.split(|byte| b" \t\0".contains(byte)).filter(|word| !word.is_empty());
+        return words.next().map(|word| Some(OsString::from_vec(word.to_vec()).into())).ok_or(Errno::NOEXEC);
+    }
+    if head.starts_with(b"\x7fELF") {
+        return Ok(elf_interpreter(head));
+    }
+    // Text is nothing that a kernel executes; of other bytes it may know more than we do.
+    if first.contains(&0) { Ok(None) } else { Err(Errno::NOEXEC) }
+}
+
+/// PT_INTERP of a 64-bit ELF file of little-endian machines; `None` for all others, and where it does not lie in the beginning.
+fn elf_interpreter(head: &[u8]) -> Option<PathBuf> {
+    const INTERPRETER: u64 = 3;
+    let number = |at: usize, size: usize| {
+        let bytes = head.get(at..at.checked_add(size)?)?;
+        Some(bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    if head.get(4..6)? != [2, 1] {
+        return None;
+    }
+    let (table, entry, count) =
+        (usize::try_from(number(32, 8)?).ok()?, number(54, 2)? as usize, number(56, 2)? as usize);
+    let at = |index: usize| table.checked_add(index * entry);
+    let found = (0..count).filter_map(at).find(|&at| number(at, 4) == Some(INTERPRETER))?;
+    let (start, size) = (usize::try_from(number(found + 8, 8)?).ok()?, usize::try_from(number(found + 32, 8)?).ok()?);
+    let name = head.get(start..start.checked_add(size)?)?;
+    Some(OsString::from_vec(name.split(|&byte| byte == 0).next()?.to_vec()).into())
+}
+
 impl View<'_> {
+    /// Whether execve(2) would take it.
+    fn executable(&self, place: &Path, user: Ids, most: u32) -> std::result::Result<(), Errno> {
+        let (real, Some(status)) = self.find(place)? else { return Ok(()) };
+        executable(&status, user)?;
+        match interpreter(&self.head(&real)?)? {
+            Some(next) if next.is_absolute() && most > 0 => self.executable(&next, user, most - 1),
+            _ => Ok(()),
+        }
+    }
+
+    /// The beginning of a regular file, by its path without links.
+    fn head(&self, real: &Path) -> std::result::Result<Vec<u8>, Errno> {
+        let covered = self.points.iter().rev().find_map(|(point, tree)| Some((tree, real.strip_prefix(point).ok()?)));
+        let file = match covered {
+            Some((tree, below)) => resolve::regular(self.cell, &tree.join(below))?,
+            None => resolve::regular(self.root, real)?,
+        };
+        let (mut head, mut length) = (vec![0; HEAD], 0);
+        while length < HEAD {
+            match rustix::io::read(&file, &mut head[length..])? {
+                0 => break,
+                count => length += count,
+            }
+        }
+        head.truncate(length);
+        Ok(head)
+    }
+
     /// Follows a path to its end: the path without links, and what is there. `None` where only the runtime's own mount can tell.
     fn find(&self, path: &Path) -> std::result::Result<(PathBuf, Option<Stat>), Errno> {
         let mut at = PathBuf::from("/");
@@ -112,4 +180,33 @@ fn parts(path: &Path) -> Vec<OsString> {
         _ => None,
     };
     path.components().rev().filter_map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interpreter_is_told_from_the_beginning_of_a_program() {
+        let check = |head: &[u8], expected: std::result::Result<Option<&str>, Errno>| {
+            assert_eq!(interpreter(head), expected.map(|path| path.map(PathBuf::from)), "{head:?}");
+        };
+        check(b"#!/bin/sh\necho", Ok(Some("/bin/sh")));
+        check(b"#! \t/usr/bin/env  -S python3\n", Ok(Some("/usr/bin/env")));
+        check(b"#!/bin/sh", Ok(Some("/bin/sh")));
+        check(b"#!\n/bin/sh", Err(Errno::NOEXEC));
+        check(b"echo hello\n", Err(Errno::NOEXEC));
+        check(b"", Err(Errno::NOEXEC));
+        check(b"MZ\0\x01", Ok(None));
+        check(b"\x7fELF", Ok(None));
+        let mut elf = vec![0; 176];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (elf[32], elf[54], elf[56]) = (64, 56, 2); // where the headers are, how long each is, and how many
+        (elf[120], elf[128], elf[152]) = (3, 164, 8); // the second: PT_INTERP, its offset and its size
+        elf[164..172].copy_from_slice(b"/lib/ld\0");
+        check(&elf, Ok(Some("/lib/ld")));
+        for length in 6..172 {
+            check(&elf[..length], Ok(None));
+        }
+    }
 }

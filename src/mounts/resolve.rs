@@ -38,6 +38,12 @@ pub(super) fn itself(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<O
     openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root())
 }
 
+/// Opens a regular file inside `root` for reading. It was looked at before; what is no such file any more is not waited for.
+pub(super) fn regular(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root())
+}
+
 /// Makes the directory `path` inside `root` with its missing parents (0755), and opens it. What is there stays as it is.
 /// The boolean says whether the last component is new.
 pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {

@@ -66,6 +66,19 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
     {
         std::os::unix::fs::symlink(to, work.join(name)).unwrap();
     }
+    let work_file = |name: &str, content: &[u8]| {
+        let path = lab.file(&format!("work/{name}"), content);
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    // What the kernel says of a format: nothing that it knows, and interpreters that are not there.
+    work_file("text", b"echo no first line\n");
+    work_file("empty", b"");
+    work_file("lost", b"#!/no/such/interpreter -x\n");
+    work_file("further", b"#!/workspace/lost\n");
+    let mut elf = std::fs::read("/usr/bin/true").unwrap();
+    let at = elf.windows(5).position(|each| each == b"/lib6").expect("a program of Debian's is linked dynamically");
+    elf[at + 1] = b'L';
+    work_file("elf", &elf);
     let task = |runtime: Option<&Runtime>| {
         let task = runtime.map_or_else(|| lab.task(), |runtime| runtime.task(&lab));
         task.args(["--dir".as_ref(), work.as_os_str()])
@@ -73,7 +86,12 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
     let all = Runtime::all();
     for runtime in std::iter::once(None).chain(all.iter().map(Some)) {
         let name = runtime.map_or("native", |runtime| runtime.name);
-        let cases: [(&[&str], i32); 8] = [
+        let cases: [(&[&str], i32); 13] = [
+            (&["./text"], 126),
+            (&["./empty"], 126),
+            (&["./lost"], 127),
+            (&["./further"], 127),
+            (&["./elf"], 127),
             (&["nonesuch"], 127),
             (&["/bin/nonesuch", "x"], 127),
             (&["/etc/passwd/sh"], 127),
@@ -320,6 +338,23 @@ fn a_command_at_a_terminal_and_one_that_enters_have_one() {
         let run = script.args(["-qec", &line, "/dev/null"]).env("BRIG_STORE", lab.store()).output().unwrap();
         let text = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.code() == Some(3) && text.contains("at-a-terminal"), "{}: {text}", runtime.name);
+    }
+}
+
+#[test]
+fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
+    let Some(lab) = Lab::root() else { return };
+    for runtime in Runtime::all() {
+        let flags = ["task", "run", "-d", "--interactive", "--empty", "--backend", &runtime.backend];
+        let script = "echo first; read line; echo got $line; cat | wc -c; exit 4";
+        let id = lab
+            .brig(flags.iter().chain(runtime.degraded).chain(&["--", "sh", "-c", script]))
+            .succeeded()
+            .stdout
+            .clone();
+        let run = lab.attach_with_input(id.trim(), format!("word\n{}", "x".repeat(200_000)));
+        let expected = (Some(4), "first\ngot word\n200000\n");
+        assert_eq!((run.status, run.stdout.as_str()), expected, "{}: {run:#?}", runtime.name);
     }
 }
 

@@ -41,9 +41,11 @@ pub(super) struct Tool {
 }
 
 /// For a runtime whose `run` dies by a signal and leaves the container: the shell hears the signal, and the runtime's `kill` passes it on. The runtime has
-/// a process group of its own, since signals go to all of ours.
+/// a process group of its own, since signals go to all of ours. The input goes by another number: a shell gives /dev/null to what it leaves running.
 const PASS_SIGNALS: &str = r#"
-setsid "$@" run --bundle /bundle task <&0 &
+exec 3<&0
+setsid "$@" run --bundle /bundle task <&3 3<&- &
+exec 3<&-
 for name in HUP INT QUIT USR1 USR2 TERM; do trap "\"\$@\" kill task $name" "$name"; done
 while :; do
     wait $!
