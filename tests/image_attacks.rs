@@ -199,6 +199,22 @@ fn documents_that_lie_are_refused() {
     }
 }
 
+/// Four layers of one size, whose streams are hashed together where the processor gains by it: each has its own digest all the same.
+#[test]
+fn one_wrong_layer_among_those_that_are_hashed_together_is_refused() {
+    for (case, reason) in
+        [("corrupt-of-four", "its content is `sha256:"), ("wrong-diff-of-four", "it unpacks to `sha256:")]
+    {
+        let scratch = Scratch::new();
+        scratch.canary();
+        let [load, _, direct] = try_image(&scratch, "", case);
+        load.refused(reason);
+        direct.refused(reason);
+        scratch.image(&["inspect", "x"]).refused("x");
+        assert!(!std::path::Path::new(&scratch.path("moved-a")).exists(), "{case} left a bundle");
+    }
+}
+
 /// Blobs of a layout that are symlinks to files of the host.
 #[test]
 fn a_layout_cannot_borrow_files_of_the_host() {
@@ -284,11 +300,10 @@ fn without_digests_a_corrupt_layer_is_not_noticed() {
         return;
     }
     let scratch = Scratch::new();
-    try_image(&scratch, "image-digest", "wrong-diff")[0]
-        .status
-        .eq(&0)
-        .then_some(())
-        .expect("the check was still there");
+    for case in ["wrong-diff", "wrong-diff-of-four"] {
+        let [load, ..] = try_image(&scratch, "image-digest", case);
+        assert_eq!(load.status, 0, "{case}: the check was still there: {}", load.err);
+    }
     let scratch = Scratch::new();
     let [load, ..] = try_image(&scratch, "image-ambiguous", "ambiguous");
     assert!(!load.err.contains("both `manifests`"), "{}", load.err);

@@ -5,6 +5,7 @@
 
 mod channel;
 pub(crate) mod hash;
+pub(crate) mod lanes;
 mod lock;
 mod memory;
 mod slot;

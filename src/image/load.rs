@@ -3,7 +3,7 @@
 
 use super::digest::chain;
 use super::keep::Keeping;
-use super::layer::{Extractor, Limits, Measured, decode, settle};
+use super::layer::{Extractor, Limits, Measured, Together, decode, settle};
 use super::manifest::{Descriptor, mismatch};
 use super::progress::{Event, Report, Watched};
 use super::source::{Blob, Chosen, Source, choose};
@@ -134,6 +134,8 @@ struct Work<'a> {
     report: Report<'a>,
     /// Layers that still have to be unpacked, the largest first.
     queue: Vec<usize>,
+    /// Who hashes them, by their places in the queue.
+    together: Option<Together>,
     next: AtomicUsize,
     failed: AtomicBool,
     slots: Vec<Mutex<Option<Unpacked>>>,
@@ -165,8 +167,9 @@ fn bring(
         }
     }
     queue.sort_by_key(|index| std::cmp::Reverse(layers[*index].size));
-    let workers =
-        std::thread::available_parallelism().map_or(1, usize::from).clamp(1, MOST_WORKERS).min(queue.len().max(1));
+    let sizes: Vec<u64> = queue.iter().map(|index| layers[*index].size).collect();
+    let together = Together::new(&sizes);
+    let workers = workers(queue.len(), together.as_ref());
     let work = Work {
         store,
         source,
@@ -176,19 +179,30 @@ fn bring(
         options,
         report,
         queue,
+        together,
         next: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         slots: layers.iter().map(|_| Mutex::new(None)).collect(),
         committed: Mutex::new(0),
     };
     let results: Vec<Result<()>> = std::thread::scope(|threads| {
+        work.together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
         let handles: Vec<_> = (0..workers).map(|_| threads.spawn(|| work.run())).collect();
         let lost = |_| Err(Error::new(Kind::Internal, "a thread of the unpacker panicked"));
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect()
+        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect();
+        work.together.iter().for_each(Together::close);
+        results
     });
     results.into_iter().collect::<Result<()>>()?;
     work.commit_ready()?;
     finish(&work, chosen)
+}
+
+/// How many of so many layers are unpacked at once: one a processor, but as many as may be where the lanes want to be filled.
+pub(super) fn workers(layers: usize, together: Option<&Together>) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = if together.is_some() { MOST_WORKERS } else { processors.min(MOST_WORKERS) };
+    wanted.min(layers.max(1))
 }
 
 impl Work<'_> {
@@ -199,7 +213,7 @@ impl Work<'_> {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let done = self.unpack(index).and_then(|()| self.commit_ready());
+            let done = self.unpack(index, turn).and_then(|()| self.commit_ready());
             if let Err(error) = done {
                 self.failed.store(true, Ordering::Relaxed);
                 let digest = &self.layers[index].digest;
@@ -209,7 +223,7 @@ impl Work<'_> {
     }
 
     /// One layer from its blob into a directory of its own; the blob is kept on the way.
-    fn unpack(&self, index: usize) -> Result<()> {
+    fn unpack(&self, index: usize, turn: usize) -> Result<()> {
         let descriptor = &self.layers[index];
         let work = Temporary::new(self.store)?;
         std::fs::create_dir(work.path().join("layer"))
@@ -220,7 +234,8 @@ impl Work<'_> {
         let watched = Box::new(Watched { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
         let mut extractor = Extractor::new(root, self.store.form(), self.options.limits);
         let algorithm = descriptor.digest.algorithm();
-        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.options.limits, |stream| {
+        let together = self.together.as_ref().and_then(|together| together.of(turn));
+        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.options.limits, together, |stream| {
             extractor.apply(&mut Reader::new(stream))
         });
         let (outcome, measured) = decoded?;

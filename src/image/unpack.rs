@@ -6,8 +6,8 @@
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
-use super::layer::{Extractor, Form, Owners, Settled, decode, settle};
-use super::load::{LoadOptions, check};
+use super::layer::{Extractor, Form, Owners, Settled, Together, decode, settle};
+use super::load::{LoadOptions, check, workers};
 use super::manifest::Descriptor;
 use super::progress::{Event, Report, Watched};
 use super::source::{Chosen, Source};
@@ -80,31 +80,35 @@ fn layers(
     let blobs = &chosen.manifest.layers;
     let mut queue: Vec<usize> = (0..blobs.len()).collect();
     queue.sort_by_key(|index| std::cmp::Reverse(blobs[*index].size));
+    let sizes: Vec<u64> = queue.iter().map(|index| blobs[*index].size).collect();
+    let together = Together::new(&sizes);
     let next = AtomicUsize::new(0);
     let slots: Vec<Mutex<Option<Extractor>>> = blobs.iter().map(|_| Mutex::new(None)).collect();
     let run = || -> Result<()> {
-        while let Some(&index) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let root = work.make(&format!("layers/{index}"))?;
-            let done = layer(source, &blobs[index], &chosen.config.diff_ids[index], root, form, options, report);
-            let extractor = match done {
-                Ok(extractor) => extractor,
-                Err(error) => {
-                    next.store(usize::MAX / 2, Ordering::Relaxed);
-                    return Err(error).doing(|| format!("unpack the layer `{}`", blobs[index].digest));
-                }
-            };
+        loop {
+            let turn = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&index) = queue.get(turn) else { return Ok(()) };
+            let mut extractor = Extractor::new(work.make(&format!("layers/{index}"))?, form, options.limits);
+            let hashing = together.as_ref().and_then(|together| together.of(turn));
+            let diff_id = &chosen.config.diff_ids[index];
+            if let Err(error) = layer(source, &blobs[index], diff_id, &mut extractor, hashing, report) {
+                next.store(usize::MAX / 2, Ordering::Relaxed);
+                return Err(error).doing(|| format!("unpack the layer `{}`", blobs[index].digest));
+            }
             if let Ok(mut slot) = slots[index].lock() {
                 *slot = Some(extractor);
             }
         }
-        Ok(())
     };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4).min(blobs.len().max(1));
     let lost = || Error::new(Kind::Internal, "a thread of the unpacker panicked");
-    std::thread::scope(|threads| {
-        let handles: Vec<_> = (0..workers).map(|_| threads.spawn(run)).collect();
-        handles.into_iter().try_for_each(|handle| handle.join().map_err(|_| lost())?)
-    })?;
+    let results: Vec<Result<()>> = std::thread::scope(|threads| {
+        together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
+        let handles: Vec<_> = (0..workers(queue.len(), together.as_ref())).map(|_| threads.spawn(run)).collect();
+        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect();
+        together.iter().for_each(Together::close);
+        results
+    });
+    results.into_iter().collect::<Result<()>>()?;
     slots.into_iter().map(|slot| slot.into_inner().ok().flatten().ok_or_else(lost)).collect()
 }
 
@@ -112,21 +116,20 @@ fn layer(
     source: &dyn Source,
     blob: &Descriptor,
     diff_id: &super::Digest,
-    root: OwnedFd,
-    form: Form,
-    options: &LoadOptions,
+    extractor: &mut Extractor,
+    together: Option<&Together>,
     report: Report<'_>,
-) -> Result<Extractor> {
+) -> Result<()> {
     report(Event::Begin { digest: &blob.digest, size: blob.size });
     let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
-    let mut extractor = Extractor::new(root, form, options.limits);
+    let limits = extractor.limits;
     let algorithm = blob.digest.algorithm();
-    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), &options.limits, |stream| {
+    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), &limits, together, |stream| {
         extractor.apply(&mut Reader::new(stream))
     })?;
     check(blob, diff_id, &measured, outcome)?;
     report(Event::Done { digest: &blob.digest });
-    Ok(extractor)
+    Ok(())
 }
 
 /// A bundle that is being made: next to the target, so that the last step is a rename.

@@ -313,19 +313,22 @@ def traversal_read(layout, _):
     layout.index([{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:../../../canary/file", "size": 8}])
 
 
-def corrupt(layout, _):
-    layout.image([tar(BASE + [entry("data", data=random.Random(1).randbytes(100_000))])])
+def noise(seed):
+    """A tar of a hundred thousand random bytes."""
+    return tar(BASE + [entry("data", data=random.Random(seed).randbytes(100_000))])
+
+
+def corrupt(layout, _, layers=1):
+    layout.image([noise(seed) for seed in range(1, layers + 1)])
     blob = max((f"{layout.path}/blobs/sha256/{name}" for name in os.listdir(f"{layout.path}/blobs/sha256")), key=os.path.getsize)
     with open(blob, "r+b") as file:
         file.seek(50_000)
         file.write(b"\xff\0\xff\0")
 
 
-def wrong_diff(layout, _):
-    def change(manifest):
-        return manifest
-    layout.image([tar(BASE)], change=change)
-    packed = gzip.compress(tar(BASE + [entry("more", data=b"x")]))
+def wrong_diff(layout, _, layers=1):
+    layout.image([noise(seed) for seed in range(1, layers + 1)])
+    packed = gzip.compress(noise(0))
     manifest_path = next(path for path in map(lambda n: f"{layout.path}/blobs/sha256/{n}", os.listdir(f"{layout.path}/blobs/sha256"))
                          if b'"layers": [' in open(path, "rb").read() and b"manifest" in open(path, "rb").read())
     manifest = json.load(open(manifest_path))
@@ -424,7 +427,10 @@ CASES = {
     "missing-layer": changed(lambda manifest: {**manifest, "layers": []}),
     "wrong-size": changed(lambda manifest: {**manifest, "layers": [{**manifest["layers"][0], "size": 5}]}),
     "huge-index": huge("index.json"), "huge-layout": huge("oci-layout"),
-    "traversal": traversal, "traversal-read": traversal_read, "corrupt": corrupt, "wrong-diff": wrong_diff, "linked-blob": linked_blob,
+    "traversal": traversal, "traversal-read": traversal_read, "corrupt": corrupt, "wrong-diff": wrong_diff,
+    # So many layers of one size are hashed together.
+    "corrupt-of-four": lambda layout, _: corrupt(layout, _, 4), "wrong-diff-of-four": lambda layout, _: wrong_diff(layout, _, 4),
+    "linked-blob": linked_blob,
     # T-58, T-59, T-61, T-62
     "pax-size": hand(pax(record("size=1536")), raw(b"outer", b"0", b"00000000000\0", raw(b"smuggled", b"0", b"00000000000\0") + END),
                      raw(b"last", b"0", b"00000000000\0")),

@@ -36,7 +36,7 @@ pub(super) struct Folder {
 pub(crate) struct Extractor {
     pub(super) tree: Tree,
     pub(super) form: Form,
-    pub(super) limits: Limits,
+    pub(crate) limits: Limits,
     pub(super) folders: BTreeMap<Vec<u8>, Folder>,
     /// Directories that hide what is below.
     pub(super) opaque: BTreeSet<Vec<u8>>,

@@ -1,14 +1,15 @@
-//! From a compressed blob to the bytes of its tar, as a pipeline: one thread reads, hashes and inflates; one hashes what
-//! comes out (the DiffID); the caller parses and writes. Chunks are shared and recycled, so a layer of any size takes the
-//! same few MiB.
+//! From a compressed blob to the bytes of its tar, as a pipeline: one thread reads and inflates; what goes in and what comes
+//! out (the DiffID) is hashed as `hashing` says; the caller parses and writes. Chunks are shared and recycled, so a layer of
+//! any size takes the same few MiB.
 //!
 //! What is compressed how is told by the content, not by the media type, which is often wrong.
 
+use super::hashing::{Sink, Together};
 use super::limits::Limits;
 use crate::error::{Error, Kind, Result};
-use crate::image::digest::{Algorithm, Hasher};
+use crate::image::digest::Algorithm;
 use crate::image::{Digest, tar::unreadable};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex};
 /// Large enough that a write of a big file is few system calls, small enough to stay in the second-level cache.
 const CHUNK: usize = 256 << 10;
 /// Chunks on their way to one consumer: what smooths out a slow file.
-const QUEUE: usize = 6;
+pub(super) const QUEUE: usize = 6;
 /// What zstd may ask for as its window: the most that its own tools make without a special option.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
@@ -32,91 +33,112 @@ pub(crate) struct Measured {
 }
 
 /// Runs the pipeline. `consume` sees the tar's bytes; what it leaves is read to the end, since the DiffID covers it.
+/// With `together` both streams are hashed by its thread.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
     algorithm: Algorithm,
     expected_size: Option<u64>,
     limits: &Limits,
+    together: Option<&Together>,
     consume: impl FnOnce(&mut Stream) -> Result<T>,
 ) -> Result<(Result<T>, Measured)> {
     let pool = Arc::new(Pool::default());
     let (to_reader, from_decoder) = sync_channel(QUEUE);
-    let (to_hasher, hasher_input) = sync_channel::<Arc<Chunk>>(QUEUE);
     std::thread::scope(|threads| {
+        let tar = Sink::of_tar(threads, together);
+        let hash = Sink::of_blob(algorithm, together);
         let decoder = threads.spawn(|| {
-            let seen = Arc::new(AtomicU64::new(0));
-            let tap = Tap { blob, hasher: Hasher::new(algorithm), seen, limit: expected_size };
-            inflate(tap, limits, &pool, to_reader, to_hasher)
-        });
-        let hasher = threads.spawn(move || {
-            let mut hasher = Hasher::new(Algorithm::Sha256);
-            hasher_input.iter().for_each(|chunk| hasher.update(&chunk.bytes));
-            hasher.finish()
+            let pool = Arc::clone(&pool);
+            let tap = Tap { blob, hash, pool, current: None, position: 0, seen: Arc::default(), limit: expected_size };
+            inflate(tap, limits, tar, to_reader)
         });
         let mut stream = Stream { chunks: from_decoder, current: None, position: 0 };
         let outcome = consume(&mut stream).and_then(|value| stream.drain().map(|()| value));
         drop(stream);
         let lost = || Error::new(Kind::Internal, "a thread of the unpacker panicked");
-        let diff_id = hasher.join().map_err(|_| lost())?;
-        let (blob, blob_size, size) = decoder.join().map_err(|_| lost())??;
-        Ok((outcome, Measured { blob, blob_size, diff_id, size }))
+        let measured = decoder.join().map_err(|_| lost())??;
+        Ok((outcome, measured))
     })
 }
 
-/// Reads a blob, hashes what passes, and refuses more than was announced.
-struct Tap<'a> {
+/// Reads a blob chunk by chunk, has each hashed, and refuses more than was announced.
+struct Tap<'a, 'b, 'scope> {
     blob: Box<dyn Read + Send + 'a>,
-    hasher: Hasher,
+    hash: Sink<'b, 'scope>,
+    pool: Arc<Pool>,
+    current: Option<Arc<Chunk>>,
+    position: usize,
     /// Bytes so far; the decoder above, which borrows the tap, is watched through it.
     seen: Arc<AtomicU64>,
     limit: Option<u64>,
 }
 
-impl Read for Tap<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.blob.read(buffer)?;
-        let seen = self.seen.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
-        if self.limit.is_some_and(|limit| seen > limit) {
-            return Err(io::Error::other(Error::new(Kind::Image, "the blob is longer than its descriptor says")));
+impl BufRead for Tap<'_, '_, '_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.current.as_ref().is_none_or(|chunk| self.position == chunk.bytes.len()) {
+            self.position = 0;
+            self.current = None;
+            if let Some(chunk) = self.pool.fill(&mut self.blob)? {
+                let count = chunk.bytes.len() as u64;
+                let seen = self.seen.fetch_add(count, Ordering::Relaxed) + count;
+                if self.limit.is_some_and(|limit| seen > limit) {
+                    return Err(io::Error::other(Error::new(
+                        Kind::Image,
+                        "the blob is longer than its descriptor says",
+                    )));
+                }
+                self.hash.push(&chunk);
+                self.current = Some(chunk);
+            }
         }
-        self.hasher.update(&buffer[..count]);
-        Ok(count)
+        Ok(self.current.as_ref().map_or(&[], |chunk| &chunk.bytes[self.position..]))
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.position += count;
+    }
+}
+
+impl Read for Tap<'_, '_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        copy_out(self, buffer)
     }
 }
 
 /// The decoding thread. An error goes to the consumer in place of a chunk; then the rest of the blob is only hashed, so
 /// that a corrupt blob is called corrupt and not whatever its damaged bytes looked like.
 fn inflate(
-    tap: Tap<'_>,
+    mut tap: Tap<'_, '_, '_>,
     limits: &Limits,
-    pool: &Arc<Pool>,
+    mut tar: Sink<'_, '_>,
     to_reader: SyncSender<Result<Arc<Chunk>>>,
-    to_hasher: SyncSender<Arc<Chunk>>,
-) -> Result<(Digest, u64, u64)> {
-    let mut source = BufReader::with_capacity(CHUNK, tap);
+) -> Result<Measured> {
     let mut size = 0;
-    let result = pump(&mut source, limits, pool, &to_reader, &to_hasher, &mut size);
-    drop(to_hasher);
+    let result = pump(&mut tap, limits, &to_reader, &mut tar, &mut size);
     if let Err(error) = result {
         // Nobody listens any more if it was the consumer who failed.
         let _ = to_reader.send(Err(error));
     }
     drop(to_reader);
-    let mut tap = source.into_inner();
-    io::copy(&mut tap, &mut io::sink()).map_err(unreadable)?;
-    let seen = tap.seen.load(Ordering::Relaxed);
-    Ok((tap.hasher.finish(), seen, size))
+    loop {
+        match tap.fill_buf().map_err(unreadable)?.len() {
+            0 => break,
+            count => tap.consume(count),
+        }
+    }
+    let blob_size = tap.seen.load(Ordering::Relaxed);
+    Ok(Measured { blob: tap.hash.finish()?, blob_size, diff_id: tar.finish()?, size })
 }
 
 fn pump(
-    source: &mut BufReader<Tap<'_>>,
+    source: &mut Tap<'_, '_, '_>,
     limits: &Limits,
-    pool: &Arc<Pool>,
     to_reader: &SyncSender<Result<Arc<Chunk>>>,
-    to_hasher: &SyncSender<Arc<Chunk>>,
+    tar: &mut Sink<'_, '_>,
     size: &mut u64,
 ) -> Result<()> {
-    let seen = Arc::clone(&source.get_ref().seen);
+    let seen = Arc::clone(&source.seen);
+    let pool = Arc::clone(&source.pool);
     let head = source.fill_buf().map_err(unreadable)?;
     let mut decoder: Box<dyn Read + '_> = match Compression::of(head)? {
         Compression::None => Box::new(&mut *source),
@@ -127,27 +149,16 @@ fn pump(
             Box::new(decoder)
         }
     };
-    loop {
-        let mut bytes = pool.take();
-        let mut filled = 0;
-        while filled < CHUNK {
-            match decoder.read(&mut bytes[filled..]).map_err(corrupt)? {
-                0 => break,
-                count => filled += count,
-            }
-        }
-        if filled == 0 {
-            return Ok(());
-        }
-        *size += filled as u64;
+    while let Some(chunk) = pool.fill(&mut decoder).map_err(corrupt)? {
+        *size += chunk.bytes.len() as u64;
         limits.check_size(*size)?;
         limits.check_ratio(seen.load(Ordering::Relaxed), *size)?;
-        bytes.truncate(filled);
-        let chunk = Arc::new(Chunk { bytes, pool: Arc::clone(pool) });
-        if to_hasher.send(Arc::clone(&chunk)).is_err() || to_reader.send(Ok(chunk)).is_err() {
-            return Ok(());
+        tar.push(&chunk);
+        if to_reader.send(Ok(chunk)).is_err() {
+            break;
         }
     }
+    Ok(())
 }
 
 fn corrupt(cause: io::Error) -> Error {
@@ -177,10 +188,16 @@ impl Compression {
     }
 }
 
-/// A piece of the tar that two readers share; its memory goes back to the pool with the last of them.
-struct Chunk {
+/// A piece of a blob or a tar that two readers share; its memory goes back to the pool with the last of them.
+pub(super) struct Chunk {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
+}
+
+impl Chunk {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Drop for Chunk {
@@ -194,6 +211,21 @@ impl Drop for Chunk {
 struct Pool(Mutex<Vec<Vec<u8>>>);
 
 impl Pool {
+    /// The next chunk of `source`, full but for the last one. None at the end.
+    fn fill(self: &Arc<Pool>, source: &mut impl Read) -> io::Result<Option<Arc<Chunk>>> {
+        let mut bytes = self.take();
+        let mut filled = 0;
+        while filled < CHUNK {
+            match source.read(&mut bytes[filled..])? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        let chunk = Chunk { bytes, pool: Arc::clone(self) };
+        Ok((filled > 0).then(|| Arc::new(chunk)))
+    }
+
     fn take(&self) -> Vec<u8> {
         let free = self.0.lock().ok().and_then(|mut free| free.pop());
         let mut bytes = free.unwrap_or_default();
@@ -241,10 +273,14 @@ impl BufRead for Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let available = self.fill_buf()?;
-        let count = available.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&available[..count]);
-        self.consume(count);
-        Ok(count)
+        copy_out(self, buffer)
     }
+}
+
+fn copy_out(source: &mut impl BufRead, buffer: &mut [u8]) -> io::Result<usize> {
+    let available = source.fill_buf()?;
+    let count = available.len().min(buffer.len());
+    buffer[..count].copy_from_slice(&available[..count]);
+    source.consume(count);
+    Ok(count)
 }
