@@ -75,16 +75,18 @@ impl Bus {
 
     /// SASL EXTERNAL without a name: the other side takes the one that the kernel tells it, which is right in a user
     /// namespace too, where the id that we know is not the one that it sees.
+    ///
+    /// All of it goes in one write, as libsystemd's own clients do: of a `BEGIN` and a call that systemd finds together on
+    /// its private socket, it leaves the call lying until more comes.
     fn authenticate(&mut self) -> Result<()> {
-        self.send(b"\0AUTH EXTERNAL\r\n")?;
-        if self.line()?.starts_with("DATA") {
-            self.send(b"DATA\r\n")?;
-        }
-        let answer = self.line()?;
+        self.send(b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n")?;
+        // To the first line `DATA`, from an older systemd `OK`; to the second `OK`.
+        let first = self.line()?;
+        let answer = if first.starts_with("DATA") || first.starts_with("OK ") { self.line()? } else { first };
         if !answer.starts_with("OK ") {
             return Err(Error::new(Kind::Cgroup, format!("the bus refuses us: {}", answer.escape_default())));
         }
-        self.send(b"BEGIN\r\n")
+        Ok(())
     }
 
     /// One line of the handshake. Byte by byte: nothing may be read of what follows.
