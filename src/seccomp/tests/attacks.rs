@@ -28,7 +28,9 @@ type Attempt = (&'static str, &'static str, [u64; 6], Errno);
 
 /// Everything here gets as far as its arguments without the filter: either it works, or it fails with another error.
 const ATTACKS: &[Attempt] = &[
-    ("socket(AF_ALG)", "socket", [38, 5, 0, 0, 0, 0], Errno::AFNOSUPPORT),
+    // A type that no family has: before it looks for the family, a kernel says EINVAL (`__sock_create`), so that one without AF_ALG shows the
+    // difference as well (CVE-2026-31431, T-42).
+    ("socket(AF_ALG)", "socket", [38, 15, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_VSOCK)", "socket", [40, 1, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_PACKET)", "socket", [17, 3, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_NETLINK, NETLINK_NETFILTER)", "socket", [16, 3, 12, 0, 0, 0], Errno::PROTONOSUPPORT),
