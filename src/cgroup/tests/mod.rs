@@ -277,7 +277,8 @@ fn the_statistics_of_a_container_that_is_observed_are_complete() {
     let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
     support::until("it runs", || {
         let stats = group.stats();
-        stats.cpu.usage.user > 0 && stats.pids.current == 1
+        // The shell is alone before its pipeline, too, but has no four megabytes then.
+        stats.memory.usage.usage > 4_000_000 && stats.cpu.usage.user > 0 && stats.pids.current == 1
     });
     let stats = group.stats();
     assert_eq!(stats.memory.usage.limit, 64 << 20);
