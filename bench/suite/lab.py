@@ -59,7 +59,10 @@ class Lab:
         self.brig, self.quick, self.rounds = os.path.abspath(brig), quick, rounds
         self.tag = f"brigbench{os.getpid()}"
         self.work = tempfile.mkdtemp(prefix=f"{self.tag}-", dir="/var/tmp")
-        os.chmod(self.work, 0o755)
+        # Where a host has /run, and a runtime its records: in memory.
+        self.state = tempfile.mkdtemp(prefix=f"{self.tag}-", dir="/dev/shm")
+        for folder in self.work, self.state:
+            os.chmod(folder, 0o755)
         self.children, self.undo = [], []
         self.versions = {name: found for name in PEERS if (found := version(name)) and (name != "youki" or youki)}
         os.environ["BRIG_STORE"] = self.store = self.path("store")
@@ -159,7 +162,7 @@ class Lab:
     def oci(self, name):
         """How an OCI runtime is called: its words, with a state directory of its own."""
         program = self.brig if name == "brig" else name
-        return [program, "--root", self.path("state", name)]
+        return [program, "--root", os.path.join(self.state, name)]
 
     def anywhere(self, name, *words):
         """The words of a peer as a command of the host: crun enters its namespace by nsenter."""
@@ -227,8 +230,8 @@ class Lab:
             return
         self.finish()
         for name in ["brig", "crun", "runc", "youki", "runsc"]:
-            if os.path.isdir(self.path("state", name)):
-                for container in os.listdir(self.path("state", name)):
+            if os.path.isdir(os.path.join(self.state, name)):
+                for container in os.listdir(os.path.join(self.state, name)):
                     if container.startswith(self.tag):
                         subprocess.run(self.anywhere(name, *self.oci(name), "delete", "-f", container), capture_output=True, timeout=60, check=False)
         self._crun = None
@@ -252,4 +255,4 @@ class Lab:
             if not groups:
                 break
         # Not by Python: a hundred thousand files take it minutes. Nothing below a mount that refused to go is touched.
-        subprocess.run(["rm", "-rf", "--one-file-system", self.work], check=False)
+        subprocess.run(["rm", "-rf", "--one-file-system", self.work, self.state], check=False)
