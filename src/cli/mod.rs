@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
         && run == "run"
     {
         brig::sandbox::begin_ahead();
-        brig::StartHeap.warm();
+        brig::StartHeap.warm(brig::StartHeap::START);
         return task::run_directly(rest);
     }
     let arguments = match Arguments::try_parse_from(&words) {

@@ -16,6 +16,7 @@ use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
 use crate::spec::state::Status;
 use crate::sys::attributes::take_descriptor;
+use crate::sys::heap::StartHeap;
 use rustix::process::Signal;
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -73,6 +74,7 @@ pub struct Executed {
 impl Containers {
     /// Starts a process in a running container, and returns when its program has taken over.
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
+        StartHeap.warm(StartHeap::START);
         let place = Place::find(&self.root, id)?;
         let record = place.read()?;
         match record.status(&place.path) {

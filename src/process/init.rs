@@ -10,6 +10,7 @@ use crate::mounts::bundle::Bundle;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
 use crate::sys::clone::{Side, clone_process, exit};
+use crate::sys::heap::StartHeap;
 use crate::sys::weaken;
 use crate::{hooks, mounts, net, ns, sys};
 use nix::sched::CloneFlags;
@@ -23,6 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl. Say it and leave.
     std::panic::set_hook(Box::new(|_| exit(1)));
+    if plan.first == First::Command {
+        StartHeap.last();
+    }
     match recipe(plan, &parent) {
         Ok(never) => match never {},
         Err(error) => {

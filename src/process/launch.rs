@@ -8,6 +8,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::{execve, restore_signal};
+use crate::sys::heap::StartHeap;
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
@@ -20,6 +21,9 @@ use std::path::Path;
 
 /// Becomes the command, or says why not.
 pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
+    if command.errand.is_none() {
+        StartHeap.last();
+    }
     let Err(error) = recipe(&mut command, stdio, parent);
     parent.fail(&error);
     if let Some(gate) = command.managed.and_then(|managed| managed.gate) {

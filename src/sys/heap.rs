@@ -42,26 +42,39 @@ unsafe impl Sync for Shared {}
 static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
 static ACCOUNT: Shared = Shared(UnsafeCell::new(Account { used: 0, free: [std::ptr::null_mut(); CLASSES] }));
 static BUSY: AtomicBool = AtomicBool::new(false);
+/// Whether what is freed stays as it is.
+static DONE: AtomicBool = AtomicBool::new(false);
 
 /// The allocator of the `brig` program. The block is never given back, so a long life wastes [`SIZE`] bytes at the most.
 #[derive(Debug, Clone, Copy)]
 pub struct StartHeap;
 
-/// Bytes of the block and of the stack that the reading of a command line and a plan touch, most of the time.
-const WARM: (usize, usize) = (160 * 1024, 96 * 1024);
-
 impl StartHeap {
-    /// Has the kernel fill the first pages of the block and of the stack in two calls, which takes less than half of what as many page faults do. For the
+    /// Bytes of the block and of the stack that the reading of a command line and a plan touch, most of the time.
+    pub const START: (usize, usize) = (160 * 1024, 96 * 1024);
+    /// What a verb touches that only looks at a container's record.
+    pub const LOOK: (usize, usize) = (16 * 1024, 32 * 1024);
+
+    /// From now on nothing that is freed is used again: for a process that shares its memory with the one it was forked from, or that forked, and soon ends
+    /// or becomes another program. Each page in which something is freed would have to be copied.
+    pub(crate) fn last(&self) {
+        DONE.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the kernel, in a program whose allocator this is, fill the first pages of the block and of the stack in two calls, which takes less than half of what as many page faults do. For the
     /// first lines of a program that will need them, after its first forks: what a child shares must be copied.
-    pub fn warm(&self) {
+    pub fn warm(&self, (heap, stack): (usize, usize)) {
         use rustix::mm::{Advice, madvise};
+        if Turn::take().is_none_or(|mut turn| turn.account().used == 0) {
+            return;
+        }
         let here = 0_u8;
         let end = (&raw const here) as usize & !4095;
         // SAFETY: the block is ours and the stack's next pages are nobody's yet; neither call changes what is there. Where the stack has not grown as far,
         // or the kernel is older than 5.14, an error says that nothing was done.
         unsafe {
-            let _ = madvise(BLOCK.0.get().cast(), WARM.0, Advice::LinuxPopulateWrite);
-            let _ = madvise((end - WARM.1) as *mut _, WARM.1, Advice::LinuxPopulateWrite);
+            let _ = madvise(BLOCK.0.get().cast(), heap, Advice::LinuxPopulateWrite);
+            let _ = madvise((end - stack) as *mut _, stack, Advice::LinuxPopulateWrite);
         }
     }
 }
@@ -126,6 +139,9 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
 
 /// Gives a piece of the block back. If others keep the block busy all the while, it is lost until the program ends.
 fn give(pointer: *mut u8, layout: Layout) {
+    if DONE.load(Ordering::Relaxed) {
+        return;
+    }
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
         if let Some(mut turn) = Turn::take() {
