@@ -150,6 +150,11 @@ pub(super) fn make(path: &Path) -> Result<bool, Errno> {
     }
 }
 
+/// Removes a group in which nobody is and that has none below. Whether it is gone.
+pub(super) fn remove_empty(path: &Path) -> bool {
+    matches!(unlinkat(CWD, path, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
+}
+
 /// Removes a group and those below it, children first. One that is gone is fine. While the kernel still counts processes
 /// that have ended a group is busy: then it is tried again, each time after twice as long.
 pub(super) fn remove(path: &Path) -> Result<(), Errno> {

@@ -4,7 +4,7 @@ use super::Cgroup;
 use super::controller::{Controller, Controllers};
 use super::create::Group;
 use super::devices::DeviceControl;
-use super::directory::Directory;
+use super::directory::{self, Directory};
 use super::hierarchy::Hierarchy;
 use super::path::PREFIX;
 use crate::error::{Context, Error, Kind, Result};
@@ -37,6 +37,31 @@ impl Record {
             v2.into_iter().chain(v1).chain(named).map(|name| (name, group.path.as_path()))
         })
     }
+
+    /// Whether the container is frozen. Only the group that says so is opened; without one that can be frozen nothing is.
+    pub(crate) fn is_frozen(&self) -> bool {
+        let can = |group: &&GroupRecord| group.controllers.contains(&Controller::Freezer);
+        let group = self.groups.iter().find(|group| group.v2).or_else(|| self.groups.iter().find(can));
+        let opened = group.and_then(|group| group.open().ok().flatten());
+        let alone = opened.map(|group| Cgroup { groups: vec![group], devices: DeviceControl::NotAsked });
+        alone.is_some_and(|group| group.is_frozen().unwrap_or(false))
+    }
+
+    /// Removes the groups if nobody is in them and none is below them, which the kernel itself knows best; `false` if some are left.
+    pub(crate) fn remove_empty(&self) -> bool {
+        self.groups.iter().fold(true, |gone, group| directory::remove_empty(&group.path) && gone)
+    }
+}
+
+impl GroupRecord {
+    /// `None` if it is gone.
+    fn open(&self) -> Result<Option<Group>> {
+        let directory = match Directory::open(&self.path) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other.failing(Kind::Cgroup, || format!("open the group `{}`", self.path.display()))?,
+        };
+        Ok(Some(Group { directory, controllers: self.controllers.iter().copied().collect(), is_v2: self.v2 }))
+    }
 }
 
 impl Cgroup {
@@ -54,12 +79,7 @@ impl Cgroup {
     pub(crate) fn open(record: &Record) -> Result<Cgroup> {
         let mut groups = Vec::with_capacity(record.groups.len());
         for each in &record.groups {
-            let directory = match Directory::open(&each.path) {
-                Err(Errno::NOENT) => continue,
-                other => other.failing(Kind::Cgroup, || format!("open the group `{}`", each.path.display()))?,
-            };
-            let controllers: Controllers = each.controllers.iter().copied().collect();
-            groups.push(Group { directory, controllers, is_v2: each.v2 });
+            groups.extend(each.open()?);
         }
         Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
     }

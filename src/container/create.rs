@@ -15,6 +15,7 @@ use crate::process::{
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
 use crate::spec::state::{State, Status};
+use crate::sys::heap::StartHeap;
 use crate::{resctrl, seccomp};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::Signal;
@@ -101,7 +102,11 @@ impl Drop for Undo {
 impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
-        let (config, bytes) = bundle::read(&wish.bundle)?;
+        let bytes = bundle::read(&wish.bundle)?;
+        // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
+        let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
+        StartHeap.warm(StartHeap::START);
+        let config = bundle::parse(&wish.bundle, &bytes)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         passed::check_terminal(process.terminal, wish)?;
@@ -122,9 +127,10 @@ impl Containers {
         let landlock = prepare::landlock(&config)?;
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
         let (mut namespaces, user_namespace) = prepare::namespaces(&config)?;
-        // What takes longest of the clone is made while we make all the rest; it would belong to another user namespace if there is one.
+        // It would belong to another user namespace if there is one.
         let is_callers = matches!(user_namespace, process::UserNamespace::Callers);
-        let ahead = (is_callers && namespaces.makes(NamespaceKind::Network)).then(ahead::begin_network).flatten();
+        let fits = is_callers && namespaces.makes(NamespaceKind::Network);
+        let ahead = if fits { early.or_else(ahead::begin_network) } else { None };
         let owner = prepare::group_owner(&config, &user_namespace);
 
         let place = Rc::new(Place::make(&self.root, id)?);
@@ -157,6 +163,7 @@ impl Containers {
             systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
             resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
+            late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
@@ -218,6 +225,9 @@ impl Containers {
             Ok(())
         })
         .map_err(unable)?;
+        if wish.detached {
+            StartHeap.last();
+        }
         drop(helper); // it has ended meanwhile
         record.pid = spawned.pid;
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);

@@ -64,7 +64,9 @@ fn kill(record: &Record) -> Result<()> {
 /// Removes what a container without a first process has left: other processes, cgroup, directory; then the last hooks run, whose failure stops
 /// nothing.
 pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
-    if let Some(group) = &record.cgroup {
+    // A unit is stopped before its group goes.
+    let group = record.cgroup.as_ref().filter(|group| record.systemd.is_some() || !group.remove_empty());
+    if let Some(group) = group {
         let group = Cgroup::open(group)?;
         if !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty()) {
             group.kill()?;
@@ -79,7 +81,7 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
         group.remove()?;
     }
     // Without a readable copy no hook is known.
-    let hooks = place.config().map(|config| config.hooks.poststop).unwrap_or_default();
+    let hooks = place.late_hooks(record).unwrap_or_default().poststop;
     place.remove()?;
     let state = record.state(Status::Stopped);
     let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), &state).err());

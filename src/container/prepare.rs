@@ -15,10 +15,12 @@ use crate::spec::resources::{DeviceRule, Resources};
 use crate::sys::weaken;
 use caps::Capability;
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Resource, Rlimit};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -207,9 +209,9 @@ pub(super) fn bundle(
     let linux = &config.linux;
     let wish = config.root.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`root` is missing"))?;
     let root = absolute(directory, &wish.path);
-    let root = root.canonicalize().map_err(|cause| {
+    let root = resolved(&root).map_err(|errno| {
         let hint = "make the directory that `root.path` names";
-        Error::os(Kind::Spec, cause).doing(format!("find the root `{}`", root.display())).hint(hint)
+        Error::os(Kind::Spec, errno).doing(format!("find the root `{}`", root.display())).hint(hint)
     })?;
     let mounts = config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
     let paths = |list: &[String]| list.iter().map(|path| PathBuf::from(clean(path))).collect();
@@ -233,6 +235,13 @@ pub(super) fn bundle(
         take_sources(&mut bundle)?;
     }
     Ok(bundle)
+}
+
+/// A path without links, as the kernel names what it leads to: realpath(3) of musl asks for each of its parts.
+fn resolved(path: &Path) -> Result<PathBuf, Errno> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let name = rustix::fs::readlink(format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new())?;
+    Ok(PathBuf::from(OsString::from_vec(name.into_bytes())))
 }
 
 fn absolute(directory: &Path, path: &str) -> PathBuf {

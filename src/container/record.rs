@@ -4,7 +4,7 @@
 use super::id::ContainerId;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
-use crate::spec::config::{self, Config};
+use crate::spec::config::{self, Config, Hooks};
 use crate::spec::state::{State, Status};
 use crate::{cgroup, resctrl};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -51,6 +51,14 @@ pub(crate) struct Record {
     /// Its resctrl group.
     #[serde(default)]
     pub resctrl: Option<resctrl::Group>,
+    /// Whether it has hooks for its start or its end: without one its configuration, of which Docker's filter is most, need not be read again then.
+    #[serde(default = "unknown")]
+    pub late_hooks: bool,
+}
+
+/// Records that do not say it may have some.
+fn unknown() -> bool {
+    true
 }
 
 /// A container's directory, and the lock on it while this is held.
@@ -113,6 +121,11 @@ impl Place {
         std::fs::write(&path, bytes).map_err(|cause| files::failed(cause, format!("write `{}`", path.display())))
     }
 
+    /// The hooks of a container's start and end.
+    pub(crate) fn late_hooks(&self, record: &Record) -> Result<Hooks> {
+        if record.late_hooks { Ok(self.config()?.hooks) } else { Ok(Hooks::default()) }
+    }
+
     pub(crate) fn config(&self) -> Result<Config> {
         let bytes = files::read_bounded(&self.path.join(CONFIG), 32 << 20)?;
         config::load::parse(&bytes)
@@ -124,6 +137,13 @@ impl Place {
 
     /// Removes the directory with all that is in it.
     pub(crate) fn remove(&self) -> Result<()> {
+        // What is there of a container that has run, the record last: whoever is interrupted can be asked again.
+        for name in [CONFIG, RECORD] {
+            let _ = rustix::fs::unlink(self.path.join(name));
+        }
+        if rustix::fs::rmdir(&self.path).is_ok() {
+            return Ok(());
+        }
         match std::fs::remove_dir_all(&self.path) {
             Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
                 Err(files::failed(cause, format!("remove `{}`", self.path.display())))
@@ -168,11 +188,7 @@ impl Record {
         if !is_alive(self.pid, self.pid_started) {
             return Status::Stopped;
         }
-        let frozen = self.cgroup.as_ref().and_then(|record| cgroup::Cgroup::open(record).ok()).is_some_and(|group| {
-            // Without a group that can be frozen nothing is.
-            group.is_frozen().unwrap_or(false)
-        });
-        if frozen {
+        if self.cgroup.as_ref().is_some_and(cgroup::Record::is_frozen) {
             return Status::Paused;
         }
         if directory.join(FIFO).exists() { Status::Created } else { Status::Running }
@@ -198,7 +214,11 @@ fn is_alive(pid: i32, started: u64) -> bool {
 
 /// The state and the start time of a process (fields 3 and 22 of /proc/PID/stat; the name before them may hold anything).
 pub(super) fn stat(pid: i32) -> Option<(u8, u64)> {
-    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The kernel gives it whole to one read; the longest name with the longest numbers is shorter.
+    let mut text = [0; 1024];
+    let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let length = rustix::io::read(file, &mut text).ok()?;
+    let text = &text[..length];
     let after = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(text.get(after + 2..)?).ok()?;
     let mut fields = rest.split(' ');

@@ -6,7 +6,7 @@ use super::record::{Place, REPORT, Record};
 use super::{Containers, Notify, delete, signal};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::hooks;
-use crate::spec::config::Config;
+use crate::spec::config::Hooks;
 use crate::spec::state::Status;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -25,9 +25,9 @@ impl Containers {
             other => return Err(refuse(&format!("cannot start a container in the {} state", other.word()))),
         }
         let notify = Notify::listen(&place)?;
-        let process = signal::hold(&record)?;
+        let process = notify.as_ref().map(|_| signal::hold(&record)).transpose()?.flatten();
         open_gate(&place)?;
-        poststart(&place, &record, None)?;
+        poststart(&place.late_hooks(&record)?, &record)?;
         if let (Some(notify), Some(process)) = (notify, process) {
             drop(place); // others may look while its program gets ready
             notify.pass_on(&process, record.pid)?;
@@ -41,7 +41,7 @@ impl Created {
     pub fn start(&self) -> Result<Option<Notify>> {
         let notify = Notify::listen(&self.place)?;
         open_gate(&self.place)?;
-        poststart(&self.place, &self.record, Some(&self.config))?;
+        poststart(&self.config.hooks, &self.record)?;
         Ok(notify)
     }
 
@@ -84,16 +84,8 @@ fn open_gate(place: &Place) -> Result<()> {
 }
 
 /// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
-fn poststart(place: &Place, record: &Record, config: Option<&Config>) -> Result<()> {
-    let read;
-    let config = match config {
-        Some(config) => config,
-        None => {
-            read = place.config()?;
-            &read
-        }
-    };
-    hooks::run("poststart", &config.hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
+fn poststart(hooks: &Hooks, record: &Record) -> Result<()> {
+    hooks::run("poststart", &hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
         // The hook's failure is what is reported; what still runs is removed by `delete`.
         let _ = signal::send(record, Signal::KILL);
     })

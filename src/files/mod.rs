@@ -58,7 +58,11 @@ pub(crate) fn create_directories(path: &Path, mode: u32) -> Result<()> {
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let read = fs::File::open(path).and_then(|file| file.take(limit + 1).read_to_end(&mut bytes));
+    let read = fs::File::open(path).and_then(|file| {
+        // With room for all of it, and to see that it ends there: without, it is read in pieces that begin at 32 bytes.
+        bytes.reserve(file.metadata()?.len().min(limit) as usize + 64);
+        file.take(limit + 1).read_to_end(&mut bytes)
+    });
     let length = read.map_err(|cause| failed(cause, format!("read `{}`", path.display())))?;
     if length as u64 > limit {
         return Err(

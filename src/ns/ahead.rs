@@ -7,10 +7,11 @@
 use super::idmap::Maps;
 use super::user::{Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
-use crate::sys::clone::{Side, clone_process, exit, send_away};
+use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
 use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
@@ -129,7 +130,15 @@ impl Ahead {
     }
 
     fn network(&self) -> Option<OwnedFd> {
-        if !matches!(recv(&self.channel.0, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
+        let word = |flags| recv(&self.channel.0, &mut [0_u8; 1][..], flags);
+        let said = match word(RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => {
+                bring_here(self.pid);
+                word(RecvFlags::empty())
+            }
+            said => said,
+        };
+        if !matches!(said, Ok((_, 1))) {
             return None;
         }
         let path = format!("/proc/{}/ns/net", self.pid);

@@ -83,6 +83,17 @@ pub(crate) fn send_away(pid: i32) {
     }
 }
 
+/// Brings a child to our processor, where we are about to wait for it: what else runs on its own, such as the kernel taking apart the network of a
+/// container before, need not give way to it, and nobody moves it here for some milliseconds. What cannot be had is of no weight.
+pub(crate) fn bring_here(pid: i32) {
+    use rustix::thread::{CpuSet, Pid, sched_getcpu, sched_setaffinity};
+    let (mut here, ours) = (CpuSet::new(), sched_getcpu());
+    if let (Some(pid), true) = (Pid::from_raw(pid), ours < CpuSet::MAX_CPU) {
+        here.set(ours);
+        let _ = sched_setaffinity(Some(pid), &here);
+    }
+}
+
 /// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
 /// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).
 pub(crate) fn can_clone() -> bool {
