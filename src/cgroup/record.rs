@@ -49,7 +49,7 @@ impl Record {
 
     /// Removes the groups if nobody is in them and none is below them, which the kernel itself knows best; `false` if some are left.
     pub(crate) fn remove_empty(&self) -> bool {
-        self.groups.iter().fold(true, |gone, group| directory::remove_empty(&group.path) && gone)
+        self.groups.iter().all(|group| directory::remove_empty(&group.path))
     }
 }
 

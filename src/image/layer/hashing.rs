@@ -360,7 +360,7 @@ mod tests {
             let blobs: Vec<Vec<u8>> = sizes
                 .iter()
                 .enumerate()
-                .map(|(seed, size)| (0..*size).map(|at| (at * (seed + 3) >> 3) as u8).collect())
+                .map(|(seed, size)| (0..*size).map(|at| ((at * (seed + 3)) >> 3) as u8).collect())
                 .collect();
             let together = Together::with(kernel, Vec::new());
             let decode = |blob: &Vec<u8>| {

@@ -61,6 +61,29 @@ fn the_gateway_has_no_power_and_little_memory_with_a_hundred_connections() {
     task.finish();
 }
 
+#[test]
+fn no_file_is_within_the_gateways_reach_before_strangers_are() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let trace = lab.path().join("trace");
+    let words =
+        ["strace", "-f", "-qq", "-e", "trace=landlock_restrict_self,seccomp,execve", "-o", trace.to_str().unwrap()];
+    world.task(&lab).by(words).sh("true").succeeded();
+    let trace = std::fs::read_to_string(trace).unwrap();
+    let calls = |pid: &str| -> Vec<&str> {
+        trace
+            .lines()
+            .filter_map(|line| line.strip_prefix(pid))
+            .map(|call| call.trim_start().split('(').next().unwrap())
+            .collect()
+    };
+    let restricted = trace.lines().filter(|line| line.contains("landlock_restrict_self(") && line.ends_with("= 0"));
+    let pids: Vec<&str> = restricted.map(|line| line.split_whitespace().next().unwrap()).collect();
+    // The command executes something afterwards; the gateway goes on as what it is, with its filter.
+    let gateways = pids.iter().filter(|pid| calls(pid) == ["landlock_restrict_self", "seccomp"]).count();
+    assert_eq!((pids.len(), gateways), (2, 1), "{trace}");
+}
+
 /// Opens connections to a host of the broker's, by HTTP/1.1 or HTTP/2, and keeps them after an answer on each.
 const OPEN: &str = r#"
 import os, socket, ssl, struct, sys, time
