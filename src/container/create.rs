@@ -216,6 +216,9 @@ impl Containers {
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),
             first: First::Command,
         };
+        if wish.detached {
+            StartHeap.last();
+        }
         let spawned = process::spawn_with(plan, |pid| {
             let adopted = wanted.adopt(pid)?;
             let group = undo.cgroup.insert(adopted.ok_or_else(|| Error::new(Kind::Internal, "no group was made"))?);
@@ -225,9 +228,6 @@ impl Containers {
             Ok(())
         })
         .map_err(unable)?;
-        if wish.detached {
-            StartHeap.last();
-        }
         drop(helper); // it has ended meanwhile
         record.pid = spawned.pid;
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);

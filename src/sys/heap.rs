@@ -61,8 +61,8 @@ impl StartHeap {
         DONE.store(true, Ordering::Relaxed);
     }
 
-    /// Has the kernel, in a program whose allocator this is, fill the first pages of the block and of the stack in two calls, which takes less than half of what as many page faults do. For the
-    /// first lines of a program that will need them, after its first forks: what a child shares must be copied.
+    /// Has the kernel, in a program whose allocator this is, fill the first pages of the block and of the stack in two calls, which takes less than half of
+    /// what as many page faults do. For the first lines of a program that will need them, after its first forks: what a child shares must be copied.
     pub fn warm(&self, (heap, stack): (usize, usize)) {
         use rustix::mm::{Advice, madvise};
         if Turn::take().is_none_or(|mut turn| turn.account().used == 0) {
@@ -126,7 +126,7 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
     let mut turn = Turn::take()?;
     let account = turn.account();
     let first = account.free[class];
-    if !first.is_null() {
+    if !first.is_null() && !DONE.load(Ordering::Relaxed) {
         // SAFETY: a free piece is at least a word long, aligned to UNIT, and its first word was written when it was freed.
         account.free[class] = unsafe { first.cast::<*mut u8>().read() };
         return Some((first, false));
