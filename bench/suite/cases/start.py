@@ -133,7 +133,8 @@ def apart(lab, tables):
         Subject("-floor wait", ["sleep", "0.01"]),
         Subject("floor delete", [floor, "delete", *[path for word, path in zip(groups, groups[1:]) if word == "--group"]])]
     for name in runtimes(lab):
-        container, pid = f"{lab.tag}-apart-{name}", lab.path(f"apart-{name}.pid")
+        # Callers have it in /run, in memory: on a disk its replacement waits for the file system.
+        container, pid = f"{lab.tag}-apart-{name}", os.path.join(lab.state, f"apart-{name}.pid")
         subjects += [
             oci(lab, name, "create", "--bundle", bundle, "--pid-file", pid, container, label=f"{name} create"),
             oci(lab, name, "start", container, label=f"{name} start"),
