@@ -288,6 +288,10 @@ pub(super) fn meaning(
             format!("give one: {flag}, or in the `[git]` of a profile"),
         ));
     }
+    // At the level of errors ssh says nothing of a connection that is cut after it has said its own version (sshpkt_fatal logs that as information).
+    if far.scheme == Scheme::Ssh && words.is_empty() {
+        return Some((NO_ANSWER.to_owned(), SEE_PORT.to_owned()));
+    }
     let found = MEANINGS.iter().find(|(needle, ..)| words.contains(needle));
     found.map(|(_, why, hint)| ((*why).to_owned(), (*hint).to_owned()))
 }
@@ -295,6 +299,14 @@ pub(super) fn meaning(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_of_ssh_that_is_cut_without_a_word_is_a_host_that_does_not_answer() {
+        let far = |scheme| Far { url: String::new(), scheme, host: "a.test".to_owned(), port: 22 };
+        let means = |scheme| meaning(&far(scheme), &GitOptions::default(), "", None);
+        assert_eq!(means(Scheme::Ssh).unwrap().0, NO_ANSWER);
+        assert!(means(Scheme::Https).is_none());
+    }
 
     #[test]
     fn a_key_that_would_ask_for_a_passphrase_is_refused() {
