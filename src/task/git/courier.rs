@@ -1,6 +1,6 @@
 //! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
 
-use super::reach::{Reach, meaning, meaning_here};
+use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
 use super::remote::Far;
 use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
@@ -168,6 +168,9 @@ fn one_line(text: &str) -> String {
 pub(super) fn failed(answer: &Answer, far: Option<(&Far, &GitOptions)>) -> Error {
     let known = far.and_then(|(far, options)| meaning(far, options, &answer.words, answer.egress.as_ref()));
     let known = known.or_else(|| meaning_here(&answer.words));
+    // One that was ended at a limit is no word about the host.
+    let is_silent = answer.words.is_empty() && matches!(answer.outcome, Outcome::Failed { .. });
+    let known = known.or_else(|| far.filter(|_| is_silent).and_then(|(far, _)| meaning_of_silence(far)));
     if let Some((why, hint)) = known {
         return Error::new(Kind::Workspace, format!("{why}: {}", answer.words)).hint(hint);
     }

@@ -186,6 +186,12 @@ pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
     words.contains(NO_LFS.0).then(|| (NO_LFS.1.to_owned(), NO_LFS.2.to_owned()))
 }
 
+/// What it means that a courier failed without a word. At the level of errors ssh says nothing of a connection that is cut after it has said its own
+/// version (sshpkt_fatal logs that as information).
+pub(super) fn meaning_of_silence(far: &Far) -> Option<(String, String)> {
+    (far.scheme == Scheme::Ssh).then(|| (NO_ANSWER.to_owned(), SEE_PORT.to_owned()))
+}
+
 /// What the words of git, of curl and of ssh mean to whoever reads them, the more telling first: needle, meaning, advice.
 const MEANINGS: [(&str, &str, &str); 23] = [
     (
@@ -288,10 +294,6 @@ pub(super) fn meaning(
             format!("give one: {flag}, or in the `[git]` of a profile"),
         ));
     }
-    // At the level of errors ssh says nothing of a connection that is cut after it has said its own version (sshpkt_fatal logs that as information).
-    if far.scheme == Scheme::Ssh && words.is_empty() {
-        return Some((NO_ANSWER.to_owned(), SEE_PORT.to_owned()));
-    }
     let found = MEANINGS.iter().find(|(needle, ..)| words.contains(needle));
     found.map(|(_, why, hint)| ((*why).to_owned(), (*hint).to_owned()))
 }
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn a_connection_of_ssh_that_is_cut_without_a_word_is_a_host_that_does_not_answer() {
         let far = |scheme| Far { url: String::new(), scheme, host: "a.test".to_owned(), port: 22 };
-        let means = |scheme| meaning(&far(scheme), &GitOptions::default(), "", None);
+        let means = |scheme| meaning_of_silence(&far(scheme));
         assert_eq!(means(Scheme::Ssh).unwrap().0, NO_ANSWER);
         assert!(means(Scheme::Https).is_none());
     }
