@@ -3,7 +3,7 @@
 
 use super::digest::chain;
 use super::keep::Keeping;
-use super::layer::{Extractor, Limits, Measured, Together, decode, settle};
+use super::layer::{Extractor, Limits, Measured, Together, decode, lost, settle};
 use super::manifest::{Descriptor, mismatch};
 use super::progress::{Event, Report, Watched};
 use super::source::{Blob, Chosen, Source, choose};
@@ -169,7 +169,6 @@ fn bring(
     queue.sort_by_key(|index| std::cmp::Reverse(layers[*index].size));
     let sizes: Vec<u64> = queue.iter().map(|index| layers[*index].size).collect();
     let together = Together::new(&sizes);
-    let workers = workers(queue.len(), together.as_ref());
     let work = Work {
         store,
         source,
@@ -185,24 +184,28 @@ fn bring(
         slots: layers.iter().map(|_| Mutex::new(None)).collect(),
         committed: Mutex::new(0),
     };
-    let results: Vec<Result<()>> = std::thread::scope(|threads| {
-        work.together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
-        let handles: Vec<_> = (0..workers).map(|_| threads.spawn(|| work.run())).collect();
-        let lost = |_| Err(Error::new(Kind::Internal, "a thread of the unpacker panicked"));
-        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(lost)).collect();
-        work.together.iter().for_each(Together::close);
-        results
-    });
-    results.into_iter().collect::<Result<()>>()?;
+    in_parallel(work.queue.len(), work.together.as_ref(), || work.run())?;
     work.commit_ready()?;
     finish(&work, chosen)
 }
 
-/// How many of so many layers are unpacked at once: one a processor, but as many as may be where the lanes want to be filled.
-pub(super) fn workers(layers: usize, together: Option<&Together>) -> usize {
+/// Runs `work`, which takes one layer after the other, by as many threads as layers are unpacked at once, and beside them the one that hashes for all:
+/// one a processor, but as many as may be where the lanes want to be filled. The first error is the one that is told.
+pub(super) fn in_parallel(
+    layers: usize,
+    together: Option<&Together>,
+    work: impl Fn() -> Result<()> + Sync,
+) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = if together.is_some() { MOST_WORKERS } else { processors.min(MOST_WORKERS) };
-    wanted.min(layers.max(1))
+    let results: Vec<Result<()>> = std::thread::scope(|threads| {
+        together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
+        let handles: Vec<_> = (0..wanted.min(layers.max(1))).map(|_| threads.spawn(&work)).collect();
+        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect();
+        together.iter().for_each(|together| together.close());
+        results
+    });
+    results.into_iter().collect()
 }
 
 impl Work<'_> {

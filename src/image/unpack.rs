@@ -6,8 +6,8 @@
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
-use super::layer::{Extractor, Form, Owners, Settled, Together, decode, settle};
-use super::load::{LoadOptions, check, workers};
+use super::layer::{Extractor, Form, Owners, Settled, Together, decode, lost, settle};
+use super::load::{LoadOptions, check, in_parallel};
 use super::manifest::Descriptor;
 use super::progress::{Event, Report, Watched};
 use super::source::{Chosen, Source};
@@ -100,15 +100,7 @@ fn layers(
             }
         }
     };
-    let lost = || Error::new(Kind::Internal, "a thread of the unpacker panicked");
-    let results: Vec<Result<()>> = std::thread::scope(|threads| {
-        together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
-        let handles: Vec<_> = (0..workers(queue.len(), together.as_ref())).map(|_| threads.spawn(run)).collect();
-        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect();
-        together.iter().for_each(Together::close);
-        results
-    });
-    results.into_iter().collect::<Result<()>>()?;
+    in_parallel(queue.len(), together.as_ref(), run)?;
     slots.into_iter().map(|slot| slot.into_inner().ok().flatten().ok_or_else(lost)).collect()
 }
 

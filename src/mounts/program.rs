@@ -8,6 +8,8 @@ use crate::spec::root::Program;
 use rustix::fs::{FileType, Stat, fstat, readlinkat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -114,15 +116,9 @@ impl View<'_> {
             Some((tree, below)) => resolve::regular(self.cell, &tree.join(below))?,
             None => resolve::regular(self.root, real)?,
         };
-        let (mut head, mut length) = (vec![0; HEAD], 0);
-        while length < HEAD {
-            match rustix::io::read(&file, &mut head[length..])? {
-                0 => break,
-                count => length += count,
-            }
-        }
-        head.truncate(length);
-        Ok(head)
+        let mut head = Vec::with_capacity(HEAD);
+        let read = File::from(file).take(HEAD as u64).read_to_end(&mut head);
+        read.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO)).map(|_| head)
     }
 
     /// Follows a path to its end: the path without links, and what is there. `None` where only the runtime's own mount can tell.

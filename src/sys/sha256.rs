@@ -1,5 +1,5 @@
 //! SHA-256 of eight messages at once, each in a lane of the vector registers, by what the processor's own names for that are (AVX2, AVX-512VL).
-//! Only the compression of whole blocks: states, padding and bookkeeping are `files::hash`'s. FIPS 180-4, section 6.2.2; the manner is that of
+//! Only the compression of whole blocks: states, padding and bookkeeping are `files::lanes`'s. FIPS 180-4, section 6.2.2; the manner is that of
 //! Gueron and Krasnov, "Simultaneous hashing of multiple messages" (2012).
 
 /// Messages at once.

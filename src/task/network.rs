@@ -1,5 +1,6 @@
 //! The `[network]` table of a profile, and a network as it is written down.
 
+use super::options::line_at;
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{Network, NetworkMode, Policy, Publish, Rule};
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,7 @@ impl Section {
 
 /// A rule and the line that it is in.
 fn read(rule: &Spanned<String>, text: &str) -> Result<(Rule, usize)> {
-    let line = text.get(..rule.span().start).unwrap_or_default().matches('\n').count() + 1;
+    let line = line_at(text, rule.span().start);
     Ok((Rule::parse(rule.get_ref()).map_err(|error| error.doing(format!("line {line}")))?, line))
 }
 

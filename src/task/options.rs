@@ -144,7 +144,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         definition.git.push = Some(PushOptions { branch: push.branch, default_branch: push.default_branch });
     }
     for (name, wish) in profile.secrets {
-        let line = text.get(..wish.span().start).unwrap_or_default().matches('\n').count() + 1;
+        let line = line_at(text, wish.span().start);
         let secret = wish.into_inner().into_secret(&name, folder);
         definition.secrets.push(secret.doing(|| format!("line {line}"))?);
     }
@@ -203,13 +203,17 @@ fn agrees_with_itself(profile: &Profile, limits: &Limits) -> Result<()> {
     Ok(())
 }
 
+/// The number, from 1 on, of the line in which a byte of a text is.
+pub(super) fn line_at(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or(text).matches('\n').count() + 1
+}
+
 /// The parser's words with the line that they are about, on one line.
 pub(super) fn place(text: &str, cause: &toml::de::Error) -> String {
-    let before = cause.span().map_or("", |span| text.get(..span.start).unwrap_or(text));
-    let number = before.matches('\n').count();
-    let line = text.lines().nth(number).unwrap_or_default().trim();
+    let number = cause.span().map_or(1, |span| line_at(text, span.start));
+    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let line: String = line.chars().take(60).collect();
-    format!("line {} (`{}`): {}", number + 1, line.escape_debug(), cause.message().replace('\n', " "))
+    format!("line {number} (`{}`): {}", line.escape_debug(), cause.message().replace('\n', " "))
 }
 
 fn limit(key: &str) -> Result<LimitName> {

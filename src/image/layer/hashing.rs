@@ -4,8 +4,8 @@
 //! on their way at once, one thread hashes all their streams together, each in a lane of the vector registers (`files::lanes`): that takes less
 //! than half of the processor's time (docs/decisions/0008-hashing-in-lanes.md).
 
-use super::stream::{Chunk, QUEUE};
-use crate::error::{Error, Kind, Result};
+use super::stream::{Chunk, QUEUE, lost};
+use crate::error::Result;
 use crate::files::lanes::{Lane, finish, update};
 use crate::image::Digest;
 use crate::image::digest::{Algorithm, Hasher};
@@ -106,7 +106,7 @@ impl<'a, 'scope> Sink<'a, 'scope> {
             }
             Sink::Lane(lane) => lane.finish(),
         };
-        digest.ok_or_else(|| Error::new(Kind::Internal, "a thread of the unpacker panicked"))
+        digest.ok_or_else(lost)
     }
 }
 
@@ -333,6 +333,7 @@ mod tests {
     use super::super::limits::Limits;
     use super::super::stream::decode;
     use super::*;
+    use crate::error::{Error, Kind};
 
     #[test]
     fn layers_are_hashed_together_where_no_one_of_them_is_most_of_the_work() {

@@ -22,7 +22,7 @@ pub(crate) use hashing::Together;
 pub use limits::Limits;
 pub(crate) use place::{open_below, open_child, split};
 pub(crate) use settle::{Settled, settle};
-pub(crate) use stream::{Compression, Measured, decode};
+pub(crate) use stream::{Compression, Measured, decode, lost};
 
 #[cfg(test)]
 mod tests;

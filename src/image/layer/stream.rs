@@ -55,10 +55,14 @@ pub(crate) fn decode<'a, T>(
         let mut stream = Stream { chunks: from_decoder, current: None, position: 0 };
         let outcome = consume(&mut stream).and_then(|value| stream.drain().map(|()| value));
         drop(stream);
-        let lost = || Error::new(Kind::Internal, "a thread of the unpacker panicked");
         let measured = decoder.join().map_err(|_| lost())??;
         Ok((outcome, measured))
     })
+}
+
+/// A thread panicked, which is ours to mend.
+pub(crate) fn lost() -> Error {
+    Error::new(Kind::Internal, "a thread of the unpacker panicked")
 }
 
 /// Reads a blob chunk by chunk, has each hashed, and refuses more than was announced.
