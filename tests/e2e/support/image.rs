@@ -1,16 +1,29 @@
-//! Images that a test makes itself: layers from files of its own, put into the lab's store as a docker-archive.
+//! Images that a test makes itself: layers from files of its own, put into the lab's store as a layout of OCI. What is made on the way is never
+//! on the disk twice: a layer is packed as tar writes it, its folder goes then, and the layout goes once it is loaded.
 
-use super::Lab;
+use super::{Lab, packages};
+use flate2::{Compression, write::GzEncoder};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// An image in the making.
 pub struct Image<'lab> {
     lab: &'lab Lab,
     name: String,
-    config: serde_json::Value,
-    layers: Vec<(PathBuf, &'static str)>,
+    config: Value,
+    layers: Vec<Layer>,
+}
+
+/// Where a layer's files come from.
+enum Layer {
+    /// A folder that the test fills, and options of tar for whose its files are.
+    Folder(PathBuf, &'static str),
+    /// This machine, as it is: files below `/`, one a line.
+    Machine(String),
 }
 
 /// The programs of busybox that the first layer has.
@@ -22,7 +35,7 @@ const PROGRAMS: [&str; 22] = [
 impl<'lab> Image<'lab> {
     /// An image with a shell, `root` and the user `me` (1001, group 1002, also in `extra`, 55).
     pub fn new(lab: &'lab Lab, name: &str) -> Image<'lab> {
-        let mut image = Image { lab, name: name.to_owned(), config: serde_json::json!({}), layers: Vec::new() };
+        let mut image = Image { lab, name: name.to_owned(), config: json!({}), layers: Vec::new() };
         let base = image.layer("--owner=0 --group=0");
         for folder in ["bin", "etc", "root", "tmp", "home/me"] {
             std::fs::create_dir_all(base.join(folder)).unwrap();
@@ -42,7 +55,7 @@ impl<'lab> Image<'lab> {
 
     /// What the config says.
     #[must_use]
-    pub fn config(mut self, config: serde_json::Value) -> Image<'lab> {
+    pub fn config(mut self, config: Value) -> Image<'lab> {
         self.config = config;
         self
     }
@@ -50,15 +63,14 @@ impl<'lab> Image<'lab> {
     /// Begins another layer on top and returns its folder. `owner` are options of tar for whose its files are.
     pub fn layer(&mut self, owner: &'static str) -> PathBuf {
         let path = self.lab.directory(&format!("made/{}/{}", self.name, self.layers.len()));
-        self.layers.push((path.clone(), owner));
+        self.layers.push(Layer::Folder(path.clone(), owner));
         path
     }
 
     /// Adds a layer with the files of Debian packages that are installed here, and of all that they depend on.
     #[must_use]
     pub fn packages(mut self, names: &[&str]) -> Image<'lab> {
-        let folder = self.layer("--owner=0 --group=0");
-        super::packages::copy(names, &folder);
+        self.layers.push(Layer::Machine(packages::files(names)));
         self
     }
 
@@ -74,43 +86,89 @@ impl<'lab> Image<'lab> {
 
     /// Puts it into the store of the lab.
     pub fn load(self) {
-        let work = self.lab.directory(&format!("made/{}/archive", self.name));
-        let mut names = Vec::new();
-        let mut diff_ids = Vec::new();
-        for (index, (folder, owner)) in self.layers.iter().enumerate() {
-            let name = format!("{index}.tar");
-            let path = work.join(&name);
-            let mut tar = Command::new("tar");
-            tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*"])
-                .args(owner.split(' '))
-                .arg("-cf")
-                .arg(&path);
-            run(tar.arg("-C").arg(folder).arg("."));
-            let sum = Command::new("sha256sum").arg(&path).output().unwrap();
-            diff_ids.push(format!("sha256:{}", String::from_utf8_lossy(&sum.stdout).split(' ').next().unwrap()));
-            names.push(name);
-        }
-        let config = serde_json::json!({ "architecture": architecture(), "os": "linux", "config": self.config,
+        let layout = self.lab.directory(&format!("made/{}/layout", self.name));
+        let blobs = self.lab.directory(&format!("made/{}/layout/blobs/sha256", self.name));
+        let (layers, diff_ids): (Vec<_>, Vec<_>) = self.layers.iter().map(|layer| layer.pack(&blobs)).unzip();
+        let config = json!({ "architecture": architecture(), "os": "linux", "config": self.config,
             "rootfs": { "type": "layers", "diff_ids": diff_ids } });
-        std::fs::write(work.join("config.json"), config.to_string()).unwrap();
-        let manifest =
-            serde_json::json!([{ "Config": "config.json", "RepoTags": [format!("{}:1", self.name)], "Layers": names }]);
-        std::fs::write(work.join("manifest.json"), manifest.to_string()).unwrap();
-        let archive = self.lab.path().join(format!("made/{}.tar", self.name));
-        run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&work).arg("."));
+        let config = document(&blobs, "application/vnd.oci.image.config.v1+json", &config);
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = json!({ "schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers });
+        let mut manifest = document(&blobs, kind, &manifest);
+        manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": format!("{}:1", self.name) });
+        let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
+        std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
+        std::fs::write(layout.join("oci-layout"), r#"{ "imageLayoutVersion": "1.0.0" }"#).unwrap();
         let store = self.lab.store();
         self.lab
-            .brig(["image", "--store", &store.display().to_string(), "load", &archive.display().to_string()])
+            .brig(["image", "--store", &store.display().to_string(), "load", &layout.display().to_string()])
             .succeeded();
+        std::fs::remove_dir_all(layout.parent().unwrap()).unwrap();
     }
+}
+
+impl Layer {
+    /// Packs it among the blobs and removes its folder; its descriptor, and the digest of the tar.
+    fn pack(&self, blobs: &Path) -> (Value, String) {
+        let mut tar = Command::new("tar");
+        tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*"]);
+        match self {
+            Layer::Folder(folder, owner) => tar.args(owner.split(' ')).args(["-cf", "-", "-C"]).arg(folder).arg("."),
+            Layer::Machine(files) => {
+                let list = blobs.join("list");
+                std::fs::write(&list, files).unwrap();
+                tar.args("--owner=0 --group=0 -C / -cf - --no-recursion -T".split(' ')).arg(list)
+            }
+        };
+        let mut tar = tar.stdout(Stdio::piped()).spawn().unwrap();
+        let packed = blobs.join("packed");
+        let sum = pack(tar.stdout.take().unwrap(), &packed);
+        assert!(tar.wait().unwrap().success(), "pack a layer");
+        if let Layer::Folder(folder, _) = self {
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+        (blob(&packed, "application/vnd.oci.image.layer.v1.tar+gzip"), sum)
+    }
+}
+
+/// Packs a stream into a file, fast; returns the digest of what came.
+fn pack(mut from: impl Read, to: &Path) -> String {
+    let mut sum = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut hashed = sum.stdin.take().unwrap();
+    let mut packed = GzEncoder::new(File::create(to).unwrap(), Compression::fast());
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let count = from.read(&mut buffer).unwrap();
+        if count == 0 {
+            break;
+        }
+        hashed.write_all(&buffer[..count]).unwrap();
+        packed.write_all(&buffer[..count]).unwrap();
+    }
+    packed.finish().unwrap();
+    drop(hashed);
+    digest(&sum.wait_with_output().unwrap().stdout)
+}
+
+/// Gives a file among the blobs its name; returns its descriptor.
+fn blob(file: &Path, kind: &str) -> Value {
+    let sum = digest(&Command::new("sha256sum").arg(file).output().unwrap().stdout);
+    let size = file.metadata().unwrap().len();
+    std::fs::rename(file, file.with_file_name(&sum["sha256:".len()..])).unwrap();
+    json!({ "mediaType": kind, "digest": sum, "size": size })
+}
+
+fn document(blobs: &Path, kind: &str, value: &Value) -> Value {
+    let file = blobs.join("document");
+    std::fs::write(&file, value.to_string()).unwrap();
+    blob(&file, kind)
+}
+
+/// What sha256sum(1) says.
+fn digest(said: &[u8]) -> String {
+    format!("sha256:{}", String::from_utf8_lossy(said).split(' ').next().unwrap())
 }
 
 fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
-}
-
-#[track_caller]
-fn run(command: &mut Command) {
-    let done = command.output().unwrap();
-    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }

@@ -1,18 +1,25 @@
 //! Files of Debian packages of this machine, with all that they need: what a real image is made of, without fetching anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// What no program needs.
-const LEFT_OUT: [&str; 5] =
-    ["/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/include/", "/usr/lib/node_modules/"];
+const LEFT_OUT: [&str; 9] = [
+    "/usr/share/doc/",
+    "/usr/share/man/",
+    "/usr/share/locale/",
+    "/usr/share/i18n/",
+    "/usr/share/info/",
+    "/usr/share/lintian/",
+    "/usr/share/bug/",
+    "/usr/include/",
+    "/usr/lib/node_modules/",
+];
 /// What packages make when they are configured.
 const MADE: [&str; 4] = ["/usr/bin/java", "/etc/alternatives/java", "/etc/ssl/certs", "/etc/ssl/certs/java"];
 
-/// Copies the packages and what they depend on into `folder`.
-pub(super) fn copy(names: &[&str], folder: &Path) {
+/// The files of the packages and of what they depend on, below `/`, one a line as tar takes them.
+pub(super) fn files(names: &[&str]) -> String {
     let mut command = Command::new("dpkg");
     let list = text(command.arg("--listfiles").args(closure(names)));
     let mut paths: BTreeSet<String> = list.lines().map(str::to_owned).collect();
@@ -21,7 +28,7 @@ pub(super) fn copy(names: &[&str], folder: &Path) {
         let entries = std::fs::read_dir(made).into_iter().flatten().flatten();
         paths.extend(entries.map(|entry| entry.path().display().to_string()));
     }
-    // Readable ones, without directories: tar makes those that it needs, also in the place of links to such, as /bin and /lib are on this machine.
+    // Readable ones, without directories: whoever unpacks them makes those that it needs, also in the place of links to such, as /bin and /lib are on this machine.
     let leads_on = |path: &str| {
         let below = format!("{path}/");
         paths.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))
@@ -33,11 +40,7 @@ pub(super) fn copy(names: &[&str], folder: &Path) {
             && !leads_on(path)
             && kind.is_ok_and(|kind| kind.is_symlink() || kind.is_file() && std::fs::File::open(path).is_ok())
     };
-    let list: String = paths.iter().filter(is_wanted).map(|path| format!("{}\n", &path[1..])).collect();
-    let script = format!("tar -C / -cf - --no-recursion -T - | tar -C '{}' -xf -", folder.display());
-    let mut tar = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
-    tar.stdin.take().unwrap().write_all(list.as_bytes()).unwrap();
-    assert!(tar.wait().unwrap().success(), "copy the files of {names:?}");
+    paths.iter().filter(is_wanted).map(|path| format!("{}\n", &path[1..])).collect()
 }
 
 /// The packages and those that they depend on.
