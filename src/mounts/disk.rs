@@ -106,7 +106,7 @@ pub(crate) fn begin(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<
 }
 
 fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Maker)> {
-    let template = Template::of(&workshop.templates, size)?;
+    let template = Template::of(&workshop.templates, &workshop.live, size)?;
     let order = Order { template, live: workshop.live.clone(), size };
     let (channel, maker) = Maker::order(order, file)?;
     let is_kept = matches!(file, DiskFile::Kept(_) | DiskFile::Copy { .. });

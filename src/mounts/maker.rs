@@ -254,7 +254,7 @@ mod tests {
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         begin();
         let waiting = IDLE.lock().unwrap().as_ref().unwrap().pidfd.as_ref().unwrap().try_clone().unwrap();
-        let template = Template::of(directory.path(), size).unwrap();
+        let template = Template::of(directory.path(), live.path(), size).unwrap();
         let order = Order { template, live: live.path().to_owned(), size };
         let (channel, maker) = Maker::order(order, &DiskFile::Unnamed).unwrap();
         assert!(IDLE.lock().unwrap().is_none());

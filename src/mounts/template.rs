@@ -2,7 +2,7 @@
 //! copies its few allocated blocks into a file that nobody writes out (`volatile`).
 
 use super::disk::Size;
-use super::volatile::{self, Directories};
+use super::volatile::{self, Directories, Workplace};
 use crate::error::{Context, Kind, Result};
 use crate::files;
 use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fsync, ftruncate, open, seek};
@@ -42,26 +42,23 @@ impl Template {
         &self.0
     }
 
-    /// The template of this size in `directory`, made if it is not there. Two that make it at once both make a whole one, and the later rename
-    /// wins.
-    pub(super) fn of(directory: &Path, size: Size) -> Result<Template> {
+    /// The template of this size in `directory`, made (in `live`) if it is not there. Two that make it at once both make a whole one, and the later
+    /// rename wins.
+    pub(super) fn of(directory: &Path, live: &Path, size: Size) -> Result<Template> {
         let path = directory.join(format!("ext4-v6-{}-{}.img", size.bytes, size.inodes));
         if path.exists() {
             return Ok(Template(path));
         }
-        files::create_directories(directory, 0o700)?;
-        let unfinished = directory.join(format!("new-{}", std::process::id()));
-        let image = unfinished.join("image");
-        files::create_directories(&unfinished, 0o700)?;
         let step = || format!("keep the template `{}`", path.display());
-        let made = super::format::format(&image, size).and_then(|()| {
-            let file = open(&image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
-            fsync(&file).failing(Kind::Disk, step)?; // a template that a power cut made of zeroes would fail every start
-            std::fs::rename(&image, &path).failing(Kind::Disk, step)
-        });
-        // What a crash leaves here has nothing in it but zeroes, and a later process of that number removes it.
-        let _ = std::fs::remove_dir_all(&unfinished);
-        made.map(|()| Template(path))
+        files::create_directories(directory, 0o700)?;
+        files::create_directories(live, 0o700)?;
+        let unfinished = Workplace::make(live).failing(Kind::Disk, step)?;
+        let image = unfinished.path().join("image");
+        super::format::format(&image, size)?;
+        let file = open(&image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
+        fsync(&file).failing(Kind::Disk, step)?; // a template that a power cut made of zeroes would fail every start
+        std::fs::rename(&image, &path).failing(Kind::Disk, step)?;
+        Ok(Template(path))
     }
 
     /// A copy that is gone with its last user. Where no overlay can be had, the host's disk is waited for.
@@ -168,7 +165,7 @@ mod tests {
     fn two_images_of_a_template_are_whole_and_nobody_elses() {
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
-        let template = Template::of(directory.path(), size).unwrap();
+        let template = Template::of(directory.path(), live.path(), size).unwrap();
         let (one, two) = (template.image(live.path()).unwrap(), template.image(live.path()).unwrap());
         pwrite(one.file(), b"changed", 0).unwrap();
         let whole = std::fs::read(&template.0).unwrap();
@@ -182,9 +179,9 @@ mod tests {
 
     #[test]
     fn without_an_overlay_the_image_is_an_unnamed_file_of_the_templates() {
-        let directory = tempfile::tempdir().unwrap();
+        let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
-        let template = Template::of(directory.path(), size).unwrap();
+        let template = Template::of(directory.path(), live.path(), size).unwrap();
         let image = template.image(Path::new("/proc/nowhere")).unwrap();
         assert!(image._directories.is_none());
         assert_eq!(fstat(image.file()).unwrap().st_size as u64, std::fs::metadata(&template.0).unwrap().len());

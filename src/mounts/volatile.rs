@@ -13,6 +13,7 @@ use rustix::mount::{
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What overlayfs makes below the two directories, from the innermost on.
 const MADE: [(&str, AtFlags); 6] = [
@@ -41,6 +42,9 @@ pub(crate) fn backing_name(directory: &Path) -> String {
     let cut = (0..=most).rev().find(|&end| mangled.is_char_boundary(end)).unwrap_or(0);
     format!("/{}", &mangled[..cut])
 }
+
+/// How often a directory is made that others remove before it is locked.
+const TRIES: u32 = 20;
 
 /// NAME_MAX, and room for what tells one from the other.
 const LONGEST_NAME: usize = 200;
@@ -84,6 +88,48 @@ impl Drop for Directories {
         if unlinkat(CWD, &self.path, AtFlags::REMOVEDIR).is_err() {
             let _ = std::fs::remove_dir_all(&self.path);
         }
+    }
+}
+
+/// A directory for something that is not whole yet: locked and removed like [`Directories`].
+#[derive(Debug)]
+pub(super) struct Workplace {
+    path: PathBuf,
+    _open: OwnedFd,
+}
+
+impl Workplace {
+    /// Makes it in `live`.
+    pub(super) fn make(live: &Path) -> Result<Workplace, Errno> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed); // others of this process may make one, too
+        let path = live.join(format!(".template-{}-{number}", std::process::id()));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        for _ in 0..TRIES {
+            let made = mkdirat(CWD, &path, Mode::RWXU)
+                .and_then(|()| open(&path, flags, Mode::empty()))
+                .and_then(|open| flock(&open, FlockOperation::NonBlockingLockExclusive).map(|()| open));
+            match made {
+                Ok(open) if path.exists() => return Ok(Workplace { path, _open: open }),
+                // Whoever reaps took it before it was locked.
+                Ok(_) | Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
+                // A dead process of our number left it.
+                Err(Errno::EXIST) => drop(reap(&path)),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Workplace {
+    fn drop(&mut self) {
+        // What stays is nobody's, and removed with the next that is.
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -153,6 +199,21 @@ mod tests {
         reap(&path).unwrap();
         assert!(!path.exists());
         std::mem::forget(directories);
+    }
+
+    #[test]
+    fn an_unfinished_template_of_a_killed_maker_is_removed_and_one_of_a_living_one_is_not() {
+        let live = tempfile::tempdir().unwrap();
+        let place = Workplace::make(live.path()).unwrap();
+        std::fs::create_dir_all(place.path().join("image.tree/home")).unwrap();
+        reap(place.path()).unwrap();
+        assert!(place.path().join("image.tree/home").exists());
+        flock(&place._open, FlockOperation::Unlock).unwrap(); // as a kill would
+        assert!(is_abandoned(place.path()).unwrap());
+        reap(place.path()).unwrap();
+        assert!(!place.path().exists());
+        drop((place, Workplace::make(live.path()).unwrap()));
+        assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -118,8 +118,15 @@ impl Store {
                 other => other.map_err(|cause| files::failed(cause, format!("name the lock `{}`", path.display())))?,
             }
             let alive = Alive { path, _lock: lock };
-            std::fs::create_dir(self.task(id))
-                .map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
+            let made = match std::fs::create_dir(self.task(id)) {
+                // The directory of the locks may be there before that of the tasks: who makes a disk makes it, too.
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                    files::create_directories(&self.tasks(), 0o700)?;
+                    std::fs::create_dir(self.task(id))
+                }
+                other => other,
+            };
+            made.map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
             return Ok(alive);
         }
         Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
