@@ -16,7 +16,7 @@ const COUNTER_BYTES: usize = 1024;
 
 /// How often and how long the removal of a group waits for the kernel to let go of its last processes: 1 ms, doubled
 /// each time, a second in all.
-const REMOVE_TRIES: u32 = 10;
+pub(super) const REMOVE_TRIES: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -156,18 +156,18 @@ pub(super) fn remove_empty(path: &Path) -> bool {
 }
 
 /// Removes a group and those below it, children first. One that is gone is fine. While the kernel still counts processes
-/// that have ended a group is busy: then it is tried again, each time after twice as long.
-pub(super) fn remove(path: &Path) -> Result<(), Errno> {
+/// that have ended a group is busy: then it is tried `tries` times again, each time after twice as long.
+pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
         match unlinkat(CWD, path, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::BUSY) if attempt <= REMOVE_TRIES => {}
+            Err(Errno::BUSY) if attempt <= tries => {}
             Err(errno) => return Err(errno),
         }
         let children = Directory::open(path).and_then(|directory| directory.children()).unwrap_or_default();
         for name in &children {
-            remove(&path.join(name))?;
+            remove(&path.join(name), tries)?;
         }
         if children.is_empty() {
             std::thread::sleep(pause);

@@ -98,18 +98,22 @@ impl Cgroup {
     /// Removes the container's groups and those below them. Gone already is fine. What could not be removed (somebody is
     /// still in it) is tried for a second and then returned, with the error of the first.
     pub(crate) fn remove(&self) -> Result<(), Leftover> {
-        let mut left = Vec::new();
-        let mut cause = None;
+        let mut left = Leftover { paths: Vec::new(), processes: BTreeSet::new(), errno: Errno::BUSY };
         for group in &self.groups {
-            if let Err(errno) = directory::remove(group.directory.path()) {
-                left.push(group.directory.path().to_path_buf());
-                cause.get_or_insert(errno);
+            // Who keeps one group busy is mostly in the others, too: there is one wait for all.
+            let tries = if left.paths.is_empty() { directory::REMOVE_TRIES } else { 1 };
+            if let Err(errno) = directory::remove(group.directory.path(), tries) {
+                if left.paths.is_empty() {
+                    left.errno = errno;
+                }
+                left.paths.push(group.directory.path().to_path_buf());
+                let mut found = Vec::new();
+                // What cannot be read is named by its path.
+                let _ = group.directory.processes(&mut found);
+                left.processes.extend(found.into_iter().filter(|&process| process > 0));
             }
         }
-        match cause {
-            None => Ok(()),
-            Some(errno) => Err(Leftover { paths: left, errno }),
-        }
+        if left.paths.is_empty() { Ok(()) } else { Err(left) }
     }
 }
 
@@ -117,15 +121,21 @@ impl Cgroup {
 #[derive(Debug)]
 pub(crate) struct Leftover {
     pub(crate) paths: Vec<PathBuf>,
+    /// Who is still in them.
+    processes: BTreeSet<i32>,
     errno: Errno,
 }
 
 impl From<Leftover> for Error {
     fn from(left: Leftover) -> Error {
         let paths: Vec<_> = left.paths.iter().map(|path| format!("`{}`", path.display())).collect();
-        Error::os(Kind::Cgroup, left.errno)
-            .doing(format!("remove the group {}", paths.join(", ")))
-            .hint("end the processes that are still in it")
+        let mut error = Error::os(Kind::Cgroup, left.errno);
+        if !left.processes.is_empty() {
+            let processes: Vec<_> = left.processes.iter().map(i32::to_string).collect();
+            // Of an OCI verb callers see one line, without the hint.
+            error = error.doing(format!("still in it: process {}; end it, then try again", processes.join(", ")));
+        }
+        error.doing(format!("remove the group {}", paths.join(", "))).hint("end the processes that are still in it")
     }
 }
 

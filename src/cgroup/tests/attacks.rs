@@ -37,7 +37,7 @@ fn exec_joins_no_group_beside_the_container() {
         child.wait();
         joined
     });
-    directory::remove(&sibling).unwrap();
+    directory::remove(&sibling, directory::REMOVE_TRIES).unwrap();
     assert_eq!(joined, None, "a process joined the group of another container");
 }
 

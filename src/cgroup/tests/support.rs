@@ -128,7 +128,7 @@ impl Drop for Place {
             }
         }
         for path in &left {
-            let _ = directory::remove(path);
+            let _ = directory::remove(path, directory::REMOVE_TRIES);
         }
     }
 }
