@@ -1,5 +1,5 @@
 //! Attributes of the command's process besides who it is: scheduling, I/O priority, memory policy, personality, labels. The words of config.json
-//! are turned into numbers by [`plan`], which is pure, before anything is made.
+//! are turned into numbers by [`plan`] before anything is made.
 
 use super::procfs::Procfs;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -24,6 +24,14 @@ pub(crate) struct Attributes {
 pub(crate) fn plan(process: &Process, linux: Option<&Linux>) -> Result<Attributes> {
     let memory_policy = linux.and_then(|linux| linux.memory_policy.as_ref()).map(memory_policy).transpose()?;
     let personality = linux.and_then(|linux| linux.personality.as_ref()).map(personality).transpose()?;
+    if !process.selinux_label.is_empty() && !has_selinux() {
+        // runc's words. Written all the same, the label would be read by whichever other module has that file.
+        return Err(Error::new(
+            Kind::Spec,
+            "selinux label is specified in config, but selinux is disabled or not supported",
+        )
+        .hint("leave `process.selinuxLabel` out"));
+    }
     Ok(Attributes {
         scheduling: process.scheduler.as_ref().map(scheduling).transpose()?,
         io_priority: process.io_priority.as_ref().map(io_priority).transpose()?,
@@ -66,7 +74,9 @@ impl Attributes {
             let value = format!("exec {}", self.apparmor);
             let written = procfs
                 .write("thread-self/attr/apparmor/exec", &value)
-                .or_else(|_| procfs.write("thread-self/attr/exec", &value));
+                .or_else(|_| procfs.write("thread-self/attr/exec", &value))
+                // The kernel's own words would be about a file, which callers take for the container's.
+                .map_err(|error| if has_labels(&procfs) { error } else { no_apparmor() });
             written.doing(|| format!("apply the AppArmor profile `{}`", self.apparmor))?;
         }
         if !self.selinux.is_empty() {
@@ -76,6 +86,26 @@ impl Attributes {
         }
         Ok(())
     }
+}
+
+/// Whether SELinux decides here: it is a file system of its own that may be written to (as libselinux asks).
+fn has_selinux() -> bool {
+    /// `SELINUX_MAGIC` of linux/magic.h.
+    const MAGIC: i64 = 0xf97c_ff8c;
+    rustix::fs::statfs("/sys/fs/selinux").is_ok_and(|found| found.f_type == MAGIC)
+        && rustix::fs::statvfs("/sys/fs/selinux")
+            .is_ok_and(|found| !found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Whether anybody here gives processes labels: where nobody does, the kernel refuses to say ours.
+fn has_labels(procfs: &Procfs) -> bool {
+    ["thread-self/attr/apparmor/current", "thread-self/attr/current"].iter().any(|path| procfs.can_read(path))
+}
+
+/// runc's words.
+fn no_apparmor() -> Error {
+    Error::new(Kind::Identity, "apparmor: config provided but apparmor not supported")
+        .hint("boot with `apparmor=1`, or leave `process.apparmorProfile` out")
 }
 
 fn word(table: &[(&str, u64)], word: &str, what: &str) -> Result<u64> {

@@ -14,7 +14,11 @@ const PROC_ROOT: u64 = 1;
 
 /// The handle.
 #[derive(Debug)]
-pub(super) struct Procfs(OwnedFd);
+pub(super) struct Procfs {
+    root: OwnedFd,
+    /// Whether it is mounted nowhere.
+    is_detached: bool,
+}
 
 impl Procfs {
     /// A new one; where the kernel refuses that (a user namespace that sees only a covered /proc), the one at /proc, if it is whole and true.
@@ -22,35 +26,40 @@ impl Procfs {
         let step = || "make a procfs of our own";
         if crate::sys::weaken::is_off("own-procfs") {
             let there = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-            return there.failing(Kind::Identity, step).map(Procfs);
+            return there.failing(Kind::Identity, step).map(|root| Procfs { root, is_detached: false });
         }
         let made = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)
             .and_then(|context| fsconfig_create(&context).map(|()| context))
             .and_then(|context| fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()));
         match made {
-            Ok(root) => Ok(Procfs(root)),
-            Err(Errno::PERM | Errno::ACCESS) => {
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let root =
-                    rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;
-                let kind = fstatfs(&root).failing(Kind::Identity, || "look at `/proc`")?.f_type;
-                let status = rustix::fs::fstat(&root).failing(Kind::Identity, || "look at `/proc`")?;
-                if kind != PROC_MAGIC || status.st_ino != PROC_ROOT {
-                    return Err(Error::new(Kind::Identity, "`/proc` is not a procfs"));
-                }
-                Ok(Procfs(root))
-            }
+            Ok(root) => Ok(Procfs { root, is_detached: true }),
+            Err(Errno::PERM | Errno::ACCESS) => in_sight().map(|root| Procfs { root, is_detached: false }),
             Err(errno) => Err(errno).failing(Kind::Identity, step),
         }
     }
 
     /// Writes a file of it. Nothing on the way may be a link out of it or a mount over it.
+    ///
+    /// To AppArmor the files of a procfs that is mounted nowhere are called as if it were the root: a profile around us that is to keep us from /sys
+    /// (LXC's) then refuses /proc/sys, too. The same file of the procfs in sight has its true name.
     pub(super) fn write(&self, path: &str, value: &str) -> Result<()> {
         let step = || format!("write `{value}` to `/proc/{path}`");
-        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-        let file = openat2(&self.0, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), inside)
-            .failing(Kind::Identity, step)?;
+        let file = match open_below(&self.root, path, OFlags::WRONLY) {
+            Err(Errno::ACCESS) if self.is_detached && !crate::sys::weaken::is_off("procfs-in-sight") => {
+                let root = in_sight().doing(step)?;
+                open_below(&root, path, OFlags::WRONLY)
+                    .failing(Kind::Identity, step)
+                    .hint(|| "allow it in the AppArmor profile around brig; in LXC switch nesting on")?
+            }
+            other => other.failing(Kind::Identity, step)?,
+        };
         rustix::io::write(&file, value.as_bytes()).failing(Kind::Identity, step).map(|_| ())
+    }
+
+    /// Whether anything can be read of a file of it.
+    pub(super) fn can_read(&self, path: &str) -> bool {
+        let mut byte = [0];
+        open_below(&self.root, path, OFlags::RDONLY).and_then(|file| rustix::io::read(&file, &mut byte)).is_ok()
     }
 
     /// Sets kernel parameters.
@@ -60,4 +69,21 @@ impl Procfs {
                 .doing(|| format!("set the kernel parameter `{}`", path.replace('/', ".")))
         })
     }
+}
+
+/// The procfs at /proc, if that is a whole one: what lies over parts of it is told by [`open_below`].
+fn in_sight() -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/proc", flags, Mode::empty()).failing(Kind::Identity, || "open `/proc`")?;
+    let kind = fstatfs(&root).failing(Kind::Identity, || "look at `/proc`")?.f_type;
+    let status = rustix::fs::fstat(&root).failing(Kind::Identity, || "look at `/proc`")?;
+    if kind != PROC_MAGIC || status.st_ino != PROC_ROOT {
+        return Err(Error::new(Kind::Identity, "`/proc` is not a procfs"));
+    }
+    Ok(root)
+}
+
+fn open_below(root: &OwnedFd, path: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    openat2(root, path, access | OFlags::CLOEXEC, Mode::empty(), inside)
 }
