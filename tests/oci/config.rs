@@ -217,6 +217,52 @@ fn namespaces_of_another_container_are_joined_by_path() {
 }
 
 #[test]
+fn groups_and_clocks_of_another_container_are_joined_by_path() {
+    let Some(mut first) = Lab::new() else { return };
+    first.without("cgroup").namespace("cgroup").namespace("time").args(&["sleep", "100"]);
+    first.config["linux"]["timeOffsets"] = json!({"boottime": {"secs": 1_000_000, "nanosecs": 0}});
+    first.start();
+    let pid = first.state()["pid"].as_i64().unwrap();
+    let Some(mut second) = Lab::new() else { return };
+    second.without("cgroup").unmount("/sys/fs/cgroup");
+    for kind in ["cgroup", "time"] {
+        let namespace = json!({"type": kind, "path": format!("/proc/{pid}/ns/{kind}")});
+        second.config["linux"]["namespaces"].as_array_mut().unwrap().push(namespace);
+    }
+    let line =
+        "readlink /proc/self/ns/cgroup; readlink /proc/self/ns/time; cut -d. -f1 /proc/uptime; cat /proc/self/cgroup";
+    let out = second.sh(line).run().succeeded().out.clone();
+    let lines: Vec<_> = out.lines().collect();
+    for (line, file) in lines.iter().zip(["cgroup", "time"]) {
+        assert_eq!(*line, std::fs::read_link(format!("/proc/{pid}/ns/{file}")).unwrap().to_str().unwrap());
+    }
+    assert!(lines[2].parse::<u64>().unwrap() > 1_000_000, "{out}");
+    // Its own group is beside the one that is the root of what it sees.
+    assert!(lines[3..].iter().any(|line| line.contains("/..") && line.ends_with(&second.id)), "{out}");
+}
+
+#[test]
+fn a_mount_namespace_is_joined_by_its_path() {
+    let Some(mut lab) = Lab::new() else { return };
+    std::fs::create_dir(lab.path().join("held")).unwrap();
+    let line = "mount --make-rprivate / && mount -t tmpfs tmpfs held && echo theirs > held/file && touch ready; exec sleep 100";
+    let mut holder = std::process::Command::new("unshare");
+    let mut holder = holder.args(["-m", "/bin/sh", "-c", line]).current_dir(lab.path()).spawn().unwrap();
+    eventually("its namespace is made", || lab.path().join("ready").exists());
+    let path = format!("/proc/{}/ns/mnt", holder.id());
+    let theirs = std::fs::read_link(&path).unwrap();
+    lab.without("mount").config["linux"]["namespaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "mount", "path": path}));
+    let source = lab.path().join("held").display().to_string();
+    lab.mount("/in", "bind", &source, &["bind", "ro"]);
+    let done = lab.sh("cat /in/file; readlink /proc/self/ns/mnt").run();
+    let _ = (holder.kill(), holder.wait());
+    assert_eq!(done.out, format!("theirs\n{}\n", theirs.display()), "{}", done.err);
+}
+
+#[test]
 fn a_container_without_a_mount_namespace_changes_no_mount_of_the_host() {
     // T-22
     let Some(mut lab) = Lab::new() else { return };

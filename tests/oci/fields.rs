@@ -90,6 +90,79 @@ fn resctrl_is_refused_with_the_cause_where_the_kernel_has_none() {
 }
 
 #[test]
+fn labels_are_refused_with_runcs_words_where_nobody_reads_them() {
+    let Some(mut lab) = Lab::new() else { return };
+    let good = lab.args(&["sleep", "100"]).config.clone();
+    if Path::new("/sys/fs/selinux/enforce").exists() {
+        skip("this kernel has SELinux");
+    } else {
+        let words = "selinux label is specified in config, but selinux is disabled or not supported";
+        lab.config["process"]["selinuxLabel"] = json!("system_u:system_r:container_t:s0");
+        lab.create().failed_with(words);
+        lab.config = good.clone();
+        lab.config["linux"]["mountLabel"] = json!("system_u:object_r:container_file_t:s0");
+        lab.create().failed_with("set the SELinux context: Invalid argument");
+        lab.config = good.clone();
+        lab.start();
+        let done = lab.brig(&["exec", "--process-label", "system_u:system_r:container_t:s0", &lab.id, "true"]);
+        assert_eq!(done.failed_with(words).status, 255);
+        lab.on(&["delete", "--force"]).succeeded();
+    }
+    if Path::new("/sys/module/apparmor").exists() {
+        return skip("this kernel has AppArmor");
+    }
+    let words = "apparmor: config provided but apparmor not supported";
+    lab.config["process"]["apparmorProfile"] = json!("docker-default");
+    lab.create().failed_with(words);
+    lab.config = good;
+    lab.start();
+    assert_eq!(lab.brig(&["exec", "--apparmor", "docker-default", &lab.id, "true"]).failed_with(words).status, 255);
+}
+
+#[test]
+fn labels_of_apparmor_hold_for_the_container_and_for_exec() {
+    let Some(mut lab) = Lab::new() else { return };
+    let Some(profile) = Profile::load(&lab, "", "file, capability, network, deny /etc/** r,") else { return };
+    let line = "cat /proc/self/attr/current; cat /etc/passwd > /dev/null && echo read";
+    let confined = format!("{} (enforce)\n", profile.name);
+    lab.config["process"]["apparmorProfile"] = json!(profile.name);
+    let first = lab.sh(line).run();
+    assert_eq!(first.out, confined, "{}", first.err);
+    lab.args(&["sleep", "100"]).start();
+    assert_eq!(lab.exec(line).out, confined);
+    let by_flag = |name: &str| lab.brig(&["exec", "--apparmor", name, &lab.id, "/bin/sh", "-c", line]);
+    assert_eq!(by_flag("unconfined").out, "unconfined\nread\n");
+    assert_eq!(by_flag("no-such-profile").failed_with("apply the AppArmor profile `no-such-profile`").status, 255);
+}
+
+/// A profile of AppArmor, which is unloaded with this.
+pub struct Profile {
+    /// What it is called.
+    pub name: String,
+    source: std::path::PathBuf,
+}
+
+impl Profile {
+    /// Loads one with these flags and rules; `None` where there is no AppArmor.
+    pub fn load(lab: &Lab, flags: &str, rules: &str) -> Option<Profile> {
+        if !std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y')) {
+            skip("needs a kernel with AppArmor");
+            return None;
+        }
+        let (name, source) = (format!("brig-{}", lab.id), lab.path().join("profile"));
+        std::fs::write(&source, format!("profile {name} {flags} {{ {rules} }}\n")).unwrap();
+        finish(Command::new("apparmor_parser").args(["--replace", "--skip-cache"]).arg(&source)).succeeded();
+        Some(Profile { name, source })
+    }
+}
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        let _ = finish(Command::new("apparmor_parser").arg("--remove").arg(&self.source));
+    }
+}
+
+#[test]
 fn landlock_rules_of_the_annotation_hold_for_the_container_and_for_exec() {
     let line = "echo x > /tmp/a && echo tmp; echo x > /etc/a && echo etc; ls /proc > /dev/null && echo proc";
     let run = |weakened: bool| {

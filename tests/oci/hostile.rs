@@ -1,6 +1,6 @@
 //! Bad input: a clear error, no panic, and nothing left (the lab's drop looks).
 
-use crate::support::Lab;
+use crate::support::{Lab, eventually};
 use serde_json::json;
 use std::fs;
 
@@ -104,6 +104,113 @@ fn a_group_with_processes_in_it_is_not_taken_over() {
     let Some(mut second) = Lab::new() else { return };
     second.config["linux"]["cgroupsPath"] = json!(name);
     second.args(&["true"]).create().failed_with("container's cgroup is not empty: 1 process(es) found");
+}
+
+/// A process that not even SIGKILL ends: it waits to write to a file system that is frozen, which a mount namespace of its own has.
+struct Stuck {
+    process: std::process::Child,
+    place: std::path::PathBuf,
+}
+
+impl Stuck {
+    /// `None` where no file system can be frozen.
+    fn new(lab: &Lab) -> Option<Stuck> {
+        let place = lab.path().join("frozen");
+        fs::create_dir(&place).unwrap();
+        let image = lab.path().join("frozen.img");
+        fs::File::create(&image).unwrap().set_len(4 << 20).unwrap();
+        let made = std::process::Command::new("mke2fs").args(["-q", "-t", "ext4"]).arg(&image).status();
+        if !made.is_ok_and(|status| status.success()) {
+            crate::support::skip("needs e2fsprogs");
+            return None;
+        }
+        let line = "mount -o loop frozen.img frozen && fsfreeze -f frozen && touch ready && exec touch frozen/never";
+        let mut process = std::process::Command::new("unshare")
+            .args(["-m", "/bin/sh", "-c", line])
+            .current_dir(lab.path())
+            .spawn()
+            .unwrap();
+        let state = |process: &std::process::Child| {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap_or_default();
+            stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('D')).unwrap_or_default()
+        };
+        eventually("it waits for the file system", || {
+            assert_eq!(process.try_wait().unwrap(), None, "nothing can be frozen here");
+            lab.path().join("ready").exists() && state(&process)
+        });
+        Some(Stuck { process, place })
+    }
+
+    /// Lets it go on, and so end.
+    fn release(&mut self) {
+        let seen = format!("/proc/{}/root{}", self.process.id(), self.place.display());
+        let _ = std::process::Command::new("fsfreeze").args(["-u", &seen]).stderr(std::process::Stdio::null()).status();
+        let _ = (self.process.kill(), self.process.wait());
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+#[test]
+fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
+    let Some(mut lab) = Lab::new() else { return };
+    let Some(mut stuck) = Stuck::new(&lab) else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]).start();
+    // A group that somebody has made in the container's, in every hierarchy that it has one in, and a process of theirs.
+    let listed =
+        crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &lab.id])).out;
+    let groups: Vec<_> = listed.lines().map(std::path::PathBuf::from).collect();
+    assert!(!groups.is_empty());
+    let pid = stuck.process.id().to_string();
+    for group in &groups {
+        let below = group.join("others");
+        fs::create_dir(&below).unwrap();
+        // A group of processors takes nobody before it has some.
+        for name in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| group.starts_with("/sys/fs/cgroup/cpuset")) {
+            fs::write(below.join(name), fs::read(group.join(name)).unwrap()).unwrap();
+        }
+        fs::write(below.join("cgroup.procs"), &pid).unwrap();
+    }
+    lab.brig(&["kill", &lab.id, "KILL"]).succeeded();
+    eventually("it has ended", || lab.status() == "stopped");
+    for verb in [&["delete"][..], &["delete", "--force"]] {
+        let done = lab.on(verb);
+        done.failed_with("remove the group `");
+        for words in [groups[0].to_str().unwrap(), "Device or resource busy", &format!("process {pid}; end it")] {
+            assert!(done.err.contains(words), "{words} is not in {}", done.err);
+        }
+        assert!(!done.err.contains("panicked"), "{}", done.err);
+        // It is there as before, and so is what stands in the way.
+        assert_eq!(lab.status(), "stopped");
+        assert!(groups.iter().all(|group| group.join("others").exists()));
+        assert_eq!(stuck.process.try_wait().unwrap(), None);
+    }
+    stuck.release();
+    lab.on(&["delete"]).succeeded();
+    assert!(groups.iter().all(|group| !group.exists()));
+    lab.on(&["state"]).failed_with("does not exist");
+}
+
+#[test]
+fn whoever_is_in_a_containers_group_goes_with_it() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]).start();
+    let listed =
+        crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &lab.id])).out;
+    let group = std::path::Path::new(listed.lines().find(|path| !path.contains("/cpuset/")).unwrap());
+    fs::create_dir(group.join("others")).unwrap();
+    let mut other = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    fs::write(group.join("others/cgroup.procs"), other.id().to_string()).unwrap();
+    lab.on(&["delete", "--force"]).succeeded();
+    assert!(!group.exists());
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(other.wait().unwrap().signal(), Some(9));
 }
 
 #[test]

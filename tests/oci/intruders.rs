@@ -67,6 +67,27 @@ fn labels_are_never_written_to_files_of_the_image() {
 }
 
 #[test]
+fn a_profile_around_us_that_does_not_know_a_detached_procfs_is_no_obstacle() {
+    // T-26, runc issue 4968: to a profile such as LXC's a file of a procfs that is mounted nowhere is one of /sys
+    let Some(lab) = Lab::new() else { return };
+    let rules = "file, capability, network, mount, umount, pivot_root, signal, ptrace, unix, userns, change_profile, deny /sys/net/** wkl,";
+    let Some(profile) = crate::fields::Profile::load(&lab, "flags=(attach_disconnected,mediate_deleted)", rules) else {
+        return;
+    };
+    let run = |lab: &mut Lab| {
+        lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_forward": "1"});
+        lab.sh("cat /proc/sys/net/ipv4/ip_forward");
+        around(lab, &["run", &lab.id], &format!("exec aa-exec -p {} -- \"$@\"", profile.name))
+    };
+    let Some(mut strong) = Lab::new() else { return };
+    assert_eq!(run(&mut strong).succeeded().out, "1\n");
+    let Some(mut weak) = Lab::new() else { return };
+    if weak.weaken("procfs-in-sight").is_some() {
+        run(&mut weak).failed_with("Permission denied");
+    }
+}
+
+#[test]
 fn a_link_of_the_image_does_not_lead_what_we_inject_to_the_host() {
     // T-14, CVE-2025-24965: the directory of the socket of a service manager
     attempt("resolve", |lab| {

@@ -234,35 +234,54 @@ fn what_callers_ask_before_anything_else_is_answered() {
     }
 }
 
+/// Containers of one lab beside its own, which are gone with this: when the test has failed, too.
+struct Crowd<'a> {
+    lab: &'a Lab,
+    ids: Vec<String>,
+}
+
+impl Crowd<'_> {
+    /// The same command for each, all at once.
+    fn together(&self, words: &[&str]) {
+        // Every command writes config.json anew, which nobody may do any more when the first reads it.
+        let log = |id: &str| self.lab.path().join(format!("{id}.log"));
+        let commands: Vec<_> = self
+            .ids
+            .iter()
+            .map(|id| {
+                let mut command = self.lab.command(words);
+                command.arg(id).stdout(std::process::Stdio::null()).stderr(std::fs::File::create(log(id)).unwrap());
+                command
+            })
+            .collect();
+        // All are waited for before one is complained of: what is not waited for could still make a container.
+        let children: Vec<_> = commands.into_iter().map(|mut command| command.spawn().unwrap()).collect();
+        let ended: Vec<_> = children.into_iter().map(|mut child| child.wait().unwrap()).collect();
+        for (status, id) in ended.into_iter().zip(&self.ids) {
+            assert!(status.success(), "{words:?} {id}: {}", std::fs::read_to_string(log(id)).unwrap());
+        }
+    }
+}
+
+impl Drop for Crowd<'_> {
+    fn drop(&mut self) {
+        // Of one that is not there any more this says nothing.
+        self.ids.iter().for_each(|id| drop(self.lab.brig(&["delete", "--force", id])));
+    }
+}
+
 #[test]
 fn a_hundred_containers_start_side_by_side() {
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["sleep", "100"]);
-    let ids: Vec<_> = (0..100).map(|number| format!("{}-{number}", lab.id)).collect();
-    let together = |words: &[&str]| {
-        // Every command writes config.json anew, which nobody may do any more when the first reads it.
-        let commands: Vec<_> = ids
-            .iter()
-            .map(|id| {
-                let mut command = lab.command(words);
-                let log = std::fs::File::create(lab.path().join(format!("{id}.log"))).unwrap();
-                command.arg(id).stdout(std::process::Stdio::null()).stderr(log);
-                command
-            })
-            .collect();
-        let children: Vec<_> = commands.into_iter().map(|mut command| command.spawn().unwrap()).collect();
-        for (mut child, id) in children.into_iter().zip(&ids) {
-            let status = child.wait().unwrap();
-            let log = std::fs::read_to_string(lab.path().join(format!("{id}.log"))).unwrap();
-            assert!(status.success(), "{words:?} {id}: {log}");
-        }
-    };
-    together(&["run", "--detach"]);
+    let ids = (0..100).map(|number| format!("{}-{number}", lab.id)).collect();
+    let crowd = Crowd { lab: &lab, ids };
+    crowd.together(&["run", "--detach"]);
     let listed: Value = serde_json::from_str(&lab.brig(&["list", "--format", "json"]).out).unwrap();
     let listed = listed.as_array().unwrap();
     assert_eq!(listed.len(), 100);
     assert!(listed.iter().all(|each| each["status"] == "running"), "{listed:?}");
-    together(&["delete", "--force"]);
+    crowd.together(&["delete", "--force"]);
     let pattern = format!("{}-*", lab.id);
     let left = crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &pattern]));
     assert_eq!(left.out, "");

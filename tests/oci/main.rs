@@ -12,6 +12,7 @@
 
 mod attacks;
 mod config;
+mod cri;
 mod docker;
 mod document;
 mod engines;
@@ -19,6 +20,7 @@ mod fields;
 mod hostile;
 mod intruders;
 mod lifecycle;
+mod limits;
 mod rootless;
 mod sockets;
 mod support;

@@ -1,0 +1,117 @@
+//! What `update` and `unified` say is what the kernel then has, on v1, beside a v2 tree and on v2 alone.
+
+use crate::support::Lab;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// A limit of a group that has been made for the lab, as the host reads it: by its name on v1, on v2 where the controller is there.
+fn read(lab: &Lab, controller: &str, [v1, v2]: [&str; 2]) -> String {
+    let group = |parts: &[&str]| parts.iter().fold(PathBuf::from("/sys/fs/cgroup"), |path, part| path.join(part));
+    let old = group(&[controller, &lab.id, v1]);
+    let path = if old.exists() { old } else { group(&[&lab.id, v2]) };
+    std::fs::read_to_string(&path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_else(|cause| format!("{path:?}: {cause}"))
+}
+
+fn is_v2_alone() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+#[test]
+fn every_flag_of_update_is_in_force_when_it_returns() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]).start();
+    let update = |words: &[&str]| lab.on(&[&["update"], words].concat());
+    for (words, controller, files, values) in [
+        (&["--memory=64m"][..], "memory", ["memory.limit_in_bytes", "memory.max"], ["67108864"; 2]),
+        (&["--memory-reservation", "32m"], "memory", ["memory.soft_limit_in_bytes", "memory.low"], ["33554432"; 2]),
+        (
+            &["--cpu-period=50000", "--cpu-quota=25000"],
+            "cpu",
+            ["cpu.cfs_quota_us", "cpu.max"],
+            ["25000", "25000 50000"],
+        ),
+        // The period alone keeps the quota.
+        (&["--cpu-period", "60000"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["25000", "25000 60000"]),
+        (&["--cpu-burst", "1000"], "cpu", ["cpu.cfs_burst_us", "cpu.max.burst"], ["1000"; 2]),
+        (&["--cpu-quota=-1"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["-1", "max 60000"]),
+        (&["--cpu-share=512"], "cpu", ["cpu.shares", "cpu.weight"], ["512", "59"]),
+        (&["--cpu-idle=1"], "cpu", ["cpu.idle", "cpu.idle"], ["1"; 2]),
+        (&["--cpuset-cpus", "0"], "cpuset", ["cpuset.cpus", "cpuset.cpus"], ["0"; 2]),
+        (&["--cpuset-mems=0"], "cpuset", ["cpuset.mems", "cpuset.mems"], ["0"; 2]),
+        (&["--pids-limit", "33"], "pids", ["pids.max", "pids.max"], ["33"; 2]),
+        (&["--pids-limit=-1"], "pids", ["pids.max", "pids.max"], ["max"; 2]),
+        (&["--kernel-memory=1", "--kernel-memory-tcp=1"], "pids", ["pids.max", "pids.max"], ["max"; 2]),
+    ] {
+        update(words).succeeded();
+        assert_eq!(read(&lab, controller, files), values[usize::from(is_v2_alone())], "{words:?}");
+    }
+    if is_v2_alone() {
+        update(&["--memory=64m", "--memory-swap=96m"]).succeeded();
+        assert_eq!(read(&lab, "memory", ["", "memory.swap.max"]), "33554432");
+        update(&["--blkio-weight=100"]).succeeded();
+        let weight = ["io.bfq.weight", "io.weight"].map(|file| read(&lab, "blkio", ["", file]));
+        assert!(
+            weight.iter().any(|value| matches!(value.as_str(), "default 100" | "100" | "default 910")),
+            "{weight:?}"
+        );
+        update(&["--cpu-rt-runtime=1000"]).failed_with("cgroup v2 has no limit for real-time tasks");
+    } else {
+        update(&["--cpu-rt-period=900000"]).succeeded();
+        assert_eq!(read(&lab, "cpu", ["cpu.rt_period_us", ""]), "900000");
+    }
+    // A file, and the flags win over it.
+    std::fs::write(lab.path().join("limits"), r#"{"pids": {"limit": 5}, "cpu": {"idle": 0}}"#).unwrap();
+    update(&["--resources", "limits", "--pids-limit=6"]).succeeded();
+    assert_eq!(read(&lab, "pids", ["pids.max", "pids.max"]), "6");
+    assert_eq!(read(&lab, "cpu", ["cpu.idle", "cpu.idle"]), "0");
+}
+
+#[test]
+fn an_update_that_is_refused_changes_nothing() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 40});
+    lab.config["linux"]["resources"]["cpu"] = json!({"cpus": "0"});
+    lab.args(&["sleep", "100"]).start();
+    for (words, said) in [
+        (&["--memory=x"][..], "invalid value for memory: x"),
+        (&["--pids-limit", "7", "--memory-swap=64m", "--memory=128m"], "memory+swap limit should be >= memory limit"),
+        (&["--pids-limit", "7", "--blkio-weight=5"], "10 to 1000"),
+        (&["--pids-limit", "7", "--cpuset-cpus", "4000"], "cpuset.cpus"),
+        (&["--pids-limit", "7", "--resources=missing"], "read the limits from `missing`"),
+    ] {
+        lab.on(&[&["update"], words].concat()).failed_with(said);
+        assert_eq!(read(&lab, "pids", ["pids.max", "pids.max"]), "40", "{words:?}");
+        assert_eq!(read(&lab, "cpuset", ["cpuset.cpus", "cpuset.cpus"]), "0", "{words:?}");
+    }
+    lab.brig(&["kill", &lab.id, "KILL"]).succeeded();
+    crate::support::eventually("it has ended", || lab.status() == "stopped");
+    lab.on(&["update", "--pids-limit=7"]).failed_with("container not running");
+}
+
+#[test]
+fn unified_names_files_of_v2_and_is_refused_where_the_controller_is_not_there() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]);
+    lab.config["linux"]["resources"]["unified"] = json!({"cgroup.max.descendants": "7", "memory.high": "50331648"});
+    if is_v2_alone() {
+        lab.config["linux"]["resources"]["memory"] = json!({"limit": 64 << 20});
+        lab.start();
+        assert_eq!(read(&lab, "", ["", "cgroup.max.descendants"]), "7");
+        assert_eq!(read(&lab, "", ["", "memory.high"]), "50331648");
+        assert_eq!(read(&lab, "", ["", "memory.max"]), "67108864");
+        lab.on(&["delete", "--force"]).succeeded();
+    } else {
+        lab.create().failed_with("can't be set: controller \\\"memory\\\" not available");
+    }
+    for (key, words) in
+        [("a/memory.max", "no slashes"), ("memory", "CONTROLLER.PARAMETER"), ("moon.max", "not available")]
+    {
+        lab.config["linux"]["resources"]["unified"] = json!({key: "1"});
+        lab.create().failed_with(words);
+    }
+}
