@@ -126,7 +126,7 @@ fn normal(text: &str) -> String {
 const RUN: &str = "docker run --rm --runtime $RT --network none --cgroup-parent /docker-test-of-brig";
 
 /// Arguments of `docker run`, compared with runc.
-const RUNS: [&str; 34] = [
+const RUNS: [&str; 36] = [
     "bb echo hi",
     "bb sh -c 'exit 3'",
     "bb nope",
@@ -143,6 +143,8 @@ const RUNS: [&str; 34] = [
     "--memory 64m --cpus 0.5 --pids-limit 50 bb cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/pids/pids.max",
     "--sysctl net.ipv4.ip_forward=1 --sysctl kernel.msgmax=1000 bb cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/msgmax",
     "--device /dev/loop-control:/dev/lc bb stat -c '%a %t:%T %F' /dev/lc",
+    "--device /dev/zero:/dev/z:r bb sh -c 'head -c 1 /dev/z | wc -c; echo x > /dev/z'",
+    "--cpu-shares 100 --cpuset-cpus 0 --memory 64m --memory-reservation 32m bb sh -c 'cd /sys/fs/cgroup; cat cpu/cpu.shares cpuset/cpuset.cpus memory/memory.soft_limit_in_bytes'",
     "--userns host bb cat /proc/self/uid_map",
     "--pid host bb sh -c 'test $$ -gt 10 && echo host'",
     "--ipc host bb readlink /proc/self/ns/ipc",
@@ -164,7 +166,7 @@ const RUNS: [&str; 34] = [
 ];
 
 /// What is done, in this order, with one container that runs; `$C` is its name.
-const STEPS: [&str; 24] = [
+const STEPS: [&str; 28] = [
     "docker run -d --runtime $RT --network none --cgroup-parent /docker-test-of-brig --name $C bb sh -c 'trap \"exit 9\" TERM; trap \"echo usr\" USR1; echo started; while :; do sleep 0.1; done'; sleep 0.5",
     "docker exec $C sh -c 'id; exit 5'",
     "docker exec -u 1000 -e A=1 -w /tmp $C sh -c 'id; echo $A; pwd'",
@@ -177,6 +179,8 @@ const STEPS: [&str; 24] = [
     "docker unpause $C",
     "docker update --memory 80m --memory-swap 160m --cpu-shares 100 --pids-limit 77 $C",
     "docker exec $C cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/pids/pids.max",
+    "docker run --rm --runtime $RT --network container:$C --pid container:$C --ipc container:$C bb sh -c 'pgrep -f started | wc -l; test $$ -gt 1 && echo joined'",
+    "script -qec \"docker exec -it $C sh -c 'tty; test -t 0 && echo terminal'\" /dev/null",
     "docker top $C -o comm | sort -u",
     "docker stats --no-stream --format '{{.Name}}' $C",
     "docker kill -s USR1 $C; sleep 0.5; docker logs $C",
@@ -184,7 +188,9 @@ const STEPS: [&str; 24] = [
     "docker restart -t 5 $C; docker inspect -f '{{.State.Status}}' $C",
     "docker stop -t 5 $C; docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C",
     "docker start $C; docker kill $C; docker inspect -f '{{.State.ExitCode}}' $C",
-    "docker rm -f $C",
+    "docker start $C; { sleep 0.5; docker kill -s TERM $C; } & docker wait $C; wait",
+    "docker start $C; { sleep 0.5; docker kill -s TERM $C; } & docker attach $C; echo $?; wait",
+    "docker rm -f $C; docker run --rm --runtime $RT --network host bb readlink /proc/self/ns/net",
     "docker run -d --runtime $RT --network none --name $C --health-cmd 'test -e /tmp/ok || { touch /tmp/ok; false; }' --health-interval 300ms bb sleep 100; sleep 2; docker inspect -f '{{.State.Health.Status}}' $C; docker rm -f $C",
     "script -qec \"docker run --rm --runtime $RT --network none -it bb sh -c 'tty; test -c /dev/console && echo console'\" /dev/null",
     "docker run --name $C --runtime $RT --network none --memory 20m bb sh -c 'tail /dev/zero'; docker inspect -f '{{.State.OOMKilled}}' $C; docker rm $C",

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The same command with a variable more, or through a line of shell in which `"$@"` is it.
-fn through(lab: &Lab, arguments: &[&str], shell: &str) -> Done {
+pub fn through(lab: &Lab, arguments: &[&str], shell: &str) -> Done {
     let command = lab.command(arguments);
     let mut wrapped = Command::new("/bin/sh");
     wrapped.args(["-c", shell, "sh"]).arg(command.get_program()).args(command.get_args());

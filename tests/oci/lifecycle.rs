@@ -234,6 +234,28 @@ fn what_callers_ask_before_anything_else_is_answered() {
     }
 }
 
+#[test]
+fn no_process_of_ours_stays_for_a_container_that_runs() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]).start();
+    lab.exec("sleep 77 > /dev/null 2>&1 &").succeeded();
+    // A process of ours has the lab's directory in its arguments, or our program; a moment after the verb the last is gone.
+    let ours = || {
+        let pids =
+            std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        pids.filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()) && *pid != std::process::id().to_string())
+            .filter(|pid| {
+                let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                String::from_utf8_lossy(&words).contains(lab.path().to_str().unwrap())
+            })
+            .collect::<Vec<_>>()
+    };
+    crate::support::eventually("none is left", || ours().is_empty());
+    let mut names: Vec<_> = lab.exec("ps -o comm | sort -u").out.lines().map(str::to_owned).collect();
+    names.retain(|name| !matches!(name.as_str(), "COMMAND" | "ps" | "sh" | "sort"));
+    assert_eq!(names, ["sleep"]);
+}
+
 /// Containers of one lab beside its own, which are gone with this: when the test has failed, too.
 struct Crowd<'a> {
     lab: &'a Lab,

@@ -115,3 +115,54 @@ fn unified_names_files_of_v2_and_is_refused_where_the_controller_is_not_there() 
         lab.create().failed_with(words);
     }
 }
+
+#[test]
+fn exec_joins_the_groups_below_that_it_names() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]).start();
+    let listed = crate::support::finish(std::process::Command::new("find").args(["/sys/fs/cgroup", "-name", &lab.id]));
+    for group in listed.out.lines().map(PathBuf::from) {
+        let below = group.join("child/inner");
+        std::fs::create_dir_all(&below).unwrap();
+        // A group of processors takes nobody before it has some.
+        for name in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| group.starts_with("/sys/fs/cgroup/cpuset")) {
+            let value = std::fs::read(group.join(name)).unwrap();
+            std::fs::write(group.join("child").join(name), &value).unwrap();
+            std::fs::write(below.join(name), &value).unwrap();
+        }
+    }
+    // Where it is, as the host sees it: the container's own view may begin anywhere.
+    let places = |words: &[&str]| {
+        let pid = lab.path().join("pid");
+        let mut command =
+            lab.command(&[&["exec", "-d", "--pid-file", "pid"], words, &[&lab.id, "sleep", "50"]].concat());
+        let quiet = || std::process::Stdio::null();
+        assert!(command.stdout(quiet()).stderr(quiet()).status().unwrap().success(), "{words:?}");
+        std::fs::read_to_string(format!("/proc/{}/cgroup", std::fs::read_to_string(pid).unwrap())).unwrap()
+    };
+    let ours = |text: &str| text.lines().filter(|line| line.contains(&lab.id)).map(str::to_owned).collect::<Vec<_>>();
+    let own = ours(&places(&[]));
+    assert!(!own.is_empty() && own.iter().all(|line| line.ends_with(&lab.id)), "{own:?}");
+    for (path, end) in
+        [("child", "/child"), ("/child/inner", "/child/inner"), ("child/../child/./inner", "/child/inner")]
+    {
+        let there = ours(&places(&["--cgroup", path]));
+        assert!(
+            there.len() == own.len() && there.iter().all(|line| line.ends_with(&format!("{}{end}", lab.id))),
+            "{there:?}"
+        );
+    }
+    if !is_v2_alone() {
+        let there = ours(&places(&["--cgroup", "pids:child", "--cgroup", "memory,freezer:child/inner"]));
+        let end = |name: &str| {
+            there.iter().find(|line| line.contains(name)).unwrap().rsplit_once(&lab.id).unwrap().1.to_owned()
+        };
+        assert_eq!(
+            [":pids:", ":memory:", ":freezer:", ":devices:"].map(end),
+            ["/child", "/child/inner", "/child/inner", ""]
+        );
+    }
+    lab.brig(&["exec", "--cgroup", "missing", &lab.id, "true"]).failed_with("missing");
+    lab.brig(&["exec", "--cgroup", "moon:child", &lab.id, "true"]).failed_with("unknown controller moon");
+}

@@ -21,6 +21,7 @@ mod hostile;
 mod intruders;
 mod lifecycle;
 mod limits;
+mod mounts;
 mod rootless;
 mod sockets;
 mod support;
