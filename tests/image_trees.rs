@@ -120,6 +120,26 @@ fn random_images_unpack_as_umoci_and_overlayfs_show_them() {
     }
 }
 
+/// copy_file_range(2) refuses it since Linux 5.19 where the kinds of the file systems differ.
+#[test]
+fn an_image_is_unpacked_onto_another_file_system_than_the_stores() {
+    if skipped("root", is_root()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("plain", "");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    let (here, there) = (scratch.path("here"), scratch.path("there"));
+    scratch.image(&["unpack", "x", &here]).good();
+    let (brig, store) = (env!("CARGO_BIN_EXE_brig"), scratch.path("store"));
+    let list_script = support::script("list.py").display().to_string();
+    let text = format!(
+        "mkdir {there} && mount -t tmpfs none {there} && {brig} image --store {store} unpack x {there}/b >&2 && python3 {list_script} {there}/b/rootfs"
+    );
+    let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text])).good();
+    assert_same(&list(&format!("{here}/rootfs"), &[]), &ran.out, "in the store's file system and in memory");
+}
+
 #[test]
 fn of_an_index_the_platform_decides() {
     let scratch = Scratch::new();

@@ -3,11 +3,13 @@
 use super::layer::{Form, Marks, Owners};
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown,
-    copy_file_range, fchmod, fchown, fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat,
-    readlinkat, setxattr, symlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown, fchmod,
+    fchown, fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat, readlinkat, setxattr,
+    symlinkat, utimensat,
 };
 use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The longest list of attribute names, and the longest value, that the kernel gives (XATTR_LIST_MAX, XATTR_SIZE_MAX).
@@ -64,11 +66,12 @@ fn regular(
 ) -> Result<()> {
     let source =
         openat(from, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    let source = source.failing(Kind::Store, || copying(name))?;
+    let source = File::from(source.failing(Kind::Store, || copying(name))?);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let target = openat(to, new_name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno, name))?;
-    data(source.as_fd(), target.as_fd(), u64::try_from(stat.st_size).unwrap_or(0))
-        .map_err(|errno| failed(errno, name))?;
+    let target = File::from(target);
+    data(&source, &target, u64::try_from(stat.st_size).unwrap_or(0))
+        .map_err(|cause| crate::files::failed(cause, copying(name)))?;
     if form.owners == Owners::Image {
         let ids = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         fchown(&target, Some(ids.0), Some(ids.1)).map_err(|errno| failed(errno, name))?;
@@ -79,8 +82,8 @@ fn regular(
     futimens(&target, &times(stat)).map_err(|errno| failed(errno, name))
 }
 
-/// Copies what is there and skips the holes. Inside the kernel; shared extents where the file system has them.
-fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+/// Copies what is there and skips the holes: shared extents where the file system has them, else inside the kernel.
+fn data(source: &File, target: &File, size: u64) -> std::io::Result<()> {
     if rustix::fs::ioctl_ficlone(target, source).is_ok() {
         return Ok(());
     }
@@ -90,22 +93,19 @@ fn data(source: BorrowedFd<'_>, target: BorrowedFd<'_>, size: u64) -> Result<(),
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(Errno::INVAL) => offset,
-            Err(errno) => return Err(errno),
+            Err(errno) => return Err(errno.into()),
         };
         let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-        let (mut from, mut to) = (start, start);
-        while from < end {
-            let wanted = usize::try_from(end - from).unwrap_or(usize::MAX);
-            if copy_file_range(source, Some(&mut from), target, Some(&mut to), wanted)? == 0 {
-                break;
-            }
-        }
+        rustix::fs::seek(source, SeekFrom::Start(start))?;
+        rustix::fs::seek(target, SeekFrom::Start(start))?;
+        // By copy_file_range(2), which since Linux 5.19 refuses two kinds of file system, and there by sendfile(2).
+        std::io::copy(&mut source.take(end.saturating_sub(start)), &mut &*target)?;
         if end <= offset {
             break;
         }
         offset = end;
     }
-    rustix::fs::ftruncate(target, size)
+    Ok(rustix::fs::ftruncate(target, size)?)
 }
 
 /// All attributes that an image may have, capabilities too, in order of their names.
