@@ -229,6 +229,53 @@ fn where_layers_cannot_be_shown_with_other_owners_their_files_are_copied() {
     assert!(ran.out.contains("\n0\n") && ran.out.contains("\"copied\": true"), "{} {}", ran.out, ran.err);
 }
 
+/// The same for an ordinary user: no overlay takes an overlay of an overlay as a layer (`FILESYSTEM_MAX_STACK_DEPTH` is 2), so the copy is in memory.
+#[test]
+fn where_an_ordinary_user_cannot_mount_layers_their_files_are_copied_into_memory() {
+    if skipped("root, to mount overlays and to become somebody else", is_root() && has("setpriv")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("stacked", "");
+    for name in ["bottom", "memory", "first", "second"] {
+        std::fs::create_dir(scratch.path(name)).unwrap();
+    }
+    let (at, brig) = (scratch.path(""), scratch.path("brig"));
+    std::fs::copy(env!("CARGO_BIN_EXE_brig"), &brig).unwrap();
+    run(Command::new("chmod").args(["-R", "a+rX", &at])).good();
+    let as_user = format!(
+        "s={at}/second/own/store; run=\"{brig} run --store $s --allow-degraded memory,swap,pids,cpus,cpu_time --image x\"; \
+         {brig} image --store $s load {layout} --name x >/dev/null; \
+         lower=$({brig} image --store $s inspect x | grep -o '/.*layers/.*/fs' | head -n 1); \
+         unshare -Urm mount -t overlay none -o userxattr,lowerdir=$lower:$s/blobs {at}/bottom 2>/dev/null && echo taken; \
+         $run -- 'cd /data; busybox ls; busybox stat -c %h:%a one; [ one -ef two ] && echo linked; busybox ls /old; busybox stat -c %a /old /shut; \
+                 [ $(busybox stat -c %u one) = $(busybox id -u) ] && echo mine; echo more >>one; busybox cat one; busybox chmod 700 /shut && busybox ls /shut'; \
+         $run --memory 1M -- true; echo status $?; $run -- 'busybox cat /data/two'; $run -- 'busybox sleep 60' & \
+         until {brig} task ls --store $s --json | grep -q '\"running\"'; do :; done; kill -9 $!; \
+         for try in 1 2 3 4 5 6 7 8 9; do {brig} task ls --store $s >/dev/null; {brig} doctor --leaks --store $s && break; sleep 0.3; done; \
+         echo leaks $?; \
+         for id in $(ls $s/tasks); do {brig} task show --store $s --json $id | grep -E '\"(copied|outcome)\":'; done"
+    );
+    let text = format!(
+        "mount -t tmpfs none {at}/memory && cd {at}/memory && mkdir u1 w1 u2 w2 && \
+         mount -t overlay none -o lowerdir={at}/bottom,upperdir=u1,workdir=w1 {at}/first && \
+         mount -t overlay none -o lowerdir={at}/first,upperdir=u2,workdir=w2 {at}/second || exit 9; \
+         mkdir {at}/second/own && chown 12345:12345 {at}/second/own && cd / && \
+         exec setpriv --reuid=12345 --regid=12345 --clear-groups env HOME={at}/second/own sh -c \"$AS_USER\""
+    );
+    let ran =
+        run(Command::new("unshare").args(["-m", "sh", "-c", &text]).env("AS_USER", as_user).env("BRIG_WEAKEN", ""));
+    let told = format!("{} {}", ran.out, ran.err);
+    assert!(!ran.out.contains("taken"), "the control: an overlay takes these layers here, so nothing is shown: {told}");
+    assert!(ran.err.contains("note: all files of the image `x` are copied for this task into memory"), "{told}");
+    let seen = "one\ntwo\n2:640\nlinked\nb\n750\n0\nmine\none\nmore\nin\n";
+    assert!(ran.out.starts_with(seen), "{told}");
+    assert!(ran.err.contains("the memory limit is 1048576 bytes"), "{told}");
+    assert!(ran.out.contains("status 125\none\n"), "the copy of one task is another's: {told}");
+    assert!(ran.out.contains("leaks 0\n") && ran.out.ends_with("\"copied\": true,\n"), "{told}");
+    assert!(ran.out.contains("\"outcome\": \"lost\""), "{told}");
+}
+
 #[test]
 fn a_full_disk_says_so_and_leaves_nothing_half_done() {
     if skipped("root", is_root()) {

@@ -136,6 +136,7 @@ pub(crate) fn launch(
             administrator: users.administrator,
             user: users.user,
             mappings: users.mappings,
+            gather: crate::image::gather,
             user_xattr: users.user_xattr,
         }),
         command: process::Command {
@@ -316,7 +317,7 @@ fn shown(spec: &Container) -> Vec<Shown> {
     let of_root = |root: &Root| match root {
         Root::Overlay { shown, .. } => Some(*shown),
         Root::Layers(layers) => Some(layers.shown),
-        Root::Empty | Root::Copy(_) | Root::Host => None,
+        Root::Empty | Root::Copy(_) | Root::Gathered(_) | Root::Host => None,
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {
         Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),

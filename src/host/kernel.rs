@@ -50,6 +50,11 @@ pub(crate) fn shows_other_owners(magic: i64) -> bool {
     shows(magic, number().unwrap_or(OLDEST))
 }
 
+/// Whether a file system is one of those with files of its own that every overlay takes as a layer.
+pub(super) fn is_plain(magic: i64) -> bool {
+    MAPPED.iter().any(|(each, since)| *each == magic && since.is_some())
+}
+
 fn shows(magic: i64, kernel: (u32, u32)) -> bool {
     let since = MAPPED.iter().find(|(each, _)| *each == magic).map(|(_, since)| *since);
     kernel >= MAPPED_LAYERS && since.is_none_or(|since| since.is_some_and(|since| kernel >= since))

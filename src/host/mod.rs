@@ -15,7 +15,7 @@ mod trial;
 
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
 pub(crate) use kernel::shows_other_owners;
-pub(crate) use namespaces::user_namespace_advice;
+pub(crate) use namespaces::{overlays_take, user_namespace_advice};
 
 use serde::Serialize;
 

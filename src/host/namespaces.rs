@@ -6,11 +6,16 @@ use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::mount::{IDMAP, MountAttr, set_attributes};
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, mkdir, open, setxattr};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, OpenTreeFlags, mount, open_tree};
+use rustix::mount::{
+    FsOpenFlags, MountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, mount,
+    open_tree,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitId, WaitIdOptions, getegid, geteuid, waitid};
-use std::ffi::CStr;
+use rustix::process::{WaitId, WaitIdOptions, fchdir, getegid, geteuid, waitid};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// The switch that most likely stands in the way of user namespaces, looked up only when something failed.
 pub(crate) fn user_namespace_advice() -> String {
@@ -74,6 +79,25 @@ pub(super) fn overlay() -> Check {
             "run a kernel of 6.6 or newer",
         ),
     }
+}
+
+/// Whether the overlay of an ordinary user takes the directories `layer` and `other` of `directory` as layers, on a file system of this kind. Where it is
+/// not known, it is tried, and only the kernel's plain no to such layers is a no: what else goes wrong is found out, and said, at the start.
+pub(crate) fn overlays_take(magic: i64, directory: &Path, layer: &Path, other: &Path) -> bool {
+    if super::kernel::is_plain(magic) {
+        return true;
+    }
+    let layers = [layer.as_os_str().as_bytes(), b":", other.as_os_str().as_bytes()].concat();
+    let place = open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let (Ok(place), Ok(layers)) = (place, CString::new(layers)) else { return true };
+    let tried = in_own_namespaces(|| {
+        fchdir(&place)?;
+        let context = fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, c"lowerdir", layers.as_c_str())?;
+        fsconfig_set_flag(&context, c"userxattr")?;
+        fsconfig_create(&context)
+    });
+    tried != Err(Errno::INVAL)
 }
 
 /// Tries something as root of an own user namespace, in an own mount namespace. What is mounted there does not come back: mounts of a less

@@ -46,6 +46,7 @@ pub use platform::Platform;
 pub use progress::{Event, Report};
 pub use reference::Reference;
 pub use registry::{Pulled, RegistryOptions, pull, push};
+pub(crate) use root::gather;
 pub use root::{Copied, LayeredRoot, Mounter};
 pub use save::save;
 pub use store::{Finding, Image, ImageRecord, Lease, Pruned, Removed, Repair, Store, Verified, default_path};

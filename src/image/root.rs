@@ -1,13 +1,13 @@
 //! What a sandbox must know of an image to use its layers as a root: names and facts, read without mounting anything.
 
 use super::flatten::{self, How};
-use super::layer::{Marks, Owners, open_below};
-use super::store::{Image, Temporary};
+use super::layer::{Form, Marks, Owners, open_below};
+use super::store::{Image, Store, Temporary};
 use super::union::Stack;
 use crate::error::{Context, Error, Kind, Result};
 use crate::host;
 use rustix::fs::{FileType, Mode, OFlags};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 /// An image's layers as overlayfs takes them, and what their root shows.
@@ -45,26 +45,49 @@ impl Copied {
     }
 }
 
+/// Copies layers of a store into the empty directory `target`: those of these names, topmost first, in the store's directory of layers.
+pub(crate) fn gather(directory: &Path, names: &[String], target: BorrowedFd<'_>) -> Result<()> {
+    let form = directory.parent().map(Store::peek).transpose()?.flatten();
+    let form = form.ok_or_else(|| Error::new(Kind::Internal, "layers outside a store"))?;
+    copy(names.iter().map(|name| directory.join(name)), form, target)
+}
+
+fn copy(layers: impl DoubleEndedIterator<Item = PathBuf>, form: Form, target: BorrowedFd<'_>) -> Result<()> {
+    for path in layers.rev() {
+        let layer = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .failing(Kind::Store, || format!("open the layer `{}`", path.display()))?;
+        let layer = open_below(layer.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
+        flatten::apply(layer.as_fd(), target, form, How::Copy, true)?;
+    }
+    Ok(())
+}
+
 impl Image {
-    /// Whether this kernel can mount the layers with other owners than their files have.
-    pub fn can_be_shown(&self) -> Result<bool> {
+    /// Whether this kernel can mount the layers where they are: for root with other owners than their files have, for an ordinary user in a user
+    /// namespace.
+    pub fn can_be_shown(&self, mounter: Mounter) -> Result<bool> {
         let Some(layer) = self.layers.first() else { return Ok(true) };
         let found = rustix::fs::statfs(layer).failing(Kind::Store, || format!("look at `{}`", layer.display()))?;
-        Ok(host::shows_other_owners(found.f_type))
+        match mounter {
+            Mounter::Root => Ok(host::shows_other_owners(found.f_type)),
+            Mounter::User => {
+                let store = self.store()?;
+                let layer = layer.strip_prefix(store).unwrap_or(layer);
+                Ok(host::overlays_take(found.f_type, store, layer, Path::new("blobs")))
+            }
+        }
     }
 
-    /// Copies all files into one tree of the store: for file systems of which [`Image::can_be_shown`] is not true.
-    pub fn copied(&self) -> Result<Copied> {
+    fn store(&self) -> Result<&Path> {
         let outside = || Error::new(Kind::Internal, "a layer outside a store");
-        let store = self.layers.first().and_then(|layer| layer.ancestors().nth(3)).ok_or_else(outside)?;
-        let work = Temporary::in_directory(&store.join("temporary"))?;
+        self.layers.first().and_then(|layer| layer.ancestors().nth(3)).ok_or_else(outside)
+    }
+
+    /// Copies all files into one tree of the store: for root, and file systems of which [`Image::can_be_shown`] is not true.
+    pub fn copied(&self) -> Result<Copied> {
+        let work = Temporary::in_directory(&self.store()?.join("temporary"))?;
         let root = work.make("root")?;
-        for path in self.layers.iter().rev() {
-            let layer = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .failing(Kind::Store, || format!("open the layer `{}`", path.display()))?;
-            let layer = open_below(layer.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
-            flatten::apply(layer.as_fd(), root.as_fd(), self.form, How::Copy, true)?;
-        }
+        copy(self.layers.iter().cloned(), self.form, root.as_fd())?;
         Ok(Copied(work))
     }
 

@@ -83,6 +83,7 @@ impl Builder<'_> {
             Root::Overlay { lower, shown } => self.over(lower, *shown),
             Root::Layers(layers) => self.layers(layers),
             Root::Copy(tree) => self.over(tree, Shown::Stored),
+            Root::Gathered(layers) => self.gathered(layers),
             Root::Host => {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 rustix::fs::open("/", flags, Mode::empty()).failing(Kind::Mount, || "open the root")
@@ -188,10 +189,14 @@ impl Builder<'_> {
     fn layers(&self, layers: &Layers) -> Result<OwnedFd> {
         self.upper("root", self.plan.administrator)?;
         let made = super::layers::mount(self.stage.as_fd(), layers, "root", self.plan)?;
-        restrict(&made, Attributes::WRITABLE)?;
-        let mode = Mode::from_raw_mode(layers.mode & 0o7777);
-        rustix::fs::chmodat(&made, ".", mode, AtFlags::empty()).failing(Kind::Mount, || "give the root its mode")?;
-        Ok(made)
+        as_root(made, layers)
+    }
+
+    /// Copies the layers of an image into memory and mounts the copy copy-on-write, as the root.
+    fn gathered(&self, layers: &Layers) -> Result<OwnedFd> {
+        let tree = super::layers::gather(layers, self.plan)?;
+        restrict(&tree, Attributes::READ_ONLY)?;
+        as_root(self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?, layers)
     }
 
     /// The directories of the scratch file system for what an overlay changes.
@@ -211,9 +216,13 @@ impl Builder<'_> {
     fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
         let tree = clone_tree(CWD, lower)?;
         restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))?;
+        self.over_tree(&tree, &lower.display().to_string(), changes, owner)
+    }
+
+    fn over_tree(&self, tree: &OwnedFd, name: &str, changes: &str, owner: Ids) -> Result<OwnedFd> {
         let below = format!("lower-{changes}");
         let place = resolve::directory(self.stage.as_fd(), Path::new(&below), 0o700)?.0;
-        attach(&tree, place.as_fd()).doing(|| "stage the lower layer")?;
+        attach(tree, place.as_fd()).doing(|| "stage the lower layer")?;
         self.upper(changes, owner)?;
         let marks = if self.plan.user_xattr { "userxattr," } else { "" };
         let options = format!(
@@ -228,7 +237,7 @@ impl Builder<'_> {
         let advice = "overlayfs must be there (`modprobe overlay`; for an ordinary user kernel 5.11 or newer) and must take the folder's file system as a lower layer";
         let flags = MountFlags::from_bits_retain(kept(bits::NODEV | bits::NOSUID) as u32); // the same bits as MS_*
         mount("overlay", view.as_str(), "overlay", flags, data)
-            .failing(Kind::Mount, || format!("mount `{}` copy-on-write", lower.display()))
+            .failing(Kind::Mount, || format!("mount `{name}` copy-on-write"))
             .hint(|| advice)?;
         let made = clone_tree(self.stage.as_fd(), Path::new(&view))?;
         rustix::mount::unmount(view.as_str(), rustix::mount::UnmountFlags::DETACH)
@@ -237,7 +246,15 @@ impl Builder<'_> {
     }
 }
 
-/// A detached tmpfs of at most `bytes` and `inodes`.
+/// What layers became, as a root: with the attributes of one, and the mode that the image says.
+fn as_root(made: OwnedFd, layers: &Layers) -> Result<OwnedFd> {
+    restrict(&made, Attributes::WRITABLE)?;
+    let mode = Mode::from_raw_mode(layers.mode & 0o7777);
+    rustix::fs::chmodat(&made, ".", mode, AtFlags::empty()).failing(Kind::Mount, || "give the root its mode")?;
+    Ok(made)
+}
+
+/// A detached tmpfs of at most `bytes` and `inodes`; 0 is no limit.
 pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
     let options = [
         ("size", bytes.to_string()),

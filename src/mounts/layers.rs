@@ -3,13 +3,13 @@
 //! All layers lie in one directory, so that one mount of it, read-only and with the container's ids, serves them all: forty layers cost
 //! forty names, not forty mounts. overlayfs keeps that mount's ids for each layer (lower layers with idmapped mounts: kernel 5.19).
 
-use super::apply::{attach, clone_tree, restrict_mapped};
+use super::apply::{attach, clone_tree, restrict_mapped, tmpfs};
 use super::plan::Plan;
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, Layers};
 use crate::sys::weaken;
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
@@ -41,6 +41,16 @@ pub(super) fn mount(stage: BorrowedFd<'_>, layers: &Layers, changes: &str, plan:
     made.doing(step).hint(|| {
         "overlayfs must be there (`modprobe overlay`; for an ordinary user kernel 5.11 or newer, for root 5.19) and must take the store's file system as a lower layer"
     })
+}
+
+/// Copies the layers into a file system in memory. It has no limit of its own: what is copied is known, nobody inside writes it, and the
+/// container's groups count it.
+pub(super) fn gather(layers: &Layers, plan: &Plan) -> Result<OwnedFd> {
+    let made = tmpfs(0, 0, layers.mode, plan.administrator, Attributes::WRITABLE)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = openat(&made, ".", flags, Mode::empty()).failing(Kind::Mount, || "open the tree in memory")?;
+    (plan.gather)(&layers.directory, &layers.names, root.as_fd()).doing(|| "copy the image's files into memory")?;
+    Ok(made)
 }
 
 /// What the kernel said, and whether to the first layer.

@@ -1,9 +1,10 @@
 //! What init is to build: the container's file system as data, and the descriptors that go with it.
 
 use super::disk::Pending;
-use crate::spec::root::{FileSystem, Owner, Shown};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use crate::error::Result;
+use crate::spec::root::{FileSystem, Owner, Root, Shown, Step};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 /// A numeric owner, as the process that builds the root sees it: ids of the initial user namespace when the machine's root builds, ids of
 /// the sandbox when an ordinary user does (who is inside the sandbox's user namespace by then).
@@ -14,6 +15,9 @@ pub(crate) struct Ids {
     /// Group id.
     pub gid: u32,
 }
+
+/// Makes one tree of layers in an empty directory: given are the directory in which they are and their names in it, topmost first.
+pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 
 /// Everything that init needs to build a root.
 #[derive(Debug)]
@@ -30,11 +34,21 @@ pub(crate) struct Plan {
     pub user: Ids,
     /// The user namespaces whose mappings show files as other owners' ([`Shown`]); none where all ids are one.
     pub mappings: Vec<(Shown, OwnedFd)>,
+    /// How layers become one tree where no overlay takes them.
+    pub gather: Gather,
     /// Whether overlays must keep their marks in `user.overlay.*`, as is needed inside a user namespace.
     pub user_xattr: bool,
 }
 
 impl Plan {
+    /// Whether files are copied into memory while the root is built, which the container's groups must count.
+    pub(crate) fn fills_memory(&self) -> bool {
+        let is_gathered = |root: &Root| matches!(root, Root::Gathered(_));
+        let mut steps = self.file_system.steps.iter();
+        is_gathered(&self.file_system.root)
+            || steps.any(|step| matches!(step, Step::Nest { root, .. } if is_gathered(root)))
+    }
+
     /// The ids of an owner.
     pub(super) fn ids(&self, owner: Owner) -> Ids {
         match owner {

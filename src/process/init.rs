@@ -84,13 +84,16 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if !plan.sysctls.is_empty() {
         Procfs::open()?.set(&plan.sysctls)?;
     }
+    let is_counted = matches!(&plan.root, Root::Sandbox(mounts) if mounts.fills_memory());
+    if is_counted {
+        join_when_told(&plan.joins, &plan.namespaces, parent)?; // before it is filled: what a group has not counted then it never does
+    }
     let stdio = match plan.root {
         Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
         Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
     }; // from here on no host path can be named
-    if let Joins::Told = plan.joins {
-        parent.wait_for_groups(|file| join_cgroup(&file))?;
-        share_no_cgroup(&plan.namespaces)?;
+    if !is_counted {
+        join_when_told(&plan.joins, &plan.namespaces, parent)?;
     }
     let reaper = inner.is_some().then_some(reaper::USER); // an id of its own, where more than one is mapped
     if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
@@ -154,6 +157,17 @@ fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
     identity::become_user(&Identity::default())?;
     identity::die_with_supervisor(parent) // again: a change of user takes it back (prctl(2))
+}
+
+/// Joins the groups that the parent makes meanwhile.
+fn join_when_told(joins: &Joins, namespaces: &ns::Namespaces, parent: &Channel) -> Result<()> {
+    match joins {
+        Joins::Told => {
+            parent.wait_for_groups(|file| join_cgroup(&file))?;
+            share_no_cgroup(namespaces)
+        }
+        Joins::AtOnce(_) => Ok(()),
+    }
 }
 
 /// Moves ourselves into a v1 cgroup. Writing "0" to `tasks` moves the writing thread and so needs no grace period of the kernel, where

@@ -17,8 +17,8 @@ const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
 pub struct ImageRoot {
     /// The directory of the host in which the layers are. Somebody else keeps them there while the sandbox runs.
     pub directory: PathBuf,
-    /// A tree that has been made of the layers for this sandbox alone, where they cannot be mounted with its ids.
-    pub copy: Option<PathBuf>,
+    /// What the sandbox has of them.
+    pub files: Files,
     /// The layers in it, topmost first.
     pub layers: Vec<String>,
     /// The mode of the root.
@@ -47,17 +47,30 @@ pub struct ImageRoot {
     pub stop_signal: Option<i32>,
 }
 
+/// How a sandbox gets the files of an image.
+#[derive(Clone, Debug)]
+pub enum Files {
+    /// The layers are mounted where they are.
+    Mounted,
+    /// A tree that has been made of the layers for this sandbox alone, where they cannot be mounted with its ids.
+    Copied(PathBuf),
+    /// The same in memory, where an ordinary user cannot mount them: made at the start, and counted by the memory limit.
+    Gathered,
+}
+
 impl ImageRoot {
     pub(super) fn root(&self) -> Root {
-        if let Some(tree) = &self.copy {
-            return Root::Copy(tree.clone());
-        }
-        Root::Layers(Layers {
+        let layers = || Layers {
             directory: self.directory.clone(),
             names: self.layers.clone(),
             shown: Shown::Inside,
             mode: self.mode,
-        })
+        };
+        match &self.files {
+            Files::Mounted => Root::Layers(layers()),
+            Files::Copied(tree) => Root::Copy(tree.clone()),
+            Files::Gathered => Root::Gathered(layers()),
+        }
     }
 
     /// The user's home inside.
@@ -141,7 +154,7 @@ mod tests {
     fn image() -> ImageRoot {
         ImageRoot {
             directory: "/s/layers".into(),
-            copy: None,
+            files: Files::Mounted,
             layers: vec!["a/fs".into()],
             mode: 0o755,
             folders: ["etc", "proc", "dev", "usr"].map(str::to_owned).to_vec(),

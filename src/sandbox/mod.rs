@@ -43,7 +43,7 @@ pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{pack, unpack_at};
 pub use backend::Backend;
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
-pub use image::ImageRoot;
+pub use image::{Files, ImageRoot};
 pub use limits::{LimitName, Limits, size};
 pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};

@@ -145,6 +145,9 @@ pub(crate) enum Root {
     /// A tree of the host that was made for this container alone, under a copy-on-write layer: its files are given to the container's ids
     /// where they are, for file systems that cannot show them so.
     Copy(PathBuf),
+    /// The layers of an image, copied into memory and under a copy-on-write layer: for file systems that no overlay takes as a layer. The
+    /// container's memory limit counts the copy, and it goes with the container's mounts.
+    Gathered(Layers),
     /// The host's own, as it is: the steps change what its mount namespace shows there, and nothing is entered.
     Host,
 }

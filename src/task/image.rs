@@ -4,7 +4,7 @@ use super::definition::Definition;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::{self, Image, ImageConfig, Mounter, Overrides, Process, to_process};
-use crate::sandbox::{self, Guarantee, ImageRoot};
+use crate::sandbox::{self, Files, Guarantee, ImageRoot, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ pub struct ImageUsed {
     pub digest: String,
     /// How many layers.
     pub layers: usize,
-    /// Whether their files were copied for this task, because they could not be mounted with its ids.
+    /// Whether their files were copied for this task, because they could not be mounted with its ids or by its user.
     #[serde(default)]
     pub copied: bool,
     /// The user as the image or the caller says it.
@@ -80,22 +80,49 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Makes a tree of the layers where the store's file system cannot show them with the sandbox's ids; says so.
-    pub(super) fn copy_if_needed(&mut self) -> Result<Option<String>> {
+    /// Makes a tree of the layers where the store's file system cannot show them with the sandbox's ids, or has the sandbox make it in its memory
+    /// where an ordinary user's overlay does not take them; says so.
+    pub(super) fn copy_if_needed(&mut self, limits: &Limits) -> Result<Option<String>> {
         let step = || format!("use the image `{}`", self.used.reference);
-        if sandbox::guarantee() != Guarantee::Full || self.image.can_be_shown().doing(step)? {
+        let mounter = mounter();
+        if self.image.can_be_shown(mounter).doing(step)? {
             return Ok(None);
         }
-        let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
-        self.root.copy = Some(copy.tree().to_path_buf());
-        self.copy = Some(copy);
+        let (place, why) = match mounter {
+            Mounter::Root => {
+                let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
+                self.root.files = Files::Copied(copy.tree());
+                self.copy = Some(copy);
+                ("", "the store's file system cannot show them with other owners (idmapped mounts)")
+            }
+            Mounter::User => {
+                self.fits_into(limits.memory).doing(step)?;
+                self.root.files = Files::Gathered;
+                let why = "no overlay of an ordinary user takes the store's file system as a layer";
+                (" into memory, where its memory limit counts them", why)
+            }
+        };
         self.used.copied = true;
+        let reference = &self.used.reference;
         Ok(Some(format!(
-            "all files of the image `{}` are copied for this task: the store's file system cannot show them with other owners (idmapped \
-             mounts); a store on ext4, xfs or btrfs needs no copy (--store DIR)",
-            self.used.reference
+            "all files of the image `{reference}` are copied for this task{place}: {why}; a store on ext4, xfs or btrfs needs no copy (--store DIR)",
         )))
     }
+
+    /// Better than to be ended for want of memory while they are copied.
+    fn fits_into(&self, memory: u64) -> Result<()> {
+        if self.image.size < memory {
+            return Ok(());
+        }
+        let size = self.image.size;
+        let text = format!("its {size} bytes must be copied into memory, and the memory limit is {memory} bytes");
+        Err(Error::new(Kind::Store, text)
+            .hint("raise --memory, or have the store on ext4, xfs or btrfs (--store DIR), where nothing is copied"))
+    }
+}
+
+fn mounter() -> Mounter {
+    if sandbox::guarantee() == Guarantee::Full { Mounter::Root } else { Mounter::User }
 }
 
 /// Opens the image of a definition that names one.
@@ -115,15 +142,16 @@ fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Ope
     };
     let images = image::Store::existing(store.root())?.ok_or_else(missing)?;
     let image = images.resolve(&wish.reference)?;
-    let is_root = sandbox::guarantee() == Guarantee::Full;
-    let layered = image.layered_root(if is_root { Mounter::Root } else { Mounter::User })?;
+    let mounter = mounter();
+    let is_root = mounter == Mounter::Root;
+    let layered = image.layered_root(mounter)?;
     let process = process(&image, wish, command)?;
     let stop_signal = process.stop_signal.as_deref().map(signal_number).transpose()?;
     let home = home(&image, &process)?;
     let used = used(&image.config, wish, &process, image.digest.to_string(), layered.layers.len(), is_root);
     let root = ImageRoot {
         directory: layered.directory,
-        copy: None,
+        files: Files::Mounted,
         layers: layered.layers,
         mode: layered.mode,
         folders: layered.folders,

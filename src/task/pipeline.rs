@@ -59,7 +59,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     super::reconcile::reap(store)?;
     store.has_room(super::prune::least_free()?)?;
-    if let Some(why) = image.as_mut().map(image::Opened::copy_if_needed).transpose()?.flatten() {
+    if let Some(why) = image.as_mut().map(|image| image.copy_if_needed(&definition.limits)).transpose()?.flatten() {
         watcher.note(&why);
     }
     let id = new_id()?;

@@ -225,6 +225,17 @@ def runnable(layout, _):
     layout.image([layer], config={"Entrypoint": ["/bin/busybox"], "Cmd": ["echo", "hello"]})
 
 
+def stacked(layout, _):
+    """Something to run in two layers, the upper of which removes: names, hard links, a file and a folder that their owner may not open."""
+    program = next(path for path in ("/bin/busybox", "/usr/bin/busybox") if os.path.exists(path))
+    folders = [entry(name, "dir", mode=0o755) for name in ("bin", "etc", "tmp", "data", "old")]
+    lower = tar(folders + [entry("bin/busybox", data=open(program, "rb").read(), mode=0o755), entry("bin/sh", "symlink", link="busybox"),
+                           entry("data/one", data=b"one\n", mode=0o640), entry("data/two", "hardlink", link="data/one"), entry("data/gone", data=b"x"),
+                           entry("old/a", data=b"x"), entry("shut", "dir", mode=0), entry("shut/in", data=b"x", mode=0)])
+    upper = tar([entry("data/.wh.gone"), entry("old", "dir", mode=0o750), entry("old/.wh..wh..opq"), entry("old/b", data=b"b\n")])
+    layout.image([lower, upper], config={"Entrypoint": ["/bin/sh", "-c"]})
+
+
 CAPABILITY = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0".decode("latin1")  # cap_net_raw=ep, revision 2
 # What a Dockerfile may do to files: made, linked, given away, taken away, replaced by another kind, holes, times.
 DOCKERFILE = """FROM scratch
@@ -377,7 +388,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "multi": multi, "context": context,
+    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

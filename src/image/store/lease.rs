@@ -22,6 +22,8 @@ pub struct Image {
     pub form: Form,
     /// What the image says about how to run it.
     pub config: ImageConfig,
+    /// Bytes of its layers' tars, unpacked.
+    pub size: u64,
     lease: Lease,
 }
 
@@ -67,6 +69,7 @@ impl Store {
             layers: record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect(),
             form: self.form,
             config: record.config,
+            size: record.size,
             lease,
         })
     }
