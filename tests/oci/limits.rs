@@ -1,7 +1,8 @@
 //! What `update` and `unified` say is what the kernel then has, on v1, beside a v2 tree and on v2 alone.
 
-use crate::support::Lab;
-use serde_json::json;
+use crate::support::{Lab, finish, skip};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A limit of a group that has been made for the lab, as the host reads it: by its name on v1, on v2 where the controller is there.
@@ -165,4 +166,59 @@ fn exec_joins_the_groups_below_that_it_names() {
     }
     lab.brig(&["exec", "--cgroup", "missing", &lab.id, "true"]).failed_with("missing");
     lab.brig(&["exec", "--cgroup", "moon:child", &lab.id, "true"]).failed_with("unknown controller moon");
+}
+
+#[test]
+fn a_container_with_users_and_groups_of_its_own_may_divide_its_group_and_not_widen_it() {
+    let Some(mut lab) = Lab::new() else { return };
+    if !is_v2_alone() {
+        return skip("needs cgroup v2 alone");
+    }
+    lab.user_namespace().without("cgroup").namespace("cgroup");
+    let line = "cd /sys/fs/cgroup; mkdir inner && echo $$ > inner/cgroup.procs && cat /proc/self/cgroup; echo max > memory.max || echo held; \
+                stat -c %u cgroup.procs memory.max";
+    lab.config["linux"]["resources"]["memory"] = json!({"limit": 64 << 20});
+    for mount in lab.config["mounts"].as_array_mut().unwrap() {
+        if mount["destination"] == "/sys/fs/cgroup" {
+            mount["options"].as_array_mut().unwrap().retain(|word| word != "ro");
+        }
+    }
+    assert_eq!(lab.sh(line).run().out, "0::/inner\nheld\n0\n65534\n");
+    // Read-only, it is not given away.
+    lab.config["mounts"].as_array_mut().unwrap().retain(|mount| mount["destination"] != "/sys/fs/cgroup");
+    lab.mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", "ro"]);
+    let done = lab.sh("mkdir /sys/fs/cgroup/inner; stat -c %u /sys/fs/cgroup/cgroup.procs").run();
+    assert_eq!(done.out, "65534\n", "{}", done.err);
+}
+
+/// Every place in a document, the numbers of lists aside.
+fn keys(value: &Value, at: &str, found: &mut BTreeSet<String>) {
+    found.insert(at.to_owned());
+    match value {
+        Value::Object(members) => members.iter().for_each(|(key, value)| keys(value, &format!("{at}.{key}"), found)),
+        Value::Array(items) => items.iter().for_each(|value| keys(value, &format!("{at}[]"), found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn what_a_container_uses_is_told_in_the_shape_that_runc_has() {
+    let Some(mut lab) = Lab::new() else { return };
+    if !Path::new("/usr/sbin/runc").exists() && !Path::new("/usr/bin/runc").exists() {
+        return skip("needs runc");
+    }
+    lab.config["linux"]["resources"]["memory"] = json!({"limit": 64 << 20});
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 30});
+    lab.args(&["sleep", "100"]).start();
+    let mut ours = BTreeSet::new();
+    keys(&serde_json::from_str(&lab.on(&["events", "--stats"]).succeeded().out).unwrap(), "", &mut ours);
+    let line = "runc --root runc run -d $C > /dev/null 2>&1 < /dev/null && runc --root runc events --stats $C; runc --root runc delete -f $C";
+    let mut runc = std::process::Command::new("/bin/sh");
+    let done = finish(runc.args(["-c", line]).env("C", format!("{}-runc", lab.id)).current_dir(lab.path()));
+    let mut theirs = BTreeSet::new();
+    keys(&serde_json::from_str(&done.out).expect(&done.err), "", &mut theirs);
+    assert!(theirs.len() > 30, "{theirs:?}");
+    assert_eq!(theirs.difference(&ours).collect::<Vec<_>>(), Vec::<&String>::new(), "runc has more");
+    // A file of the kernel's that only a newer runc reads.
+    assert!(ours.difference(&theirs).all(|key| key.contains(".psi")), "{:?}", ours.difference(&theirs));
 }
