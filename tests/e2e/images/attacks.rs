@@ -140,3 +140,25 @@ fn set_id_programs_and_devices_of_an_image_give_nothing() {
         has(&run, &["euid 0", "opened"]);
     }
 }
+
+/// T-40, CVE-2026-95837: CRI-O and containerd restore an image with this annotation, by a configuration in it that was its maker's.
+#[test]
+fn a_checkpoint_that_comes_as_an_image_is_only_files() {
+    let lab = Lab::new();
+    let spec = json!({
+        "ociVersion": "1.0.2", "root": { "path": "/" }, "process": { "user": { "uid": 0, "gid": 0 }, "cwd": "/", "noNewPrivileges": false,
+            "args": ["/bin/sh", "-c", "echo restored"], "capabilities": { "effective": ["CAP_SYS_ADMIN"], "bounding": ["CAP_SYS_ADMIN"] } },
+        "mounts": [{ "destination": "/host", "type": "bind", "source": "/", "options": ["rbind", "rw"] }],
+    });
+    let said = json!({ "io.kubernetes.cri-o.annotations.checkpoint.name": "frozen", "org.criu.checkpoint.container.name": "frozen",
+        "org.criu.checkpoint.engine.name": "containerd" });
+    let script = "id -u; ls /host 2>/dev/null; ls /checkpoint; grep -E '^(CapBnd|NoNewPrivs):' /proc/self/status | while read a b; do echo $a$b; done";
+    let image = Image::new(&lab, "frozen")
+        .config(json!({ "User": "me", "Cmd": ["/bin/sh", "-c", script], "Labels": said }))
+        .annotations(said)
+        .file("config.dump", &spec.to_string(), 0o644)
+        .file("spec.dump", &spec.to_string(), 0o644);
+    image.file("checkpoint/inventory.img", "frozen", 0o644).load();
+    let run = task_in(&lab, "frozen").run([] as [&str; 0]);
+    run.ended_as("succeeded", 0).wrote(&["1001", "inventory.img", "CapBnd:0000000000000000", "NoNewPrivs:1"]);
+}

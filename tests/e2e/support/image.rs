@@ -15,6 +15,7 @@ pub struct Image<'lab> {
     lab: &'lab Lab,
     name: String,
     config: Value,
+    annotations: Value,
     layers: Vec<Layer>,
 }
 
@@ -35,7 +36,8 @@ const PROGRAMS: [&str; 22] = [
 impl<'lab> Image<'lab> {
     /// An image with a shell, `root` and the user `me` (1001, group 1002, also in `extra`, 55).
     pub fn new(lab: &'lab Lab, name: &str) -> Image<'lab> {
-        let mut image = Image { lab, name: name.to_owned(), config: json!({}), layers: Vec::new() };
+        let mut image =
+            Image { lab, name: name.to_owned(), config: json!({}), annotations: json!({}), layers: Vec::new() };
         let base = image.layer("--owner=0 --group=0");
         for folder in ["bin", "etc", "root", "tmp", "home/me"] {
             std::fs::create_dir_all(base.join(folder)).unwrap();
@@ -57,6 +59,13 @@ impl<'lab> Image<'lab> {
     #[must_use]
     pub fn config(mut self, config: Value) -> Image<'lab> {
         self.config = config;
+        self
+    }
+
+    /// What the manifest says beside.
+    #[must_use]
+    pub fn annotations(mut self, annotations: Value) -> Image<'lab> {
+        self.annotations = annotations;
         self
     }
 
@@ -93,7 +102,8 @@ impl<'lab> Image<'lab> {
             "rootfs": { "type": "layers", "diff_ids": diff_ids } });
         let config = document(&blobs, "application/vnd.oci.image.config.v1+json", &config);
         let kind = "application/vnd.oci.image.manifest.v1+json";
-        let manifest = json!({ "schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers });
+        let manifest = json!({ "schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers,
+            "annotations": self.annotations });
         let mut manifest = document(&blobs, kind, &manifest);
         manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": format!("{}:1", self.name) });
         let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
