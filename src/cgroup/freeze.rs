@@ -32,6 +32,15 @@ impl Cgroup {
         group.directory.set(file, value)
     }
 
+    /// Lets those go on, too, that somebody else has frozen in a v1 group of the container or below it: a signal does not reach them there, and
+    /// where there is a v2 tree [`Cgroup::thaw`] is about that one alone.
+    pub(crate) fn thaw_all(&self) {
+        // What cannot be thawed is told of by whoever waits for it.
+        let _ = self.thaw();
+        let old = self.groups.iter().filter(|group| !group.is_v2 && group.controllers.has(Controller::Freezer));
+        old.for_each(|group| thaw_tree(&group.directory));
+    }
+
     /// Whether the container was frozen (by whomever), or is about to be.
     pub(crate) fn is_frozen(&self) -> Result<bool> {
         let group = self.freezer()?;
@@ -72,6 +81,15 @@ fn freeze_v1(directory: &Directory) -> Result<()> {
             return Err(not_frozen(directory));
         }
         std::thread::sleep(FREEZE_V1_PAUSE);
+    }
+}
+
+fn thaw_tree(directory: &Directory) {
+    let _ = directory.write("freezer.state", "THAWED");
+    for name in directory.children().unwrap_or_default() {
+        if let Ok(child) = directory.child(&name) {
+            thaw_tree(&child);
+        }
     }
 }
 

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long a killed process may take to be gone: one in an uninterruptible sleep is not ours to wait for.
 const KILL_WAIT: Duration = Duration::from_secs(10);
 
+/// What a killed process mostly takes: after it, what could hold the process is looked for.
+const MOMENT: Duration = Duration::from_millis(200);
+
 impl Containers {
     /// Removes a container, and returns what its `poststop` hooks said against it. With `force` one that runs is killed, one that is not there is
     /// removed already, and one of which nothing can be read is swept away.
@@ -47,13 +50,21 @@ impl Containers {
 fn kill(record: &Record) -> Result<()> {
     if let Some(process) = hold(record)? {
         send(record, Signal::KILL).or_else(|error| if error.kind() == Kind::State { Ok(()) } else { Err(error) })?;
-        if let Some(group) = &record.cgroup {
+        let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
+        if let Some(group) = &group {
             // A frozen process does not die on v1. Where nothing can be frozen there is nothing to thaw.
-            let _ = Cgroup::open(group)?.thaw();
+            let _ = group.thaw();
         }
-        let wait = Timespec { tv_sec: KILL_WAIT.as_secs() as i64, tv_nsec: 0 };
-        let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
-            .failing(Kind::State, || "wait for the container's end")?;
+        let wait = |time: Duration| {
+            let wait = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+            poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait))
+                .failing(Kind::State, || "wait for the container's end")
+        };
+        let mut gone = wait(MOMENT)?;
+        if gone == 0 {
+            group.iter().for_each(Cgroup::thaw_all);
+            gone = wait(KILL_WAIT)?;
+        }
         if gone == 0 {
             return Err(Error::new(Kind::State, "container init still running"));
         }
@@ -70,6 +81,7 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
         let group = Cgroup::open(group)?;
         if !group.is_gone() && (!record.own_pids || !group.processes()?.is_empty()) {
             group.kill()?;
+            group.thaw_all();
             group.wait_until_empty(KILL_WAIT)?;
         }
         let stopped = record.systemd.as_ref().map_or(Ok(()), |unit| group::stop(unit, &record.id));

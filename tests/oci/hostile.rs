@@ -197,6 +197,33 @@ fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
 }
 
 #[test]
+fn a_container_that_somebody_froze_on_v1_is_deleted_all_the_same() {
+    let Some(mut lab) = Lab::new() else { return };
+    if !std::path::Path::new("/sys/fs/cgroup/freezer").exists() {
+        return crate::support::skip("needs the freezer of v1");
+    }
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.args(&["sleep", "100"]);
+    let group = std::path::Path::new("/sys/fs/cgroup/freezer").join(&lab.id);
+    for below in [false, true] {
+        lab.start();
+        let place = if below { group.join("below") } else { group.clone() };
+        if below {
+            fs::create_dir(&place).unwrap();
+            lab.exec("sleep 100 > /dev/null 2>&1 &").succeeded();
+            let pids: Vec<i64> = serde_json::from_str(&lab.on(&["ps", "-f", "json"]).out).unwrap();
+            pids.iter().for_each(|pid| fs::write(place.join("cgroup.procs"), pid.to_string()).unwrap());
+        }
+        fs::write(place.join("freezer.state"), "FROZEN").unwrap();
+        eventually("it stands still", || fs::read_to_string(place.join("freezer.state")).unwrap() == "FROZEN\n");
+        let began = std::time::Instant::now();
+        lab.on(&["delete", "--force"]).succeeded();
+        assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+        assert!(!group.exists());
+    }
+}
+
+#[test]
 fn whoever_is_in_a_containers_group_goes_with_it() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
