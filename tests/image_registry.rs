@@ -13,6 +13,7 @@ mod servers;
 mod support;
 
 use servers::{Server, auth_file, faulty, ready, registry};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use support::{Scratch, assert_same, brig, kill_somewhere, kills, left_over, list, skipped};
@@ -152,6 +153,94 @@ fn cut_connections_haste_and_trouble_are_overcome() {
         }
     }
     drop(scratch);
+}
+
+#[test]
+fn a_registry_that_says_when_to_come_back_is_asked_then_and_no_sooner() {
+    if !ready() {
+        return;
+    }
+    let (_scratch, server) = with_image("layered");
+    let first = Scratch::new().image(&["pull", &faulty(&server, &["later=2"]).reference()]).good();
+    assert!(first.took >= Duration::from_secs(2), "{:?}", first.took);
+    assert!(first.err.contains("429 Too Many Requests; trying again in 2.0 s"), "{}", first.err);
+    // Nobody waits for a day.
+    let tomorrow = Scratch::new().image(&["pull", &faulty(&server, &["later=86400"]).reference()]);
+    assert!(tomorrow.took < Duration::from_secs(10), "{:?}", tomorrow.took);
+    let refused = tomorrow.refused("429 Too Many Requests");
+    assert!(refused.err.contains("try again later"), "{}", refused.err);
+}
+
+#[test]
+fn a_layer_that_another_image_has_is_neither_fetched_nor_unpacked_again() {
+    if !ready() {
+        return;
+    }
+    let (scratch, full) = (Scratch::new(), Scratch::new());
+    let server = registry(&scratch, "");
+    for (name, seed) in [("one", "a"), ("two", "bb")] {
+        let reference = format!("{}/team/{name}:1", server.host());
+        full.image(&["load", &scratch.layout("shared", seed), "--name", &reference]).good();
+        full.image(&["push", &reference]).good();
+    }
+    let proxy = faulty(&server, &[]);
+    let pull = |name: &str| scratch.image(&["pull", &format!("{}/team/{name}:1", proxy.host())]).good();
+    let layers = || -> Vec<_> {
+        let folder = std::fs::read_dir(scratch.path("store/layers")).unwrap();
+        folder.map(|entry| entry.unwrap()).map(|entry| (entry.file_name(), entry.metadata().unwrap().ino())).collect()
+    };
+    pull("one");
+    let (before, asked) = (layers(), proxy.requests().len());
+    let second = pull("two");
+    let after = layers();
+    assert!(second.err.contains("there already"), "{}", second.err);
+    assert!(before.len() == 2 && after.len() == 3, "{before:?} {after:?}");
+    // The folder of the one that both have is the one that it was.
+    assert_eq!(after.iter().filter(|layer| before.contains(layer)).count(), 2, "{before:?} {after:?}");
+    // Its manifest, its config and its own layer.
+    let requests = proxy.requests().split_off(asked);
+    let blobs: Vec<_> = requests.iter().filter(|line| line.starts_with("GET ") && line.contains("/blobs/")).collect();
+    assert_eq!(blobs.len(), 2, "{requests:#?}");
+}
+
+#[test]
+fn credentials_are_found_where_docker_and_podman_keep_them() {
+    if !ready() {
+        return;
+    }
+    let (scratch, home) = (Scratch::new(), Scratch::new());
+    let server = registry(&scratch, &servers::password(&scratch));
+    let layout = scratch.layout("layered", "gzip");
+    scratch.image(&["load", &layout, "--name", &server.reference()]).good();
+    let (me, nobody) = ("bWU6c2VjcmV0", "bWU6Z3Vlc3M="); // me:secret, me:guess
+    let push = |places: &[(&str, &str)], variables: &[(&str, &str)]| {
+        for folder in ["run", ".config", ".docker", "docker", "elsewhere"] {
+            let _ = std::fs::remove_dir_all(home.path(folder));
+        }
+        for (place, auth) in places {
+            let place = home.path(place);
+            std::fs::create_dir_all(std::path::Path::new(&place).parent().unwrap()).unwrap();
+            std::fs::write(place, format!(r#"{{"auths":{{"{}":{{"auth":"{auth}"}}}}}}"#, server.host())).unwrap();
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
+        command.args(["image", "--store", &scratch.path("store"), "push", &server.reference()]);
+        for name in ["REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DOCKER_CONFIG"] {
+            command.env_remove(name);
+        }
+        let variables = variables.iter().map(|(name, value)| (name, home.path(value)));
+        support::run(command.env("HOME", home.path("")).envs(variables))
+    };
+    let runtime = ("XDG_RUNTIME_DIR", "run");
+    push(&[], &[]).refused("log in first");
+    push(&[("run/containers/auth.json", me)], &[runtime]).good();
+    push(&[(".config/containers/auth.json", me)], &[]).good();
+    push(&[("docker/config.json", me)], &[("DOCKER_CONFIG", "docker")]).good();
+    push(&[(".docker/config.json", me)], &[]).good();
+    push(&[("elsewhere/file", me)], &[("REGISTRY_AUTH_FILE", "elsewhere/file")]).good();
+    // The first that knows the registry is the one that is believed.
+    let both = |first, second| [("run/containers/auth.json", first), (".docker/config.json", second)];
+    push(&both(me, nobody), &[runtime]).good();
+    push(&both(nobody, me), &[runtime]).refused("401 Unauthorized");
 }
 
 #[test]

@@ -293,6 +293,58 @@ fn a_full_disk_says_so_and_leaves_nothing_half_done() {
     let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text]));
     assert!(ran.err.contains("No space left on device") && ran.err.contains("E-DISK"), "{} {}", ran.out, ran.err);
     assert!(ran.out.contains("status 125") && ran.out.trim_end().ends_with("[]"), "{}", ran.out);
+    // What is unpacked from elsewhere has no name before it is whole.
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    for source in ["x", &format!("oci:{layout}")] {
+        let store = scratch.path("store");
+        let text = format!(
+            "mount -t tmpfs -o size=100k none {small} || exit 9; {brig} image --store {store} unpack {source} {small}/b; echo status $?; ls {small}"
+        );
+        let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text]));
+        assert!(ran.err.contains("No space left on device") && ran.err.contains("E-DISK"), "{} {}", ran.out, ran.err);
+        assert_eq!(ran.out, "status 125\n", "{source}");
+    }
+}
+
+/// 64 MB whatever the image's size: this one is of 140 MiB, each file of it larger than that.
+#[test]
+fn a_large_image_is_loaded_and_unpacked_in_little_memory() {
+    if skipped("python3", has("python3")) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("large", "");
+    let measure = "import resource, subprocess, sys; status = subprocess.run(sys.argv[1:], stdout=2).returncode; \
+                   print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let peak = |arguments: &[&str]| {
+        let brig = brig(&scratch, arguments);
+        let measured = run(Command::new("python3").args(["-c", measure]).arg(brig.get_program()).args(brig.get_args()));
+        let (status, kibibytes) = measured.out.trim().split_once(' ').unwrap();
+        assert_eq!(status, "0", "{}", measured.err);
+        kibibytes.parse::<u64>().unwrap() << 10
+    };
+    let straight = format!("oci:{layout}");
+    let (one, two) = (scratch.path("one"), scratch.path("two"));
+    for arguments in [["load", &layout, "--name=x"], ["unpack", "x", &one], ["unpack", &straight, &two]] {
+        let peak = peak(&arguments);
+        assert!(peak < 64_000_000, "{arguments:?}: {peak} bytes");
+    }
+}
+
+#[test]
+fn a_terminal_sees_bars_and_a_file_plain_lines() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("random-large", "6");
+    let plain = scratch.image(&["load", &layout, "--name", "x"]).good().err;
+    assert!(plain.contains(": done\n") && !plain.contains(['\r', '\x1b', '█']), "{plain:?}");
+    scratch.image(&["rm", "x"]).good();
+    scratch.image(&["prune"]).good();
+    let (brig, store) = (env!("CARGO_BIN_EXE_brig"), scratch.path("store"));
+    let line = format!("stty cols 120 rows 30; {brig} image --store {store} load {layout} --name x >/dev/null");
+    let seen = run(Command::new("script").args(["-qec", &line, "/dev/null"]).env("TERM", "xterm")).good().out;
+    assert!(seen.contains("█") && seen.contains(" of ") && seen.contains("done"), "{seen:?}");
+    let line = line.replace(" load ", " --quiet load ");
+    assert_eq!(run(Command::new("script").args(["-qec", &line, "/dev/null"])).good().out, "");
 }
 
 /// As a user: everything works, with the user's own id or with subordinate ones.

@@ -120,6 +120,39 @@ fn random_images_unpack_as_umoci_and_overlayfs_show_them() {
     }
 }
 
+#[test]
+fn an_image_of_umocis_is_what_umoci_unpacks() {
+    if !ready() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.path("made");
+    let text = format!(
+        "umoci init --layout {layout}; umoci new --image {layout}:t; umoci unpack --image {layout}:t first; cd first/rootfs; \
+         mkdir -p bin etc gone; echo one >bin/one; ln bin/one bin/two; ln -s one bin/link; chmod 4755 bin/one; chown 7:8 etc; echo x >gone/x; \
+         setfattr -n user.note -v text bin/one; mkfifo pipe; truncate -s 8M sparse; cd ../..; umoci repack --image {layout}:t first; \
+         umoci unpack --image {layout}:t second; cd second/rootfs; rm -r gone; mkdir gone; echo y >gone/y; rm bin/link; echo two >>bin/one; \
+         cd ../..; umoci repack --image {layout}:t second; umoci config --image {layout}:t --config.user 7:8 --config.cmd /bin/one; \
+         umoci unpack --image {layout}:t third"
+    );
+    run(Command::new("sh").args(["-ec", &text]).current_dir(scratch.path(""))).good();
+    let theirs = list(&scratch.path("third/rootfs"), &["nodirtimes"]);
+    for wanted in ["'bin/two'", "'user.note'", "'gone/y'", "'pipe'"] {
+        assert!(theirs.contains(wanted), "{wanted} is not in\n{theirs}");
+    }
+    assert!(!theirs.contains("'gone/x'") && !theirs.contains("'bin/link'"), "{theirs}");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    for (reference, name) in [("x", "copied"), (&*format!("oci:{layout}"), "moved")] {
+        let target = scratch.path(name);
+        scratch.image(&["unpack", reference, &target]).good();
+        let ours = list(&format!("{target}/rootfs"), &["nodirtimes"]);
+        assert_same(&ours, &theirs, &format!("{reference}: ours and umoci's"));
+        let config = std::fs::read_to_string(format!("{target}/config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        assert_eq!((&config["process"]["user"]["uid"], &config["process"]["args"][0]), (&7.into(), &"/bin/one".into()));
+    }
+}
+
 /// copy_file_range(2) refuses it since Linux 5.19 where the kinds of the file systems differ.
 #[test]
 fn an_image_is_unpacked_onto_another_file_system_than_the_stores() {

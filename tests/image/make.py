@@ -212,6 +212,18 @@ def random_large(layout, seed):
     layout.image([tar(BASE + [entry(f"file-{n}", data=rng.randbytes(40_000))]) for n in range(3)])
 
 
+def large(layout, _):
+    """More than the memory that unpacking may take, in each layer and in all."""
+    rng = random.Random(1)
+    layout.image([tar(BASE + [entry(f"file-{n}", data=rng.randbytes(1 << 20) * 70)]) for n in range(2)], pack=lambda layer: gzip.compress(layer, 0))
+
+
+def shared(layout, name):
+    """A layer that all images of this case have, and one that no other has."""
+    layout.image([tar(BASE + [entry("shared", data=random.Random(1).randbytes(40_000))]), tar([entry("own", data=name.encode())])],
+                 pack=lambda layer: gzip.compress(layer, mtime=0))
+
+
 def bottom_first(layout, seed):
     """A small layer below one that takes a while on a slow line."""
     dice = random.Random(seed)
@@ -388,7 +400,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
+    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

@@ -4,7 +4,7 @@
 usage: registry.py UPSTREAM-PORT [FAULT...]
 
 Prints its port on the first line, then one line a request. Faults: token (asks for a bearer token, user me:secret), cut (closes
-every blob after some bytes), busy (429 with Retry-After first), broken (500 first), wrong (other bytes in blobs), slow,
+every blob after some bytes), busy (429 with Retry-After first), later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow,
 redirect (blobs come from another host name), realm=URL (sends for tokens there), foreign (names another digest for tags),
 norange (ignores Range).
 """
@@ -65,6 +65,8 @@ class Handler(BaseHTTPRequestHandler):
         blob = "/blobs/sha256:" in self.path
         if "busy" in faults and first_times(self.path + "busy", 2):
             return self.answer(429, b'{"errors":[{"message":"slow down"}]}', [("Retry-After", "0")])
+        if "later" in faults and first_times("later", 1):
+            return self.answer(429, b'{"errors":[{"message":"slow down"}]}', [("Retry-After", faults["later"])])
         if "broken" in faults and first_times(self.path + "broken", 2):
             return self.answer(500, b"oops")
         if "redirect" in faults and blob and not redirected and self.command == "GET":
