@@ -7,6 +7,8 @@
     reason = "a test that cannot go on fails, also within its helpers"
 )]
 
+#[path = "image/subordinate.rs"]
+mod subordinate;
 #[path = "image/support.rs"]
 mod support;
 

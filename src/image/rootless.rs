@@ -10,6 +10,7 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which ids there are inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,25 @@ pub enum Ids {
     Own,
     /// Our own as root and the subordinate ones from 1 on.
     Subordinate,
+}
+
+/// One line of a map of ids (user_namespaces(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdRange {
+    /// The first id in the namespace.
+    pub inside: u32,
+    /// The first id outside.
+    pub outside: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// Whether this process has entered a namespace with subordinate ids.
+static HAS_SUBORDINATE: AtomicBool = AtomicBool::new(false);
+
+/// The user ids and the group ids that this process has given itself by [`enter`], if they are more than its own.
+pub(crate) fn subordinate() -> Option<(Vec<IdRange>, Vec<IdRange>)> {
+    HAS_SUBORDINATE.load(Ordering::Relaxed).then(|| (map("uid_map"), map("gid_map")))
 }
 
 /// Enters a user namespace that fits the store at `store`, unless we are root. Must be called while the process has one
@@ -72,6 +92,7 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
         return Err(Error::new(Kind::UserNamespace, "newuidmap or newgidmap refused")
             .hint("install uidmap and give this user ranges in /etc/subuid and /etc/subgid"));
     }
+    HAS_SUBORDINATE.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -95,15 +116,16 @@ fn range(path: &str, uid: u32) -> Result<String> {
 
 /// The id outside that is `inside` in here, as the kernel tells it; the same where there is no namespace.
 pub(crate) fn outside(file: &str, inside: u32) -> u32 {
+    let within = |range: &IdRange| inside >= range.inside && inside - range.inside < range.count;
+    map(file).into_iter().find(within).map_or(inside, |range| range.outside.saturating_add(inside - range.inside))
+}
+
+fn map(file: &str) -> Vec<IdRange> {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
-    for line in text.lines() {
-        let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        if let [first, outer, count] = numbers.as_slice()
-            && inside >= *first
-            && inside - first < *count
-        {
-            return outer.saturating_add(inside - first);
-        }
-    }
-    inside
+    let range = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let mut next = || numbers.next()?.ok();
+        Some(IdRange { inside: next()?, outside: next()?, count: next()? })
+    };
+    text.lines().filter_map(range).collect()
 }

@@ -3,6 +3,7 @@
 //! From the store the layers are copied; straight from a layout or an archive they are unpacked in parallel next to the
 //! target and then moved together, which is a rename for most of it. Nothing is visible in `DIR` until it is whole.
 
+use super::ImageConfig;
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
@@ -10,11 +11,11 @@ use super::layer::{Extractor, Form, Owners, Settled, Together, decode, lost, set
 use super::load::{LoadOptions, check, in_parallel};
 use super::manifest::Descriptor;
 use super::progress::{Event, Report, Watched};
+use super::rootless::{self, IdRange};
 use super::source::{Chosen, Source};
 use super::store::{Store, Temporary};
 use super::tar::Reader;
 use super::union::Stack;
-use super::{ImageConfig, rootless};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use rustix::fs::{Mode, OFlags};
@@ -161,14 +162,16 @@ impl Bundle {
         form: Form,
     ) -> Result<Process> {
         let process = to_process(image, accounts, overrides)?;
-        let runner = match form.owners {
-            Owners::Image => Runner::Root,
-            Owners::Caller => Runner::User {
-                uid: rootless::outside("uid_map", rustix::process::getuid().as_raw()),
-                gid: rootless::outside("gid_map", rustix::process::getgid().as_raw()),
+        let one = |outside| vec![IdRange { inside: 0, outside, count: 1 }];
+        let runner = match (form.owners, rootless::subordinate()) {
+            (Owners::Image, None) => Runner::Root,
+            (Owners::Image, Some((uids, gids))) => Runner::User { uids, gids },
+            (Owners::Caller, _) => Runner::User {
+                uids: one(rootless::outside("uid_map", rustix::process::getuid().as_raw())),
+                gids: one(rootless::outside("gid_map", rustix::process::getgid().as_raw())),
             },
         };
-        let config = bundle::config(&process, hostname, runner);
+        let config = bundle::config(&process, hostname, &runner);
         let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));
         let made = self.work.path().join("bundle");
         std::fs::create_dir(&made).map_err(failed)?;

@@ -4,6 +4,7 @@
 //! process. It is made from JSON directly: it is output, and has one reader each.
 
 use super::Process;
+use crate::image::rootless::IdRange;
 use serde_json::{Value, json};
 
 /// Docker's default set: what ordinary images expect.
@@ -42,21 +43,25 @@ const MASKED: &[&str] = &[
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Who will run the bundle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// Root.
     Root,
-    /// A user with these ids, in a user namespace of one id.
-    User { uid: u32, gid: u32 },
+    /// A user, in a user namespace with these ids.
+    User {
+        /// User ids.
+        uids: Vec<IdRange>,
+        /// Group ids.
+        gids: Vec<IdRange>,
+    },
 }
 
 /// The bundle's config.
-pub(crate) fn config(process: &Process, hostname: &str, runner: Runner) -> Value {
-    let rootless = matches!(runner, Runner::User { .. });
-    // Without root only one id is mapped: everybody is root inside.
+pub(crate) fn config(process: &Process, hostname: &str, runner: &Runner) -> Value {
+    // Where only one id is mapped everybody is root inside.
     let (uid, gid, groups) = match runner {
-        Runner::Root => (process.user.uid, process.user.gid, process.user.additional_gids.clone()),
-        Runner::User { .. } => (0, 0, Vec::new()),
+        Runner::User { uids, .. } if !has(uids, 1) => (0, 0, Vec::new()),
+        _ => (process.user.uid, process.user.gid, process.user.additional_gids.clone()),
     };
     let effective = if uid == 0 { CAPABILITIES } else { &[] };
     let mut namespaces = vec!["pid", "network", "ipc", "uts", "mount", "cgroup"];
@@ -65,10 +70,12 @@ pub(crate) fn config(process: &Process, hostname: &str, runner: Runner) -> Value
         "readonlyPaths": READ_ONLY,
         "resources": { "devices": [{ "allow": false, "access": "rwm" }] },
     });
-    if let Runner::User { uid, gid } = runner {
+    if let Runner::User { uids, gids } = runner {
+        let line =
+            |range: &IdRange| json!({ "containerID": range.inside, "hostID": range.outside, "size": range.count });
         namespaces.push("user");
-        linux["uidMappings"] = json!([{ "containerID": 0, "hostID": uid, "size": 1 }]);
-        linux["gidMappings"] = json!([{ "containerID": 0, "hostID": gid, "size": 1 }]);
+        linux["uidMappings"] = uids.iter().map(line).collect();
+        linux["gidMappings"] = gids.iter().map(line).collect();
         linux["resources"] = json!({});
     }
     linux["namespaces"] = namespaces.iter().map(|kind| json!({ "type": kind })).collect();
@@ -88,7 +95,7 @@ pub(crate) fn config(process: &Process, hostname: &str, runner: Runner) -> Value
         },
         "root": { "path": "rootfs", "readonly": false },
         "hostname": hostname,
-        "mounts": mounts(rootless, &process.volumes),
+        "mounts": mounts(runner, &process.volumes),
         "annotations": process.annotations,
         "linux": linux,
     })
@@ -102,10 +109,19 @@ fn environment(process: &Process) -> Vec<String> {
     all
 }
 
-fn mounts(rootless: bool, volumes: &[String]) -> Value {
+fn has(ids: &[IdRange], id: u32) -> bool {
+    ids.iter().any(|range| id >= range.inside && id - range.inside < range.count)
+}
+
+fn mounts(runner: &Runner, volumes: &[String]) -> Value {
+    const TERMINALS: u32 = 5; // the group `tty` of every distribution
     let pts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
     let mut pts: Vec<&str> = pts.to_vec();
-    if !rootless {
+    let (rootless, names_group) = match runner {
+        Runner::Root => (false, true),
+        Runner::User { gids, .. } => (true, has(gids, TERMINALS)),
+    };
+    if names_group {
         pts.push("gid=5");
     }
     let mut all = vec![
