@@ -244,6 +244,27 @@ fn credentials_are_found_where_docker_and_podman_keep_them() {
 }
 
 #[test]
+fn an_ordinary_user_pulls_and_pushes_too() {
+    if !ready() || skipped("root, to become somebody else", support::is_root() && support::has("setpriv")) {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    let (own, brig) = (scratch.path("own"), scratch.path("brig"));
+    std::fs::create_dir(&own).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_brig"), &brig).unwrap();
+    support::run(Command::new("chmod").args(["a+rx", &scratch.path(""), &brig])).good();
+    support::run(Command::new("chown").args(["12345:12345", &own])).good();
+    let (here, there) = (server.reference(), format!("{}/other/tool:2", server.host()));
+    let text = format!(
+        "brig() {{ {brig} image --store {own}/$store \"$@\"; }}; store=one; brig pull {here}; brig tag {here} {there}; brig push {there}; \
+         store=two; brig pull {there}; brig verify; brig pull {there}; brig unpack {there} {own}/b; cat {own}/b/rootfs/d/stays"
+    );
+    let user = ["--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-ec", &text];
+    let ran = support::run(Command::new("setpriv").args(user).env("HOME", &own)).good();
+    assert!(ran.err.contains("is up to date") && ran.out.ends_with("changed"), "{} {}", ran.out, ran.err);
+}
+
+#[test]
 fn a_download_that_was_killed_goes_on_where_it_was() {
     if !ready() {
         return;

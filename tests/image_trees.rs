@@ -166,11 +166,18 @@ fn an_image_is_unpacked_onto_another_file_system_than_the_stores() {
     scratch.image(&["unpack", "x", &here]).good();
     let (brig, store) = (env!("CARGO_BIN_EXE_brig"), scratch.path("store"));
     let list_script = support::script("list.py").display().to_string();
-    let text = format!(
-        "mkdir {there} && mount -t tmpfs none {there} && {brig} image --store {store} unpack x {there}/b >&2 && python3 {list_script} {there}/b/rootfs"
-    );
-    let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text])).good();
-    assert_same(&list(&format!("{here}/rootfs"), &[]), &ran.out, "in the store's file system and in memory");
+    std::fs::create_dir(&there).unwrap();
+    for source in ["x", &format!("oci:{layout}")] {
+        let text = format!(
+            "mount -t tmpfs none {there} && {brig} image --store {store} unpack {source} {there}/b >&2 && python3 {list_script} {there}/b/rootfs"
+        );
+        let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text])).good();
+        assert_same(
+            &list(&format!("{here}/rootfs"), &[]),
+            &ran.out,
+            &format!("{source}: in the store's place and in memory"),
+        );
+    }
 }
 
 #[test]
