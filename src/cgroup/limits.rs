@@ -75,6 +75,33 @@ impl Cgroup {
         })
     }
 
+    /// `limits` with what they leave as it is, where v2 has one file for two of them: a period keeps the quota and a quota the period, and swap alone is
+    /// counted from the memory that is allowed already.
+    pub(crate) fn completed(&self, limits: &Resources) -> Resources {
+        let mut limits = limits.clone();
+        let read = |controller, file| {
+            let group = self.group(controller).filter(|group| group.is_v2)?;
+            group.directory.read(file).ok()
+        };
+        let is_set = |value: i64| value != 0;
+        let (quota, period) = (limits.cpu.quota.is_some_and(is_set), limits.cpu.period.is_some_and(|value| value != 0));
+        if quota != period
+            && let Some(text) = read(Controller::Cpu, "cpu.max")
+            && let Some((old_quota, old_period)) = text.trim().split_once(' ')
+        {
+            if quota {
+                limits.cpu.period = old_period.parse().ok();
+            } else {
+                limits.cpu.quota = old_quota.parse().ok();
+            }
+        }
+        let memory = &mut limits.memory;
+        if memory.swap.is_some_and(is_set) && !memory.limit.is_some_and(is_set) {
+            memory.limit = read(Controller::Memory, "memory.max").and_then(|text| text.trim().parse().ok());
+        }
+        limits
+    }
+
     fn update_devices(&self, limits: &Resources) -> Result<()> {
         let Some(group) = self.device_group().filter(|_| !limits.devices.is_empty()) else { return Ok(()) };
         match devices::control(group, &limits.devices, false)? {

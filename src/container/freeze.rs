@@ -45,7 +45,7 @@ impl Containers {
             resctrl.write(schemata)?;
         }
         // Which devices may be used is not for update to say.
-        let limits = Resources { devices: Vec::new(), ..limits.clone() };
+        let limits = group.completed(&Resources { devices: Vec::new(), ..limits.clone() });
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
         if let Some(unit) = &record.systemd {
             // Or it would put back what it was told before, at the next change of anything.

@@ -34,8 +34,9 @@ fn every_flag_of_update_is_in_force_when_it_returns() {
             ["cpu.cfs_quota_us", "cpu.max"],
             ["25000", "25000 50000"],
         ),
-        // The period alone keeps the quota.
+        // The one alone keeps the other.
         (&["--cpu-period", "60000"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["25000", "25000 60000"]),
+        (&["--cpu-quota", "24000"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["24000", "24000 60000"]),
         (&["--cpu-burst", "1000"], "cpu", ["cpu.cfs_burst_us", "cpu.max.burst"], ["1000"; 2]),
         (&["--cpu-quota=-1"], "cpu", ["cpu.cfs_quota_us", "cpu.max"], ["-1", "max 60000"]),
         (&["--cpu-share=512"], "cpu", ["cpu.shares", "cpu.weight"], ["512", "59"]),
@@ -52,6 +53,12 @@ fn every_flag_of_update_is_in_force_when_it_returns() {
     if is_v2_alone() {
         update(&["--memory=64m", "--memory-swap=96m"]).succeeded();
         assert_eq!(read(&lab, "memory", ["", "memory.swap.max"]), "33554432");
+        update(&["--memory-swap=80m"]).succeeded();
+        assert_eq!(
+            read(&lab, "memory", ["", "memory.swap.max"]),
+            "16777216",
+            "beside the memory that was allowed before"
+        );
         update(&["--blkio-weight=100"]).succeeded();
         let weight = ["io.bfq.weight", "io.weight"].map(|file| read(&lab, "blkio", ["", file]));
         assert!(
@@ -102,9 +109,10 @@ fn unified_names_files_of_v2_and_is_refused_where_the_controller_is_not_there() 
     if is_v2_alone() {
         lab.config["linux"]["resources"]["memory"] = json!({"limit": 64 << 20});
         lab.start();
-        assert_eq!(read(&lab, "", ["", "cgroup.max.descendants"]), "7");
-        assert_eq!(read(&lab, "", ["", "memory.high"]), "50331648");
-        assert_eq!(read(&lab, "", ["", "memory.max"]), "67108864");
+        for (file, value) in [("cgroup.max.descendants", "7"), ("memory.high", "50331648"), ("memory.max", "67108864")]
+        {
+            assert_eq!(read(&lab, "none", ["none", file]), value, "{file}");
+        }
         lab.on(&["delete", "--force"]).succeeded();
     } else {
         lab.create().failed_with("can't be set: controller \\\"memory\\\" not available");
