@@ -119,6 +119,7 @@ pub(crate) fn launch(
             false => ns::Namespaces::sandbox(on_host || users.network.is_some()),
         },
         network: users.network.filter(|_| !on_host),
+        cgroup_namespace: None,
         waits,
         hostname: (!is_free).then_some(spec.hostname),
         domainname: None,

@@ -7,7 +7,7 @@ use crate::mounts::{Ids, device};
 use crate::ns::{self, IdMap, Maps, Namespaces};
 use crate::process::{Capabilities, Identity, UserNamespace};
 use crate::spec::config::check::{clean, has, sysctl_path};
-use crate::spec::config::linux::{Device, IdMapping, NamespaceKind};
+use crate::spec::config::linux::{Device, IdMapping, Namespace, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
 use crate::spec::landlock::{self, Landlock};
@@ -50,6 +50,7 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
                     plan.time_offsets.push_str(&format!("{clock} {} {}\n", offset.secs, offset.nanosecs));
                 }
             }
+            (NamespaceKind::Cgroup, false) if !has(config, NamespaceKind::User) => {} // see `cgroup_namespace`
             (kind, true) => plan.made |= ns::flag(kind),
             (kind, false) => {
                 let length = weaken::length("long-values", namespace.path.len());
@@ -316,6 +317,18 @@ fn node(wish: &Device) -> device::Node {
         mode: wish.file_mode.unwrap_or(0o666) & 0o7777,
         owner: Ids { uid: wish.uid.unwrap_or_default(), gid: wish.gid.unwrap_or_default() },
     }
+}
+
+/// The cgroup namespace that the first process enters by itself. In a user namespace it has no power over one that is there: then it is born in it.
+pub(super) fn cgroup_namespace(config: &Config) -> Result<Option<OwnedFd>> {
+    let named = |each: &&Namespace| each.kind == NamespaceKind::Cgroup && !each.path.is_empty();
+    let Some(namespace) = config.linux.namespaces.iter().find(named).filter(|_| !has(config, NamespaceKind::User))
+    else {
+        return Ok(None);
+    };
+    rustix::fs::open(&namespace.path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .failing(Kind::Namespace, || format!("open the namespace `{}`", namespace.path))
+        .map(Some)
 }
 
 /// The rules of the annotation, if there is one.

@@ -60,6 +60,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if let Joins::AtOnce(tasks) = &plan.joins {
         tasks.iter().try_for_each(join_cgroup)?;
         share_no_cgroup(&plan.namespaces)?;
+        if let Some(there) = &plan.cgroup_namespace {
+            move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
+                .failing(Kind::Namespace, || "join the cgroup namespace")?;
+        }
     }
     if plan.new_keyring {
         identity::leave_keyring()?;

@@ -25,6 +25,9 @@ pub(crate) struct Plan {
     pub namespaces: Namespaces,
     /// The network namespace to enter, where one was made ahead.
     pub network: Option<OwnedFd>,
+    /// The cgroup namespace to enter when the process is in its groups: on a v2 tree that keeps namespaces apart (`nsdelegate`) nobody gets from
+    /// inside of another one into a group that is outside of it.
+    pub cgroup_namespace: Option<OwnedFd>,
     /// How the container gets its user namespace.
     pub user_namespace: UserNamespace,
     /// The v2 cgroup to be born in.
