@@ -112,6 +112,43 @@ fn forty_layers_are_one_root_with_what_each_removes() {
     }
 }
 
+/// As on a file system that no overlay takes as a layer (`image_store` has a real one): here with a group that counts.
+#[test]
+fn what_is_copied_into_memory_counts_against_the_memory_limit_and_not_the_disks() {
+    const SIZE: u64 = 24 << 20;
+    let Some(lab) = Lab::user() else { return };
+    let mut image = Image::new(&lab, "copied");
+    let mut noise = vec![0_u8; 1 << 20];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom").unwrap(), &mut noise).unwrap();
+    let layer = image.layer("--owner=0 --group=0");
+    std::fs::write(layer.join("large"), noise.repeat(SIZE as usize >> 20)).unwrap();
+    image.load();
+    let mounted = task_in(&lab, "copied").sh("true");
+    let copied =
+        task_in(&lab, "copied").weakened("layers-in-place").sh("stat -c %s /large; touch /etc/passwd && echo writable");
+    has(&copied, &[&SIZE.to_string(), "writable"]);
+    let of = |run: &Run, name: &str| run.receipt()["usage"][name].as_u64();
+    assert_eq!(
+        (&mounted.receipt()["image"]["copied"], &copied.receipt()["image"]["copied"]),
+        (&json!(false), &json!(true))
+    );
+    if copied.receipt()["degraded"] != json!([]) {
+        return skip("this user has no group");
+    }
+    assert!(of(&mounted, "memory_peak_bytes").unwrap() < SIZE, "{mounted:#?}");
+    assert!(of(&copied, "memory_peak_bytes").unwrap() >= SIZE, "{copied:#?}");
+    assert!(of(&copied, "disk_peak_bytes").unwrap() < SIZE, "{copied:#?}");
+    // What the copy leaves is what the command has.
+    let script = "cat /large >/tmp/a; echo enough";
+    let run = task_in(&lab, "copied").args(["--memory", "32M", "--disk", "30M"]).weakened("layers-in-place").sh(script);
+    run.ended_as("memory", 137);
+    task_in(&lab, "copied")
+        .args(["--memory", "20M"])
+        .weakened("layers-in-place")
+        .sh("true")
+        .refused(125, &["must be copied into memory"]);
+}
+
 impl Run {
     /// Asserts that the command's lines are these.
     #[track_caller]
