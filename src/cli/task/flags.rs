@@ -4,7 +4,8 @@ use brig::error::Result;
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use clap::{ArgMatches, Args, FromArgMatches};
 
-#[derive(Args)]
+#[derive(Args, Default)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetworkFlags {
     /// none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]
@@ -57,7 +58,9 @@ impl NetworkFlags {
     }
 }
 
-/// One flag for each limit, made from the table of limits.
+/// One flag for each limit, made from the table of limits, in its order.
+#[derive(Default)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
 
 impl Args for LimitFlags {

@@ -19,7 +19,8 @@ pub(super) enum Pull {
     Never,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct Flags {
     /// Run in an image: its layers are the root, copy-on-write; without a command it runs its own
     #[arg(long, value_name = "REF", conflicts_with = "rootfs")]

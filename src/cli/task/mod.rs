@@ -13,6 +13,7 @@ mod image;
 mod list;
 mod logs;
 mod prune;
+mod quick;
 mod remove;
 mod resume;
 mod revoke;
@@ -92,9 +93,12 @@ pub(super) fn short_form(words: &[OsString]) -> Option<&[OsString]> {
 
 /// Runs `brig task run` with what follows these words.
 pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
-    let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
-    match Direct::try_parse_from(words) {
-        Ok(direct) => super::ended(open_store(direct.store).and_then(|store| run::main(&store, direct.run))),
+    let parsed = || {
+        let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
+        Direct::try_parse_from(words).map(|direct| (direct.store, direct.run))
+    };
+    match quick::read(rest).map_or_else(parsed, Ok) {
+        Ok((store, run)) => super::ended(open_store(store).and_then(|store| run::main(&store, run))),
         Err(error) => super::usage(&error),
     }
 }

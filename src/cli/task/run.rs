@@ -21,7 +21,8 @@ use std::time::Duration;
 const MOST_TOLD: usize = 5;
 
 /// Run a command in a fresh sandbox on a copy-on-write workspace
-#[derive(Args)]
+#[derive(Args, Default)]
+#[cfg_attr(test, derive(Debug, PartialEq))]
 #[command(after_help = "\
 Examples:
   brig task run --dir . -- make test              your folder, never written
@@ -43,7 +44,7 @@ The exit status is the command's own. A limit or a failure of ours has one of it
 pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
-    dir: Option<PathBuf>,
+    pub(super) dir: Option<PathBuf>,
     /// Work on a clone of a git repository: a path, https://…, ssh://…, user@host:path or file://…
     #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
     repo: Option<String>,
@@ -88,25 +89,25 @@ pub(super) struct Arguments {
     push_default_branch: bool,
     /// Work in an empty folder (the default)
     #[arg(long)]
-    empty: bool,
+    pub(super) empty: bool,
     /// The root file system [default: the host's own system folders, read-only]
     #[arg(long, value_name = "DIR")]
-    rootfs: Option<PathBuf>,
+    pub(super) rootfs: Option<PathBuf>,
     #[command(flatten)]
     image: super::image::Flags,
     /// Read limits and settings from a TOML file; flags go before it
     #[arg(long, value_name = "FILE")]
-    profile: Option<PathBuf>,
+    pub(super) profile: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkFlags,
     /// Set a variable, or pass on the caller's own, which is then hidden in all output
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
-    environment: Vec<OsString>,
+    pub(super) environment: Vec<OsString>,
     /// Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND
     #[arg(long = "secret", value_name = "NAME=SOURCE")]
     secrets: Vec<String>,
     #[command(flatten)]
-    limits: LimitFlags,
+    pub(super) limits: LimitFlags,
     /// A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)
     #[arg(long = "artifact", value_name = "PATH")]
     artifacts: Vec<String>,
@@ -172,16 +173,16 @@ pub(super) struct Arguments {
     interactive: bool,
     /// Print the receipt as JSON on standard output; the command's own output goes to standard error
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Print what would be in force and run nothing
     #[arg(long)]
     explain: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
-/// What of the network the sandbox has.
+/// Runs a task and returns the exit status that tells how it ended.
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let (json, explain, detach, interactive) =
         (arguments.json, arguments.explain, arguments.detach, arguments.interactive);
@@ -249,10 +250,12 @@ pub(super) fn tell(receipt: &Receipt) {
         behind.map(|what| format!("the push does not carry {what}: push that too, or the branch leads nowhere there"));
     let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
     let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
+    let mut text = String::new();
     for line in hits.chain(left).chain(secrets).chain(pushed).chain(behind).chain(told_artifacts(receipt)) {
-        eprintln!("brig: {}", output::escaped(&line));
+        text += &format!("brig: {}\n", output::escaped(&line));
     }
-    eprintln!("brig: task {} {} in {:.2} s", receipt.id, receipt.outcome.word(), receipt.usage.wall_seconds);
+    let (id, outcome) = (&receipt.id, receipt.outcome.word());
+    eprint!("{}", text + &format!("brig: task {id} {outcome} in {:.2} s\n", receipt.usage.wall_seconds));
 }
 
 fn told_artifacts(receipt: &Receipt) -> Vec<String> {
