@@ -16,6 +16,7 @@ use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::spec::network::Network;
 use crate::spec::root::{Backing, FileSystem, Root, Shown, Step as Make};
 use crate::spec::{Confinement, Container};
+use crate::sys::clone::Here;
 use crate::sys::exec::restore_signal;
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
@@ -41,6 +42,17 @@ pub(crate) fn launch(
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     let held = Held::by(&spec.confinement, user, &spec.command.groups, &spec.landlock)?;
+    // If this machine cannot have such groups, that says more than the file that refused.
+    let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
+    let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
+    let path = CgroupPath::task(&place.id)?;
+    // Before the namespaces, which may still be in the making.
+    let mut cgroup = match (&limits, &checked.hierarchy) {
+        (Some(limits), Some(hierarchy)) => {
+            Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(explained)?)
+        }
+        _ => None,
+    };
     let mut users = match range {
         Some(range) => Users::of_root(&spec, range)?,
         None if privileged() => Users::callers(&spec),
@@ -64,16 +76,6 @@ pub(crate) fn launch(
         Backing::Memory => (None, None),
     };
     let rates = spec.file_system.scratch.rates;
-    // If this machine cannot have such groups, that says more than the file that refused.
-    let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
-    let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
-    let path = CgroupPath::task(&place.id)?;
-    let mut cgroup = match (&limits, &checked.hierarchy) {
-        (Some(limits), Some(hierarchy)) => {
-            Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(explained)?)
-        }
-        _ => None,
-    };
     let entry = Entry {
         confinement: spec.confinement,
         user,
@@ -155,10 +157,13 @@ pub(crate) fn launch(
         stdio,
     };
     let mut served_by = way.and_then(|way| way.link);
+    // Init begins here, and what else there is to do is done elsewhere. It starts nothing before it has been let into its groups, so nothing else stays.
+    let here = cgroup.as_ref().and_then(|_| Here::stay());
     let spawned = process::spawn_with(plan, |pid| {
         served_by = Some(link::complete(pid)?);
         Ok(())
     })?;
+    let _elsewhere = here.map(|here| here.leave_to(spawned.pid));
     // While init builds: it joins when its root is there.
     let cgroup = match cgroup.as_mut().map(|begun| admit(begun, &spawned)).transpose() {
         Ok(group) => group,
@@ -167,11 +172,8 @@ pub(crate) fn launch(
             return Err(explained(error));
         }
     };
-    drop(users.helpers); // they have ended meanwhile
-    if let Some(group) = &cgroup {
-        group.0.open_counters();
-    }
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
+    running.helpers = users.helpers;
     if let Some(link) = served_by {
         running.lead_out(link);
     }

@@ -81,9 +81,9 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
 
 /// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
 pub(crate) fn begin_ahead() {
-    crate::ns::ahead::begin();
+    let namespaces = crate::ns::ahead::begin();
     if privileged() {
-        crate::mounts::maker::begin();
+        crate::mounts::maker::begin(namespaces);
     }
 }
 

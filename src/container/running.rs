@@ -7,7 +7,7 @@ use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::maker::{self, Maker};
-use crate::ns::Range;
+use crate::ns::{Helper, Range};
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
 use rustix::process::Signal;
@@ -31,6 +31,8 @@ pub(crate) struct Running {
     gateway: Option<Gateway>,
     link: Option<Link>,
     ledger: Option<Ledger>,
+    /// Children that are ending, or do when they are dropped.
+    pub(super) helpers: Vec<Helper>,
     removed: bool,
 }
 
@@ -67,7 +69,16 @@ impl Running {
             gateway: None,
             link: None,
             ledger: None,
+            helpers: Vec::new(),
             removed: false,
+        }
+    }
+
+    /// Does what can wait until init has all that it needs of us: the processors are for it and for what it waits for.
+    pub(crate) fn catch_up(&mut self) {
+        self.helpers.clear();
+        if let Some(group) = &self.cgroup {
+            group.0.open_counters();
         }
     }
 

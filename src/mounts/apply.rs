@@ -47,24 +47,43 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
         attach(&root, place.as_fd()).doing(|| "attach the new root")?;
     }
-    for step in &plan.file_system.steps {
-        builder.step(root.as_fd(), step)?;
+    let steps = &plan.file_system.steps;
+    // What is left from here on begins with a wait for the disk.
+    let (first, rest) = steps.split_at(steps.iter().position(needs_scratch).unwrap_or(steps.len()));
+    first.iter().try_for_each(|step| builder.step(root.as_fd(), step))?;
+    let covers_first = !rest.iter().any(is_proc);
+    if covers_first {
+        cover(root.as_fd(), &plan)?;
     }
-    if plan.file_system.steps.iter().any(|step| matches!(step, Step::Proc { .. })) {
+    rest.iter().try_for_each(|step| builder.step(root.as_fd(), step))?;
+    if !covers_first {
+        cover(root.as_fd(), &plan)?;
+    }
+    if steps.iter().any(is_proc) {
         proc_is_proc(root.as_fd())?;
-    }
-    let mut empty = None;
-    for path in &plan.file_system.masked {
-        mask(root.as_fd(), path, plan.administrator, &mut empty)?;
-    }
-    for path in &plan.file_system.read_only {
-        read_only(root.as_fd(), path)?;
     }
     builder.scratch()?;
     let secrets = builder.secrets.take();
     let scratch = builder.scratch.into_inner();
     let scratch = scratch.ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
     Ok(Built { root, scratch, secrets })
+}
+
+fn is_proc(step: &Step) -> bool {
+    matches!(step, Step::Proc { .. })
+}
+
+fn needs_scratch(step: &Step) -> bool {
+    matches!(step, Step::Overlay { .. } | Step::Bind { source: Source::Scratch(_), .. } | Step::Nest { .. })
+}
+
+/// Hides what nobody inside may see, and makes read-only what nobody may write.
+fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
+    let mut empty = None;
+    for path in &plan.file_system.masked {
+        mask(root, path, plan.administrator, &mut empty)?;
+    }
+    plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
 }
 
 struct Builder<'plan> {

@@ -18,7 +18,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// How long it stays without a word.
+/// How long it leaves the processor to the sandbox that has its disk now, before it removes the directories that the image's overlay had.
+const WAITS: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long it stays after that without a word.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// The words on the channel: a disk, from it; an order, a descriptor to hold, and that it may end, to it.
@@ -35,6 +37,22 @@ pub(super) struct Order {
     pub size: Size,
 }
 
+/// What the process is for.
+enum Job<'order> {
+    /// To wait for an order, and with it until this pipe has come to its end.
+    Idle(Option<OwnedFd>),
+    Order(&'order Order, &'order DiskFile),
+}
+
+impl Job<'_> {
+    fn awaited(&self) -> Option<&OwnedFd> {
+        match self {
+            Job::Idle(after) => after.as_ref(),
+            Job::Order(..) => None,
+        }
+    }
+}
+
 /// The process. Dropped, it is told to end and waited for.
 #[derive(Debug)]
 pub(crate) struct Maker {
@@ -49,9 +67,10 @@ static IDLE: Mutex<Option<Maker>> = Mutex::new(None);
 /// Those whose end nobody waits for. They are buried when the next is needed.
 static ENDING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Forks the one that waits. What goes wrong is found out, and said, when a disk is wanted. The caller has one thread.
-pub(crate) fn begin() {
-    if let (Ok(maker), Ok(mut idle)) = (Maker::fork(None), IDLE.lock()) {
+/// Forks the one that waits, and begins to work when `after` has come to its end. What goes wrong is found out, and said, when a disk is wanted. The caller has
+/// one thread.
+pub(crate) fn begin(after: Option<OwnedFd>) {
+    if let (Ok(maker), Ok(mut idle)) = (Maker::fork(Job::Idle(after)), IDLE.lock()) {
         *idle = Some(maker);
     }
 }
@@ -71,13 +90,13 @@ impl Maker {
         let idle = if *file == DiskFile::Unnamed { idle() } else { None };
         let maker = match idle {
             Some(maker) if maker.channel.send(&order.to_bytes(), None).is_ok() => maker,
-            _ => Maker::fork(Some((&order, file)))?,
+            _ => Maker::fork(Job::Order(&order, file))?,
         };
         let channel = maker.channel.try_clone().failing(Kind::Disk, step)?;
         Ok((channel, maker))
     }
 
-    fn fork(order: Option<(&Order, &DiskFile)>) -> Result<Maker> {
+    fn fork(job: Job<'_>) -> Result<Maker> {
         bury();
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
         match clone_process(0, None).failing(Kind::Disk, step)? {
@@ -87,8 +106,10 @@ impl Maker {
             }
             Side::Child => {
                 // First all that somebody else waits for, such as our standard output.
-                let closed = close_from(0, &[theirs.as_fd()]);
-                exit(i32::from(closed.is_err() || serve(&theirs, order).is_none()))
+                let kept = [Some(theirs.as_fd()), job.awaited().map(AsFd::as_fd)];
+                let kept: Vec<_> = kept.into_iter().flatten().collect();
+                let closed = close_from(0, &kept);
+                exit(i32::from(closed.is_err() || serve(&theirs, job).is_none()))
             }
         }
     }
@@ -149,34 +170,35 @@ fn bury() {
 }
 
 /// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
-fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
+fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
     // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
-    let was_idle = order.is_none();
+    let was_idle = matches!(job, Job::Idle(_));
     let heard;
-    let (order, file) = match order {
-        Some(order) => order,
-        None => {
-            heard = idle(parent)?;
+    let (order, file) = match job {
+        Job::Order(order, file) => (order, file),
+        Job::Idle(after) => {
+            heard = idle(parent, after)?;
             (&heard, &DiskFile::Unnamed)
         }
     };
-    let mounted = match mount_image(order, file) {
+    let (mounted, image) = match mount_image(order, file) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
             environment::wipe(); // a secret may be among the variables
-            drop(image); // its directories go when nobody waits for that any more
-            mounted
+            (mounted, image)
         }
         Err(error) => return parent.send(&wire::to_bytes(&error), None).ok(),
     };
     if !was_idle {
         return Some(()); // its memory has all that the parent had read by then
     }
-    let mut held = vec![mounted];
+    let (mut held, mut image) = (vec![mounted], Some(image));
     loop {
         let mut wait = [PollFd::new(parent, PollFlags::IN)];
-        match poll(&mut wait, Some(&STAYS)).ok()? {
+        let patience = if image.is_some() { &WAITS } else { &STAYS };
+        match poll(&mut wait, Some(patience)).ok()? {
+            0 if image.is_some() => image = None,
             0 => return Some(()),
             _ => match parent.receive().ok()? {
                 Some(Packet { descriptor: Some(descriptor), .. }) => held.push(descriptor),
@@ -188,8 +210,12 @@ fn serve(parent: &Channel, order: Option<(&Order, &DiskFile)>) -> Option<()> {
 
 /// Waits for the order. Until then it dies with its parent; from then on it does not, because nobody could tidy up after it as soon: it sees by the channel
 /// that nobody wants the disk, and ends.
-fn idle(parent: &Channel) -> Option<Order> {
+fn idle(parent: &Channel, after: Option<OwnedFd>) -> Option<Order> {
     set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
+    if let Some(after) = after {
+        // Nobody writes to it; its end is what is waited for.
+        let _ = rustix::io::read(&after, &mut [0_u8; 1]);
+    }
     let order = Order::from_bytes(&parent.receive().ok()??.bytes)?;
     set_parent_process_death_signal(None).ok()?;
     Some(order)
@@ -252,7 +278,7 @@ mod tests {
         }
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
-        begin();
+        begin(None);
         let waiting = IDLE.lock().unwrap().as_ref().unwrap().pidfd.as_ref().unwrap().try_clone().unwrap();
         let template = Template::of(directory.path(), live.path(), size).unwrap();
         let order = Order { template, live: live.path().to_owned(), size };

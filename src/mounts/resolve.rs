@@ -57,7 +57,7 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<
         return Err(Errno::NOENT).failing(Kind::Mount, || format!("open `{}` in the root", path.display()));
     };
     // Mostly only the last one is missing.
-    let (above, _) = directory(root, path.parent().unwrap_or(Path::new("/")), 0o755)?;
+    let above = Above::of(root, path)?;
     let new = match mkdirat(&above, Path::new(&name), Mode::from_raw_mode(mode)) {
         Ok(()) => true,
         Err(Errno::EXIST) => false,
@@ -67,13 +67,38 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<
     Ok((open_as(root, path, flags)?, new))
 }
 
-/// Opens the directory that holds `path` inside `root` (made if missing) and gives the last component's name.
-pub(crate) fn parent(root: BorrowedFd<'_>, path: &Path) -> Result<(OwnedFd, PathBuf)> {
+/// The directory that holds a path: the root itself, which need not be opened, or one below it.
+pub(crate) enum Above<'root> {
+    Root(BorrowedFd<'root>),
+    Below(OwnedFd),
+}
+
+impl<'root> Above<'root> {
+    /// That of `path`, made if missing (0755).
+    fn of(root: BorrowedFd<'root>, path: &Path) -> Result<Above<'root>> {
+        match path.parent() {
+            None => Ok(Above::Root(root)),
+            Some(above) if above == Path::new("/") || above == Path::new("") => Ok(Above::Root(root)),
+            Some(above) => Ok(Above::Below(directory(root, above, 0o755)?.0)),
+        }
+    }
+}
+
+impl AsFd for Above<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Above::Root(root) => *root,
+            Above::Below(directory) => directory.as_fd(),
+        }
+    }
+}
+
+/// The directory that holds `path` inside `root` (made if missing), and the last component's name.
+pub(crate) fn parent<'root>(root: BorrowedFd<'root>, path: &Path) -> Result<(Above<'root>, PathBuf)> {
     let name = path.file_name().map(PathBuf::from).ok_or_else(|| {
         Error::new(Kind::Mount, "a path with a last component is needed").doing(format!("open `{}`", path.display()))
     })?;
-    let above = path.parent().unwrap_or(Path::new("/"));
-    Ok((directory(root, above, 0o755)?.0, name))
+    Ok((Above::of(root, path)?, name))
 }
 
 /// Opens `path` as a place for a mount of a file (made empty if missing) or of a directory.

@@ -10,11 +10,16 @@ use crate::error::Result;
 use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
 use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
+
+/// How long a child that is at work, and does not wait for its turn on a busy processor, may still need.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
 /// The child, and what it waits on. Dropped, it is told to end before it is waited for.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ pub(crate) struct Ahead {
 
 /// What the child waits on. Others of our children may hold a copy of it, so its closing alone would tell nothing.
 #[derive(Debug)]
-struct Channel(OwnedFd);
+pub(super) struct Channel(OwnedFd);
 
 impl Drop for Channel {
     fn drop(&mut self) {
@@ -46,21 +51,23 @@ pub(crate) struct Made {
 /// At most one is begun, by the program's own first lines; the first sandbox takes it.
 static BEGUN: Mutex<Option<Ahead>> = Mutex::new(None);
 
-/// Begins both, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way.
-pub(crate) fn begin() {
-    if let (Some(ahead), Ok(mut begun)) = (start(What::Both), BEGUN.lock()) {
-        *begun = Some(ahead);
-    }
+/// Begins both, if we are root and the caller has one thread. What goes wrong is found out, and said, by the ordinary way. The pipe that is returned ends when
+/// they are made: for others that are to work on the same processor, since this is what everything waits for first.
+pub(crate) fn begin() -> Option<OwnedFd> {
+    let (done, working) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+    let ahead = start(What::Both, Some(working))?;
+    *BEGUN.lock().ok()? = Some(ahead);
+    Some(done)
 }
 
 /// Begins a network namespace alone, for a container that has no user namespace of its own.
 pub(crate) fn begin_network() -> Option<Ahead> {
-    start(What::Network)
+    start(What::Network, None)
 }
 
 /// Begins a network namespace that belongs to a new user namespace; [`Ahead::finish`] has both.
 pub(crate) fn begin_owned_network() -> Option<Ahead> {
-    start(What::Owned)
+    start(What::Owned, None)
 }
 
 /// What is made, and whose the network namespace is.
@@ -74,7 +81,7 @@ enum What {
     Owned,
 }
 
-fn start(what: What) -> Option<Ahead> {
+fn start(what: What, working: Option<OwnedFd>) -> Option<Ahead> {
     if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
         return None;
     }
@@ -82,7 +89,7 @@ fn start(what: What) -> Option<Ahead> {
     match clone_process(0, None).ok()? {
         Side::Child => {
             drop(ours);
-            exit(i32::from(lend(&theirs, what).is_none()))
+            exit(i32::from(lend(&theirs, what, working).is_none()))
         }
         Side::Parent(pid, pidfd) => {
             send_away(pid);
@@ -92,7 +99,7 @@ fn start(what: What) -> Option<Ahead> {
 }
 
 /// The child: makes them, says so, and ends when it is told to or when nobody is left to tell it.
-fn lend(parent: &OwnedFd, what: What) -> Option<()> {
+fn lend(parent: &OwnedFd, what: What, working: Option<OwnedFd>) -> Option<()> {
     if what == What::Owned {
         unshare(CloneFlags::CLONE_NEWUSER).ok()?;
         forbid_nested();
@@ -105,6 +112,7 @@ fn lend(parent: &OwnedFd, what: What) -> Option<()> {
         forbid_nested();
     }
     send(parent, b"R", SendFlags::NOSIGNAL).ok()?;
+    drop(working);
     recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
 }
 
@@ -114,13 +122,13 @@ pub(crate) fn take() -> Option<Ahead> {
 }
 
 impl Ahead {
-    /// Waits for the child and maps the user namespace; `None` if the child could not make them.
-    pub(crate) fn finish(self, maps: &Maps) -> Result<Option<Made>> {
+    /// Waits for the child and maps the user namespace; `None` if the child could not make them. It stays until its helper is dropped: its end takes a
+    /// processor that others wait for now.
+    pub(crate) fn finish(mut self, maps: &Maps) -> Result<Option<Made>> {
         let Some(network) = self.network() else { return Ok(None) };
-        let userns = open_and_map(self.pid, maps);
-        drop(self.channel); // it may end, before anybody waits for it
-        let users = Mapped { userns: userns?, helper: self.helper };
-        Ok(Some(Made { users, network }))
+        let userns = open_and_map(self.pid, maps)?;
+        self.helper.stays(self.channel);
+        Ok(Some(Made { users: Mapped { userns, helper: self.helper }, network }))
     }
 
     /// The same for a network namespace alone; the helper is to be dropped when it has ended.
@@ -133,7 +141,11 @@ impl Ahead {
         let word = |flags| recv(&self.channel.0, &mut [0_u8; 1][..], flags);
         let said = match word(RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN) => {
-                bring_here(self.pid);
+                // One that is at work is not moved: that costs more than it still needs.
+                let mut wait = [PollFd::new(&self.channel.0, PollFlags::IN)];
+                if poll(&mut wait, Some(&SOON)) == Ok(0) {
+                    bring_here(self.pid);
+                }
                 word(RecvFlags::empty())
             }
             said => said,

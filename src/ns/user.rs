@@ -1,5 +1,6 @@
 //! User namespaces as things to hold: made, mapped, and named by a descriptor.
 
+use super::ahead::Channel;
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::host::user_namespace_advice;
@@ -19,20 +20,30 @@ pub(crate) struct Mapped {
     pub helper: Helper,
 }
 
-/// A child that is ending; dropping this waits for it.
+/// A child that is ending, or does when this is dropped, which waits for it.
 #[derive(Debug)]
-pub(crate) struct Helper(OwnedFd);
+pub(crate) struct Helper {
+    pidfd: OwnedFd,
+    /// What it waits on, if it is still to be told.
+    channel: Option<Channel>,
+}
 
 impl Helper {
     pub(super) fn new(pidfd: OwnedFd) -> Helper {
-        Helper(pidfd)
+        Helper { pidfd, channel: None }
+    }
+
+    /// From now on it is told to end when this is dropped.
+    pub(super) fn stays(&mut self, channel: Channel) {
+        self.channel = Some(channel);
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // It reads from a pipe that nobody has any more, so it ends, and there is nothing to hear from it.
-        let _ = wait(self.0.as_fd());
+        drop(self.channel.take());
+        // Nobody else has what it reads from, so it ends, and there is nothing to hear from it.
+        let _ = wait(self.pidfd.as_fd());
     }
 }
 
@@ -61,7 +72,7 @@ pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     };
     let opened = open_and_map(pid, maps);
     drop(hold);
-    let helper = Helper(pidfd);
+    let helper = Helper::new(pidfd);
     opened.map(|userns| Mapped { userns, helper })
 }
 

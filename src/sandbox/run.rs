@@ -19,10 +19,14 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Stat;
 use rustix::process::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+/// Longer than init needs for its root, unless much has to be copied for it.
+const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Where a run has its own things on the host, and what is connected to it from the beginning.
 pub(crate) struct Site {
@@ -97,10 +101,22 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
 
 /// Both at once, where there is nothing else to do.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
-    Ok(begin(options, site)?.watch(audience))
+    let mut begun = begin(options, site)?;
+    begun.give_way();
+    Ok(begun.watch(audience))
 }
 
 impl Begun<'_> {
+    /// Leaves the processors to init, and to the disk that it waits for, until its root is there or a moment has passed. What is done then is done beside
+    /// it, where before it would have kept it waiting.
+    pub(crate) fn give_way(&mut self) {
+        let Ok(started) = &mut self.started else { return };
+        let mut wait = [PollFd::from_borrowed_fd(started.running.channel(), PollFlags::IN)];
+        // Whatever it says, or does not say, is heard by the watch.
+        let _ = poll(&mut wait, Some(&A_MOMENT));
+        started.running.catch_up();
+    }
+
     /// Watches over the sandbox to its end, and removes it.
     pub(crate) fn watch(self, audience: Audience<'_>) -> Report {
         let mut started = match self.started {

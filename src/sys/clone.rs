@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The namespaces and flags of [`clone_process`], as in clone(2).
@@ -74,7 +75,6 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
 /// Sends a new child to another processor than ours, if it may run on one. The scheduler puts it behind us when it takes the others for busy, and there it
 /// waits until we do; one that is to work beside us has lost then what it was made for. What cannot be had is of no weight.
 pub(crate) fn send_away(pid: i32) {
-    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
     let (Ok(mut allowed), Some(pid)) = (sched_getaffinity(None), Pid::from_raw(pid)) else { return };
     let ours = sched_getcpu();
     if allowed.count() > 1 && ours < CpuSet::MAX_CPU {
@@ -86,13 +86,56 @@ pub(crate) fn send_away(pid: i32) {
 /// Brings a child to our processor, where we are about to wait for it: what else runs on its own, such as the kernel taking apart the network of a
 /// container before, need not give way to it, and nobody moves it here for some milliseconds. What cannot be had is of no weight.
 pub(crate) fn bring_here(pid: i32) {
-    use rustix::thread::{CpuSet, Pid, sched_getcpu, sched_setaffinity};
     let (mut here, ours) = (CpuSet::new(), sched_getcpu());
     if let (Some(pid), true) = (Pid::from_raw(pid), ours < CpuSet::MAX_CPU) {
         here.set(ours);
         let _ = sched_setaffinity(Some(pid), &here);
     }
 }
+
+/// As long as it lives we stay on the processor that we are on, and so does a child that is made meanwhile, whom we leave it to then: the scheduler often puts
+/// a new child behind what is at work on another one, or it behind us, where it waits although somebody idles. What cannot be had is of no weight.
+pub(crate) struct Here {
+    /// Where we may run.
+    allowed: CpuSet,
+    /// Where we are.
+    ours: usize,
+}
+
+impl Here {
+    /// `None` where there is only one processor for us.
+    pub(crate) fn stay() -> Option<Here> {
+        let (mut here, ours) = (CpuSet::new(), sched_getcpu());
+        if ours >= CpuSet::MAX_CPU {
+            return None;
+        }
+        here.set(ours);
+        let allowed = sched_getaffinity(None).ok().filter(|allowed| allowed.count() > 1 && allowed.is_set(ours))?;
+        sched_setaffinity(None, &here).ok()?;
+        Some(Here { allowed, ours })
+    }
+
+    /// Goes elsewhere, until what is returned is dropped. The child may run anywhere from now on, and begins here.
+    pub(crate) fn leave_to(self, child: i32) -> Elsewhere {
+        if let Some(child) = Pid::from_raw(child) {
+            let _ = sched_setaffinity(Some(child), &self.allowed); // one that has ended needs no processor
+        }
+        let mut others = self.allowed;
+        others.unset(self.ours);
+        let _ = sched_setaffinity(None, &others);
+        Elsewhere(self)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        // It was allowed a moment ago.
+        let _ = sched_setaffinity(None, &self.allowed);
+    }
+}
+
+/// That we are on another processor than a child. Dropped, we may be on any again.
+pub(crate) struct Elsewhere(#[expect(dead_code, reason = "is dropped")] Here);
 
 /// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
 /// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).

@@ -51,7 +51,7 @@ pub struct StartHeap;
 
 impl StartHeap {
     /// Bytes of the block and of the stack that the reading of a command line and a plan touch, most of the time.
-    pub const START: (usize, usize) = (160 * 1024, 96 * 1024);
+    pub const START: (usize, usize) = (68 * 1024, 48 * 1024);
     /// What a verb touches that only looks at a container's record.
     pub const LOOK: (usize, usize) = (16 * 1024, 32 * 1024);
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn classes_hold_what_they_are_for_and_waste_a_fifth_at_most() {
-        let mut last = (0, 0);
+        let mut last = (68 * 1024, 48 * 1024);
         for wanted in 1..=LARGEST {
             let (class, size) = class(wanted);
             assert!(class < CLASSES && size >= wanted && size.is_multiple_of(UNIT), "{wanted}: {class} {size}");

@@ -104,9 +104,11 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Whether something may take long, or is moved in the store, before its sandbox begins: then it must be known before.
+    /// Whether something may take long, or is put into its directory, before its sandbox begins: then it must be known before.
     pub(super) fn waits_before_its_sandbox(&self) -> bool {
-        !self.workspace.is_at_hand() || self.keep != Keep::No || self.continued.is_some() || self.max_parallel.is_some()
+        let is_queued = self.max_parallel.is_some();
+        let has_place = self.keep != Keep::No || self.continued.is_some() || self.backend == Backend::Local;
+        !self.workspace.is_at_hand() || is_queued || has_place
     }
 
     /// A task with the default limits in an empty workspace.

@@ -146,6 +146,7 @@ mod tests {
         let store = Store::at(directory.path().to_path_buf());
         for id in ["a1", "a2"] {
             drop(store.begin(id).unwrap());
+            store.make(id).unwrap();
         }
         let mut text = String::new();
         ["a1", "gone"].iter().for_each(|id| write(&mut text, &row(id)));

@@ -20,8 +20,8 @@ use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{
-    self, Audience, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report, Signals,
-    Site, Usage, Workspace,
+    self, Audience, Backend, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report,
+    Signals, Site, Usage, Workspace,
 };
 use serde_json::json;
 use std::cell::RefCell;
@@ -57,8 +57,11 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if definition.max_parallel.is_none() {
         begin_disk();
     }
-    super::reconcile::reap(store)?;
-    store.has_room(super::prune::least_free()?)?;
+    let least_free = super::prune::least_free()?;
+    if store.has_room(least_free).is_err() {
+        super::reconcile::reap(store)?; // which may make room; else it is done when nobody waits for it
+        store.has_room(least_free)?;
+    }
     if let Some(why) = image.as_mut().map(|image| image.copy_if_needed(&definition.limits)).transpose()?.flatten() {
         watcher.note(&why);
     }
@@ -202,14 +205,14 @@ impl Attempt<'_> {
         if self.control.is_some() {
             return Ok(());
         }
-        let directory = self.store.task(self.id);
+        let directory = self.store.make(self.id)?;
         self.record.write(&directory).doing(|| format!("begin the task `{}`", self.id))?;
         self.control = Some(Control::open(&directory)?);
         watcher.began(self.id);
         Writer::create(&directory, self.id)?.put("state", json!({ "state": "preparing" }))?;
         super::forward::start(self.store, self.id, &self.definition.events)?;
         self.held.listen(&directory);
-        Ok(())
+        super::reconcile::reap(self.store).map(|_| ())
     }
 
     fn carry_out(&mut self, watcher: &mut dyn Watcher) -> Report {
@@ -373,14 +376,19 @@ impl Attempt<'_> {
 
     fn run(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
         let directory = self.store.task(self.id);
+        let mut place = Place { disk: self.disk(), ..place(self.store, self.id) };
+        if self.definition.backend == Backend::Local {
+            place.stage.clone_from(&directory); // its workspace is seen there
+        }
         let site = Site {
-            place: Place { disk: self.disk(), ..place(self.store, self.id) },
+            place,
             forward_input: watcher.forward_input(),
             open_input: watcher.open_input(),
             progress: self.progress.take(),
         };
-        let begun = sandbox::begin(options, site)?;
+        let mut begun = sandbox::begin(options, site)?;
         self.held.unlock()?;
+        begun.give_way();
         self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
         let (redactor, has_secrets) = (self.held.redactor().clone(), !self.held.is_empty());
@@ -471,7 +479,7 @@ impl Attempt<'_> {
 pub(super) fn place(store: &Store, id: &str) -> Place {
     Place {
         id: id.to_owned(),
-        stage: store.task(id),
+        stage: store.live(), // of all directories the one that is there from the beginning
         workshop: store.workshop(),
         id_ranges: store.id_ranges(),
         disk: DiskFile::Unnamed,

@@ -292,6 +292,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::at(directory.path().to_path_buf());
         drop(store.begin("t0").unwrap());
+        store.make("t0").unwrap();
         let path = store.task("t0").join("record.json");
         std::fs::write(&path, FIRST).unwrap();
         let record = store.record("t0").unwrap();

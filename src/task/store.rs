@@ -93,13 +93,28 @@ impl Store {
         PathBuf::from("/run/brig")
     }
 
-    /// Makes a new task's directories and takes its lock. The lock has its name only when it is held, so nobody takes a task that is
+    /// Takes a new task's lock. The lock has its name only when it is held, so nobody takes a task that is
     /// just beginning for one whose supervisor died.
     pub(super) fn begin(&self, id: &str) -> Result<Alive> {
-        self.make_task(id).hint(|| "name a store that you can write: --store DIR")
+        self.take_name(id).hint(|| "name a store that you can write: --store DIR")
     }
 
-    fn make_task(&self, id: &str) -> Result<Alive> {
+    /// Makes a task's directory.
+    pub(super) fn make(&self, id: &str) -> Result<PathBuf> {
+        let directory = self.task(id);
+        let made = match std::fs::create_dir(&directory) {
+            // The directory of the locks may be there before that of the tasks: who makes a disk makes it, too.
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                files::create_directories(&self.tasks(), 0o700)?;
+                std::fs::create_dir(&directory)
+            }
+            other => other,
+        };
+        made.map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
+        Ok(directory)
+    }
+
+    fn take_name(&self, id: &str) -> Result<Alive> {
         let live = self.live();
         let path = live.join(id);
         let unnamed = live.join(format!(".{id}"));
@@ -117,17 +132,7 @@ impl Store {
                 Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
                 other => other.map_err(|cause| files::failed(cause, format!("name the lock `{}`", path.display())))?,
             }
-            let alive = Alive { path, _lock: lock };
-            let made = match std::fs::create_dir(self.task(id)) {
-                // The directory of the locks may be there before that of the tasks: who makes a disk makes it, too.
-                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                    files::create_directories(&self.tasks(), 0o700)?;
-                    std::fs::create_dir(self.task(id))
-                }
-                other => other,
-            };
-            made.map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
-            return Ok(alive);
+            return Ok(Alive { path, _lock: lock });
         }
         Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
     }
@@ -222,6 +227,7 @@ mod tests {
         assert_eq!(store.find("a").unwrap_err().kind(), Kind::NotFound);
         for id in ["abc", "abd", "x"] {
             drop(store.begin(id).unwrap());
+            store.make(id).unwrap();
         }
         assert_eq!(store.find("abc").unwrap(), "abc");
         assert_eq!(store.find("x").unwrap(), "x");

@@ -124,7 +124,6 @@ impl<'run> Courier<'run> {
         let mut place = place(self.errand.store, self.errand.id);
         place.id = format!("{}-git", self.errand.id);
         // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.
-        place.stage = self.errand.store.live();
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
         let site = Site { place, forward_input: false, open_input: false, progress: None };
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
