@@ -87,6 +87,7 @@ def variants(lab, tables):
 
 def task(lab, tables):
     """The whole sandbox of a task. What a floor needs of it is taken from one: its filter and its empty ext4 image."""
+    journaled = lab.journaled()
     lab.run(lab.brig, "task", "run", "--empty", "--", "true")
     subjects = []
 
@@ -97,7 +98,7 @@ def task(lab, tables):
         finally:
             lab.run(lab.brig, "task", "kill", identity, check=False)
             lab.run(lab.brig, "task", "wait", identity, check=False)
-        images = lab.folder("images")
+        images = lab.folder("store", "floor")
         template = sorted(glob.glob(lab.path("store", "templates", "ext4*.img")))
         if not template:
             raise Failed("brig keeps no template of its disk")
@@ -114,6 +115,8 @@ def task(lab, tables):
     text = ("`brig task run --empty -- true` with everything on: user namespace, filter, Landlock, limits, disk cap, log, receipt. "
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
             "The floor has the namespaces, mounts, filter, Landlock, limits and the disk as brig makes it, no log and no record.")
+    if journaled:
+        text += " Store and disks are on an ext4 with a journal, in memory: the host's has none, and there a new file looks at each that was removed in the last minute."
     both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables)
 
 
