@@ -10,6 +10,7 @@ mod amend;
 pub(crate) mod apply;
 pub(crate) mod bundle;
 mod copy_up;
+mod cover;
 pub(crate) mod device;
 pub(crate) mod disk;
 mod file_system;

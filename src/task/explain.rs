@@ -2,7 +2,7 @@
 
 use super::definition::{Definition, WorkspaceSource};
 use super::image;
-use super::pipeline::{check_git, checked_workspace, options};
+use super::plan::{check_git, checked_workspace, options};
 use super::store::Store;
 use crate::error::Result;
 use crate::sandbox;

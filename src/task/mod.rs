@@ -29,6 +29,7 @@ mod log;
 mod network;
 mod options;
 mod pipeline;
+mod plan;
 mod processes;
 mod prune;
 mod pump;

@@ -10,6 +10,7 @@ use super::handback::{self, Handback};
 use super::image::{self, Opened};
 use super::keep::{self, Continued, Keep};
 use super::log::{Log, Manner};
+use super::plan::{check_git, checked_workspace, options, place, remote};
 use super::queue::{self, Turn, Waited};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
@@ -127,55 +128,6 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
             "error": receipt.error.as_ref().map(|error| &error.message),
         }),
     )
-}
-
-/// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
-pub(super) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
-    match &definition.workspace {
-        WorkspaceSource::Empty => Ok(Workspace::Empty),
-        WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
-        WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
-            Remote::Local(path) => git::local_path(&path).map(|_| Workspace::Empty),
-            Remote::Far(_) => Ok(Workspace::Empty),
-        },
-    }
-}
-
-/// Says the first thing that is wrong with how the remote is reached. Whoever goes on from a workspace reaches none.
-pub(super) fn check_git(definition: &Definition) -> Result<()> {
-    let remote = if definition.continued.is_none() { remote(definition)? } else { None };
-    definition.git.check(remote.as_ref())
-}
-
-/// Where the workspace's repository is, if it has one.
-fn remote(definition: &Definition) -> Result<Option<Remote>> {
-    match &definition.workspace {
-        WorkspaceSource::Repository { url, .. } => Remote::parse(url).map(Some),
-        _ => Ok(None),
-    }
-}
-
-pub(super) fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Result<Options> {
-    let mut network = definition.network.clone();
-    for secret in &definition.secrets {
-        network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
-    }
-    let command = image.map_or(&definition.command, |image| &image.command);
-    Ok(Options {
-        environment: definition.git.variables().into_iter().chain(definition.environment.iter().cloned()).collect(),
-        rootfs: definition.rootfs.clone(),
-        image: image.map(|image| image.root.clone()),
-        workspace,
-        network,
-        limits: definition.limits.clone(),
-        may_degrade: definition.may_degrade.clone(),
-        backend: definition.backend.clone(),
-        grace: definition.grace,
-        terminal: definition.terminal,
-        holds: definition.holds,
-        exit_codes: definition.exit_codes.clone(),
-        ..Options::new(command.clone())
-    })
 }
 
 struct Attempt<'run> {
@@ -472,17 +424,6 @@ impl Attempt<'_> {
         let done = work(self);
         self.course.steps.push(Timing { step: step.to_owned(), seconds: began.elapsed().as_secs_f64() });
         done
-    }
-}
-
-/// Where a sandbox of this task has its things. The stage is mounted over the task's own directory, in the sandbox's namespace only.
-pub(super) fn place(store: &Store, id: &str) -> Place {
-    Place {
-        id: id.to_owned(),
-        stage: store.live(), // of all directories the one that is there from the beginning
-        workshop: store.workshop(),
-        id_ranges: store.id_ranges(),
-        disk: DiskFile::Unnamed,
     }
 }
 

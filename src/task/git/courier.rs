@@ -5,7 +5,7 @@ use super::remote::Far;
 use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Sink, Site, Stream};
-use crate::task::pipeline::place;
+use crate::task::plan::place;
 use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;

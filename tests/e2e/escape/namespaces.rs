@@ -89,9 +89,9 @@ fn the_hosts_mounts_are_the_same_before_during_and_after() {
     assert_eq!(before, after);
     let [before, during, after] = script("propagation");
     assert!(before != during || before != after, "without private mounts the host would have seen them");
-    // What was seen there covered the store, so that brig could not remove its own file.
+    // What was seen there covered the directory of the locks, so that brig could not remove its own.
     for id in lab.ids() {
-        let _ = std::fs::remove_file(lab.store().join("tasks").join(id).join("disk.img"));
+        let _ = std::fs::remove_file(lab.store().join("live").join(id));
     }
 }
 

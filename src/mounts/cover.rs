@@ -1,0 +1,77 @@
+//! What hides paths of a root, and what makes them read-only.
+
+use super::apply::{attach, clone_tree, restrict, tmpfs};
+use super::plan::{Ids, Plan};
+use super::resolve;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::spec::root::Attributes;
+use crate::sys::mount as bits;
+use crate::sys::weaken;
+use rustix::fs::FileType;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Hides what nobody inside may see, and makes read-only what nobody may write.
+pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
+    let mut empty = None;
+    for path in &plan.file_system.masked {
+        mask(root, path, plan.administrator, &mut empty)?;
+    }
+    plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
+}
+
+/// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
+///
+/// All masked directories are one empty tmpfs, kept in `empty`: callers mask a directory for each processor.
+pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids, empty: &mut Option<OwnedFd>) -> Result<()> {
+    if weaken::is_off("masks") {
+        return Ok(());
+    }
+    let Some(target) = existing(root, path)? else { return Ok(()) };
+    let kind = resolve::file_type(&target)?;
+    let cover = if kind == FileType::Directory {
+        match empty {
+            Some(there) => clone_tree(there.as_fd(), Path::new(""))?,
+            None => tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?,
+        }
+    } else {
+        null_device(root)?
+    };
+    attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))?;
+    if kind == FileType::Directory && empty.is_none() {
+        *empty = Some(cover); // attached it can be cloned on every kernel
+    }
+    Ok(())
+}
+
+/// A detached mount of the container's /dev/null, checked to be that device (CVE-2025-31133).
+pub(super) fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let null = resolve::open(root, Path::new("/dev/null"))?;
+    let status = rustix::fs::fstat(&null).failing(Kind::Mount, || "read the type of `/dev/null`")?;
+    let differs = FileType::from_raw_mode(status.st_mode) != FileType::CharacterDevice
+        || status.st_rdev != rustix::fs::makedev(1, 3);
+    if differs && !weaken::is_off("null-device") {
+        return Err(Error::new(Kind::Mount, "`/dev/null` of the container is not the null device"));
+    }
+    let tree = clone_tree(null.as_fd(), Path::new(""))?;
+    restrict(&tree, Attributes(bits::RDONLY))?;
+    Ok(tree)
+}
+
+pub(super) fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    if weaken::is_off("read-only") {
+        return Ok(());
+    }
+    let Some(target) = existing(root, path)? else { return Ok(()) };
+    let tree = clone_tree(target.as_fd(), Path::new(""))?;
+    restrict(&tree, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?;
+    attach(&tree, target.as_fd()).doing(|| format!("make `{}` read-only", path.display()))
+}
+
+pub(super) fn existing(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>> {
+    match resolve::open(root, path) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
