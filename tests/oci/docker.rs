@@ -113,7 +113,9 @@ impl Drop for Docker {
 
 /// What differs from one run to the next, and from one runtime to the other.
 fn normal(text: &str) -> String {
-    let text = text.replace("runc", "RT").replace("brig", "RT");
+    // script(1) now and then has the end of its own input echoed by the terminal.
+    let text = text.replace(['\0'], "").replace("^@", "");
+    let text = text.trim_end().replace("runc", "RT").replace("brig", "RT");
     let mut words: Vec<String> = Vec::new();
     for word in text.split_inclusive(|each: char| !each.is_ascii_alphanumeric()) {
         let id = word.trim_end_matches(|each: char| !each.is_ascii_alphanumeric());

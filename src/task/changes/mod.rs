@@ -49,4 +49,5 @@ mod diff_tests;
 #[cfg(test)]
 mod lab;
 #[cfg(all(test, feature = "weakened"))]
+#[expect(clippy::unwrap_used, reason = "tests, which clippy does not see behind `all`")]
 mod weakened_tests;
