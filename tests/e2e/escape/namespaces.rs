@@ -89,9 +89,10 @@ fn the_hosts_mounts_are_the_same_before_during_and_after() {
     assert_eq!(before, after);
     let [before, during, after] = script("propagation");
     assert!(before != during || before != after, "without private mounts the host would have seen them");
-    // What was seen there covered the directory of the locks, so that brig could not remove its own.
-    for id in lab.ids() {
-        let _ = std::fs::remove_file(lab.store().join("live").join(id));
+    // What was seen there covered the directory of the locks, so that brig could remove neither its own nor the directories of its disk.
+    for entry in std::fs::read_dir(lab.store().join("live")).unwrap() {
+        let path = entry.unwrap().path();
+        let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
     }
 }
 
