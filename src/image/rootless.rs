@@ -32,6 +32,13 @@ pub(crate) struct IdRange {
     pub count: u32,
 }
 
+impl IdRange {
+    /// Whether it maps this id of the namespace.
+    pub(crate) fn has(&self, inside: u32) -> bool {
+        inside >= self.inside && inside - self.inside < self.count
+    }
+}
+
 /// Whether this process has entered a namespace with subordinate ids.
 static HAS_SUBORDINATE: AtomicBool = AtomicBool::new(false);
 
@@ -116,8 +123,10 @@ fn range(path: &str, uid: u32) -> Result<String> {
 
 /// The id outside that is `inside` in here, as the kernel tells it; the same where there is no namespace.
 pub(crate) fn outside(file: &str, inside: u32) -> u32 {
-    let within = |range: &IdRange| inside >= range.inside && inside - range.inside < range.count;
-    map(file).into_iter().find(within).map_or(inside, |range| range.outside.saturating_add(inside - range.inside))
+    map(file)
+        .into_iter()
+        .find(|range| range.has(inside))
+        .map_or(inside, |range| range.outside.saturating_add(inside - range.inside))
 }
 
 fn map(file: &str) -> Vec<IdRange> {

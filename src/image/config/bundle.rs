@@ -110,7 +110,7 @@ fn environment(process: &Process) -> Vec<String> {
 }
 
 fn has(ids: &[IdRange], id: u32) -> bool {
-    ids.iter().any(|range| id >= range.inside && id - range.inside < range.count)
+    ids.iter().any(|range| range.has(id))
 }
 
 fn mounts(runner: &Runner, volumes: &[String]) -> Value {
