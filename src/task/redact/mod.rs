@@ -44,8 +44,20 @@ enum Verdict {
     No,
     /// Perhaps something, once more has come. What is before `hold` may go already.
     Wait { hold: usize },
-    /// Something to hide, from here to there; with `swallow` what follows belongs to it too.
-    Hide { from: usize, to: usize, label: Label, swallow: Option<Swallow> },
+    /// Something to hide, from this place on.
+    Hide(Hide),
+}
+
+/// Something to hide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hide {
+    /// The place at which it was found: what it begins with may be seen.
+    place: usize,
+    from: usize,
+    to: usize,
+    label: Label,
+    /// What follows and belongs to it too.
+    swallow: Option<Swallow>,
 }
 
 /// What stands in for what was hidden.
@@ -96,26 +108,34 @@ impl Patterns {
         self.filter = Filter::of(needles.chain(shapes));
     }
 
-    /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes.
-    fn look(&self, text: &[u8], at: usize, whole: bool) -> Verdict {
+    /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
+    /// `later`: other things may begin before it.
+    fn look(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>) -> Verdict {
         let mut found = Verdict::No;
         for candidate in self.filter.candidates(text, at) {
             let seen = match candidate {
                 Candidate::Needle(index) => match self.needles[index].compare(&text[at..]) {
                     Compared::No => Verdict::No,
                     Compared::Begun => Verdict::Wait { hold: at },
-                    Compared::Whole(length) => Verdict::Hide {
+                    Compared::Whole(length) => Verdict::Hide(Hide {
+                        place: at,
                         from: at,
                         to: at + length,
                         label: Label::Secret(self.needles[index].name()),
                         swallow: None,
-                    },
+                    }),
                 },
                 Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole) {
                     Seen::No => Verdict::No,
                     Seen::Begun { hold } => Verdict::Wait { hold: at + hold },
                     Seen::Whole { from, to, swallow } => {
-                        Verdict::Hide { from: at + from, to: at + to, label: Label::Shape(SHAPES[index].name), swallow }
+                        let label = Label::Shape(SHAPES[index].name);
+                        let hide = Hide { place: at, from: at + from, to: at + to, label, swallow };
+                        if from > 0 {
+                            later.push(hide);
+                            continue;
+                        }
+                        Verdict::Hide(hide)
                     }
                 },
             };
@@ -149,17 +169,14 @@ fn wider(one: Verdict, other: Verdict, whole: bool) -> Verdict {
         (one, Verdict::Wait { .. }) if whole => one,
         (Verdict::Wait { hold: one }, Verdict::Wait { hold: other }) => Verdict::Wait { hold: one.min(other) },
         (wait @ Verdict::Wait { .. }, Verdict::No) | (Verdict::No, wait @ Verdict::Wait { .. }) => wait,
-        (Verdict::Wait { hold }, Verdict::Hide { from, .. }) | (Verdict::Hide { from, .. }, Verdict::Wait { hold }) => {
-            Verdict::Wait { hold: hold.min(from) }
+        (Verdict::Wait { hold }, Verdict::Hide(hide)) | (Verdict::Hide(hide), Verdict::Wait { hold }) => {
+            Verdict::Wait { hold: hold.min(hide.from) }
         }
         (Verdict::No, other) => other,
         (one, Verdict::No) => one,
-        (one @ Verdict::Hide { .. }, other @ Verdict::Hide { .. }) => {
-            let reach = |verdict: &Verdict| match verdict {
-                Verdict::Hide { from, to, swallow, .. } => (swallow.is_some(), *to, usize::MAX - from),
-                _ => (false, 0, 0),
-            };
-            if reach(&other) > reach(&one) { other } else { one }
+        (Verdict::Hide(one), Verdict::Hide(other)) => {
+            let reach = |hide: &Hide| (hide.swallow.is_some(), hide.to);
+            Verdict::Hide(if reach(&other) > reach(&one) { other } else { one })
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream on its way through the redactor, however it is cut.
 
 use super::shapes::Swallow;
-use super::{Label, Patterns, Verdict};
+use super::{Hide, Label, Patterns, Verdict};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -58,38 +58,25 @@ impl Stream {
         }
         let mut at = 0;
         let mut keep = None;
-        while let Some(place) = patterns.filter.next(text, at) {
+        // What was found, but begins behind places that are not looked at yet.
+        let mut later: Vec<Hide> = Vec::new();
+        loop {
+            let next = patterns.filter.next(text, at);
+            while let Some(hide) = take_due(&mut later, next) {
+                settled = self.hide(patterns, text, hide, settled, out);
+            }
+            let Some(place) = next else { break };
             at = place + 1;
-            match patterns.look(text, place, whole) {
+            match patterns.look(text, place, whole, &mut later) {
                 Verdict::No => {}
                 Verdict::Wait { .. } if whole => {}
                 Verdict::Wait { hold } => {
-                    keep = Some((place, hold));
+                    let place = later.iter().map(|each| each.place).fold(place, usize::min);
+                    let hold = later.iter().map(|each| each.from).fold(hold, usize::min);
+                    keep = Some((place, self.hold(patterns, text, place, hold)));
                     break;
                 }
-                Verdict::Hide { from, to, label, swallow } => {
-                    // Also one within what is hidden already: that it came is what counts.
-                    if let Label::Secret(name) = label
-                        && !self.seen.contains(&name)
-                    {
-                        self.seen.push(name);
-                    }
-                    if from > settled {
-                        out.extend_from_slice(&text[settled..from]);
-                        self.covered = false;
-                    }
-                    if to > settled {
-                        self.count += 1;
-                        // Of two secrets that overlap or touch, one word stands for both.
-                        if !std::mem::replace(&mut self.covered, true) {
-                            out.extend_from_slice(format!("[redacted:{}]", patterns.label(label)).as_bytes());
-                        }
-                    }
-                    settled = settled.max(to);
-                    if let Some(swallow) = swallow {
-                        settled = self.go_on(swallow, text, settled);
-                    }
-                }
+                Verdict::Hide(hide) => settled = self.hide(patterns, text, hide, settled, out),
             }
         }
         let (place, hold) = keep.unwrap_or_else(|| {
@@ -106,6 +93,53 @@ impl Stream {
         self.held = text[place..].to_vec();
     }
 
+    /// Puts out what is before a hidden place and a word for that place; returns how far the text is settled then.
+    fn hide(&mut self, patterns: &Patterns, text: &[u8], hide: Hide, mut settled: usize, out: &mut Vec<u8>) -> usize {
+        let Hide { from, to, label, swallow, .. } = hide;
+        // Also one within what is hidden already: that it came is what counts.
+        if let Label::Secret(name) = label
+            && !self.seen.contains(&name)
+        {
+            self.seen.push(name);
+        }
+        if from > settled {
+            out.extend_from_slice(&text[settled..from]);
+            self.covered = false;
+        }
+        if to > settled {
+            self.count += 1;
+            // Of two secrets that overlap or touch, one word stands for both.
+            if !std::mem::replace(&mut self.covered, true) {
+                out.extend_from_slice(format!("[redacted:{}]", patterns.label(label)).as_bytes());
+            }
+        }
+        settled = settled.max(to);
+        match swallow {
+            Some(swallow) => self.go_on(swallow, text, settled),
+            None => settled,
+        }
+    }
+
+    /// How far a text may be seen that waits at `place` and would be seen up to `hold`: what begins between the two, as a token that is
+    /// the user's name of a URL, holds it back too.
+    fn hold(&self, patterns: &Patterns, text: &[u8], place: usize, hold: usize) -> usize {
+        let begun = if self.interactive { 0 } else { patterns.filter.begun(text) };
+        let mut hold = hold.min(text.len() - begun);
+        let mut at = place + 1;
+        while let Some(next) = patterns.filter.next(text, at)
+            && next < hold
+        {
+            at = next + 1;
+            let mut later = Vec::new();
+            match patterns.look(text, next, false, &mut later) {
+                Verdict::No => {}
+                Verdict::Wait { hold: from } | Verdict::Hide(Hide { from, .. }) => hold = hold.min(from),
+            }
+            hold = later.iter().map(|each| each.from).fold(hold, usize::min);
+        }
+        hold
+    }
+
     /// Hides what follows a hidden place and belongs to it; returns how far that goes.
     fn go_on(&mut self, mut swallow: Swallow, text: &[u8], from: usize) -> usize {
         let to = from + swallow.take(&text[from..]);
@@ -114,6 +148,12 @@ impl Stream {
         }
         to
     }
+}
+
+/// Takes the first of these out whose beginning is reached at `place`, or at the end of the text.
+fn take_due(later: &mut Vec<Hide>, place: Option<usize>) -> Option<Hide> {
+    let (index, first) = later.iter().enumerate().min_by_key(|(_, each)| each.from)?;
+    place.is_none_or(|place| first.from <= place).then(|| later.remove(index))
 }
 
 /// Hides secrets in streams; several streams share what is looked for, which may grow while they run.

@@ -112,7 +112,12 @@ proptest! {
     #[test]
     fn no_secret_comes_through_in_any_encoding_or_cut(
         value in proptest::collection::vec(any::<u8>(), 8..40),
-        before in "[ -~]{0,20}", after in "[ -~]{0,20}",
+        before in prop_oneof![
+            4 => "[ -~]{0,20}".boxed(),
+            1 => "(https|ssh)?://([a-z]{0,5}:)?".boxed(),
+            1 => "(sk-|eyJ|aws_secret_access_key=|-----BEGIN |ghp_)[a-zA-Z ]{0,3}".boxed(),
+        ],
+        after in "[ -~]{0,20}",
         cuts in proptest::collection::vec(1usize..9, 1..12),
     ) {
         let value = value.trim_ascii();
@@ -163,6 +168,19 @@ fn secrets_that_overlap_or_hold_each_other_are_hidden_whole() {
     check(&both, b"<abcdefghijkl>", b"<[redacted:A]>");
     check(&both, b"<abcdefghijklmnop>", b"<[redacted:C]>");
     check(&both, b"<abcdefgabcdefgh>", b"<abcdefg[redacted:A]>");
+}
+
+#[test]
+fn a_secret_that_begins_in_what_may_be_seen_already_is_hidden() {
+    let both = patterns(&[("A", b"correct-horse-battery"), ("B", b"user:pass-phrase")]);
+    check(&both, b"https://correct-horse-battery@host/", b"https://[redacted:A]@host/");
+    check(&both, b"https://xcorrect-horse-battery:x@host/", b"https://x[redacted:A]:[redacted:url-password]@host/");
+    check(&both, b"https://correct-horse-battery", b"https://[redacted:A]");
+    check(&both, b"https://user:pass-phrase@host/", b"https://[redacted:B]@host/");
+    check(&both, b"https://user:pass-phrase/a", b"https://[redacted:B]/a");
+    let token = b"https://ghp_0123456789abcdefghijABCDEFGHIJ012345@host/ https://ghp_012345@host/";
+    check(&both, token, b"https://[redacted:github-token]@host/ https://ghp_012345@host/");
+    check(&both, b"aws_secret_access_key=correct-horse-battery", b"aws_secret_access_key=[redacted:A]");
 }
 
 #[test]
