@@ -167,9 +167,19 @@ const RUNS: [&str; 36] = [
     "--stop-signal INT --entrypoint /bin/id bb -u",
 ];
 
+/// `comes WORD N`: waits until the container has said it for the Nth time. `becomes VALUE FIELD`: waits for a value and prints the field.
+/// A busy machine needs more time than any that could be written here, and a quiet one less.
+const WAITS: &str = r#"
+comes() { for i in $(seq 200); do [ "$(docker logs $C 2> /dev/null | grep -c $1)" -ge $2 ] && return; sleep 0.1; done; echo "no $1"; }
+becomes() {
+    for i in $(seq 100); do [ "$(docker inspect -f "{{$2}}" $C)" = $1 ] && break; sleep 0.1; done
+    docker inspect -f "{{$2}}" $C
+}
+"#;
+
 /// What is done, in this order, with one container that runs; `$C` is its name.
 const STEPS: [&str; 28] = [
-    "docker run -d --runtime $RT --network none --cgroup-parent /docker-test-of-brig --name $C bb sh -c 'trap \"exit 9\" TERM; trap \"echo usr\" USR1; echo started; while :; do sleep 0.1; done'; sleep 0.5",
+    "docker run -d --runtime $RT --network none --cgroup-parent /docker-test-of-brig --name $C bb sh -c 'trap \"exit 9\" TERM; trap \"echo usr\" USR1; echo started; while :; do sleep 0.1; done'; comes started 1",
     "docker exec $C sh -c 'id; exit 5'",
     "docker exec -u 1000 -e A=1 -w /tmp $C sh -c 'id; echo $A; pwd'",
     "docker exec $C nope",
@@ -181,21 +191,21 @@ const STEPS: [&str; 28] = [
     "docker unpause $C",
     "docker update --memory 80m --memory-swap 160m --cpu-shares 100 --pids-limit 77 $C",
     "docker exec $C cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/pids/pids.max",
-    "docker run --rm --runtime $RT --network container:$C --pid container:$C --ipc container:$C bb sh -c 'pgrep -f started | wc -l; test $$ -gt 1 && echo joined'",
+    "docker run --rm --runtime $RT --network container:$C --pid container:$C --ipc container:$C bb sh -c 'grep -c started /proc/1/cmdline; test $$ -gt 1 && echo joined'",
     "script -qec \"docker exec -it $C sh -c 'tty; test -t 0 && echo terminal'\" /dev/null",
-    "docker top $C -o comm | sort -u",
+    "docker top $C -o comm | grep -v sleep | sort -u",
     "docker stats --no-stream --format '{{.Name}}' $C",
-    "docker kill -s USR1 $C; sleep 0.5; docker logs $C",
+    "docker kill -s USR1 $C; comes usr 1; docker logs $C",
     "docker cp daemon.json $C:/tmp/f; docker cp $C:/tmp/f - | tar -xO; docker exec $C cat /tmp/f",
-    "docker restart -t 5 $C; docker inspect -f '{{.State.Status}}' $C",
+    "docker restart -t 5 $C; comes started 2; docker inspect -f '{{.State.Status}}' $C",
     "docker stop -t 5 $C; docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C",
-    "docker start $C; docker kill $C; docker inspect -f '{{.State.ExitCode}}' $C",
-    "docker start $C; { sleep 0.5; docker kill -s TERM $C; } & docker wait $C; wait",
-    "docker start $C; { sleep 0.5; docker kill -s TERM $C; } & docker attach $C; echo $?; wait",
+    "docker start $C; comes started 3; docker kill $C; docker inspect -f '{{.State.ExitCode}}' $C",
+    "docker start $C; comes started 4; { sleep 1; docker kill -s TERM $C; } & docker wait $C; wait",
+    "docker start $C; comes started 5; { sleep 1; docker kill -s TERM $C; } & docker attach $C; echo $?; wait",
     "docker rm -f $C; docker run --rm --runtime $RT --network host bb readlink /proc/self/ns/net",
-    "docker run -d --runtime $RT --network none --name $C --health-cmd 'test -e /tmp/ok || { touch /tmp/ok; false; }' --health-interval 300ms bb sleep 100; sleep 2; docker inspect -f '{{.State.Health.Status}}' $C; docker rm -f $C",
+    "docker run -d --runtime $RT --network none --name $C --health-cmd 'test -e /tmp/ok || { touch /tmp/ok; false; }' --health-interval 300ms bb sleep 100; becomes healthy .State.Health.Status; docker rm -f $C",
     "script -qec \"docker run --rm --runtime $RT --network none -it bb sh -c 'tty; test -c /dev/console && echo console'\" /dev/null",
-    "docker run --name $C --runtime $RT --network none --memory 20m bb sh -c 'tail /dev/zero'; docker inspect -f '{{.State.OOMKilled}}' $C; docker rm $C",
+    "docker run --name $C --runtime $RT --network none --memory 20m bb sh -c 'tail /dev/zero'; becomes true .State.OOMKilled; docker rm $C",
     "docker ps -aq",
 ];
 
@@ -205,7 +215,7 @@ fn docker_gets_from_brig_what_it_gets_from_runc() {
     let mut wrong = Vec::new();
     let mut compare = |line: &str| {
         let [ours, theirs] = ["brig", "runc"].map(|runtime| {
-            let done = docker.run(&format!("C=c-$RT; {line}"), runtime);
+            let done = docker.run(&format!("{WAITS}C=c-$RT; {line}"), runtime);
             format!("{}\n{}\n{}", done.status, normal(&done.out), normal(&done.err))
         });
         if ours != theirs {
