@@ -2,9 +2,15 @@
 //! itself (`internal/oci/runtime_oci.go`). Where systemd runs its driver is used, as is CRI-O's default.
 
 use crate::support::{Done, Lab, eventually, finish, skip};
+use rustix::net::sockopt::Timeout;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+};
 use serde_json::{Value, json};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// A directory for what conmon writes.
 struct Crio {
@@ -49,11 +55,29 @@ impl Crio {
     }
 
     /// The container made; what CRI-O is told: a process, or a sentence.
-    fn create(&self) -> Value {
+    fn create(&self, words: &[&str]) -> Value {
         let at = |name: &str| self.lab.path().join(name).display().to_string();
-        let sync =
-            self.conmon("create", &["-p", &at("pidfile"), "--exit-dir", &at("exits"), "--persist-dir", &at("persist")]);
+        let (pid, exits, persist) = (at("pidfile"), at("exits"), at("persist"));
+        let usual = ["-p", &pid, "--exit-dir", &exits, "--persist-dir", &persist];
+        let sync = self.conmon("create", &[&usual, words].concat());
         said(&sync, 1).remove(0)
+    }
+
+    /// Its end, as conmon leaves it for CRI-O.
+    fn exit(&self) -> String {
+        let file = self.lab.path().join("exits").join(&self.lab.id);
+        eventually("conmon has seen its end", || file.exists());
+        std::fs::read_to_string(file).unwrap()
+    }
+
+    /// What CRI-O attaches to.
+    fn attach(&self) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let path = self.lab.path().join("sockets").join(&self.lab.id).join("attach");
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(10))).unwrap();
+        socket
     }
 
     /// A verb as CRI-O calls it.
@@ -61,6 +85,17 @@ impl Crio {
         let driver: &[&str] = if self.systemd { &["--systemd-cgroup"] } else { &[] };
         self.lab.brig(&[driver, words].concat())
     }
+}
+
+/// What conmon passes on until it has said `words`; the first byte of each message says which stream it is of.
+fn heard(socket: &OwnedFd, words: &str) -> String {
+    let (mut all, mut bytes) = (String::new(), [0; 8193]);
+    while !all.contains(words) {
+        let (count, _) = recv(socket, &mut bytes, RecvFlags::empty()).unwrap_or_else(|errno| panic!("{errno}: {all}"));
+        assert!(count > 0, "it ended: {all}");
+        all += &format!("{}:{}", bytes[0], String::from_utf8_lossy(&bytes[1..count]).trim_end_matches('\0'));
+    }
+    all
 }
 
 /// The first lines of a pipe, once they are there.
@@ -86,7 +121,7 @@ fn a_container_of_a_pod_lives_as_cri_o_has_it() {
     lab.config["annotations"] =
         json!({"io.kubernetes.cri-o.ContainerType": "container", "io.kubernetes.pod.name": "pod"});
     lab.sh("trap 'exit 9' TERM; hostname; echo complaint >&2; while :; do sleep 0.1; done");
-    let pid = crio.create()["pid"].as_i64().unwrap();
+    let pid = crio.create(&[])["pid"].as_i64().unwrap();
     let lab = &crio.lab;
     assert_eq!(std::fs::read_to_string(lab.path().join("pidfile")).unwrap(), pid.to_string());
     let state: Value = serde_json::from_str(&crio.runtime(&["state", &lab.id]).out).unwrap();
@@ -127,9 +162,7 @@ fn a_container_of_a_pod_lives_as_cri_o_has_it() {
         assert_eq!(lab.status(), status);
     }
     crio.runtime(&["kill", "-a", &lab.id, "15"]).succeeded();
-    let exit = lab.path().join("exits").join(&lab.id);
-    eventually("conmon has seen its end", || exit.exists());
-    assert_eq!(std::fs::read_to_string(exit).unwrap(), "9");
+    assert_eq!(crio.exit(), "9");
     // What CRI-O takes for "it has ended already", and for "it is gone already".
     let again = crio.runtime(&["kill", &lab.id, "15"]);
     let known = ["no such process", "container not running", "invalid process"];
@@ -139,10 +172,70 @@ fn a_container_of_a_pod_lives_as_cri_o_has_it() {
 }
 
 #[test]
+fn cri_o_attaches_to_the_streams_of_a_container() {
+    let Some(mut crio) = Crio::new() else { return };
+    crio.lab.sh("read line; echo got $line; echo complaint >&2; cat; exit 3");
+    crio.create(&["-i"]);
+    let socket = crio.attach();
+    crio.runtime(&["start", &crio.lab.id]).succeeded();
+    send(&socket, b"one\n", SendFlags::empty()).unwrap();
+    let all = heard(&socket, "complaint\n");
+    assert!(all.contains("2:got one\n") && all.contains("3:complaint\n"), "{all}");
+    send(&socket, b"two\n", SendFlags::empty()).unwrap();
+    assert_eq!(heard(&socket, "two\n"), "2:two\n");
+    // Nothing more comes: without `--leave-stdin-open` its input ends with who was attached.
+    drop(socket);
+    assert_eq!(crio.exit(), "3");
+    let log = std::fs::read_to_string(crio.lab.path().join("create.log")).unwrap();
+    assert!(log.contains(" stdout F got one\n") && log.contains(" stderr F complaint\n"), "{log}");
+}
+
+#[test]
+fn cri_o_attaches_to_the_terminal_of_a_container_and_changes_its_size() {
+    let Some(mut crio) = Crio::new() else { return };
+    crio.lab.config["process"]["terminal"] = json!(true);
+    crio.lab.sh("stty -echo; echo ready; while read line; do stty size; done");
+    crio.create(&["-i", "-t"]);
+    let socket = crio.attach();
+    crio.runtime(&["start", &crio.lab.id]).succeeded();
+    heard(&socket, "ready\r\n");
+    let mut control = std::fs::File::options().write(true).open(crio.lab.path().join("ctl")).unwrap();
+    std::io::Write::write_all(&mut control, b"1 33 77\n").unwrap();
+    eventually("it has the size", || {
+        send(&socket, b"\n", SendFlags::empty()).unwrap();
+        heard(&socket, "\r\n").contains("33 77")
+    });
+    // CRI-O's streaming exec is the runtime itself, in a terminal of CRI-O's.
+    let process = json!({"terminal": true, "args": ["sh", "-c", "test -t 0 && tty; exit 6"], "cwd": "/", "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}});
+    let file = crio.lab.path().join("process.json");
+    std::fs::write(&file, process.to_string()).unwrap();
+    let command = crio.lab.command(&["exec", "--process", file.to_str().unwrap(), &crio.lab.id]);
+    let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+    let line = format!("{} {}", command.get_program().display(), words.join(" "));
+    let done = finish(Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()));
+    assert!(done.status == 6 && done.out.contains("/dev/pts/1"), "{} {} {}", done.status, done.out, done.err);
+    crio.runtime(&["kill", "-a", &crio.lab.id, "9"]).succeeded();
+    assert_eq!(crio.exit(), "137");
+}
+
+#[test]
+fn cri_o_learns_from_conmon_that_memory_was_not_enough() {
+    let Some(mut crio) = Crio::new() else { return };
+    crio.lab.config["linux"]["resources"]["memory"] = json!({"limit": 16 << 20, "swap": 16 << 20});
+    crio.lab.args(&["tail", "/dev/zero"]);
+    crio.create(&[]);
+    crio.runtime(&["start", &crio.lab.id]).succeeded();
+    assert_eq!(crio.exit(), "137");
+    for name in ["oom", "persist/oom"] {
+        eventually(name, || crio.lab.path().join(name).exists());
+    }
+}
+
+#[test]
 fn cri_o_learns_from_conmon_why_a_container_cannot_be_made() {
     let Some(mut crio) = Crio::new() else { return };
     crio.lab.args(&["/nope"]);
-    let told = crio.create();
+    let told = crio.create(&[]);
     assert_eq!(told["pid"], json!(-1));
     assert!(told["message"].as_str().unwrap().contains("stat /nope: no such file or directory"), "{told}");
     crio.runtime(&["state", &crio.lab.id]).failed_with("does not exist");

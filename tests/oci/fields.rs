@@ -222,6 +222,44 @@ fn a_user_namespace_is_joined_by_its_path() {
     assert_eq!(std::fs::metadata(second.root("/made")).unwrap().uid(), 700_000);
 }
 
+#[test]
+fn a_cgroup_namespace_is_joined_together_with_a_user_namespace() {
+    // A user namespace of its own, which has no power over the other; and one that is joined as well, as in a pod.
+    for is_pod in [false, true] {
+        let Some(mut first) = Lab::new() else { return };
+        first.without("cgroup").namespace("cgroup").args(&["sleep", "100"]);
+        if is_pod {
+            first.user_namespace();
+        }
+        first.start();
+        let pid = first.state()["pid"].as_i64().unwrap();
+        let Some(mut second) = Lab::new() else { return };
+        second.without("cgroup").user_namespace();
+        open_to_all(&second);
+        let namespaces = second.config["linux"]["namespaces"].as_array_mut().unwrap();
+        if is_pod {
+            namespaces.retain(|each| !["user", "network"].contains(&each["type"].as_str().unwrap()));
+            namespaces.push(json!({"type": "user", "path": format!("/proc/{pid}/ns/user")}));
+            namespaces.push(json!({"type": "network", "path": format!("/proc/{pid}/ns/net")}));
+        }
+        namespaces.push(json!({"type": "cgroup", "path": format!("/proc/{pid}/ns/cgroup")}));
+        let line = "readlink /proc/self/ns/cgroup; cat /proc/self/uid_map; cat /proc/self/cgroup";
+        let done = second.sh(line).run();
+        let lines: Vec<_> = done.succeeded().out.lines().collect();
+        let theirs = std::fs::read_link(format!("/proc/{pid}/ns/cgroup")).unwrap();
+        assert_eq!(lines[0], theirs.to_str().unwrap(), "pod: {is_pod}");
+        assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["0", "700000", "65536"]);
+        // Its own group is beside the one that is the root of what it sees; who enters it is there too.
+        let id = second.id.clone();
+        let beside = |text: &str| text.lines().any(|line| line.contains("/..") && line.ends_with(&id));
+        assert!(beside(&done.out), "pod: {is_pod}: {}", done.out);
+        second.args(&["sleep", "100"]).start();
+        let entered = second.exec(line);
+        assert_eq!(entered.succeeded().out.lines().next(), theirs.to_str());
+        assert!(beside(&entered.out), "pod: {is_pod}: {}", entered.out);
+    }
+}
+
 /// Lets a user of another namespace make files in the root.
 fn open_to_all(lab: &Lab) {
     use std::os::unix::fs::PermissionsExt;
