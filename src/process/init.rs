@@ -85,7 +85,9 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         Some(WayOut::Fenced(fence)) => net::fence_inside(&fence)?,
         None => {}
     }
-    if !plan.sysctls.is_empty() {
+    // Before anything of the image is in sight; the weakened build does as runtimes did that were deceived (CVE-2025-52881).
+    let is_late = weaken::is_off("own-procfs");
+    if !plan.sysctls.is_empty() && !is_late {
         Procfs::open()?.set(&plan.sysctls)?;
     }
     let is_counted = matches!(&plan.root, Root::Sandbox(mounts) if mounts.fills_memory());
@@ -96,6 +98,9 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
         Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
     }; // from here on no host path can be named
+    if !plan.sysctls.is_empty() && is_late {
+        Procfs::open()?.set(&plan.sysctls)?;
+    }
     if !is_counted {
         join_when_told(&plan.joins, &plan.namespaces, parent)?;
     }

@@ -67,6 +67,27 @@ fn labels_are_never_written_to_files_of_the_image() {
 }
 
 #[test]
+fn kernel_parameters_are_never_written_to_files_of_the_image() {
+    // T-13, CVE-2025-52881: a volume over /proc with a file where the parameter is to be written
+    attempt("own-procfs", |lab| {
+        let fake = lab.path().join("fake/sys/net/ipv4");
+        std::fs::create_dir_all(&fake).unwrap();
+        std::fs::write(fake.join("ip_unprivileged_port_start"), "").unwrap();
+        for key in ["maskedPaths", "readonlyPaths"] {
+            lab.config["linux"].as_object_mut().unwrap().remove(key);
+        }
+        let fake_proc = lab.path().join("fake").display().to_string();
+        lab.unmount("/proc").mount("/proc", "bind", &fake_proc, &["rbind"]).mount("/tmp", "proc", "proc", &[]);
+        lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_unprivileged_port_start": "77"});
+        let done = lab.args(&["cat", "/tmp/sys/net/ipv4/ip_unprivileged_port_start"]).run();
+        let deceived = !std::fs::read_to_string(fake.join("ip_unprivileged_port_start")).unwrap().is_empty();
+        // What was not written to the one file was written to the other.
+        assert_eq!(done.out, if deceived { "1024\n" } else { "77\n" }, "{}", done.err);
+        deceived
+    });
+}
+
+#[test]
 fn a_profile_around_us_that_does_not_know_a_detached_procfs_is_no_obstacle() {
     // T-26, runc issue 4968: to a profile such as LXC's a file of a procfs that is mounted nowhere is one of /sys
     let Some(lab) = Lab::new() else { return };
