@@ -193,8 +193,20 @@ impl Executed {
 fn process(config: &Config, wish: &Execution) -> Result<Process> {
     if let Some(path) = &wish.process {
         let bytes = files::read_bounded(path, 4 << 20)?;
-        return serde_json::from_slice(&bytes)
-            .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())));
+        let mut process: Process = serde_json::from_slice(&bytes)
+            .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).doing(format!("read `{}`", path.display())))?;
+        // What says nothing of labels is as confined as the container, as it is with runc.
+        if let Some(own) = &config.process {
+            for (label, own) in [
+                (&mut process.selinux_label, &own.selinux_label),
+                (&mut process.apparmor_profile, &own.apparmor_profile),
+            ] {
+                if label.is_empty() {
+                    label.clone_from(own);
+                }
+            }
+        }
+        return Ok(process);
     }
     let mut process = config.process.clone().unwrap_or_default();
     process.args.clone_from(&wish.args);

@@ -225,6 +225,7 @@ pub(super) fn bundle(
         mounts,
         devices: linux.devices.iter().map(node).collect(),
         owner: Ids::default(),
+        label: linux.mount_label.clone(),
         masked: paths(&linux.masked_paths),
         read_only_paths: paths(&linux.readonly_paths),
         groups,

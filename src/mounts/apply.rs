@@ -267,14 +267,28 @@ fn as_root(made: OwnedFd, layers: &Layers) -> Result<OwnedFd> {
 
 /// A detached tmpfs of at most `bytes` and `inodes`; 0 is no limit.
 pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
+    labelled_tmpfs(bytes, inodes, mode, owner, attributes, "")
+}
+
+/// The same with a SELinux context, unless that is empty.
+pub(super) fn labelled_tmpfs(
+    bytes: u64,
+    inodes: u64,
+    mode: u32,
+    owner: Ids,
+    attributes: Attributes,
+    label: &str,
+) -> Result<OwnedFd> {
     let options = [
         ("size", bytes.to_string()),
         ("nr_inodes", inodes.to_string()),
         ("mode", format!("{mode:o}")),
         ("uid", owner.uid.to_string()),
         ("gid", owner.gid.to_string()),
+        ("context", label.to_owned()),
     ];
-    new_file_system("tmpfs", &options, attributes)
+    let count = options.len() - usize::from(label.is_empty());
+    new_file_system("tmpfs", &options[..count], attributes)
 }
 
 /// Shows each process only those that it may look into: never pid 1, whose command line is that of brig on the host.

@@ -34,6 +34,8 @@ pub(crate) struct Bundle {
     pub devices: Vec<device::Node>,
     /// The container's user 0 and group 0, as we see them.
     pub owner: super::Ids,
+    /// The SELinux context of what is made beside the mounts.
+    pub label: String,
     /// Paths that read as empty.
     pub masked: Vec<PathBuf>,
     /// Paths that cannot be written.
@@ -115,7 +117,7 @@ pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
     }
     let mut empty = None;
     for path in &plan.masked {
-        mask(built.root.as_fd(), path, plan.owner, &mut empty)?;
+        mask(built.root.as_fd(), path, (plan.owner, &plan.label), &mut empty)?;
     }
     if plan.read_only && !crate::sys::weaken::is_off("read-only-root") {
         restrict(&built.root, only).doing(|| "make the root read-only")?;

@@ -1,6 +1,6 @@
 //! What hides paths of a root, and what makes them read-only.
 
-use super::apply::{attach, clone_tree, restrict, tmpfs};
+use super::apply::{attach, clone_tree, labelled_tmpfs, restrict};
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -15,15 +15,20 @@ use std::path::Path;
 pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
     let mut empty = None;
     for path in &plan.file_system.masked {
-        mask(root, path, plan.administrator, &mut empty)?;
+        mask(root, path, (plan.administrator, ""), &mut empty)?;
     }
     plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
 }
 
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
 ///
-/// All masked directories are one empty tmpfs, kept in `empty`: callers mask a directory for each processor.
-pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids, empty: &mut Option<OwnedFd>) -> Result<()> {
+/// All masked directories are one empty tmpfs with an owner and a SELinux context, kept in `empty`: callers mask a directory for each processor.
+pub(super) fn mask(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    (owner, label): (Ids, &str),
+    empty: &mut Option<OwnedFd>,
+) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
     }
@@ -32,7 +37,7 @@ pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, owner: Ids, empty: &mut Op
     let cover = if kind == FileType::Directory {
         match empty {
             Some(there) => clone_tree(there.as_fd(), Path::new(""))?,
-            None => tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?,
+            None => labelled_tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY), label)?,
         }
     } else {
         null_device(root)?

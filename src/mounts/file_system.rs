@@ -6,7 +6,7 @@ use super::{copy_up, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount as bits;
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -34,8 +34,8 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
             (target, (!new).then_some(mode))
         }
     };
-    let simple =
-        OWN.contains(&mount.kind.as_str()) && mount.options.data.iter().all(|each| each.len() <= LONGEST_VALUE);
+    let simple = OWN.contains(&mount.kind.as_str())
+        && mount.options.data.iter().all(|each| each.len() <= LONGEST_VALUE && !each.contains('"')); // quotes are mount(2)'s
     let made = if simple { by_fsopen(mount, mode, late) } else { return by_mount(root, mount) };
     let made = match made {
         // Without a network namespace of its own the kernel gives no new sysfs: the host's own, read-only, is what is left.
@@ -51,6 +51,9 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
         }
     }
     attach(&made, target.as_fd())?;
+    if mount.kind == "mqueue" && !mount.label.is_empty() {
+        label(&made, &mount.label)?;
+    }
     let _ = plan;
     Ok(made)
 }
@@ -81,7 +84,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
         }
         .failing(Kind::Mount, || format!("set `{option}` of a `{name}` file system"))?;
     }
-    if !mount.label.is_empty() && matches!(name, "tmpfs" | "mqueue" | "devpts") {
+    if !mount.label.is_empty() && matches!(name, "tmpfs" | "devpts") {
         fsconfig_set_string(&context, "context", mount.label.as_str())
             .failing(Kind::Mount, || "set the SELinux context")?;
     }
@@ -98,12 +101,23 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
 fn by_mount(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
-    let data =
-        CString::new(mount.options.data.join(",")).map_err(|_| Error::new(Kind::Spec, "an option holds a NUL"))?;
+    let mut data = mount.options.data.clone();
+    if !mount.label.is_empty() && !matches!(mount.kind.as_str(), "proc" | "sysfs" | "mqueue") {
+        data.push(format!("context=\"{}\"", mount.label));
+    }
+    let data = CString::new(data.join(",")).map_err(|_| Error::new(Kind::Spec, "an option holds a NUL"))?;
     let source = if mount.source.as_os_str().is_empty() { Path::new(&mount.kind) } else { &mount.source };
     rustix::mount::mount(source, path.as_str(), mount.kind.as_str(), mount.options.flags(), data.as_c_str())
         .failing(Kind::Mount, || format!("mount a `{}` file system", mount.kind))?;
     resolve::open(root, &mount.at)
+}
+
+/// Labels the root of an mqueue file system: the kernel made it with its IPC namespace, so that no mount can say its context any more.
+fn label(made: &OwnedFd, label: &str) -> Result<()> {
+    let step = || "set the SELinux label of an `mqueue` file system";
+    let root = openat(made, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    root.and_then(|root| fsetxattr(root, "security.selinux", label.as_bytes(), XattrFlags::empty()))
+        .failing(Kind::Mount, step)
 }
 
 /// The host's sysfs with all below it, read-only throughout.
@@ -134,7 +148,8 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
         attach(&tree, target.as_fd())?;
         return Ok(tree);
     }
-    let top = super::apply::tmpfs(1 << 20, 256, 0o755, plan.owner, Attributes(options.set & !bits::RDONLY))?;
+    let attributes = Attributes(options.set & !bits::RDONLY);
+    let top = super::apply::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
     attach(&top, target.as_fd())?;
     let mut shown: Vec<(&Path, String)> = Vec::new();
     for (controller, path) in v1 {

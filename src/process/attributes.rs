@@ -64,6 +64,17 @@ impl Attributes {
         Ok(())
     }
 
+    /// Says which SELinux label a keyring has that is made from now on: the program's own, else it could not search its session keyring. execve(2)
+    /// takes this back.
+    pub(super) fn label_keys(&self) -> Result<()> {
+        if self.selinux.is_empty() {
+            return Ok(());
+        }
+        Procfs::open()?
+            .write("thread-self/attr/keycreate", &self.selinux)
+            .doing(|| format!("apply the SELinux label `{}`", self.selinux))
+    }
+
     /// Says under which labels the program is to run; it takes them with execve(2).
     pub(super) fn label(&self, procfs: impl FnOnce() -> Result<Procfs>) -> Result<()> {
         if self.apparmor.is_empty() && self.selinux.is_empty() {

@@ -1,5 +1,6 @@
 //! Who a process of the container is: user, groups, capabilities, and what it can never gain.
 
+use super::attributes::Attributes;
 use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::clone::exit;
@@ -246,11 +247,12 @@ pub(super) fn score(score: OomScore) -> Result<()> {
     }
 }
 
-/// Leaves the caller's session keyring. Kernels without keyrings have nothing to leave.
-pub(super) fn leave_keyring() -> Result<()> {
+/// Leaves the caller's session keyring for one with the label of `attributes`. Kernels without keyrings have nothing to leave.
+pub(super) fn leave_keyring(attributes: &Attributes) -> Result<()> {
     if weaken::is_off("keyring") {
         return Ok(());
     }
+    attributes.label_keys()?;
     match keyring::leave_session_keyring() {
         Ok(()) | Err(rustix::io::Errno::NOSYS) => Ok(()),
         // A seccomp filter around us that refuses keyctl keeps the container from using the keyring as well.

@@ -66,7 +66,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         }
     }
     if plan.new_keyring {
-        identity::leave_keyring()?;
+        identity::leave_keyring(&plan.command.attributes)?;
     }
     if let Some(name) = &plan.hostname {
         name_machine(name)?;

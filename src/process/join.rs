@@ -1,5 +1,6 @@
 //! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
 
+use super::attributes::Attributes;
 use super::enter;
 use super::identity::{self, Identity, OomScore};
 use super::launch;
@@ -170,7 +171,14 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
 fn run(plan: Join, joined: ThreadNameSpaceType, parent: &Channel) -> ! {
     std::panic::set_hook(Box::new(|_| exit(1)));
     let Join { init, cgroup_tasks, first_affinity, oom_score, entering, command, stdio, .. } = plan;
-    let entered = enter(&init, joined, &cgroup_tasks, first_affinity.as_deref(), (oom_score, &entering), parent);
+    let entered = enter(
+        &init,
+        joined,
+        &cgroup_tasks,
+        first_affinity.as_deref(),
+        (oom_score, &entering, &command.attributes),
+        parent,
+    );
     match entered.and_then(|()| terminal(stdio, &command, parent)) {
         Ok(stdio) => launch::run(command, &stdio, parent),
         Err(error) => {
@@ -186,7 +194,7 @@ fn enter(
     joined: ThreadNameSpaceType,
     tasks: &[OwnedFd],
     affinity: Option<&[u64]>,
-    (score, entering): (OomScore, &Identity),
+    (score, entering, attributes): (OomScore, &Identity, &Attributes),
     parent: &Channel,
 ) -> Result<()> {
     identity::die_with_supervisor(parent)?;
@@ -202,7 +210,7 @@ fn enter(
         identity::become_user(entering)?; // its root, who may become anybody
         identity::be_undumpable()?;
     }
-    identity::leave_keyring()
+    identity::leave_keyring(attributes)
 }
 
 /// A terminal of the container's; a task's belongs to its user, as that of its command does.
