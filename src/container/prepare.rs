@@ -50,7 +50,7 @@ pub(super) fn namespaces(config: &Config) -> Result<(Namespaces, UserNamespace)>
                     plan.time_offsets.push_str(&format!("{clock} {} {}\n", offset.secs, offset.nanosecs));
                 }
             }
-            (NamespaceKind::Cgroup, false) if !has(config, NamespaceKind::User) => {} // see `cgroup_namespace`
+            (NamespaceKind::Cgroup, false) if enters_cgroup_namespace(config) => {} // see `cgroup_namespace`
             (kind, true) => plan.made |= ns::flag(kind),
             (kind, false) => {
                 let length = weaken::length("long-values", namespace.path.len());
@@ -320,16 +320,20 @@ fn node(wish: &Device) -> device::Node {
     }
 }
 
-/// The cgroup namespace that the first process enters by itself. In a user namespace it has no power over one that is there: then it is born in it.
+/// The cgroup namespace that the first process enters by itself when it is in its group, or, in a user namespace, a helper for it. An ordinary user's
+/// is born in it.
 pub(super) fn cgroup_namespace(config: &Config) -> Result<Option<OwnedFd>> {
     let named = |each: &&Namespace| each.kind == NamespaceKind::Cgroup && !each.path.is_empty();
-    let Some(namespace) = config.linux.namespaces.iter().find(named).filter(|_| !has(config, NamespaceKind::User))
-    else {
+    let Some(namespace) = config.linux.namespaces.iter().find(named).filter(|_| enters_cgroup_namespace(config)) else {
         return Ok(None);
     };
     rustix::fs::open(&namespace.path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::Namespace, || format!("open the namespace `{}`", namespace.path))
         .map(Some)
+}
+
+fn enters_cgroup_namespace(config: &Config) -> bool {
+    !has(config, NamespaceKind::User) || rustix::process::geteuid().is_root()
 }
 
 /// The rules of the annotation, if there is one.

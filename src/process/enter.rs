@@ -1,5 +1,8 @@
 //! A first process in a user namespace that exists: a helper of ours enters that and has the process born there, as our child, so that the other
 //! new namespaces belong to it. We could not do so ourselves: there is no way back out of a user namespace (user_namespaces(7)).
+//!
+//! It also enters a cgroup namespace that exists, over which a first process in a user namespace has no power: we could not, since from inside of one
+//! nobody gets into a group outside of it, where the tree is mounted with nsdelegate (cgroup-v2, "Delegation").
 
 use super::init;
 use super::message::{Channel, Message, Tag};
@@ -7,14 +10,20 @@ use super::parent::Spawned;
 use super::plan::{Plan, UserNamespace};
 use super::{identity, identity::OomScore};
 use crate::error::{Context, Error, Kind, Result};
-use crate::ns;
+use crate::ns::{self, Maps};
 use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Starts the container that `plan`, with a joined user namespace, describes.
-pub(super) fn spawn(mut plan: Plan, ours: Channel, theirs: Channel, cgroup: Option<OwnedFd>) -> Result<Spawned> {
+/// Starts the container that `plan`, with a joined user namespace or with a new one that has `maps`, describes.
+pub(super) fn spawn(
+    mut plan: Plan,
+    ours: Channel,
+    theirs: Channel,
+    cgroup: Option<OwnedFd>,
+    maps: Option<&Maps>,
+) -> Result<Spawned> {
     // What the machine's root may join is joined with its privileges; what only the namespace's own root may is left to the helper.
     let privileged = rustix::process::geteuid().is_root();
     let _hidden = identity::Hidden::begin()?;
@@ -39,11 +48,11 @@ pub(super) fn spawn(mut plan: Plan, ours: Channel, theirs: Channel, cgroup: Opti
     if let Some(left) = left {
         left.back()?;
     }
-    born(ours, &helper)
+    born(ours, &helper, maps)
 }
 
 /// What a helper that ends with this has made: our child, which waits until we know it.
-pub(super) fn born(ours: Channel, helper: &OwnedFd) -> Result<Spawned> {
+pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
     waitid(WaitId::PidFd(helper.as_fd()), WaitIdOptions::EXITED).failing(Kind::Namespace, step)?;
@@ -51,6 +60,9 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd) -> Result<Spawned> {
         Some(Message::Born(pidfd)) => {
             let pid = pid_of(&pidfd)?;
             let spawned = Spawned::new(pid, pidfd, ours);
+            if let Some(maps) = maps {
+                ns::write_maps(pid, maps).inspect_err(|_| spawned.abandon())?;
+            }
             spawned.go()?;
             Ok(spawned)
         }
@@ -61,18 +73,23 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd) -> Result<Spawned> {
 
 /// The helper's part, one line a step.
 fn enter(plan: &mut Plan, parent: &Channel, privileged: bool) -> Result<Side> {
-    let UserNamespace::Joined(userns) = &plan.user_namespace else {
-        return Err(Error::new(Kind::Internal, "there is no user namespace to join"));
-    };
     identity::die_with_supervisor(parent)?;
     identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // ours to lower now, and not inside
     identity::be_undumpable()?; // who is root inside must not look into us
-    move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
-        .failing(Kind::UserNamespace, || "join the container's user namespace")?;
+    if let Some(there) = plan.cgroup_namespace.take() {
+        move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
+            .failing(Kind::Namespace, || "join the cgroup namespace")?;
+    }
+    let mut flags = plan.namespaces.made;
+    match &plan.user_namespace {
+        UserNamespace::Joined(userns) => move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
+            .failing(Kind::UserNamespace, || "join the container's user namespace")?,
+        _ => flags |= libc::CLONE_NEWUSER as u64,
+    }
     if !privileged {
         let _stay = ns::visit(&plan.namespaces)?;
     }
-    clone_sibling(plan.namespaces.made).failing(Kind::Namespace, || "create the container's namespaces")
+    clone_sibling(flags).failing(Kind::Namespace, || "create the container's namespaces")
 }
 
 /// The pid of a process in our PID namespace. proc_pid_fdinfo(5).

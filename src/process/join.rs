@@ -103,7 +103,7 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, 
         Ok((ours, theirs, _, true, Side::Parent(_, helper))) => {
             drop(theirs);
             // The helper's words are an error of its own, which the caller gets as that of the recipe.
-            enter::born(ours, &helper).map_err(|error| {
+            enter::born(ours, &helper, None).map_err(|error| {
                 let errno = error.errno().map_or(Errno::PERM, Errno::from_raw_os_error);
                 (errno, Box::new(plan))
             })

@@ -35,8 +35,10 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         _ => None,
     };
     let waits = plan.waits;
-    if let UserNamespace::Joined(_) = plan.user_namespace {
-        let spawned = enter::spawn(plan, ours, theirs, cgroup)?;
+    let is_helped =
+        matches!(plan.user_namespace, UserNamespace::Joined(_)) || (maps.is_some() && plan.cgroup_namespace.is_some());
+    if is_helped {
+        let spawned = enter::spawn(plan, ours, theirs, cgroup, maps.as_ref())?;
         return settled(spawned, waits, settle);
     }
     // Whoever is in a PID namespace that we have a child in sees that child from its first instant (CVE-2016-9962).

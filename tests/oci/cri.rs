@@ -87,13 +87,17 @@ impl Crio {
     }
 }
 
-/// What conmon passes on until it has said `words`; the first byte of each message says which stream it is of.
+/// What conmon passes on until it has said `words`, with the number of the stream before what is of another; the first byte of a message says it.
 fn heard(socket: &OwnedFd, words: &str) -> String {
-    let (mut all, mut bytes) = (String::new(), [0; 8193]);
+    let (mut all, mut bytes, mut stream) = (String::new(), [0; 8193], 0);
     while !all.contains(words) {
         let (count, _) = recv(socket, &mut bytes, RecvFlags::empty()).unwrap_or_else(|errno| panic!("{errno}: {all}"));
         assert!(count > 0, "it ended: {all}");
-        all += &format!("{}:{}", bytes[0], String::from_utf8_lossy(&bytes[1..count]).trim_end_matches('\0'));
+        if stream != bytes[0] {
+            stream = bytes[0];
+            all += &format!("{stream}:");
+        }
+        all += String::from_utf8_lossy(&bytes[1..count]).trim_end_matches('\0');
     }
     all
 }
