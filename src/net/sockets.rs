@@ -1,6 +1,6 @@
 //! Sockets that are born in a sandbox's namespace and served by a process outside: a socket keeps the namespace it was made in.
 
-use super::netlink::{LOOPBACK, ROUTE, Request, Route};
+use super::netlink::{LINK, LOOPBACK, ROUTE, Request, Route};
 use crate::error::{Context, Kind, Result};
 use crate::files::Channel;
 use crate::spec::network::{DNS_PORT, GATEWAY, NAMES_V4, NAMES_V6, PROXY_PORTS, Prefix, Served, Socket};
@@ -38,6 +38,7 @@ pub(crate) fn serve(wish: &Served, gateway: &Channel) -> Result<()> {
 fn add_routes(further: &[Prefix]) -> Result<bool> {
     let step = |prefix: &Prefix| format!("make {prefix} local to the sandbox");
     let routes = Route::open().failing(Kind::Network, || "open the sandbox's routing tables")?;
+    widen_packets(&routes);
     let add = |prefix: &Prefix| add_local_route(&routes, prefix);
     add(&NAMES_V4).failing(Kind::Network, || step(&NAMES_V4))?;
     let has_v6 = add(&NAMES_V6).is_ok(); // a kernel without IPv6 refuses, and then nobody inside has it
@@ -49,6 +50,18 @@ fn add_routes(further: &[Prefix]) -> Result<bool> {
         }
     }
     Ok(has_v6)
+}
+
+/// Lets the loopback interface take four times as much in one packet as it does by default (IFLA_GSO_MAX_SIZE and its kin of rtnetlink(7), Linux 6.3 for all
+/// of them): fewer packets for the same bytes. An older kernel refuses, and all works as before.
+fn widen_packets(routes: &Route) {
+    /// Segments of a packet, and what of them is put together again; then both for IPv4.
+    const SIZES: [u16; 4] = [41, 58, 63, 64];
+    const BYTES: u32 = 256 << 10;
+    let fixed = [[0; 4], LOOPBACK.to_ne_bytes(), [0; 4], [0; 4]].concat(); // struct ifinfomsg
+    let request =
+        SIZES.into_iter().fold(Request::new(&fixed), |request, size| request.attribute(size, &BYTES.to_ne_bytes()));
+    let _ = routes.change(LINK, request);
 }
 
 /// Makes every address of a range one of this machine: `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).

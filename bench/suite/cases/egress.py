@@ -15,6 +15,18 @@ for _ in range(int(sys.argv[3])):
     began = time.perf_counter(); c.request("GET", "/small"); c.getresponse().read(); print((time.perf_counter() - began) * 1e6)
 """
 
+# A client that does nothing but take the bytes: curl needs 0.3 s of a processor for a gigabyte by itself, and hides what is faster than that.
+READ = """
+import socket, sys, time
+buffer = bytearray(1 << 20)
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as s:
+    began, total = time.perf_counter(), 0
+    s.sendall(b"GET /big HTTP/1.0\\r\\n\\r\\n")
+    while count := s.recv_into(buffer):
+        total += count
+    print(total / (time.perf_counter() - began))
+"""
+
 
 class Servers:
     """nginx and a resolver of ours on the loopback, and a network namespace behind a veth pair."""
@@ -22,8 +34,9 @@ class Servers:
     def __init__(self, lab):
         self.lab, self.namespace, self.rules = lab, lab.tag, ["--allow", f"bench.test:{PORT}", "--allow", f"127.0.0.1:{PORT}", "--resolver", DNS]
         lab.folder("show"), lab.folder("www")
-        with open(lab.path("show", "latency.py"), "w") as out:
-            out.write(LATENCY)
+        for name, text in ("latency.py", LATENCY), ("read.py", READ):
+            with open(lab.path("show", name), "w") as out:
+                out.write(text)
         with open(lab.path("www", "small"), "w") as out:
             out.write("x" * 100)
         with open(lab.path("www", "big"), "wb") as out:
@@ -83,7 +96,8 @@ def run(lab):
     """The tables of this case."""
     starts = Table("Start, run and teardown of `true`, by network", base="network none", floor="")
     options = dict(base="brig --allow", floor="floor: the host, no sandbox")
-    speed = Table("One connection: bytes", "One file of nginx on the host, over HTTP. More is better.", "MB/s", **options)
+    speed = Table("One connection: bytes", "One file of nginx on the host, over HTTP, by a client that only reads. More is better.", "MB/s", **options)
+    curl = Table("One connection: bytes, by curl", "The same file by curl, which takes much of a processor itself. More is better.", "MB/s", **options)
     latency = Table("One connection: requests", "100 bytes, one after the other on a connection that is kept.", "us", **options)
     if not lab.has("nginx") or not shutil.which("dnsmasq"):
         raise Failed("needs nginx and dnsmasq: apt-get install nginx-light dnsmasq-base")
@@ -95,18 +109,19 @@ def run(lab):
             times[mode].append(lab.time(lab.brig, "task", "run", "--empty", *words, "--", "true"))
     for mode, values in times.items():
         starts.add(mode, values)
-    speeds, latencies = {}, {}
-    for _ in range(lab.scaled(3, 1)):
+    speeds, curls, latencies = {}, {}, {}
+    for _ in range(lab.scaled(5, 1)):
         for name, way in servers.ways().items():
             if any(line.startswith(f"{name}:") for line in speed.left_out):
                 continue
 
             def both():
-                speeds.setdefault(name, []).append(float(way(f"curl -sS -o /dev/null -w '%{{speed_download}}' http://HOST:{PORT}/big").strip()) / 1e6)
+                speeds.setdefault(name, []).append(float(way(f"/usr/bin/python3 SHOW/read.py HOST {PORT}")) / 1e6)
+                curls.setdefault(name, []).append(float(way(f"curl -sS -o /dev/null -w '%{{speed_download}}' http://HOST:{PORT}/big")) / 1e6)
                 latencies.setdefault(name, []).extend(map(float, way(f"/usr/bin/python3 SHOW/latency.py HOST {PORT} {requests}").split()))
 
             attempt(lab, speed, name, both)
-    for table, values in ((speed, speeds), (latency, latencies)):
+    for table, values in ((speed, speeds), (curl, curls), (latency, latencies)):
         for name, samples in values.items():
             table.add(name, samples)
-    return [starts, speed, latency]
+    return [starts, speed, curl, latency]

@@ -2,32 +2,64 @@
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Instant;
 
-/// What is taken at once: what a pipe holds.
-const CHUNK: usize = 64 * 1024;
+/// What a pipe holds, and is taken at once.
+const NARROW: usize = 64 << 10;
+/// The same for a connection that fills its pipe: fewer calls, and fewer turns of the processes that wait for each other.
+const WIDE: usize = 512 << 10;
+/// How many pipes of a gateway may be wide. What a user's pipes may hold in all is bounded (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB), and whoever is above it gets
+/// pipes of two pages: 32 gateways of a user's stay below it.
+const MOST_WIDE: usize = 2;
 /// How many empty pipes are kept for the next.
 const KEPT_PIPES: usize = 16;
 
-type Pipe = (OwnedFd, OwnedFd);
+/// A pipe.
+struct Pipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    /// One of the marks of which there are [`MOST_WIDE`], if it has been widened.
+    wide: Option<Rc<()>>,
+}
+
+impl Pipe {
+    fn holds(&self) -> usize {
+        if self.wide.is_some() { WIDE } else { NARROW }
+    }
+}
 
 /// Pipes that nobody uses at the moment. A connection has one only while bytes are in it.
 #[derive(Default)]
-pub(super) struct Pipes(Vec<Pipe>);
+pub(super) struct Pipes {
+    idle: Vec<Pipe>,
+    mark: Rc<()>,
+}
 
 impl Pipes {
     fn take(&mut self) -> Result<Pipe, Errno> {
-        match self.0.pop() {
-            Some(pipe) => Ok(pipe),
-            None => pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK),
+        if let Some(pipe) = self.idle.pop() {
+            return Ok(pipe);
         }
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Pipe { read, write, wide: None })
     }
 
     fn give(&mut self, pipe: Pipe) {
-        if self.0.len() < KEPT_PIPES {
-            self.0.push(pipe);
+        if self.idle.len() < KEPT_PIPES {
+            self.idle.push(pipe);
+        }
+    }
+
+    /// Lets a pipe hold more, if not too many do already.
+    fn widen(&self, pipe: &mut Pipe) {
+        if pipe.wide.is_none()
+            && Rc::strong_count(&self.mark) <= MOST_WIDE
+            && fcntl_setpipe_size(&pipe.write, WIDE).is_ok_and(|size| size >= WIDE)
+        {
+            pipe.wide = Some(Rc::clone(&self.mark));
         }
     }
 }
@@ -187,6 +219,8 @@ impl Flow {
         budget: &mut Budget,
     ) -> Result<Pass, Errno> {
         const ROUNDS: usize = 16;
+        const MOST: u64 = 2 << 20;
+        let before = self.moved;
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut throttled = false;
         for _ in 0..ROUNDS {
@@ -195,19 +229,23 @@ impl Flow {
                 return Ok(Pass::Idle);
             }
             if self.inside == 0 && !self.ended && from.readable && !throttled {
-                let most = budget.available().min(CHUNK);
-                if most == 0 {
+                let available = budget.available();
+                if available == 0 {
                     throttled = true;
                 } else {
-                    let pipe = match self.pipe.take() {
+                    let mut pipe = match self.pipe.take() {
                         Some(pipe) => pipe,
                         None => pipes.take()?,
                     };
-                    match splice(&from.socket, None, &pipe.1, None, most, flags) {
+                    let most = available.min(pipe.holds());
+                    match splice(&from.socket, None, &pipe.write, None, most, flags) {
                         Ok(0) => self.ended = true,
                         Ok(count) => {
                             self.inside = count;
                             budget.spend(count);
+                            if count >= pipe.holds() / 2 {
+                                pipes.widen(&mut pipe);
+                            }
                         }
                         Err(Errno::AGAIN) => from.readable = false,
                         Err(Errno::INTR) => {}
@@ -220,7 +258,7 @@ impl Flow {
                 && to.writable
                 && let Some(pipe) = &self.pipe
             {
-                match splice(&pipe.0, None, &to.socket, None, self.inside, flags) {
+                match splice(&pipe.read, None, &to.socket, None, self.inside, flags) {
                     Ok(count) => {
                         self.inside -= count;
                         self.moved += count as u64;
@@ -244,7 +282,33 @@ impl Flow {
             if !can_read && !can_write {
                 return Ok(Pass::Idle);
             }
+            if self.moved - before >= MOST {
+                break;
+            }
         }
         Ok(Pass::More)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::fcntl_getpipe_size;
+
+    #[test]
+    fn few_pipes_are_wide_at_once_and_the_mark_of_one_that_is_gone_is_free_again() {
+        let mut pipes = Pipes::default();
+        let mut taken: Vec<_> = (0..MOST_WIDE + 2).map(|_| pipes.take().unwrap()).collect();
+        taken.iter_mut().for_each(|pipe| pipes.widen(pipe));
+        assert_eq!(taken.iter().filter(|pipe| pipe.holds() == WIDE).count(), MOST_WIDE);
+        for pipe in &taken {
+            assert!(fcntl_getpipe_size(&pipe.write).unwrap() >= pipe.holds());
+        }
+        drop(taken.remove(0)); // a connection that ends with bytes in its pipe
+        let last = taken.last_mut().unwrap();
+        pipes.widen(last);
+        assert_eq!(last.holds(), WIDE);
+        taken.into_iter().for_each(|pipe| pipes.give(pipe));
+        assert_eq!(pipes.take().unwrap().holds(), WIDE); // the last that was given back
     }
 }
