@@ -73,6 +73,8 @@ pub(crate) struct Begun<'all> {
     writes: Vec<plan::Write>,
     required: Controllers,
     groups: Vec<Group>,
+    /// How many of the v1 hierarchies have been looked at.
+    looked_at: usize,
     made: Made,
 }
 
@@ -151,12 +153,24 @@ impl<'all> Begun<'all> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Begun { hierarchy, path, existing, purpose, limits, writes, required, groups, made })
+        Ok(Begun { hierarchy, path, existing, purpose, limits, writes, required, groups, looked_at: 0, made })
     }
 
     /// The v2 group, for a process that is to be born in it (`CLONE_INTO_CGROUP`, clone(2)).
     pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.groups.iter().find(|group| group.is_v2).map(|group| group.directory.fd())
+    }
+
+    /// Makes the group of one v1 hierarchy, for those who have a moment before [`Begun::finish`]; `false` if all are there.
+    pub(crate) fn step(&mut self) -> Result<bool> {
+        while let Some(tree) = self.hierarchy.v1.get(self.looked_at) {
+            self.looked_at += 1;
+            if !tree.controllers.and(self.required.or(self.purpose.optional())).is_empty() {
+                self.groups.push(make_v1(tree, self.path, self.existing, &mut self.made)?);
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Makes the rest, with all limits. After an error, whoever is in the group already must leave it before this is dropped.
@@ -167,13 +181,9 @@ impl<'all> Begun<'all> {
     }
 
     fn assemble(&mut self) -> Result<Cgroup> {
+        while self.step()? {}
         let Begun { hierarchy, path, existing, purpose, limits, ref writes, required, .. } = *self;
         let (mut groups, made) = (std::mem::take(&mut self.groups), &mut self.made);
-        for tree in &hierarchy.v1 {
-            if !tree.controllers.and(required.or(purpose.optional())).is_empty() {
-                groups.push(make_v1(tree, path, existing, made)?);
-            }
-        }
         if let (Some(tree), Purpose::Observed) = (&hierarchy.systemd, purpose) {
             match make_v1(tree, path, existing, made) {
                 Ok(group) => groups.push(group),

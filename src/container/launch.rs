@@ -53,6 +53,9 @@ pub(crate) fn launch(
         }
         _ => None,
     };
+    if let (Some(begun), Some(_)) = (&mut cgroup, &range) {
+        ns::ahead::meanwhile(|| begun.step()).map_err(explained)?;
+    }
     let mut users = match range {
         Some(range) => Users::of_root(&spec, range)?,
         None if privileged() => Users::callers(&spec),

@@ -144,7 +144,7 @@ pub(super) fn mount_image(order: &Order, file: &DiskFile) -> Result<(OwnedFd, Im
             "the disk limit needs a loop device: load the module (`modprobe loop`), or pass --allow-degraded disk",
         )
     })?;
-    super::template::read_ahead(image.file(), device.open.as_fd());
+    image.fill(device.open.as_fd())?;
     let step = || "mount the disk image";
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;

@@ -5,7 +5,7 @@ use super::disk::Size;
 use super::volatile::{self, Directories, Workplace};
 use crate::error::{Context, Kind, Result};
 use crate::files;
-use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fstat, fsync, ftruncate, open, seek};
+use rustix::fs::{Advice, Mode, OFlags, SeekFrom, fadvise, fsync, ftruncate, open, seek};
 use rustix::io::{Errno, pread, pwrite};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,17 +18,32 @@ pub(crate) struct Template(PathBuf);
 /// An image that is one sandbox's own. Where it has directories, they are there until it is dropped, and not needed once it is mounted.
 pub(super) struct Image {
     file: OwnedFd,
+    /// What it is a copy of, as long as it is only as long as that and has nothing in it.
+    blank: Option<PathBuf>,
     _directories: Option<Directories>,
 }
 
 impl Image {
     /// One that stays when its user is gone.
     pub(super) fn lasting(file: OwnedFd) -> Image {
-        Image { file, _directories: None }
+        Image { file, blank: None, _directories: None }
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Has `device`, on which this image is, hold in memory what a mount reads first: each read that it had to make would wait for a worker of the loop device,
+    /// and that one for a processor. What the template has is written to the device for that, and not to the file: a mount finds the pages that were written.
+    /// (Both have blocks of the same size, else the mount would drop them.)
+    pub(super) fn fill(&self, device: BorrowedFd<'_>) -> Result<()> {
+        match &self.blank {
+            Some(template) => copy_data(template, device),
+            None => {
+                read_ahead(self.file(), device);
+                Ok(())
+            }
+        }
     }
 }
 
@@ -61,14 +76,17 @@ impl Template {
         Ok(Template(path))
     }
 
-    /// A copy that is gone with its last user. Where no overlay can be had, the host's disk is waited for.
+    /// A copy that is gone with its last user, whose contents come when it is a device ([`Image::fill`]). Where no overlay can be had, the host's disk is waited for.
     pub(super) fn image(&self, live: &Path) -> Result<Image> {
         let images = self.0.parent().unwrap_or(Path::new("."));
         let (file, directories) = match volatile::file(live, images) {
             Ok((file, directories)) => (file, Some(directories)),
             Err(_) => (unnamed_file(images)?, None),
         };
-        Ok(Image { file: copy_allocated(&self.0, file)?, _directories: directories })
+        let step = || format!("copy the disk image `{}`", self.0.display());
+        let length = rustix::fs::stat(&self.0).failing(Kind::Disk, step)?.st_size as u64;
+        ftruncate(&file, length).failing(Kind::Disk, step)?;
+        Ok(Image { file, blank: Some(self.0.clone()), _directories: directories })
     }
 
     /// A copy into a file that there is.
@@ -77,12 +95,19 @@ impl Template {
     }
 }
 
-/// Copies only what is allocated, a few hundred kilobytes of an empty image of gigabytes.
+/// Copies an image into a new file.
 pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
     let step = || format!("copy the disk image `{}`", image.display());
-    let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
-    let length = fstat(&from).failing(Kind::Disk, step)?.st_size as u64;
+    let length = rustix::fs::stat(image).failing(Kind::Disk, step)?.st_size as u64;
     ftruncate(&to, length).failing(Kind::Disk, step)?;
+    copy_data(image, to.as_fd())?;
+    Ok(to)
+}
+
+/// Copies only what is allocated, a few hundred kilobytes of an empty image of gigabytes, to where there are zeroes.
+fn copy_data(image: &Path, to: BorrowedFd<'_>) -> Result<()> {
+    let step = || format!("copy the disk image `{}`", image.display());
+    let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
     let mut position = 0;
     let mut by_kernel = true;
     while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
@@ -91,8 +116,8 @@ pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
         while read < end {
             let wanted = usize::try_from(end - read).unwrap_or(usize::MAX);
             let copied = match by_kernel {
-                true => rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut write), wanted),
-                false => copy_by_hand(&from, &to, &mut read, wanted),
+                true => rustix::fs::copy_file_range(&from, Some(&mut read), to, Some(&mut write), wanted),
+                false => copy_by_hand(&from, to, &mut read, wanted),
             };
             match copied {
                 Ok(0) => break,
@@ -103,11 +128,11 @@ pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
         }
         position = end;
     }
-    Ok(to)
+    Ok(())
 }
 
 /// From one file system to another, where the kernel does not (copy_file_range(2), EXDEV).
-fn copy_by_hand(from: &OwnedFd, to: &OwnedFd, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
+fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
     let mut buffer = [0; 32 << 10];
     let most = wanted.min(buffer.len());
     let read = pread(from, &mut buffer[..most], *position)?;
@@ -119,9 +144,9 @@ fn copy_by_hand(from: &OwnedFd, to: &OwnedFd, position: &mut u64, wanted: usize)
     Ok(read)
 }
 
-/// Asks for what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the first data of the file. One after the
-/// other, each of these reads would wait for a worker of the loop device. A hint only, so what fails is of no weight.
-pub(super) fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
+/// Asks for what a mount reads first of `device`, on which `image` is: superblock, tables and directories are the first data of the file. A hint only, so what
+/// fails is of no weight.
+fn read_ahead(image: BorrowedFd<'_>, device: BorrowedFd<'_>) {
     const RUNS: usize = 4; // superblock and descriptors, bitmap, inode table, directories
     const MOST: u64 = 128 << 10;
     let mut position = 0;
@@ -160,6 +185,7 @@ fn found(position: Result<u64, Errno>) -> Result<Option<u64>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::fstat;
 
     #[test]
     fn two_images_of_a_template_are_whole_and_nobody_elses() {
@@ -167,6 +193,8 @@ mod tests {
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
         let template = Template::of(directory.path(), live.path(), size).unwrap();
         let (one, two) = (template.image(live.path()).unwrap(), template.image(live.path()).unwrap());
+        one.fill(one.file()).unwrap();
+        two.fill(two.file()).unwrap();
         pwrite(one.file(), b"changed", 0).unwrap();
         let whole = std::fs::read(&template.0).unwrap();
         let mut copy = vec![0; whole.len()];

@@ -116,6 +116,14 @@ fn lend(parent: &OwnedFd, what: What, working: Option<OwnedFd>) -> Option<()> {
     recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
 }
 
+/// Does what else there is to do, one step after the other, as long as both are in the making and there is a step.
+pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
+    let Ok(begun) = BEGUN.lock() else { return Ok(()) };
+    let Some(ahead) = &*begun else { return Ok(()) };
+    while poll(&mut [PollFd::new(&ahead.channel.0, PollFlags::IN)], Some(&Timespec::default())) == Ok(0) && step()? {}
+    Ok(())
+}
+
 /// What was begun, if anything was.
 pub(crate) fn take() -> Option<Ahead> {
     BEGUN.lock().ok()?.take()
