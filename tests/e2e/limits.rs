@@ -223,6 +223,18 @@ fn what_was_used_is_in_the_receipt() {
     assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
 }
 
+/// What of some tries was fastest: a machine that is busy elsewhere slows anything down, and what is too fast is too fast in each.
+fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
+    let mut best = 0.0;
+    for _ in 0..4 {
+        best = once().max(best);
+        if best > enough {
+            break;
+        }
+    }
+    best
+}
+
 /// Megabytes a second of `script`, which says how many it moved.
 #[track_caller]
 fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
@@ -235,8 +247,8 @@ fn writes_to_the_sandboxes_disk_are_as_slow_as_the_limit() {
     let Some(lab) = Lab::root() else { return };
     // On v2 a write is counted, for its writer, when it goes to the disk: without conv=fsync all of it could still be in memory at the end.
     let script = "dd if=/dev/zero of=filler bs=1M count=6 conv=fsync 2>/dev/null";
-    let free = rate(&lab.task().sh(script), 6.0);
-    let held = rate(&lab.task().args(["--io-bps", "2M"]).sh(script), 6.0);
+    let free = fastest(6.4, || rate(&lab.task().sh(script), 6.0));
+    let held = fastest(1.0, || rate(&lab.task().args(["--io-bps", "2M"]).sh(script), 6.0));
     assert!((1.0..3.2).contains(&held), "{held} MB/s with a limit of 2");
     assert!(free > 2.0 * held, "{free} MB/s without a limit, {held} with one");
 }
@@ -260,10 +272,16 @@ fn reads_from_the_hosts_disk_are_as_slow_as_the_limit() {
         run.ended_as("start_failed", 125);
         return skip("needs an io controller");
     }
-    let held = rate(&run, 6.0);
-    assert!((1.0..3.2).contains(&held), "{held} MB/s with a limit of 2");
-    forget();
-    let free = rate(&task().sh("cat file > /dev/null"), 6.0);
+    let first = rate(&run, 6.0);
+    let held = fastest(1.0, || {
+        forget();
+        rate(&task().args(["--io-bps", "2M"]).sh("cat file > /dev/null"), 6.0)
+    });
+    assert!(first < 3.2 && (1.0..3.2).contains(&held), "{first} and {held} MB/s with a limit of 2");
+    let free = fastest(6.4, || {
+        forget();
+        rate(&task().sh("cat file > /dev/null"), 6.0)
+    });
     assert!(free > 2.0 * held, "{free} MB/s without a limit, {held} with one");
 }
 
@@ -275,6 +293,7 @@ fn operations_on_the_sandboxes_disk_are_as_few_as_the_limit() {
     let held = lab.task().args(["--io-iops", "20"]).sh(script);
     held.ended_as("succeeded", 0);
     assert!(held.used("wall_seconds") > 1.5, "40 operations at 20 a second: {held:#?}");
-    let free = lab.task().sh(script);
-    assert!(free.used("wall_seconds") < held.used("wall_seconds") / 2.0, "{free:#?}");
+    let held = 40.0 / held.used("wall_seconds");
+    let free = fastest(2.0 * held, || 40.0 / lab.task().sh(script).used("wall_seconds"));
+    assert!(free > 2.0 * held, "{free} operations a second without a limit, {held} with one");
 }
