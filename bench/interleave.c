@@ -1,4 +1,6 @@
-// Times commands in turn (A B C A B C …), so that what disturbs the machine disturbs all of them alike.
+// Times commands in turn, so that what disturbs the machine disturbs all of them alike. Those with the same first word in their names (up to a space or a
+// slash) follow each other as they are given; the order of the rest is another one in each round, since a command also bears what the one before it has left
+// to the kernel to take apart.
 //
 //   interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT…] ::: NAME COMMAND …
 //
@@ -79,8 +81,28 @@ static double once(const struct subject *subject, posix_spawn_file_actions_t *ac
 
 static int same_word(const char *left, const char *right) {
     left += *left == '-', right += *right == '-';
-    size_t length = strcspn(left, " ");
-    return length == strcspn(right, " ") && strncmp(left, right, length) == 0;
+    size_t length = strcspn(left, " /");
+    return length == strcspn(right, " /") && strncmp(left, right, length) == 0;
+}
+
+// A number below `limit`; the same ones in each run (xorshift64, Marsaglia 2003).
+static int below(int limit) {
+    static unsigned long long state = 88172645463325252ULL;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (int)(state % (unsigned)limit);
+}
+
+// The order of a round: whoever has the same first word as the one before stays behind it.
+static void shuffle(const struct subject *subjects, int number, int *order) {
+    int firsts[MOST], groups = 0, at = 0;
+    for (int each = 0; each < number; each++)
+        if (each == 0 || !same_word(subjects[each - 1].name, subjects[each].name)) firsts[groups++] = each;
+    for (int left = groups; left > 0; left--) {
+        int chosen = below(left), first = firsts[chosen];
+        firsts[chosen] = firsts[left - 1];
+        do order[at++] = first++;
+        while (first < number && same_word(subjects[first - 1].name, subjects[first].name));
+    }
 }
 
 static int ascending(const void *left, const void *right) {
@@ -125,7 +147,10 @@ int main(int count, char **words) {
     struct timespec pause = {pause_ms / 1000, pause_ms % 1000 * 1000000};
     int warm_up = rounds < 10 ? 1 : 3;
     for (int round = -warm_up; round < rounds; round++) {
-        for (int each = 0; each < number; each++) {
+        int order[MOST];
+        shuffle(subjects, number, order);
+        for (int turn = 0; turn < number; turn++) {
+            int each = order[turn];
             if (subjects[each].left_out) continue;
             if (pause_ms > 0 && subjects[each].name[0] != '-') nanosleep(&pause, NULL);
             ftruncate(errors, 0);
