@@ -53,7 +53,7 @@ pub(crate) fn launch(
         }
         _ => None,
     };
-    if let (Some(begun), Some(_)) = (&mut cgroup, &range) {
+    if let Some(begun) = &mut cgroup {
         ns::ahead::meanwhile(|| begun.step()).map_err(explained)?;
     }
     let mut users = match range {

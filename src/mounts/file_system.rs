@@ -84,7 +84,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
         }
         .failing(Kind::Mount, || format!("set `{option}` of a `{name}` file system"))?;
     }
-    if !mount.label.is_empty() && matches!(name, "tmpfs" | "devpts") {
+    if takes_context(mount) {
         fsconfig_set_string(&context, "context", mount.label.as_str())
             .failing(Kind::Mount, || "set the SELinux context")?;
     }
@@ -102,7 +102,7 @@ fn by_mount(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let mut data = mount.options.data.clone();
-    if !mount.label.is_empty() && !matches!(mount.kind.as_str(), "proc" | "sysfs" | "mqueue") {
+    if takes_context(mount) {
         data.push(format!("context=\"{}\"", mount.label));
     }
     let data = CString::new(data.join(",")).map_err(|_| Error::new(Kind::Spec, "an option holds a NUL"))?;
@@ -110,6 +110,11 @@ fn by_mount(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
     rustix::mount::mount(source, path.as_str(), mount.kind.as_str(), mount.options.flags(), data.as_c_str())
         .failing(Kind::Mount, || format!("mount a `{}` file system", mount.kind))?;
     resolve::open(root, &mount.at)
+}
+
+/// Whether it is mounted with the container's SELinux context: all but what the kernel has made, and labelled, already.
+fn takes_context(mount: &Mount) -> bool {
+    !mount.label.is_empty() && !matches!(mount.kind.as_str(), "proc" | "sysfs" | "mqueue")
 }
 
 /// Labels the root of an mqueue file system: the kernel made it with its IPC namespace, so that no mount can say its context any more.

@@ -18,7 +18,7 @@ pub(crate) struct Template(PathBuf);
 /// An image that is one sandbox's own. Where it has directories, they are there until it is dropped, and not needed once it is mounted.
 pub(super) struct Image {
     file: OwnedFd,
-    /// What it is a copy of, as long as it is only as long as that and has nothing in it.
+    /// The template whose contents are yet to come.
     blank: Option<PathBuf>,
     _directories: Option<Directories>,
 }
@@ -76,16 +76,15 @@ impl Template {
         Ok(Template(path))
     }
 
-    /// A copy that is gone with its last user, whose contents come when it is a device ([`Image::fill`]). Where no overlay can be had, the host's disk is waited for.
+    /// A copy that is gone with its last user, whose contents come when it is a device ([`Image::fill`]). Where no overlay can be had, the host's disk is
+    /// waited for.
     pub(super) fn image(&self, live: &Path) -> Result<Image> {
         let images = self.0.parent().unwrap_or(Path::new("."));
         let (file, directories) = match volatile::file(live, images) {
             Ok((file, directories)) => (file, Some(directories)),
             Err(_) => (unnamed_file(images)?, None),
         };
-        let step = || format!("copy the disk image `{}`", self.0.display());
-        let length = rustix::fs::stat(&self.0).failing(Kind::Disk, step)?.st_size as u64;
-        ftruncate(&file, length).failing(Kind::Disk, step)?;
+        make_as_long(&self.0, &file)?;
         Ok(Image { file, blank: Some(self.0.clone()), _directories: directories })
     }
 
@@ -97,11 +96,16 @@ impl Template {
 
 /// Copies an image into a new file.
 pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
-    let step = || format!("copy the disk image `{}`", image.display());
-    let length = rustix::fs::stat(image).failing(Kind::Disk, step)?.st_size as u64;
-    ftruncate(&to, length).failing(Kind::Disk, step)?;
+    make_as_long(image, &to)?;
     copy_data(image, to.as_fd())?;
     Ok(to)
+}
+
+/// Makes a new file as long as an image.
+fn make_as_long(image: &Path, file: &OwnedFd) -> Result<()> {
+    let step = || format!("copy the disk image `{}`", image.display());
+    let length = rustix::fs::stat(image).failing(Kind::Disk, step)?.st_size as u64;
+    ftruncate(file, length).failing(Kind::Disk, step)
 }
 
 /// Copies only what is allocated, a few hundred kilobytes of an empty image of gigabytes, to where there are zeroes.

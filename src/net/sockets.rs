@@ -1,5 +1,6 @@
 //! Sockets that are born in a sandbox's namespace and served by a process outside: a socket keeps the namespace it was made in.
 
+use super::device::link;
 use super::netlink::{LINK, LOOPBACK, ROUTE, Request, Route};
 use crate::error::{Context, Kind, Result};
 use crate::files::Channel;
@@ -58,9 +59,8 @@ fn widen_packets(routes: &Route) {
     /// Segments of a packet, and what of them is put together again; then both for IPv4.
     const SIZES: [u16; 4] = [41, 58, 63, 64];
     const BYTES: u32 = 256 << 10;
-    let fixed = [[0; 4], LOOPBACK.to_ne_bytes(), [0; 4], [0; 4]].concat(); // struct ifinfomsg
-    let request =
-        SIZES.into_iter().fold(Request::new(&fixed), |request, size| request.attribute(size, &BYTES.to_ne_bytes()));
+    let change = Request::new(&link(LOOPBACK as i32, 0));
+    let request = SIZES.into_iter().fold(change, |request, size| request.attribute(size, &BYTES.to_ne_bytes()));
     let _ = routes.change(LINK, request);
 }
 

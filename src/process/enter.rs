@@ -84,7 +84,8 @@ fn enter(plan: &mut Plan, parent: &Channel, privileged: bool) -> Result<Side> {
     match &plan.user_namespace {
         UserNamespace::Joined(userns) => move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
             .failing(Kind::UserNamespace, || "join the container's user namespace")?,
-        _ => flags |= libc::CLONE_NEWUSER as u64,
+        UserNamespace::Mapped(_) => flags |= libc::CLONE_NEWUSER as u64,
+        _ => return Err(Error::new(Kind::Internal, "there is no user namespace to join or to make")),
     }
     if !privileged {
         let _stay = ns::visit(&plan.namespaces)?;

@@ -272,12 +272,15 @@ fn reads_from_the_hosts_disk_are_as_slow_as_the_limit() {
         run.ended_as("start_failed", 125);
         return skip("needs an io controller");
     }
-    let first = rate(&run, 6.0);
+    let mut first = Some(run);
     let held = fastest(1.0, || {
-        forget();
-        rate(&task().args(["--io-bps", "2M"]).sh("cat file > /dev/null"), 6.0)
+        let run = first.take().unwrap_or_else(|| {
+            forget();
+            task().args(["--io-bps", "2M"]).sh("cat file > /dev/null")
+        });
+        rate(&run, 6.0)
     });
-    assert!(first < 3.2 && (1.0..3.2).contains(&held), "{first} and {held} MB/s with a limit of 2");
+    assert!((1.0..3.2).contains(&held), "{held} MB/s with a limit of 2");
     let free = fastest(6.4, || {
         forget();
         rate(&task().sh("cat file > /dev/null"), 6.0)

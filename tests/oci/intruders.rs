@@ -48,21 +48,27 @@ fn capability(number: u8) -> Option<String> {
     names.split_whitespace().nth(number.into()).map(|name| format!("CAP_{name}"))
 }
 
+/// Puts a volume over /proc in which there is this file, empty, with nothing masked.
+fn false_proc(lab: &mut Lab, file: &str) -> std::path::PathBuf {
+    let proc = lab.path().join("fake");
+    let file = proc.join(file);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, "").unwrap();
+    for key in ["maskedPaths", "readonlyPaths"] {
+        lab.config["linux"].as_object_mut().unwrap().remove(key);
+    }
+    lab.unmount("/proc").mount("/proc", "bind", &proc.display().to_string(), &["rbind"]);
+    file
+}
+
 #[test]
 fn labels_are_never_written_to_files_of_the_image() {
     // T-04, T-13, CVE-2019-16884, CVE-2025-52881: a volume over /proc with a file where the label is to be written
     attempt("own-procfs", |lab| {
-        let fake = lab.path().join("fake/thread-self/attr/apparmor");
-        std::fs::create_dir_all(&fake).unwrap();
-        std::fs::write(fake.join("exec"), "").unwrap();
-        for key in ["maskedPaths", "readonlyPaths"] {
-            lab.config["linux"].as_object_mut().unwrap().remove(key);
-        }
-        let fake_proc = lab.path().join("fake").display().to_string();
-        lab.unmount("/proc").mount("/proc", "bind", &fake_proc, &["rbind"]);
+        let fake = false_proc(lab, "thread-self/attr/apparmor/exec");
         lab.config["process"]["apparmorProfile"] = json!("confined");
         lab.args(&["true"]).run();
-        !std::fs::read_to_string(fake.join("exec")).unwrap().is_empty()
+        !std::fs::read_to_string(fake).unwrap().is_empty()
     });
 }
 
@@ -70,17 +76,11 @@ fn labels_are_never_written_to_files_of_the_image() {
 fn kernel_parameters_are_never_written_to_files_of_the_image() {
     // T-13, CVE-2025-52881: a volume over /proc with a file where the parameter is to be written
     attempt("own-procfs", |lab| {
-        let fake = lab.path().join("fake/sys/net/ipv4");
-        std::fs::create_dir_all(&fake).unwrap();
-        std::fs::write(fake.join("ip_unprivileged_port_start"), "").unwrap();
-        for key in ["maskedPaths", "readonlyPaths"] {
-            lab.config["linux"].as_object_mut().unwrap().remove(key);
-        }
-        let fake_proc = lab.path().join("fake").display().to_string();
-        lab.unmount("/proc").mount("/proc", "bind", &fake_proc, &["rbind"]).mount("/tmp", "proc", "proc", &[]);
+        let fake = false_proc(lab, "sys/net/ipv4/ip_unprivileged_port_start");
+        lab.mount("/tmp", "proc", "proc", &[]);
         lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_unprivileged_port_start": "77"});
         let done = lab.args(&["cat", "/tmp/sys/net/ipv4/ip_unprivileged_port_start"]).run();
-        let deceived = !std::fs::read_to_string(fake.join("ip_unprivileged_port_start")).unwrap().is_empty();
+        let deceived = !std::fs::read_to_string(fake).unwrap().is_empty();
         // What was not written to the one file was written to the other.
         assert_eq!(done.out, if deceived { "1024\n" } else { "77\n" }, "{}", done.err);
         deceived

@@ -11,8 +11,8 @@ use std::time::Instant;
 const NARROW: usize = 64 << 10;
 /// The same for a connection that fills its pipe: fewer calls, and fewer turns of the processes that wait for each other.
 const WIDE: usize = 512 << 10;
-/// How many pipes of a gateway may be wide. What a user's pipes may hold in all is bounded (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB), and whoever is above it gets
-/// pipes of two pages: 32 gateways of a user's stay below it.
+/// How many pipes of a gateway may be wide. What a user's pipes may hold in all is bounded (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB), and whoever is
+/// above it gets pipes of two pages: 32 gateways of a user's stay below it.
 const MOST_WIDE: usize = 2;
 /// How many empty pipes are kept for the next.
 const KEPT_PIPES: usize = 16;
