@@ -9,7 +9,7 @@ use super::path::CgroupPath;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// The hierarchy of v1 by which systemd tells services apart.
@@ -56,7 +56,9 @@ struct Membership {
 impl Hierarchy {
     /// Looks at this machine as this process sees it. Reads two files, the second only as far as needed.
     pub(crate) fn probe() -> Result<Hierarchy> {
-        let own = std::fs::read_to_string("/proc/self/cgroup")
+        let mut own = String::with_capacity(1024); // a file of /proc does not say how long it is
+        File::open("/proc/self/cgroup")
+            .and_then(|mut file| file.read_to_string(&mut own))
             .failing(Kind::Cgroup, || "read `/proc/self/cgroup`")
             .map_err(|error| error.hint("mount proc at /proc"))?;
         let file = File::open("/proc/self/mountinfo").failing(Kind::Cgroup, || "open `/proc/self/mountinfo`")?;

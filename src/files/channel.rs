@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -60,18 +60,22 @@ impl Channel {
 
     /// The same for messages of at most `largest` bytes; what is longer arrives cut. On a socket that does not wait, EAGAIN says that there is none.
     pub(crate) fn receive_up_to(&self, largest: usize) -> Result<Option<Packet>, Errno> {
-        let mut bytes = vec![0_u8; largest];
+        // How long it is is asked first: a buffer for the longest is four pages to fill.
+        let Some(length) = patiently(|| {
+            recv(&self.0, &mut [0_u8; 0][..], RecvFlags::PEEK | RecvFlags::TRUNC).map(|(_, length)| length)
+        })?
+        else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0_u8; length.min(largest)];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut was_reset = false;
-        let length = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                // The other end was closed with words of ours unread. What it said before that can still be heard: the error comes first, and once.
-                Err(Errno::CONNRESET) if !was_reset => was_reset = true,
-                Err(Errno::CONNRESET) => return Ok(None),
-                other => break other?.bytes,
-            }
+        let Some(length) = patiently(|| {
+            let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+            Ok(received.bytes)
+        })?
+        else {
+            return Ok(None);
         };
         let descriptor = control
             .drain()
@@ -81,9 +85,6 @@ impl Channel {
             })
             .flatten()
             .last();
-        if length == 0 {
-            return Ok(None);
-        }
         bytes.truncate(length);
         Ok(Some(Packet { bytes, descriptor }))
     }
@@ -102,9 +103,38 @@ impl AsFd for Channel {
     }
 }
 
+/// The length that `call` returns, which is not disturbed by a signal; `None` at the end.
+fn patiently(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usize>, Errno> {
+    let mut was_reset = false;
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            // The other end was closed with words of ours unread. What it said before that can still be heard: the error comes first, and once.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
+            Err(Errno::CONNRESET) | Ok(0) => return Ok(None),
+            other => return other.map(Some),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptor_or_cut_where_less_is_wanted() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let long: Vec<u8> = (0..Channel::LARGEST).map(|at| at as u8).collect();
+        for descriptor in [None, Some(theirs.as_fd())] {
+            theirs.send(&long, descriptor).unwrap();
+            theirs.send(b"next", None).unwrap();
+            let packet = ours.receive().unwrap().unwrap();
+            assert!(packet.bytes == long && packet.descriptor.is_some() == descriptor.is_some());
+            assert_eq!(ours.receive_up_to(2).unwrap().unwrap().bytes, b"ne");
+        }
+        drop(theirs);
+        assert!(ours.receive().unwrap().is_none());
+    }
 
     #[test]
     fn what_was_said_before_the_end_is_heard_although_our_words_were_not() {
