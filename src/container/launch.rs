@@ -11,6 +11,7 @@ use super::running::{Group, Running};
 use crate::cgroup::{Begun, Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
+use crate::ns::ahead::Lent;
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::spec::network::Network;
@@ -121,9 +122,10 @@ pub(crate) fn launch(
         joins: if cgroup.is_some() { process::Joins::Told } else { process::Joins::AtOnce(Vec::new()) },
         namespaces: match is_free {
             true => ns::Namespaces::host(),
-            false => ns::Namespaces::sandbox(on_host || users.network.is_some()),
+            false => ns::Namespaces::sandbox(on_host || users.network.is_some(), users.lent.is_some()),
         },
         network: users.network.filter(|_| !on_host),
+        lent: users.lent,
         cgroup_namespace: None,
         waits,
         hostname: (!is_free).then_some(spec.hostname),
@@ -162,6 +164,7 @@ pub(crate) fn launch(
     let mut served_by = way.and_then(|way| way.link);
     // Init begins here, and what else there is to do is done elsewhere. It starts nothing before it has been let into its groups, so nothing else stays.
     let here = cgroup.as_ref().and_then(|_| Here::stay());
+    let allowed = here.as_ref().map(Here::allowed);
     let spawned = process::spawn_with(plan, |pid| {
         served_by = Some(link::complete(pid)?);
         Ok(())
@@ -177,6 +180,7 @@ pub(crate) fn launch(
     };
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
     running.helpers = users.helpers;
+    running.allowed = allowed;
     if let Some(link) = served_by {
         running.lead_out(link);
     }
@@ -217,6 +221,8 @@ struct Users {
     range: Option<Range>,
     /// A network namespace that was made ahead, with the user namespace.
     network: Option<OwnedFd>,
+    /// Others that were made with it.
+    lent: Option<Lent>,
     /// Children that are ending meanwhile.
     helpers: Vec<Helper>,
 }
@@ -231,9 +237,9 @@ impl Users {
         let is_cell = matches!(spec.confinement, Confinement::Cell { .. });
         let ahead =
             ns::ahead::take().filter(|_| !is_cell).map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
-        let (Mapped { userns: inside, helper }, network) = match ahead {
-            Some(made) => (made.users, Some(made.network)),
-            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None),
+        let (Mapped { userns: inside, helper }, network, lent) = match ahead {
+            Some(made) => (made.users, Some(made.network), Some(made.lent)),
+            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None, None),
         };
         let copy = || {
             inside
@@ -267,6 +273,7 @@ impl Users {
             user_xattr: false,
             range: Some(range),
             network,
+            lent,
             helpers,
         })
     }
@@ -282,6 +289,7 @@ impl Users {
             user_xattr: false,
             range: None,
             network: None,
+            lent: None,
             helpers: Vec::new(),
         }
     }
@@ -301,6 +309,7 @@ impl Users {
             user_xattr: true,
             range: None,
             network: None,
+            lent: None,
             helpers: Vec::new(),
         }
     }

@@ -10,8 +10,12 @@ use crate::mounts::maker::{self, Maker};
 use crate::ns::{Helper, Range};
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
+use crate::sys::clone::Allowed;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 /// A container whose command runs or ran. Dropping it ends and removes everything; [`Running::remove`] does the same and says what it did.
 #[derive(Debug)]
@@ -23,6 +27,8 @@ pub(crate) struct Running {
     /// Held until the end, so that pid 1 does not spend its last moment on taking the mounts apart while we wait for it.
     mount_namespace: Option<OwnedFd>,
     maker: Option<Maker>,
+    /// Whether the helper holds the mounts beside us.
+    are_mounts_shared: bool,
     /// Whether what it writes is on a disk of its own.
     on_disk: bool,
     rates: Rates,
@@ -33,6 +39,8 @@ pub(crate) struct Running {
     ledger: Option<Ledger>,
     /// Children that are ending, or do when they are dropped.
     pub(super) helpers: Vec<Helper>,
+    /// Where we may run, if we were held on a processor.
+    pub(super) allowed: Option<Allowed>,
     removed: bool,
 }
 
@@ -63,6 +71,7 @@ impl Running {
             mount_namespace,
             on_disk: maker.is_some(),
             maker,
+            are_mounts_shared: false,
             rates,
             range,
             entry,
@@ -70,12 +79,16 @@ impl Running {
             link: None,
             ledger: None,
             helpers: Vec::new(),
+            allowed: None,
             removed: false,
         }
     }
 
     /// Does what can wait until init has all that it needs of us: the processors are for it and for what it waits for.
     pub(crate) fn catch_up(&mut self) {
+        if let Some(allowed) = self.allowed.take() {
+            allowed.again(); // the disk's maker may have held us, too
+        }
         self.helpers.clear();
         if let Some(group) = &self.cgroup {
             group.0.open_counters();
@@ -159,6 +172,19 @@ impl Running {
         self.spawned.channel()
     }
 
+    /// Waits for a word from inside that the watch must hear, at most until `deadline`, and takes in what comes before.
+    pub(crate) fn settle(&mut self, deadline: Instant) -> Result<()> {
+        loop {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap_or_default();
+            let mut wait = [PollFd::from_borrowed_fd(self.channel(), PollFlags::IN)];
+            match poll(&mut wait, Some(&left)) {
+                Ok(1..) if self.spawned.brings_descriptor() => drop(self.receive()?),
+                Err(Errno::INTR) => {}
+                _ => return Ok(()), // whatever it says, or does not say, is heard by the watch
+            }
+        }
+    }
+
     /// The next word from inside; `None` when nobody is left. The scratch file system is kept for [`Running::scratch`].
     pub(crate) fn receive(&mut self) -> Result<Option<Message>> {
         match self.spawned.receive()? {
@@ -172,11 +198,21 @@ impl Running {
                 Ok(Some(Message::Secrets(directory)))
             }
             Some(Message::Ready) => {
-                self.tidy();
+                self.share_mounts();
                 Ok(Some(Message::Ready))
             }
             other => Ok(other),
         }
+    }
+
+    /// Has the helper that made the disk hold the mounts beside us, while there is time: at the end it takes them apart.
+    fn share_mounts(&mut self) {
+        // The namespace keeps all of them; where it cannot be opened, what is open in them does.
+        let rest = self.scratch.iter().chain(&self.secrets).filter(|_| self.mount_namespace.is_none());
+        let mut last = self.mount_namespace.iter().chain(rest);
+        let has_failed = self.maker.as_ref().is_some_and(|maker| !last.all(|each| maker.hold(each.as_fd())));
+        self.maker.take_if(|_| has_failed);
+        self.are_mounts_shared = true;
     }
 
     /// Buries the helper that made the disk, once it has tidied up after itself; nobody waits for that.
@@ -302,6 +338,9 @@ impl Running {
 
     /// Lets the kernel take the mounts apart without us: the last unmounting of a disk writes and frees blocks, which takes 1 to 40 ms.
     fn let_go(&mut self) -> Result<()> {
+        if !self.are_mounts_shared {
+            self.share_mounts();
+        }
         let held = self.scratch.take().into_iter().chain(self.secrets.take()).chain(self.mount_namespace.take());
         let held: Vec<_> = held.collect();
         maker::let_go(self.maker.take(), held)

@@ -5,10 +5,11 @@
 
 use super::cover::cover;
 use super::disk::Pending;
+use super::folder::Folder;
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::{Attributes, DEVICES, Layers, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, DEVICES, Device, Layers, Root, Shown, Source, Step};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid};
@@ -17,6 +18,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change, move_mount, open_tree,
 };
+use rustix::process::umask;
 use std::cell::{Cell, OnceCell};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,8 +44,18 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
     attach_to_host(&stage, &plan.stage)?;
     let disk = Cell::new(plan.disk.take());
-    let builder = Builder { scratch: OnceCell::new(), secrets: Cell::new(None), disk, stage, plan: &plan };
+    let mut builder = Builder {
+        scratch: OnceCell::new(),
+        secrets: Cell::new(None),
+        disk,
+        stage,
+        plan: &plan,
+        folder: Folder::default(),
+    };
     let root = builder.root(&plan.file_system.root)?;
+    if plan.file_system.root == Root::Empty {
+        builder.folder = Folder::of_empty(root.as_fd());
+    }
     if plan.file_system.root != Root::Host {
         let place = resolve::directory(builder.stage.as_fd(), Path::new("/root"), 0o755)?.0;
         attach(&root, place.as_fd()).doing(|| "attach the new root")?;
@@ -84,6 +96,7 @@ struct Builder<'plan> {
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
     plan: &'plan Plan,
+    folder: Folder,
 }
 
 impl Builder<'_> {
@@ -110,30 +123,38 @@ impl Builder<'_> {
     }
 
     fn step(&self, root: BorrowedFd<'_>, step: &Step) -> Result<()> {
+        if matches!(step, Step::Secrets { .. } | Step::Proc { .. } | Step::Nest { .. }) {
+            self.folder.forget(); // they mount in ways of their own
+        }
+        let folder = &self.folder;
         match step {
             Step::Directory { at, mode, owner } => {
-                let (directory, new) = resolve::directory(root, at, *mode)?;
+                let (directory, new) = folder.directory(root, at, *mode)?;
                 if new { own(directory.as_fd(), "", self.plan.ids(*owner)) } else { Ok(()) }
             }
-            Step::Symlink { at, target } => symlink(root, at, target),
-            Step::File { at, content, mode } => file(root, at, content, *mode, self.plan.administrator),
+            Step::Symlink { at, target } => folder.with(root, at, |folder, name| link(folder, name, target)),
+            Step::File { at, content, mode } => {
+                let owner = self.plan.administrator;
+                let step = || format!("write `{}` in the root", at.display());
+                folder.with(root, at, |folder, name| write(folder, name, (content, *mode), owner, step))
+            }
             Step::Amend { at, change, missing, mode } => {
                 super::amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
             }
             Step::Tmpfs { at, bytes, inodes, mode, owner, attributes } => {
                 let made = tmpfs(*bytes, *inodes, *mode, self.plan.ids(*owner), *attributes)?;
-                attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+                attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             Step::Bind { source, at, attributes, shown } => {
                 let tree = self.tree(source)?;
                 restrict_mapped(&tree, *attributes, self.plan.mapping(*shown))?;
-                attach(&tree, resolve::target(root, at, resolve::file_type(&tree)?)?.as_fd())
+                attach(&tree, folder.target(root, at, resolve::file_type(&tree)?)?.as_fd())
             }
             .doing(|| format!("mount `{}`", at.display())),
             Step::Overlay { lower, changes, at, attributes, shown } => {
                 let made = self.overlay(lower, changes, *shown, self.plan.user)?;
                 restrict(&made, *attributes)?;
-                attach(&made, resolve::directory(root, at, 0o755)?.0.as_fd())
+                attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             Step::Secrets { at, files } => {
                 let made = super::secrets::make(self.stage.as_fd(), root, at, files, self.plan.user)?;
@@ -141,7 +162,7 @@ impl Builder<'_> {
                 Ok(())
             }
             Step::Proc { at } => attach(&proc()?, real_directory(root, at)?.as_fd()),
-            Step::Pts { at } => attach(&pts()?, resolve::directory(root, at, 0o755)?.0.as_fd()),
+            Step::Pts { at } => attach(&pts()?, folder.directory(root, at, 0o755)?.0.as_fd()),
             Step::Devices => devices(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
             Step::Nest { at, root: nested, steps, points, program } => {
@@ -187,10 +208,8 @@ impl Builder<'_> {
         match source {
             Source::Host(path) => clone_tree(CWD, path),
             Source::Scratch(name) => {
-                let (directory, new) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
-                if new {
-                    own(directory.as_fd(), "", self.plan.user)?;
-                }
+                let (directory, _) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
+                own(directory.as_fd(), "", self.plan.user)?;
                 clone_tree(directory.as_fd(), Path::new(""))
             }
         }
@@ -214,10 +233,8 @@ impl Builder<'_> {
     fn upper(&self, changes: &str, owner: Ids) -> Result<()> {
         for part in ["upper", "work"] {
             let path = format!("{changes}/{part}");
-            let (directory, new) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
-            if new || owner != self.plan.user {
-                own(directory.as_fd(), "", owner)?; // a disk's directories are the user's from the beginning
-            }
+            let (directory, _) = resolve::directory(self.scratch()?, Path::new(&path), 0o755)?;
+            own(directory.as_fd(), "", owner)?;
         }
         Ok(())
     }
@@ -402,26 +419,39 @@ pub(super) fn own(directory: BorrowedFd<'_>, name: &str, owner: Ids) -> Result<(
 
 pub(super) fn symlink(root: BorrowedFd<'_>, at: &Path, target: &Path) -> Result<()> {
     let (directory, name) = resolve::parent(root, at)?;
-    match rustix::fs::symlinkat(target, &directory, name.as_path()) {
+    link(directory.as_fd(), &name, target)
+}
+
+fn link(directory: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<()> {
+    match rustix::fs::symlinkat(target, directory, name) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(errno).failing(Kind::Mount, || format!("make the link `{}`", at.display())),
+        Err(errno) => Err(errno).failing(Kind::Mount, || format!("make the link `{}`", name.display())),
     }
 }
 
 /// Writes a file of ours. What the image has under that name is removed, never followed (CVE-2025-24965).
 pub(super) fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
-    let step = || format!("write `{}` in the root", at.display());
     let (directory, name) = resolve::parent(root, at)?;
+    write(directory.as_fd(), &name, (content, mode), owner, || format!("write `{}` in the root", at.display()))
+}
+
+fn write(
+    directory: BorrowedFd<'_>,
+    name: &Path,
+    (content, mode): (&[u8], u32),
+    owner: Ids,
+    step: impl Fn() -> String,
+) -> Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat(&directory, name.as_path(), flags, Mode::from_raw_mode(mode));
+    let open = || rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode));
     let file = match open() {
         Err(Errno::EXIST) => {
-            rustix::fs::unlinkat(&directory, name.as_path(), AtFlags::empty()).failing(Kind::Mount, step)?;
+            rustix::fs::unlinkat(directory, name, AtFlags::empty()).failing(Kind::Mount, &step)?;
             open()
         }
         other => other,
     }
-    .failing(Kind::Mount, step)?;
+    .failing(Kind::Mount, &step)?;
     own(file.as_fd(), "", owner)?;
     std::fs::File::from(file).write_all(content).failing(Kind::Mount, step)
 }
@@ -429,22 +459,22 @@ pub(super) fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, o
 /// The default devices: made where we may, else the host's own nodes bound onto empty files (in a user namespace mknod is refused).
 fn devices(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
     let dev = real_directory(root, Path::new("/dev"))?;
-    for device in DEVICES {
-        let number = rustix::fs::makedev(device.major, device.minor);
-        match rustix::fs::mknodat(&dev, device.name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number) {
-            Ok(()) => {
-                rustix::fs::chmodat(&dev, device.name, Mode::from_raw_mode(0o666), AtFlags::empty())
-                    .failing(Kind::Mount, || format!("open the device `{}` to all", device.name))?;
-                own(dev.as_fd(), device.name, owner)?;
-            }
-            Err(Errno::PERM) => {
-                let tree = clone_tree(CWD, &Path::new("/dev").join(device.name))?;
-                // A device can be written through a read-only mount; its mode and owner, which are the host's, cannot be changed.
-                restrict(&tree, Attributes::DEVICES.read_only())?;
-                attach(&tree, resolve::target(dev.as_fd(), Path::new(device.name), FileType::RegularFile)?.as_fd())?;
-            }
-            Err(errno) => return Err(errno).failing(Kind::Mount, || format!("make the device `{}`", device.name)),
+    let before = umask(Mode::empty()); // they are for all
+    let made = DEVICES.iter().try_for_each(|device| make_device(dev.as_fd(), device, owner));
+    umask(before);
+    made
+}
+
+fn make_device(dev: BorrowedFd<'_>, device: &Device, owner: Ids) -> Result<()> {
+    let (name, number) = (device.name, rustix::fs::makedev(device.major, device.minor));
+    match rustix::fs::mknodat(dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number) {
+        Ok(()) => own(dev, name, owner),
+        Err(Errno::PERM) => {
+            let tree = clone_tree(CWD, &Path::new("/dev").join(name))?;
+            // A device can be written through a read-only mount; its mode and owner, which are the host's, cannot be changed.
+            restrict(&tree, Attributes::DEVICES.read_only())?;
+            attach(&tree, resolve::target(dev, Path::new(name), FileType::RegularFile)?.as_fd())
         }
+        Err(errno) => Err(errno).failing(Kind::Mount, || format!("make the device `{name}`")),
     }
-    Ok(())
 }

@@ -4,7 +4,7 @@
 //! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
 
 use super::apply::{attach, clone_tree, real_directory, restrict};
-use super::cover::{mask, read_only};
+use super::cover::{Covers, mask, read_only};
 use super::options::{Options, Reach};
 use super::{device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
@@ -115,9 +115,9 @@ pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
     for path in &plan.read_only_paths {
         read_only(built.root.as_fd(), path)?;
     }
-    let mut empty = None;
+    let mut covers = Covers::default();
     for path in &plan.masked {
-        mask(built.root.as_fd(), path, (plan.owner, &plan.label), &mut empty)?;
+        mask(built.root.as_fd(), path, (plan.owner, &plan.label), &mut covers)?;
     }
     if plan.read_only && !crate::sys::weaken::is_off("read-only-root") {
         restrict(&built.root, only).doing(|| "make the root read-only")?;

@@ -13,44 +13,52 @@ use std::path::Path;
 
 /// Hides what nobody inside may see, and makes read-only what nobody may write.
 pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
-    let mut empty = None;
+    let mut covers = Covers::default();
     for path in &plan.file_system.masked {
-        mask(root, path, (plan.administrator, ""), &mut empty)?;
+        mask(root, path, (plan.administrator, ""), &mut covers)?;
     }
     plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
 }
 
+/// What hides the paths of one root.
+#[derive(Debug, Default)]
+pub(super) struct Covers {
+    /// The one empty tmpfs over all directories, with an owner and a SELinux context: callers mask a directory for each processor.
+    empty: Option<OwnedFd>,
+    /// The container's null device, looked at and open.
+    null: Option<OwnedFd>,
+}
+
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
-///
-/// All masked directories are one empty tmpfs with an owner and a SELinux context, kept in `empty`: callers mask a directory for each processor.
-pub(super) fn mask(
-    root: BorrowedFd<'_>,
-    path: &Path,
-    (owner, label): (Ids, &str),
-    empty: &mut Option<OwnedFd>,
-) -> Result<()> {
+pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str), covers: &mut Covers) -> Result<()> {
     if weaken::is_off("masks") {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };
     let kind = resolve::file_type(&target)?;
     let cover = if kind == FileType::Directory {
-        match empty {
+        match &covers.empty {
             Some(there) => clone_tree(there.as_fd(), Path::new(""))?,
             None => labelled_tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY), label)?,
         }
     } else {
-        null_device(root)?
+        let null = match covers.null.take() {
+            Some(there) => there,
+            None => null_device(root)?,
+        };
+        let tree = clone_tree(covers.null.insert(null).as_fd(), Path::new(""))?;
+        restrict(&tree, Attributes(bits::RDONLY))?;
+        tree
     };
     attach(&cover, target.as_fd()).doing(|| format!("mask `{}`", path.display()))?;
-    if kind == FileType::Directory && empty.is_none() {
-        *empty = Some(cover); // attached it can be cloned on every kernel
+    if kind == FileType::Directory && covers.empty.is_none() {
+        covers.empty = Some(cover); // attached it can be cloned on every kernel
     }
     Ok(())
 }
 
-/// A detached mount of the container's /dev/null, checked to be that device (CVE-2025-31133).
-pub(super) fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
+/// The container's /dev/null, checked to be that device (CVE-2025-31133).
+fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
     let null = resolve::open(root, Path::new("/dev/null"))?;
     let status = rustix::fs::fstat(&null).failing(Kind::Mount, || "read the type of `/dev/null`")?;
     let differs = FileType::from_raw_mode(status.st_mode) != FileType::CharacterDevice
@@ -58,9 +66,7 @@ pub(super) fn null_device(root: BorrowedFd<'_>) -> Result<OwnedFd> {
     if differs && !weaken::is_off("null-device") {
         return Err(Error::new(Kind::Mount, "`/dev/null` of the container is not the null device"));
     }
-    let tree = clone_tree(null.as_fd(), Path::new(""))?;
-    restrict(&tree, Attributes(bits::RDONLY))?;
-    Ok(tree)
+    Ok(null)
 }
 
 pub(super) fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {

@@ -10,7 +10,7 @@ use super::template::{Image, Template};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
 use crate::sys::loop_device;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, open};
+use rustix::fs::{AtFlags, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
@@ -114,19 +114,14 @@ fn make(workshop: &Workshop, size: Size, file: &DiskFile) -> Result<(Pending, Ma
 }
 
 impl Pending {
-    /// Waits for the disk: a detached mount that nobody else can see, whose directories are given to `user`. When the mount is gone, the
-    /// kernel frees the loop device and the image, which has no name, by itself.
+    /// Waits for the disk: a detached mount that nobody else can see, whose directories are nobody's yet; what was the user's on one that was kept is `user`'s
+    /// again. When the mount is gone, the kernel frees the loop device and the image, which has no name, by itself.
     pub(crate) fn wait(self, user: Ids) -> Result<OwnedFd> {
         let packet = self.channel.receive().failing(Kind::Disk, || "wait for the disk")?;
         match packet {
             Some(Packet { descriptor: Some(mounted), .. }) => {
                 if self.is_kept {
                     super::kept::renew(mounted.as_fd(), user)?;
-                }
-                let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
-                for (name, _) in super::format::DIRECTORIES {
-                    rustix::fs::chownat(&mounted, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
-                        .failing(Kind::Disk, || "give the disk to the sandbox's user")?;
                 }
                 Ok(mounted)
             }
@@ -156,7 +151,7 @@ pub(super) fn mount_image(order: &Order, file: &DiskFile) -> Result<(OwnedFd, Im
     let attributes =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOATIME;
     let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).failing(Kind::Disk, step)?;
-    for (name, _) in super::format::DIRECTORIES {
+    for name in super::format::USUAL {
         // Read from the image now, and not while others wait for it.
         rustix::fs::statat(&mounted, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     }

@@ -35,6 +35,9 @@ pub(super) const DIRECTORIES: [(&str, u32); 9] = [
     ("root/work", 0o755),
 ];
 
+/// Those of them that every sandbox shows.
+pub(super) const USUAL: [&str; 2] = ["home", "tmp"];
+
 /// What the file system has and has not. No journal: the image never outlives a crash.
 ///
 /// `verity`: ext4 writes a file in pieces of up to a megabyte (large folios, kernel 6.16), and refuses a piece for which there is no room as a

@@ -7,19 +7,20 @@ use super::disk::{DiskFile, Size, mount_image};
 use super::template::Template;
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
-use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, send_away, wait};
+use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, relieve, send_away, wait};
 use crate::sys::environment;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// How long it leaves the processor to the sandbox that has its disk now, before it removes the directories that the image's overlay had.
-const WAITS: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// How long it leaves the processor to the sandbox that has its disk now, before it removes the directories that the image's overlay had: one that has ended
+/// by then need not share it.
+const WAITS: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How long it stays after that without a word.
 const STAYS: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
@@ -99,6 +100,7 @@ impl Maker {
     fn fork(job: Job<'_>) -> Result<Maker> {
         bury();
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
+        let supervisor = std::process::id() as i32;
         match clone_process(0, None).failing(Kind::Disk, step)? {
             Side::Parent(pid, pidfd) => {
                 send_away(pid);
@@ -109,7 +111,7 @@ impl Maker {
                 let kept = [Some(theirs.as_fd()), job.awaited().map(AsFd::as_fd)];
                 let kept: Vec<_> = kept.into_iter().flatten().collect();
                 let closed = close_from(0, &kept);
-                exit(i32::from(closed.is_err() || serve(&theirs, job).is_none()))
+                exit(i32::from(closed.is_err() || serve(&theirs, job, supervisor).is_none()))
             }
         }
     }
@@ -119,15 +121,20 @@ impl Maker {
         self.pidfd.as_ref().is_none_or(|pidfd| is_over(pidfd.as_fd()))
     }
 
-    /// Leaves `held`, the last that keeps a sandbox's mounts, to it. `false` if it has ended already.
-    fn leave(mut self, held: &[OwnedFd]) -> bool {
+    /// Has it hold `last`, which keeps a sandbox's mounts, beside us: when it is told to end, and we have let go of ours, the mounts are taken apart on its
+    /// time. `false` if it has ended already.
+    pub(crate) fn hold(&self, last: BorrowedFd<'_>) -> bool {
         // What waits in its channel when it ends, the kernel closes then.
-        let sent = held.iter().try_for_each(|each| self.channel.send(&[HOLD], Some(each.as_fd())));
-        let told = sent.and_then(|()| self.channel.send(&[END], None)).is_ok();
-        if told && let (Some(pidfd), Ok(mut ending)) = (self.pidfd.take(), ENDING.lock()) {
+        self.channel.send(&[HOLD], Some(last)).is_ok()
+    }
+
+    /// Tells it to end, without waiting for that.
+    fn leave(mut self) {
+        // One that has ended meanwhile need not be told.
+        let _ = self.channel.send(&[END], None);
+        if let (Some(pidfd), Ok(mut ending)) = (self.pidfd.take(), ENDING.lock()) {
             ending.push(pidfd);
         }
-        told
     }
 }
 
@@ -141,9 +148,14 @@ impl Drop for Maker {
 }
 
 /// Closes `held`, the last that keeps a sandbox's mounts, in a process that nobody waits for: unmounting, detaching the loop device and freeing the
-/// image (1 to 40 ms) are then on that one's time. `maker` is the process that made the disk.
+/// image (1 to 40 ms) are then on that one's time. `maker` is the process that made the disk and holds the same ([`Maker::hold`]).
 pub(crate) fn let_go(maker: Option<Maker>, held: Vec<OwnedFd>) -> Result<()> {
-    if held.is_empty() || maker.is_some_and(|maker| maker.leave(&held)) {
+    if let Some(maker) = maker.filter(|maker| !maker.has_ended()) {
+        drop(held); // first: whoever lets go last takes the mounts apart
+        maker.leave();
+        return Ok(());
+    }
+    if held.is_empty() {
         return Ok(());
     }
     match clone_process(0, None).failing(Kind::Mount, || "let the mounts go")? {
@@ -170,7 +182,7 @@ fn bury() {
 }
 
 /// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
-fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
+fn serve(parent: &Channel, job: Job<'_>, supervisor: i32) -> Option<()> {
     // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
     let was_idle = matches!(job, Job::Idle(_));
@@ -185,6 +197,9 @@ fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
     let (mounted, image) = match mount_image(order, file) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
+            if was_idle {
+                relieve(supervisor);
+            }
             environment::wipe(); // a secret may be among the variables
             (mounted, image)
         }
@@ -291,6 +306,7 @@ mod tests {
         assert!((12 << 20..18 << 20).contains(&(shown.f_blocks * shown.f_frsize)), "{}", shown.f_blocks);
         assert!(!is_over(waiting.as_fd()));
         let (reading, writing) = rustix::pipe::pipe().unwrap();
+        assert!(maker.hold(mounted.as_fd()) && maker.hold(writing.as_fd()));
         let_go(Some(maker), vec![mounted, writing]).unwrap();
         // The last that held the pipe has let it go.
         assert_eq!(rustix::io::read(&reading, &mut [0_u8; 1]), Ok(0));

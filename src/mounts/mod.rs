@@ -14,6 +14,7 @@ mod cover;
 pub(crate) mod device;
 pub(crate) mod disk;
 mod file_system;
+mod folder;
 mod format;
 mod kept;
 mod layers;

@@ -38,7 +38,7 @@ impl Image {
     /// (Both have blocks of the same size, else the mount would drop them.)
     pub(super) fn fill(&self, device: BorrowedFd<'_>) -> Result<()> {
         match &self.blank {
-            Some(template) => copy_data(template, device),
+            Some(template) => copy_data(template, device, false),
             None => {
                 read_ahead(self.file(), device);
                 Ok(())
@@ -97,7 +97,7 @@ impl Template {
 /// Copies an image into a new file.
 pub(super) fn copy_allocated(image: &Path, to: OwnedFd) -> Result<OwnedFd> {
     make_as_long(image, &to)?;
-    copy_data(image, to.as_fd())?;
+    copy_data(image, to.as_fd(), true)?;
     Ok(to)
 }
 
@@ -108,12 +108,12 @@ fn make_as_long(image: &Path, file: &OwnedFd) -> Result<()> {
     ftruncate(file, length).failing(Kind::Disk, step)
 }
 
-/// Copies only what is allocated, a few hundred kilobytes of an empty image of gigabytes, to where there are zeroes.
-fn copy_data(image: &Path, to: BorrowedFd<'_>) -> Result<()> {
+/// Copies only what is allocated, a hundred kilobytes of an empty image of gigabytes, to where there are zeroes. `by_kernel` says whether the kernel is asked to
+/// do it, which it does for files alone.
+fn copy_data(image: &Path, to: BorrowedFd<'_>, mut by_kernel: bool) -> Result<()> {
     let step = || format!("copy the disk image `{}`", image.display());
     let from = open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Disk, step)?;
     let mut position = 0;
-    let mut by_kernel = true;
     while let Some(start) = found(seek(&from, SeekFrom::Data(position))).failing(Kind::Disk, step)? {
         let end = seek(&from, SeekFrom::Hole(start)).failing(Kind::Disk, step)?;
         let (mut read, mut write) = (start, start);
@@ -137,7 +137,7 @@ fn copy_data(image: &Path, to: BorrowedFd<'_>) -> Result<()> {
 
 /// From one file system to another, where the kernel does not (copy_file_range(2), EXDEV).
 fn copy_by_hand(from: &OwnedFd, to: BorrowedFd<'_>, position: &mut u64, wanted: usize) -> Result<usize, Errno> {
-    let mut buffer = [0; 32 << 10];
+    let mut buffer = [0; 16 << 10];
     let most = wanted.min(buffer.len());
     let read = pread(from, &mut buffer[..most], *position)?;
     let mut written = 0;

@@ -49,7 +49,7 @@ const TRIES: u32 = 20;
 /// NAME_MAX, and room for what tells one from the other.
 const LONGEST_NAME: usize = 200;
 
-/// A new, empty, unnamed file on the file system of `live`. An error means that this kernel or this file system does not do it.
+/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which is there. An error means that this kernel or this file system does not do it.
 pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories), Errno> {
     let path = live.join(format!(".disk-{}", std::process::id()));
     mkdirat(CWD, &path, Mode::RWXU)?;
@@ -57,19 +57,22 @@ pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories),
     let open = open(&path, flags, Mode::empty())?;
     let mut made = Directories { path, open, overlay: None };
     flock(&made.open, FlockOperation::NonBlockingLockExclusive)?;
-    for name in ["upper", "work", "lower"] {
+    for name in ["upper", "work"] {
         mkdirat(&made.open, name, Mode::RWXU)?;
     }
-    // By the descriptor: no letter of a path has a meaning for overlayfs then.
-    let at = |name: &str| format!("/proc/self/fd/{}/{name}", made.open.as_raw_fd());
+    // There must be a lower directory. Nothing of it is looked at, so it is one that is there.
+    let lower = rustix::fs::open(images, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // By descriptors: no letter of a path has a meaning for overlayfs then.
+    let at = |open: &OwnedFd, name: &str| format!("/proc/self/fd/{}{name}", open.as_raw_fd());
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, name) in [("lowerdir", "lower"), ("upperdir", "upper"), ("workdir", "work")] {
-        fsconfig_set_string(&context, key, at(name))?;
+    for (key, open, name) in
+        [("lowerdir", &lower, ""), ("upperdir", &made.open, "/upper"), ("workdir", &made.open, "/work")]
+    {
+        fsconfig_set_string(&context, key, at(open, name))?;
     }
     fsconfig_set_flag(&context, "volatile")?;
     fsconfig_create(&context)?;
     let overlay = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    unlinkat(&made.open, "lower", AtFlags::REMOVEDIR)?;
     let name = &backing_name(images)[1..];
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = openat(&overlay, name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -169,8 +172,10 @@ mod tests {
             crate::sys::skip("the_file_outlives_its_directories_and_its_name_tells_whose_it_is: needs root");
             return;
         }
-        let live = tempfile::tempdir().unwrap();
-        let (written, directories) = file(live.path(), Path::new("/store/templates")).unwrap();
+        let (live, store) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let images = store.path().join("of, all:kinds");
+        std::fs::create_dir(&images).unwrap();
+        let (written, directories) = file(live.path(), &images).unwrap();
         reap(&directories.path).unwrap(); // somebody holds it
         assert_eq!(std::fs::read_dir(live.path()).unwrap().count(), 1);
         drop(directories);
@@ -180,7 +185,7 @@ mod tests {
         assert_eq!(rustix::io::pread(&written, &mut back, 0), Ok(4));
         assert_eq!(&back, b"kept");
         let shown = std::fs::read_link(format!("/proc/self/fd/{}", written.as_raw_fd())).unwrap();
-        assert!(shown.to_string_lossy().starts_with(&backing_name(Path::new("/store/templates"))), "{shown:?}");
+        assert!(shown.to_string_lossy().starts_with(&backing_name(&images)), "{shown:?}");
     }
 
     #[test]
@@ -189,8 +194,8 @@ mod tests {
             crate::sys::skip("what_a_killed_maker_left_is_removed: needs root");
             return;
         }
-        let live = tempfile::tempdir().unwrap();
-        let (_written, directories) = file(live.path(), Path::new("/store/templates")).unwrap();
+        let (live, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (_written, directories) = file(live.path(), images.path()).unwrap();
         let path = directories.path.clone();
         // As a kill would: the lock goes, the directories stay.
         let Directories { open, .. } = &directories;

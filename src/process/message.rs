@@ -4,6 +4,8 @@
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How the command ended.
@@ -135,6 +137,15 @@ impl Channel {
         let mut wait = [PollFd::new(&self.0, PollFlags::empty())];
         // A poll that fails says nothing about the other end.
         poll(&mut wait, Some(&Timespec::default())).is_err() || !wait[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// The first byte of the message that waits.
+    pub(crate) fn peek(&self) -> Result<u8, Errno> {
+        let mut first = [0_u8; 1];
+        match recv(&self.0, &mut first[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)? {
+            (_, 0) => Err(Errno::PIPE),
+            _ => Ok(first[0]),
+        }
     }
 
     /// Waits for the next message; `None` when the other end is gone.

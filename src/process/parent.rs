@@ -7,6 +7,7 @@ use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
 use crate::sys::clone::{Side, clone_process, wait};
+use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -44,6 +45,7 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
     // Whoever is in a PID namespace that we have a child in sees that child from its first instant (CVE-2016-9962).
     let _hidden = plan.namespaces.joins_processes().then(identity::Hidden::begin).transpose()?;
     let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
+    StartHeap.share();
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
         .hint(user_namespace_advice)?;
@@ -104,6 +106,11 @@ impl Spawned {
     pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
         let path = format!("/proc/{}/ns/mnt", self.pid);
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Whether the word that waits is one of those that only bring what the container's file system leaves open.
+    pub(crate) fn brings_descriptor(&self) -> bool {
+        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8].contains(&tag))
     }
 
     /// The next word from inside; `None` when nobody is left to say one.

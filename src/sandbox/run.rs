@@ -19,14 +19,14 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Stat;
 use rustix::process::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-/// Longer than init needs for its root, unless much has to be copied for it.
-const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// Longer than init needs, unless much has to be copied for its root.
+const A_MOMENT: Duration = Duration::from_millis(10);
 
 /// Where a run has its own things on the host, and what is connected to it from the beginning.
 pub(crate) struct Site {
@@ -107,14 +107,14 @@ pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Resu
 }
 
 impl Begun<'_> {
-    /// Leaves the processors to init, and to the disk that it waits for, until its root is there or a moment has passed. What is done then is done beside
-    /// it, where before it would have kept it waiting.
+    /// Leaves the processors to init, to the disk that it waits for and to the command that it starts, until init is done or a moment has passed. What is
+    /// done then is done beside the command, where before it would have kept it waiting.
     pub(crate) fn give_way(&mut self) {
         let Ok(started) = &mut self.started else { return };
-        let mut wait = [PollFd::from_borrowed_fd(started.running.channel(), PollFlags::IN)];
-        // Whatever it says, or does not say, is heard by the watch.
-        let _ = poll(&mut wait, Some(&A_MOMENT));
-        started.running.catch_up();
+        match started.running.settle(Instant::now() + A_MOMENT) {
+            Ok(()) => started.running.catch_up(),
+            Err(error) => self.started = Err(error),
+        }
     }
 
     /// Watches over the sandbox to its end, and removes it.

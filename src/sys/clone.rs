@@ -1,7 +1,7 @@
 //! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
 use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -93,11 +93,35 @@ pub(crate) fn bring_here(pid: i32) {
     }
 }
 
+/// Brings our parent, if it still is `parent`, to our processor, on which we are about to have nothing to do, if it is held on another one ([`Here`]): it
+/// waits there behind a child that it is about to leave that processor to. What cannot be had is of no weight. It must free itself in the end
+/// ([`Allowed`]), since it may have left meanwhile.
+pub(crate) fn relieve(parent: i32) {
+    let Some(parent) = getppid().filter(|ours| ours.as_raw_pid() == parent) else { return };
+    let ours = sched_getcpu();
+    if sched_getaffinity(Some(parent))
+        .is_ok_and(|held| held.count() == 1 && ours < CpuSet::MAX_CPU && !held.is_set(ours))
+    {
+        bring_here(parent.as_raw_pid());
+    }
+}
+
+/// The processors that we may run on.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowed(CpuSet);
+
+impl Allowed {
+    /// Takes back whatever else has held us.
+    pub(crate) fn again(&self) {
+        let _ = sched_setaffinity(None, &self.0); // it was allowed a moment ago
+    }
+}
+
 /// As long as it lives we stay on the processor that we are on, and so does a child that is made meanwhile, whom we leave it to then: the scheduler often puts
 /// a new child behind what is at work on another one, or it behind us, where it waits although somebody idles. What cannot be had is of no weight.
 pub(crate) struct Here {
     /// Where we may run.
-    allowed: CpuSet,
+    allowed: Allowed,
     /// Where we are.
     ours: usize,
 }
@@ -112,15 +136,20 @@ impl Here {
         here.set(ours);
         let allowed = sched_getaffinity(None).ok().filter(|allowed| allowed.count() > 1 && allowed.is_set(ours))?;
         sched_setaffinity(None, &here).ok()?;
-        Some(Here { allowed, ours })
+        Some(Here { allowed: Allowed(allowed), ours })
+    }
+
+    /// Where we may run when it is over.
+    pub(crate) fn allowed(&self) -> Allowed {
+        self.allowed.clone()
     }
 
     /// Goes elsewhere, until what is returned is dropped. The child may run anywhere from now on, and begins here.
     pub(crate) fn leave_to(self, child: i32) -> Elsewhere {
         if let Some(child) = Pid::from_raw(child) {
-            let _ = sched_setaffinity(Some(child), &self.allowed); // one that has ended needs no processor
+            let _ = sched_setaffinity(Some(child), &self.allowed.0); // one that has ended needs no processor
         }
-        let mut others = self.allowed;
+        let mut others = self.allowed.0;
         others.unset(self.ours);
         let _ = sched_setaffinity(None, &others);
         Elsewhere(self)
@@ -129,8 +158,7 @@ impl Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        // It was allowed a moment ago.
-        let _ = sched_setaffinity(None, &self.allowed);
+        self.allowed.again();
     }
 }
 

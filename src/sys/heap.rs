@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the block. A page that is never touched costs nothing.
 const SIZE: usize = 1024 * 1024;
+/// Bytes of a page, at which the kernel copies what is shared.
+const PAGE: usize = 4096;
 /// What every piece of the block is aligned to, and the least there is.
 const UNIT: usize = 16;
 /// Pieces up to here are of each multiple of [`UNIT`]; above, four sizes to a doubling.
@@ -28,6 +30,8 @@ struct Block(UnsafeCell<[u8; SIZE]>);
 struct Account {
     /// How much of the block was ever handed out.
     used: usize,
+    /// What lies before this is shared with a child, and stays as it is when it is freed.
+    shared: usize,
     /// The first free piece of each class; its first word is the next one, or null.
     free: [*mut u8; CLASSES],
 }
@@ -39,8 +43,10 @@ unsafe impl Sync for Block {}
 // SAFETY: nobody looks at the account but the one whose exchange of `BUSY` succeeded.
 unsafe impl Sync for Shared {}
 
+/// At the end of the program's zero pages (rootfs/start.ld): what else is written there then shares its pages with what is written anyway.
+#[unsafe(link_section = ".bss.brig_heap")]
 static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
-static ACCOUNT: Shared = Shared(UnsafeCell::new(Account { used: 0, free: [std::ptr::null_mut(); CLASSES] }));
+static ACCOUNT: Shared = Shared(UnsafeCell::new(Account { used: 0, shared: 0, free: [std::ptr::null_mut(); CLASSES] }));
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// Whether what is freed stays as it is.
 static DONE: AtomicBool = AtomicBool::new(false);
@@ -51,7 +57,7 @@ pub struct StartHeap;
 
 impl StartHeap {
     /// Bytes of the block and of the stack that the reading of a command line and a plan touch, most of the time.
-    pub const START: (usize, usize) = (68 * 1024, 48 * 1024);
+    pub const START: (usize, usize) = (60 * 1024, 48 * 1024);
     /// What a verb touches that only looks at a container's record.
     pub const LOOK: (usize, usize) = (16 * 1024, 32 * 1024);
 
@@ -59,6 +65,18 @@ impl StartHeap {
     /// or becomes another program. Each page in which something is freed would have to be copied.
     pub(crate) fn last(&self) {
         DONE.store(true, Ordering::Relaxed);
+    }
+
+    /// For the moment before a fork whose child goes on for a while: what was handed out until now is not written by being freed, and the next pieces come
+    /// from pages of their own. Each page that parent or child write would have to be copied, 4 us a page. What the first caller marked is what counts.
+    pub(crate) fn share(&self) {
+        let Some(mut turn) = Turn::take() else { return };
+        let account = turn.account();
+        if account.shared == 0 && account.used > 0 {
+            account.shared = account.used.next_multiple_of(PAGE).min(SIZE);
+            account.used = account.shared;
+            account.free = [std::ptr::null_mut(); CLASSES];
+        }
     }
 
     /// Has the kernel, in a program whose allocator this is, fill the first pages of the block and of the stack in two calls, which takes less than half of
@@ -145,7 +163,11 @@ fn give(pointer: *mut u8, layout: Layout) {
     let (class, _) = class(layout.size());
     for _ in 0..TRIES {
         if let Some(mut turn) = Turn::take() {
-            let free = &mut turn.account().free[class];
+            let account = turn.account();
+            if (pointer as usize) - (BLOCK.0.get() as usize) < account.shared {
+                return;
+            }
+            let free = &mut account.free[class];
             // SAFETY: the piece is nobody's any more, at least a word long and aligned to UNIT.
             unsafe { pointer.cast::<*mut u8>().write(*free) };
             *free = pointer;
@@ -234,6 +256,13 @@ mod tests {
         let of = |size| Layout::from_size_align(size, 8).unwrap();
         // SAFETY: layouts are valid, and every pointer is used within its size and freed once with its layout.
         unsafe {
+            let early = heap.alloc(of(40));
+            early.write_bytes(9, 40);
+            heap.share();
+            heap.dealloc(early, of(40));
+            assert!(std::slice::from_raw_parts(early, 40).iter().all(|byte| *byte == 9), "it is shared with a child");
+            let fresh = heap.alloc(of(40));
+            assert!(fresh != early && (fresh as usize).is_multiple_of(PAGE), "it has a page of its own");
             let first = heap.alloc(of(10));
             assert!(is_inside(first) && (first as usize).is_multiple_of(UNIT));
             first.write_bytes(7, 10);

@@ -1,0 +1,152 @@
+//! The folder of a new root that was used last, open: what a root of ours begins with lies in few folders, one thing after the other.
+//!
+//! Only for a root that begins empty. There a name is mostly free, so it is taken first and looked for when it is not; what was just made is no link.
+
+use super::resolve;
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{FileType, Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+/// What is open of which root. It must be forgotten when something is mounted over what was there before: the folder may lie below.
+#[derive(Debug, Default)]
+pub(super) struct Folder {
+    /// The root that began empty.
+    root: Option<RawFd>,
+    last: RefCell<Option<(PathBuf, OwnedFd)>>,
+}
+
+impl Folder {
+    /// For `root`, which is empty and stays open as long as this is used.
+    pub(super) fn of_empty(root: BorrowedFd<'_>) -> Folder {
+        Folder { root: Some(root.as_raw_fd()), last: RefCell::default() }
+    }
+
+    /// What is open is looked for again.
+    pub(super) fn forget(&self) {
+        self.last.take();
+    }
+
+    /// Acts in the folder (made if missing) that has `at`, on the last component's name.
+    pub(super) fn with<T>(
+        &self,
+        root: BorrowedFd<'_>,
+        at: &Path,
+        act: impl FnOnce(BorrowedFd<'_>, &Path) -> Result<T>,
+    ) -> Result<T> {
+        let above = at.parent().filter(|above| *above != Path::new("/") && *above != Path::new(""));
+        let (Some(above), Some(name), true) = (above, at.file_name(), self.root == Some(root.as_raw_fd())) else {
+            let (folder, name) = resolve::parent(root, at)?;
+            return act(folder.as_fd(), &name);
+        };
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(path, _)| path != above) {
+            *last = Some((above.to_owned(), resolve::directory(root, above, 0o755)?.0));
+        }
+        match &*last {
+            Some((_, folder)) => act(folder.as_fd(), Path::new(name)),
+            None => Err(Errno::NOENT).failing(Kind::Mount, || format!("open the folder of `{}`", at.display())),
+        }
+    }
+
+    /// The directory `at`, made with `mode` if it is missing, and whether it is new.
+    pub(super) fn directory(&self, root: BorrowedFd<'_>, at: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
+        let made = self.make(root, at, |folder, name| {
+            mkdirat(folder, name, Mode::from_raw_mode(mode))?;
+            openat(folder, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+        })?;
+        match made {
+            Some(made) => Ok((made, true)),
+            None => resolve::directory(root, at, mode),
+        }
+    }
+
+    /// A place for a mount of a file or of a directory.
+    pub(super) fn target(&self, root: BorrowedFd<'_>, at: &Path, kind: FileType) -> Result<OwnedFd> {
+        if kind == FileType::Directory {
+            return self.directory(root, at, 0o755).map(|(directory, _)| directory);
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let made = self.make(root, at, |folder, name| openat(folder, name, flags, Mode::from_raw_mode(0o644)))?;
+        made.map_or_else(|| resolve::target(root, at, kind), Ok)
+    }
+
+    /// What `make` makes at `at`; `None` where something is already, or the root did not begin empty.
+    fn make(
+        &self,
+        root: BorrowedFd<'_>,
+        at: &Path,
+        make: impl FnOnce(BorrowedFd<'_>, &Path) -> std::result::Result<OwnedFd, Errno>,
+    ) -> Result<Option<OwnedFd>> {
+        let made = match self.root == Some(root.as_raw_fd()) && at.file_name().is_some() {
+            true => self.with(root, at, |folder, name| Ok(make(folder, name)))?,
+            false => Err(Errno::EXIST),
+        };
+        match made {
+            Ok(made) => Ok(Some(made)),
+            Err(Errno::EXIST) => {
+                self.forget();
+                Ok(None)
+            }
+            Err(errno) => Err(errno).failing(Kind::Mount, || format!("make `{}` in the root", at.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn tree() -> (tempfile::TempDir, OwnedFd) {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::create_dir(outside.path().join("root")).unwrap();
+        let root = std::fs::File::open(outside.path().join("root")).unwrap();
+        (outside, root.into())
+    }
+
+    #[test]
+    fn what_is_missing_is_made_and_what_is_there_is_found() {
+        let (outside, root) = tree();
+        let folder = Folder::of_empty(root.as_fd());
+        for (at, is_new) in [("/etc/ssl", true), ("/etc/pki", true), ("/etc/ssl", false), ("/etc", false), ("/", false)]
+        {
+            assert_eq!(folder.directory(root.as_fd(), Path::new(at), 0o755).unwrap().1, is_new, "{at}");
+        }
+        for _ in 0..2 {
+            folder.target(root.as_fd(), Path::new("/etc/pki/file"), FileType::RegularFile).unwrap();
+        }
+        assert_eq!(std::fs::metadata(outside.path().join("root/etc/pki/file")).unwrap().len(), 0);
+        assert!(folder.directory(root.as_fd(), Path::new("/etc/pki/file"), 0o755).is_err());
+    }
+
+    #[test]
+    fn a_link_leads_nowhere_but_into_the_root_and_a_root_that_is_not_new_is_looked_at_first() {
+        let (outside, root) = tree();
+        std::fs::create_dir(outside.path().join("victim")).unwrap();
+        for folder in [Folder::of_empty(root.as_fd()), Folder::default()] {
+            for (at, link) in [("dots", "../victim".into()), ("absolute", outside.path().join("victim"))] {
+                let _ = std::fs::remove_file(outside.path().join("root").join(at));
+                symlink(link, outside.path().join("root").join(at)).unwrap();
+                for below in ["", "/made"] {
+                    let at = PathBuf::from(format!("/{at}{below}"));
+                    assert!(folder.directory(root.as_fd(), &at, 0o755).is_err(), "{}", at.display());
+                    assert!(folder.target(root.as_fd(), &at, FileType::RegularFile).is_err(), "{}", at.display());
+                }
+            }
+        }
+        assert_eq!(std::fs::read_dir(outside.path().join("victim")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn another_root_has_its_own() {
+        let ((first, one), (second, other)) = (tree(), tree());
+        let folder = Folder::of_empty(one.as_fd());
+        for root in [&one, &other, &one] {
+            folder.target(root.as_fd(), Path::new("/etc/file"), FileType::RegularFile).unwrap();
+        }
+        assert!([first, second].iter().all(|outside| outside.path().join("root/etc/file").exists()));
+    }
+}
