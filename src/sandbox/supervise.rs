@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(super) const SAMPLE: Duration = Duration::from_millis(200);
 /// How soon after the last look at the disk the next one is worth its time.
 pub(super) const DISK_SAMPLE: Duration = Duration::from_millis(4);
-/// The same when output comes: a program says that the disk is full just before it makes room again.
+/// The same when output comes, unless it was nearly full: a program says that the disk is full just before it makes room again.
 const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
 /// When the first sample of what it uses is an event, and how often others are.
 const FIRST_USAGE: Duration = Duration::from_secs(1);
@@ -83,6 +83,13 @@ pub(super) struct State {
     pub cpu_ns: u64,
     told: Told,
     next_usage: Instant,
+}
+
+impl State {
+    /// Whether a look at the disk is worth its time when output comes.
+    fn may_have_filled(&self) -> bool {
+        self.next_disk <= self.disk_seen + DISK_SAMPLE || self.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT
+    }
 }
 
 /// What the sink has heard.
@@ -185,6 +192,10 @@ impl Watch<'_> {
                 Ok(())
             }
             Ready::Stream(slot) => {
+                // Before it is passed on: who writes it may not wait for that.
+                if matches!(slot, Slot::Read(_)) && state.may_have_filled() {
+                    self.look_at_disk(state, seen)?;
+                }
                 match slot {
                     Slot::Gate(stream) => state.blocked[stream as usize] = !self.sink.go_on(stream),
                     Slot::Read(stream) => state.blocked[stream as usize] = true,
@@ -192,9 +203,6 @@ impl Watch<'_> {
                 }
                 if self.streams.serve(slot, self.sink)? > 0 {
                     state.last_output = Instant::now();
-                    if state.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT {
-                        self.look_at_disk(state, seen)?;
-                    }
                 }
                 if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
                     let evidence = format!("{} bytes of output", self.streams.count);
