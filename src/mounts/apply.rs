@@ -135,8 +135,7 @@ impl Builder<'_> {
             Step::Symlink { at, target } => folder.with(root, at, |folder, name| link(folder, name, target)),
             Step::File { at, content, mode } => {
                 let owner = self.plan.administrator;
-                let step = || format!("write `{}` in the root", at.display());
-                folder.with(root, at, |folder, name| write(folder, name, (content, *mode), owner, step))
+                folder.with(root, at, |folder, name| write(folder, name, at, (content, *mode), owner))
             }
             Step::Amend { at, change, missing, mode } => {
                 super::amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
@@ -432,26 +431,20 @@ fn link(directory: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<()> {
 /// Writes a file of ours. What the image has under that name is removed, never followed (CVE-2025-24965).
 pub(super) fn file(root: BorrowedFd<'_>, at: &Path, content: &[u8], mode: u32, owner: Ids) -> Result<()> {
     let (directory, name) = resolve::parent(root, at)?;
-    write(directory.as_fd(), &name, (content, mode), owner, || format!("write `{}` in the root", at.display()))
+    write(directory.as_fd(), &name, at, (content, mode), owner)
 }
 
-fn write(
-    directory: BorrowedFd<'_>,
-    name: &Path,
-    (content, mode): (&[u8], u32),
-    owner: Ids,
-    step: impl Fn() -> String,
-) -> Result<()> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(mode));
+fn write(directory: BorrowedFd<'_>, name: &Path, at: &Path, (content, mode): (&[u8], u32), owner: Ids) -> Result<()> {
+    let step = || format!("write `{}` in the root", at.display());
+    let open = || rustix::fs::openat(directory, name, resolve::NEW_FILE, Mode::from_raw_mode(mode));
     let file = match open() {
         Err(Errno::EXIST) => {
-            rustix::fs::unlinkat(directory, name, AtFlags::empty()).failing(Kind::Mount, &step)?;
+            rustix::fs::unlinkat(directory, name, AtFlags::empty()).failing(Kind::Mount, step)?;
             open()
         }
         other => other,
     }
-    .failing(Kind::Mount, &step)?;
+    .failing(Kind::Mount, step)?;
     own(file.as_fd(), "", owner)?;
     std::fs::File::from(file).write_all(content).failing(Kind::Mount, step)
 }

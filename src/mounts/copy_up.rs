@@ -1,6 +1,7 @@
 //! `tmpcopyup`: a tmpfs that begins with a copy of what it covers, by descriptors and never through a symlink.
 
 use super::file_system::READ_DIRECTORY;
+use super::resolve::NEW_FILE;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,11 +42,11 @@ fn directory(from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: u32) -> Result<()>
             }
             FileType::RegularFile => {
                 let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let write = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let mut source: std::fs::File =
                     rustix::fs::openat(from, name, read, Mode::empty()).failing(Kind::Mount, step)?.into();
-                let mut copy: std::fs::File =
-                    rustix::fs::openat(to, name, write, Mode::from_raw_mode(0o600)).failing(Kind::Mount, step)?.into();
+                let mut copy: std::fs::File = rustix::fs::openat(to, name, NEW_FILE, Mode::from_raw_mode(0o600))
+                    .failing(Kind::Mount, step)?
+                    .into();
                 std::io::copy(&mut source, &mut copy).failing(Kind::Mount, || "copy a file")?;
                 attributes(source.as_fd(), copy.as_fd())?;
             }

@@ -36,19 +36,21 @@ impl Folder {
         at: &Path,
         act: impl FnOnce(BorrowedFd<'_>, &Path) -> Result<T>,
     ) -> Result<T> {
-        let above = at.parent().filter(|above| *above != Path::new("/") && *above != Path::new(""));
-        let (Some(above), Some(name), true) = (above, at.file_name(), self.root == Some(root.as_raw_fd())) else {
+        let (Some(above), Some(name), true) = (resolve::above(at), at.file_name(), self.is_of(root)) else {
             let (folder, name) = resolve::parent(root, at)?;
             return act(folder.as_fd(), &name);
         };
         let mut last = self.last.borrow_mut();
-        if last.as_ref().is_none_or(|(path, _)| path != above) {
-            *last = Some((above.to_owned(), resolve::directory(root, above, 0o755)?.0));
-        }
-        match &*last {
-            Some((_, folder)) => act(folder.as_fd(), Path::new(name)),
-            None => Err(Errno::NOENT).failing(Kind::Mount, || format!("open the folder of `{}`", at.display())),
-        }
+        let (_, folder) = match last.take_if(|(path, _)| path == above) {
+            Some(known) => last.insert(known),
+            None => last.insert((above.to_owned(), resolve::directory(root, above, 0o755)?.0)),
+        };
+        act(folder.as_fd(), Path::new(name))
+    }
+
+    /// Whether `root` is the one that began empty.
+    fn is_of(&self, root: BorrowedFd<'_>) -> bool {
+        self.root == Some(root.as_raw_fd())
     }
 
     /// The directory `at`, made with `mode` if it is missing, and whether it is new.
@@ -68,8 +70,8 @@ impl Folder {
         if kind == FileType::Directory {
             return self.directory(root, at, 0o755).map(|(directory, _)| directory);
         }
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-        let made = self.make(root, at, |folder, name| openat(folder, name, flags, Mode::from_raw_mode(0o644)))?;
+        let mode = Mode::from_raw_mode(0o644);
+        let made = self.make(root, at, |folder, name| openat(folder, name, resolve::NEW_FILE, mode))?;
         made.map_or_else(|| resolve::target(root, at, kind), Ok)
     }
 
@@ -80,11 +82,10 @@ impl Folder {
         at: &Path,
         make: impl FnOnce(BorrowedFd<'_>, &Path) -> std::result::Result<OwnedFd, Errno>,
     ) -> Result<Option<OwnedFd>> {
-        let made = match self.root == Some(root.as_raw_fd()) && at.file_name().is_some() {
-            true => self.with(root, at, |folder, name| Ok(make(folder, name)))?,
-            false => Err(Errno::EXIST),
-        };
-        match made {
+        if !self.is_of(root) || at.file_name().is_none() {
+            return Ok(None);
+        }
+        match self.with(root, at, |folder, name| Ok(make(folder, name)))? {
             Ok(made) => Ok(Some(made)),
             Err(Errno::EXIST) => {
                 self.forget();
@@ -98,14 +99,8 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounts::resolve::tests::tree;
     use std::os::unix::fs::symlink;
-
-    fn tree() -> (tempfile::TempDir, OwnedFd) {
-        let outside = tempfile::tempdir().unwrap();
-        std::fs::create_dir(outside.path().join("root")).unwrap();
-        let root = std::fs::File::open(outside.path().join("root")).unwrap();
-        (outside, root.into())
-    }
 
     #[test]
     fn what_is_missing_is_made_and_what_is_there_is_found() {

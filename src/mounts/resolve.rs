@@ -11,6 +11,10 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+/// How a file is made that must be new: never one that is there, never through a link.
+pub(super) const NEW_FILE: OFlags =
+    OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::WRONLY).union(OFlags::CLOEXEC);
+
 fn inside_root() -> ResolveFlags {
     if weaken::is_off("resolve") { ResolveFlags::empty() } else { ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS }
 }
@@ -67,6 +71,11 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<
     Ok((open_as(root, path, flags)?, new))
 }
 
+/// The path of the directory that holds `path`; `None` for the root.
+pub(super) fn above(path: &Path) -> Option<&Path> {
+    path.parent().filter(|above| *above != Path::new("/") && *above != Path::new(""))
+}
+
 /// The directory that holds a path: the root itself, which need not be opened, or one below it.
 pub(crate) enum Above<'root> {
     Root(BorrowedFd<'root>),
@@ -76,11 +85,10 @@ pub(crate) enum Above<'root> {
 impl<'root> Above<'root> {
     /// That of `path`, made if missing (0755).
     fn of(root: BorrowedFd<'root>, path: &Path) -> Result<Above<'root>> {
-        match path.parent() {
-            None => Ok(Above::Root(root)),
-            Some(above) if above == Path::new("/") || above == Path::new("") => Ok(Above::Root(root)),
-            Some(above) => Ok(Above::Below(directory(root, above, 0o755)?.0)),
-        }
+        Ok(match above(path) {
+            None => Above::Root(root),
+            Some(above) => Above::Below(directory(root, above, 0o755)?.0),
+        })
     }
 }
 
@@ -111,8 +119,7 @@ pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Resul
         other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
     }
     let (directory, name) = parent(root, path)?;
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(&directory, name.as_path(), flags, Mode::from_raw_mode(0o644))
+    rustix::fs::openat(&directory, name.as_path(), NEW_FILE, Mode::from_raw_mode(0o644))
         .failing(Kind::Mount, || format!("make the mount point `{}`", path.display()))?;
     open(root, path)
 }
@@ -144,11 +151,12 @@ fn normal(part: Component<'_>) -> Option<std::ffi::OsString> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn tree() -> (tempfile::TempDir, OwnedFd) {
+    /// A root that is empty, in a directory that it must not be left for.
+    pub(in crate::mounts) fn tree() -> (tempfile::TempDir, OwnedFd) {
         let outside = tempfile::tempdir().unwrap();
         std::fs::create_dir(outside.path().join("root")).unwrap();
         let root = std::fs::File::open(outside.path().join("root")).unwrap();

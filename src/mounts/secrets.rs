@@ -35,8 +35,8 @@ pub(super) fn make(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = openat(&writable, ".", flags, Mode::empty()).failing(Kind::Mount, step)?;
     for (name, value) in files {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = openat(&directory, name.as_str(), flags, Mode::from_raw_mode(0o400)).failing(Kind::Mount, step)?;
+        let file = openat(&directory, name.as_str(), resolve::NEW_FILE, Mode::from_raw_mode(0o400))
+            .failing(Kind::Mount, step)?;
         own(file.as_fd(), "", user)?;
         std::fs::File::from(file).write_all(&value.0).failing(Kind::Mount, step)?;
     }

@@ -283,3 +283,31 @@ fn somebody_who_holds_a_sandboxs_mount_busy_delays_no_end_and_nothing_stays_when
     drop(held);
     lab.assert_clean();
 }
+
+/// The helper of brig that holds what keeps the mounts of pid 1.
+fn holder(brig: i32, pid_1: i32) -> Option<i32> {
+    let namespace = fs::metadata(format!("/proc/{pid_1}/ns/mnt")).ok()?;
+    let children = fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).ok()?;
+    let holds = |child: &i32| {
+        let open = fs::read_dir(format!("/proc/{child}/fd")).into_iter().flatten().flatten();
+        let mut open = open.filter_map(|entry| fs::metadata(entry.path()).ok());
+        *child != pid_1 && open.any(|open| (open.dev(), open.ino()) == (namespace.dev(), namespace.ino()))
+    };
+    children.split_whitespace().filter_map(|child| child.parse().ok()).find(holds)
+}
+
+#[test]
+fn the_mounts_are_left_to_a_helper_before_the_task_ends() {
+    let Some(lab) = Lab::root() else { return };
+    // The helper stays for two seconds. That a loaded machine takes longer to say a word once is no failure.
+    let is_held = (0..5).any(|_| {
+        let task = lab.task().start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
+        task.wait_for("ready");
+        let helper = holder(task.pid(), task.pid_1());
+        task.signal(Signal::TERM);
+        task.finish();
+        helper.is_some()
+    });
+    assert!(is_held);
+    lab.assert_clean();
+}

@@ -103,8 +103,8 @@ impl<'lab> Task<'lab> {
 
     fn with_command<Argument: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = Argument>) -> Task<'lab> {
         if self.is_run {
-            // As an argument, so that the test recognises every process of it.
-            self.words.splice(1..1, ["--store".into(), self.lab.store().into_os_string()]);
+            // As an argument, so that the test recognises every process of it; behind the verb, where a start is known by its first two words.
+            self.words.splice(2..2, ["--store".into(), self.lab.store().into_os_string()]);
         }
         if self.json {
             self.words.push("--json".into());
