@@ -43,6 +43,7 @@ pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 pub(crate) use crate::mounts::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
+use crate::sys::batch::Batch;
 pub(crate) use check::{Checked, check, nested, privileged, thoroughly as check_thoroughly};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;
@@ -81,6 +82,7 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
 
 /// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
 pub(crate) fn begin_ahead() {
+    let _batch = Batch::begin();
     let namespaces = crate::ns::ahead::begin();
     if privileged() {
         crate::mounts::maker::begin(namespaces);

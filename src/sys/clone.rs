@@ -1,5 +1,6 @@
 //! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
+use super::batch::Batch;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -124,6 +125,8 @@ pub(crate) struct Here {
     allowed: Allowed,
     /// Where we are.
     ours: usize,
+    /// That we go before the child does.
+    batch: Option<Batch>,
 }
 
 impl Here {
@@ -136,7 +139,7 @@ impl Here {
         here.set(ours);
         let allowed = sched_getaffinity(None).ok().filter(|allowed| allowed.count() > 1 && allowed.is_set(ours))?;
         sched_setaffinity(None, &here).ok()?;
-        Some(Here { allowed: Allowed(allowed), ours })
+        Some(Here { allowed: Allowed(allowed), ours, batch: Batch::begin() })
     }
 
     /// Where we may run when it is over.
@@ -145,13 +148,14 @@ impl Here {
     }
 
     /// Goes elsewhere, until what is returned is dropped. The child may run anywhere from now on, and begins here.
-    pub(crate) fn leave_to(self, child: i32) -> Elsewhere {
+    pub(crate) fn leave_to(mut self, child: i32) -> Elsewhere {
         if let Some(child) = Pid::from_raw(child) {
             let _ = sched_setaffinity(Some(child), &self.allowed.0); // one that has ended needs no processor
         }
         let mut others = self.allowed.0;
         others.unset(self.ours);
         let _ = sched_setaffinity(None, &others);
+        self.batch = None;
         Elsewhere(self)
     }
 }

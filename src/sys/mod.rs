@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
 
 pub(crate) mod attributes;
+pub(crate) mod batch;
 pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod code;
