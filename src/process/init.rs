@@ -9,6 +9,7 @@ use crate::error::{Context, Kind, Result};
 use crate::mounts::bundle::Bundle;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
+use crate::sys::batch::Batch;
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::heap::StartHeap;
 use crate::sys::weaken;
@@ -24,6 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl. Say it and leave.
     std::panic::set_hook(Box::new(|_| exit(1)));
+    Batch::leave();
     if plan.first == First::Command {
         StartHeap.last();
     }

@@ -6,7 +6,6 @@ use super::{enter, identity, init};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
-use crate::sys::batch::Batch;
 use crate::sys::clone::{Side, clone_process, wait};
 use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
@@ -52,7 +51,6 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         .hint(user_namespace_advice)?;
     match side {
         Side::Child => {
-            Batch::leave();
             drop(ours); // so that our end is the last one, and its closing is seen
             init::run(plan, theirs)
         }

@@ -194,6 +194,22 @@ fn a_share_of_a_processor_is_what_a_burner_gets() {
     assert!((0.15..0.32).contains(&share), "a share of {share}: {run:#?}");
 }
 
+/// The scheduling policy of a process: field 41 of proc_pid_stat(5).
+fn policy(pid: i32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned()
+}
+
+#[test]
+fn nobody_of_a_running_task_has_another_policy_than_its_caller() {
+    let lab = Lab::new();
+    let task = lab.task().plain().start_sh("set -- $(cat /proc/self/stat); echo policy ${41}.; sleep 2");
+    task.wait_for("policy 0.");
+    assert_eq!([policy(task.pid()), policy(task.pid_1())], ["0", "0"]);
+    task.signal(rustix::process::Signal::TERM);
+    task.finish();
+}
+
 #[test]
 fn a_command_that_hits_a_limit_and_goes_on_has_succeeded() {
     let lab = Lab::new();
