@@ -49,7 +49,8 @@ const TRIES: u32 = 20;
 /// NAME_MAX, and room for what tells one from the other.
 const LONGEST_NAME: usize = 200;
 
-/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which is there. An error means that this kernel or this file system does not do it.
+/// A new, empty, unnamed file on the file system of `live`, for the disks in `images`, which is there. An error means that this kernel or this file system
+/// does not do it.
 pub(super) fn file(live: &Path, images: &Path) -> Result<(OwnedFd, Directories), Errno> {
     let path = live.join(format!(".disk-{}", std::process::id()));
     mkdirat(CWD, &path, Mode::RWXU)?;
@@ -136,7 +137,7 @@ impl Drop for Workplace {
     }
 }
 
-/// Removes the directories at `path` if whoever made them is dead: killed in the half millisecond in which it needed them.
+/// Removes the directories at `path` if whoever made them is dead: killed before it had removed them.
 pub(crate) fn reap(path: &Path) -> Result<()> {
     if let Some(open) = abandoned(path)? {
         drop(Directories { path: path.to_owned(), open, overlay: None });
