@@ -43,6 +43,8 @@ pub(crate) fn launch(
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     let held = Held::by(&spec.confinement, user, &spec.command.groups, &spec.landlock)?;
+    // Shown as another owner's, so not without ids of its own.
+    let skeleton = range.as_ref().and_then(|_| mounts::skeleton::of(&place.workshop, &spec.file_system));
     // If this machine cannot have such groups, that says more than the file that refused.
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
@@ -139,6 +141,7 @@ pub(crate) fn launch(
         first: process::First::Reaper,
         root: process::Root::Sandbox(mounts::Plan {
             file_system: spec.file_system,
+            skeleton,
             stage: place.stage.clone(),
             disk,
             administrator: users.administrator,
@@ -332,7 +335,7 @@ fn shown(spec: &Container) -> Vec<Shown> {
     let of_root = |root: &Root| match root {
         Root::Overlay { shown, .. } => Some(*shown),
         Root::Layers(layers) => Some(layers.shown),
-        Root::Empty | Root::Copy(_) | Root::Gathered(_) | Root::Host => None,
+        Root::Empty | Root::Kept | Root::Copy(_) | Root::Gathered(_) | Root::Host => None,
     };
     let steps = spec.file_system.steps.iter().filter_map(|step| match step {
         Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),

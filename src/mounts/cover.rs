@@ -1,6 +1,6 @@
 //! What hides paths of a root, and what makes them read-only.
 
-use super::apply::{attach, clone_tree, labelled_tmpfs, restrict};
+use super::mount::{attach, clone_tree, labelled_tmpfs, restrict};
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -12,10 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Hides what nobody inside may see, and makes read-only what nobody may write.
-pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
-    let mut covers = Covers::default();
+pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan, covers: &mut Covers) -> Result<()> {
     for path in &plan.file_system.masked {
-        mask(root, path, (plan.administrator, ""), &mut covers)?;
+        mask(root, path, (plan.administrator, ""), covers)?;
     }
     plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
 }
@@ -25,8 +24,17 @@ pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan) -> Result<()> {
 pub(super) struct Covers {
     /// The one empty tmpfs over all directories, with an owner and a SELinux context: callers mask a directory for each processor.
     empty: Option<OwnedFd>,
+    /// Another empty mount, for the first directory.
+    first: Option<OwnedFd>,
     /// The container's null device, looked at and open.
     null: Option<OwnedFd>,
+}
+
+impl Covers {
+    /// With a detached mount of an empty directory that nobody can write.
+    pub(super) fn beginning_with(first: Option<OwnedFd>) -> Covers {
+        Covers { first, ..Covers::default() }
+    }
 }
 
 /// Hides a path. A missing one needs no mask; anything else that fails is an error (youki CVE-2025-62161).
@@ -37,9 +45,12 @@ pub(super) fn mask(root: BorrowedFd<'_>, path: &Path, (owner, label): (Ids, &str
     let Some(target) = existing(root, path)? else { return Ok(()) };
     let kind = resolve::file_type(&target)?;
     let cover = if kind == FileType::Directory {
-        match &covers.empty {
-            Some(there) => clone_tree(there.as_fd(), Path::new(""))?,
-            None => labelled_tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY), label)?,
+        match (&covers.empty, covers.first.take()) {
+            (Some(there), _) => clone_tree(there.as_fd(), Path::new(""))?,
+            (None, Some(first)) => first,
+            (None, None) => {
+                labelled_tmpfs(4096, 2, 0o555, owner, Attributes(Attributes::KERNEL.0 | bits::RDONLY), label)?
+            }
         }
     } else {
         let null = match covers.null.take() {

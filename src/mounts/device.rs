@@ -1,13 +1,15 @@
 //! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
 //! (CVE-2026-41579, CVE-2026-88264).
 
-use super::apply::{attach, clone_tree, real_directory, symlink};
+use super::apply::{own, real_directory, symlink};
+use super::mount::{attach, clone_tree, restrict};
 use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::DEVICES;
+use crate::spec::root::{Attributes, DEVICES, Device};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::umask;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
@@ -120,4 +122,27 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let place = rustix::fs::openat(directory, name, flags | OFlags::WRONLY, Mode::from_raw_mode(0o644))
         .failing(Kind::Mount, || "make a place for the host's device")?;
     attach(&tree, place.as_fd())
+}
+
+/// The default devices: made where we may, else the host's own nodes bound onto empty files (in a user namespace mknod is refused).
+pub(super) fn defaults(root: BorrowedFd<'_>, owner: Ids) -> Result<()> {
+    let dev = real_directory(root, Path::new("/dev"))?;
+    let before = umask(Mode::empty()); // they are for all
+    let made = DEVICES.iter().try_for_each(|device| make_default(dev.as_fd(), device, owner));
+    umask(before);
+    made
+}
+
+fn make_default(dev: BorrowedFd<'_>, device: &Device, owner: Ids) -> Result<()> {
+    let (name, number) = (device.name, rustix::fs::makedev(device.major, device.minor));
+    match rustix::fs::mknodat(dev, name, FileType::CharacterDevice, Mode::from_raw_mode(0o666), number) {
+        Ok(()) => own(dev, name, owner),
+        Err(Errno::PERM) => {
+            let tree = clone_tree(CWD, &Path::new("/dev").join(name))?;
+            // A device can be written through a read-only mount; its mode and owner, which are the host's, cannot be changed.
+            restrict(&tree, Attributes::DEVICES.read_only())?;
+            attach(&tree, resolve::target(dev, Path::new(name), FileType::RegularFile)?.as_fd())
+        }
+        Err(errno) => Err(errno).failing(Kind::Mount, || format!("make the device `{name}`")),
+    }
 }

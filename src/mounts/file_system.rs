@@ -1,7 +1,8 @@
 //! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
 
-use super::apply::{attach, restrict, symlink};
+use super::apply::symlink;
 use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
+use super::mount::{attach, restrict};
 use super::{copy_up, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
@@ -154,7 +155,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
         return Ok(tree);
     }
     let attributes = Attributes(options.set & !bits::RDONLY);
-    let top = super::apply::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
+    let top = super::mount::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
     attach(&top, target.as_fd())?;
     let mut shown: Vec<(&Path, String)> = Vec::new();
     for (controller, path) in v1 {

@@ -24,6 +24,8 @@ pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;
 pub(crate) struct Plan {
     /// What to build.
     pub file_system: FileSystem,
+    /// The directory with what the root begins with, where that is kept ([`skeleton`](super::skeleton)).
+    pub skeleton: Option<PathBuf>,
     /// A directory of the host over which the stage is mounted, inside the container's mount namespace only.
     pub stage: PathBuf,
     /// The scratch file system where it takes privilege to make; it may still be in the making.

@@ -1,6 +1,7 @@
 //! Secrets as files: a memory file system that is read-only inside, and that the supervisor can write from outside.
 
-use super::apply::{attach, clone_tree, own, restrict, tmpfs};
+use super::apply::own;
+use super::mount::{attach, clone_tree, restrict, tmpfs};
 use super::plan::Ids;
 use super::resolve;
 use crate::error::{Context, Kind, Result, Step as _};

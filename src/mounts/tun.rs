@@ -1,7 +1,7 @@
 //! The device that a program makes network devices with, for that one program where the host's own is not for everybody.
 
 use super::Ids;
-use super::apply::{attach, tmpfs};
+use super::mount::{attach, tmpfs};
 use crate::error::{Context, Kind, Result, Step};
 use crate::spec::root::Attributes;
 use nix::sched::{CloneFlags, unshare};

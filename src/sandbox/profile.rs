@@ -107,10 +107,12 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         (None, Some(lower)) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
         (None, None) => {
             steps.extend(system_steps(facts.system));
-            Root::Empty
+            // A broker's certificates are of one sandbox, and so are the places of what a caller shows.
+            let is_usual = options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty();
+            if is_usual { Root::Kept } else { Root::Empty }
         }
     };
-    let is_ours = root == Root::Empty;
+    let is_ours = matches!(root, Root::Kept | Root::Empty);
     steps.extend(kernel_steps());
     steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
     // In a root of the caller's own without a network whatever is there stays.

@@ -138,6 +138,8 @@ pub(crate) enum Change {
 pub(crate) enum Root {
     /// An empty tmpfs, filled by the steps.
     Empty,
+    /// The same, of which nothing is written once the steps are done, and what they make is the same for many sandboxes: it may be kept from one to the next.
+    Kept,
     /// A directory of the host under a copy-on-write layer.
     Overlay { lower: PathBuf, shown: Shown },
     /// The layers of an image under a copy-on-write layer.

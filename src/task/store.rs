@@ -5,7 +5,7 @@
 //! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
 //! <store>/queue/        a locked ticket for each task that has or waits for its turn
 //! <store>/index         a row for each task that has ended, made again when it is missing
-//! <store>/templates/    formatted empty disk images
+//! <store>/templates/    formatted empty disk images, and what the default root begins with
 //! <store>/bases/        checkouts of repositories, one for each commit
 //! <store>/mirrors/      bare mirrors of remote repositories
 //! ```

@@ -248,3 +248,42 @@ fn a_repository_that_is_hostile_runs_nothing_on_the_host() {
     run.ended_as("succeeded", 0);
     assert!(!witness.exists());
 }
+
+#[test]
+fn what_the_default_root_begins_with_is_kept_and_where_it_cannot_be_it_is_in_memory() {
+    let Some(lab) = Lab::root() else { return };
+    let templates = lab.store().join("templates");
+    let kept = || {
+        let entries = fs::read_dir(&templates).into_iter().flatten().map(|entry| entry.unwrap());
+        entries.map(|entry| entry.file_name().into_string().unwrap()).filter(|name| name.starts_with("root-"))
+    };
+    // What a command can see of its root, and what its root is.
+    let look = || {
+        let script = "for path in / /etc /etc/* /dev /dev/* /home /root /run /var /var/tmp /workspace; do stat -c '%n %A %u:%g %t:%T %N' $path; done; \
+                      cat /etc/passwd /etc/hosts /etc/hostname; echo x > /dev/null; touch /x /dev/x; ls -ld /proc/acpi | cut -c 1-10; \
+                      ls -A /proc/acpi; while read -r _ _ _ _ at rest; do [ $at = / ] && echo root ${rest##* - }; done < /proc/self/mountinfo; true";
+        let run = lab.task().plain().sh(&format!("({script}) 2>&1"));
+        assert_eq!(run.status, Some(0), "{run:#?}");
+        let (lines, root): (Vec<_>, Vec<_>) =
+            run.stdout.lines().map(str::to_owned).partition(|line| !line.starts_with("root "));
+        (lines, root)
+    };
+    let (first, shown) = look();
+    let names: Vec<_> = kept().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(!shown[0].starts_with("root tmpfs"), "{shown:?}");
+    assert_eq!(look(), (first.clone(), shown));
+    assert!(kept().eq(names.iter().cloned()));
+    // A state of the machine that has more of them than are kept.
+    fs::remove_dir_all(templates.join(&names[0])).unwrap();
+    for number in 0..64 {
+        fs::create_dir(templates.join(format!("root-v1-{number}"))).unwrap();
+    }
+    let (in_memory, shown) = look();
+    assert!(shown[0].starts_with("root tmpfs"), "{shown:?}");
+    // In memory links, and folders that are only there for what is in them, are nobody's.
+    let in_memory: Vec<_> = in_memory.iter().map(|line| line.replace(" 65534:65534 ", " 0:0 ")).collect();
+    let first: Vec<_> = first.iter().map(|line| line.replace(" 65534:65534 ", " 0:0 ")).collect();
+    assert_eq!(in_memory, first, "the same root");
+    assert_eq!(kept().count(), 64);
+}

@@ -53,6 +53,37 @@ fn landlock_holds_where_a_mount_is_writable_by_mistake() {
 }
 
 #[test]
+fn what_is_kept_of_a_root_is_the_same_for_the_next_sandbox() {
+    if Lab::root().is_none() {
+        return;
+    }
+    // Three walls, each of which is enough: the mount, the owner of the files, Landlock.
+    for (weak, answered) in [
+        ("kept-owner,landlock", "EROFS"),
+        ("read-only-mounts,landlock", "EACCES"),
+        ("read-only-mounts,kept-owner", "EACCES"),
+        ("read-only-mounts,kept-owner,landlock", "done"),
+    ] {
+        let lab = Lab::new();
+        let work = attacker(&lab);
+        let tree = || {
+            let entries = fs::read_dir(lab.store().join("templates")).unwrap().map(|entry| entry.unwrap().path());
+            let mut kept = entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("root-"));
+            let tree = kept.next().expect("a kept root");
+            assert!(kept.next().is_none());
+            host("sh", &["-c", &format!("cd {} && find . -printf '%p %y %m %s %T@ %U %i\\n' | sort", tree.display())])
+        };
+        assert_eq!(lab.task().weakened(weak).sh("true").receipt()["outcome"], "succeeded");
+        let before = tree();
+        let run = lab.task().weakened(weak).args(["--dir".as_ref(), work.as_os_str()]).sh("./attacker make /etc/x");
+        assert_eq!(answer(&run), answered, "{weak}: {run:#?}");
+        assert_eq!(before == tree(), answered != "done", "{weak}");
+        let next = lab.task().weakened(weak).sh("[ ! -e /etc/x ] || echo there >&2");
+        assert_eq!(next.stderr.contains("there"), answered == "done", "{weak}: {next:#?}");
+    }
+}
+
+#[test]
 fn a_folder_given_as_workspace_is_never_written() {
     let lab = Lab::new();
     let work = attacker(&lab);

@@ -1,0 +1,104 @@
+//! Detached mounts: made, copied, restricted and attached with the mount API of descriptors (kernel 5.2; attributes 5.12).
+
+use super::plan::Ids;
+use crate::error::{Context, Kind, Result, Step as _};
+use crate::spec::root::Attributes;
+use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use crate::sys::weaken;
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen, move_mount, open_tree,
+};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// A detached tmpfs of at most `bytes` and `inodes`; 0 is no limit.
+pub(super) fn tmpfs(bytes: u64, inodes: u64, mode: u32, owner: Ids, attributes: Attributes) -> Result<OwnedFd> {
+    labelled_tmpfs(bytes, inodes, mode, owner, attributes, "")
+}
+
+/// The same with a SELinux context, unless that is empty.
+pub(super) fn labelled_tmpfs(
+    bytes: u64,
+    inodes: u64,
+    mode: u32,
+    owner: Ids,
+    attributes: Attributes,
+    label: &str,
+) -> Result<OwnedFd> {
+    let options = [
+        ("size", bytes.to_string()),
+        ("nr_inodes", inodes.to_string()),
+        ("mode", format!("{mode:o}")),
+        ("uid", owner.uid.to_string()),
+        ("gid", owner.gid.to_string()),
+        ("context", label.to_owned()),
+    ];
+    let count = options.len() - usize::from(label.is_empty());
+    new_file_system("tmpfs", &options[..count], attributes)
+}
+
+/// Makes a file system with the new mount API (kernel 5.2) and returns it as a detached mount.
+pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes: Attributes) -> Result<OwnedFd> {
+    let step = || format!("make a `{name}` file system");
+    let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, value.as_str())
+            .failing(Kind::Mount, || format!("set `{key}={value}` of a `{name}` file system"))?;
+    }
+    fsconfig_create(&context).failing(Kind::Mount, step)?;
+    let flags = MountAttrFlags::from_bits_retain(kept(attributes.0) as u32);
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
+}
+
+/// Copies one mount (not those below it) as a detached tree.
+pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
+        match error.errno() {
+            // In a user namespace what a mount covers must stay covered (mount_namespaces(7)).
+            Some(libc::EINVAL) => error.hint("something is mounted below it, and without root it cannot be shown apart: name a folder without mounts below"),
+            _ => error,
+        }
+    })
+}
+
+/// Attaches a detached tree over the place that `target` names.
+pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, "", target, "", flags).failing(Kind::Mount, || "attach a mount")
+}
+
+pub(super) fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
+    move_mount(tree, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .failing(Kind::Mount, || format!("attach what the root is built of at `{}`", path.display()))
+}
+
+/// Adds attributes to one mount.
+pub(super) fn restrict(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
+    restrict_mapped(tree, attributes, None)
+}
+
+/// Adds attributes and, if asked, an id mapping to one detached mount. mount_setattr(2), `MOUNT_ATTR_IDMAP` (5.12).
+pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Option<&OwnedFd>) -> Result<()> {
+    let mut wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
+    if let Some(userns) = idmap {
+        wanted.set |= bits::IDMAP;
+        wanted.userns = userns.as_raw_fd() as u64;
+    }
+    set_attributes(tree.as_fd(), c"", false, &wanted)
+        .failing(Kind::Mount, || "set the attributes of a mount")
+        .hint(|| match idmap {
+            Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not NFS, FUSE or 9p): put it on one that can",
+            None => "brig needs mount_setattr(2), kernel 5.12 or newer",
+        })
+}
+
+/// The attributes without those that a test has switched off.
+pub(super) fn kept(attributes: u64) -> u64 {
+    [("nosuid", bits::NOSUID), ("nodev", bits::NODEV), ("read-only-mounts", bits::RDONLY)]
+        .into_iter()
+        .filter(|(name, _)| weaken::is_off(name))
+        .fold(attributes, |all, (_, bit)| all & !bit)
+}
