@@ -176,7 +176,6 @@ impl Containers {
         let plan = Plan {
             network,
             namespaces,
-            lent: None,
             cgroup_namespace: prepare::cgroup_namespace(&config)?,
             user_namespace,
             cgroup: clone_into.failing(Kind::Cgroup, || "keep the container's cgroup open")?,

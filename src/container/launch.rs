@@ -11,7 +11,6 @@ use super::running::{Group, Running};
 use crate::cgroup::{Begun, Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
-use crate::ns::ahead::Lent;
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::spec::network::Network;
@@ -124,10 +123,9 @@ pub(crate) fn launch(
         joins: if cgroup.is_some() { process::Joins::Told } else { process::Joins::AtOnce(Vec::new()) },
         namespaces: match is_free {
             true => ns::Namespaces::host(),
-            false => ns::Namespaces::sandbox(on_host || users.network.is_some(), users.lent.is_some()),
+            false => ns::Namespaces::sandbox(on_host || users.network.is_some()),
         },
         network: users.network.filter(|_| !on_host),
-        lent: users.lent,
         cgroup_namespace: None,
         waits,
         hostname: (!is_free).then_some(spec.hostname),
@@ -224,8 +222,6 @@ struct Users {
     range: Option<Range>,
     /// A network namespace that was made ahead, with the user namespace.
     network: Option<OwnedFd>,
-    /// Others that were made with it.
-    lent: Option<Lent>,
     /// Children that are ending meanwhile.
     helpers: Vec<Helper>,
 }
@@ -240,9 +236,9 @@ impl Users {
         let is_cell = matches!(spec.confinement, Confinement::Cell { .. });
         let ahead =
             ns::ahead::take().filter(|_| !is_cell).map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
-        let (Mapped { userns: inside, helper }, network, lent) = match ahead {
-            Some(made) => (made.users, Some(made.network), Some(made.lent)),
-            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None, None),
+        let (Mapped { userns: inside, helper }, network) = match ahead {
+            Some(made) => (made.users, Some(made.network)),
+            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None),
         };
         let copy = || {
             inside
@@ -276,7 +272,6 @@ impl Users {
             user_xattr: false,
             range: Some(range),
             network,
-            lent,
             helpers,
         })
     }
@@ -292,7 +287,6 @@ impl Users {
             user_xattr: false,
             range: None,
             network: None,
-            lent: None,
             helpers: Vec::new(),
         }
     }
@@ -312,7 +306,6 @@ impl Users {
             user_xattr: true,
             range: None,
             network: None,
-            lent: None,
             helpers: Vec::new(),
         }
     }

@@ -1,13 +1,12 @@
 //! The namespaces that take longest to make, made by a child while we still read the command line: a network namespace (half a millisecond of
-//! a start, docs/decisions/0005-start-path.md), those for IPC and for the host's name, which take as long there as at the clone, and the user namespace that
-//! is entered last, whose map is written when the range is known.
+//! a start, docs/decisions/0005-start-path.md), and the user namespace that is entered last, whose map is written when the range is known.
 //!
 //! The network namespace belongs to the machine's root, like all that a sandbox of root's is built from: nobody inside has a right over it. One that a
 //! program of the host's is to serve belongs to a user namespace of that program's own, so that it needs no right over anything else.
 
 use super::idmap::Maps;
 use super::user::{Helper, Mapped, forbid_nested, open_and_map};
-use crate::error::{Context, Kind, Result};
+use crate::error::Result;
 use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
 use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
@@ -16,7 +15,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
@@ -46,30 +44,8 @@ impl Drop for Channel {
 #[derive(Debug)]
 pub(crate) struct Made {
     pub users: Mapped,
-    pub lent: Lent,
     /// The network namespace; its loopback interface is up.
     pub network: OwnedFd,
-}
-
-/// Namespaces for IPC and for the host's name that the child is in, as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Lent(OwnedFd);
-
-impl Lent {
-    /// Those of them that a sandbox has.
-    pub(super) fn flags() -> u64 {
-        super::sandbox() & (libc::CLONE_NEWIPC | libc::CLONE_NEWUTS) as u64
-    }
-
-    /// Enters them; new ones where the child has ended already, or may not be looked into without CAP_SYS_PTRACE (setns(2)).
-    pub(crate) fn join(&self) -> Result<()> {
-        let flags = Self::flags() as u32;
-        if move_into_thread_name_spaces(self.0.as_fd(), ThreadNameSpaceType::from_bits_retain(flags)).is_ok() {
-            return Ok(());
-        }
-        let flags = CloneFlags::from_bits_retain(flags as i32);
-        unshare(flags).failing(Kind::Namespace, || "make namespaces for IPC and the host name")
-    }
 }
 
 /// At most one is begun, by the program's own first lines; the first sandbox takes it.
@@ -99,7 +75,7 @@ pub(crate) fn begin_owned_network() -> Option<Ahead> {
 enum What {
     /// The machine's root's.
     Network,
-    /// The same, and beside it a user namespace, and what is [`Lent`].
+    /// The same, and beside it a user namespace.
     Both,
     /// The user namespace's.
     Owned,
@@ -128,8 +104,7 @@ fn lend(parent: &OwnedFd, what: What, working: Option<OwnedFd>) -> Option<()> {
         unshare(CloneFlags::CLONE_NEWUSER).ok()?;
         forbid_nested();
     }
-    let beside = if what == What::Both { Lent::flags() } else { 0 };
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::from_bits_retain(beside as i32)).ok()?;
+    unshare(CloneFlags::CLONE_NEWNET).ok()?;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
     net::bring_loopback_up(socket.as_fd()).ok()?;
     if what == What::Both {
@@ -160,9 +135,8 @@ impl Ahead {
     pub(crate) fn finish(mut self, maps: &Maps) -> Result<Option<Made>> {
         let Some(network) = self.network() else { return Ok(None) };
         let userns = open_and_map(self.pid, maps)?;
-        let lent = Lent(self.helper.process()?);
         self.helper.stays(self.channel);
-        Ok(Some(Made { users: Mapped { userns, helper: self.helper }, lent, network }))
+        Ok(Some(Made { users: Mapped { userns, helper: self.helper }, network }))
     }
 
     /// The same for a network namespace alone; the helper is to be dropped when it has ended.
@@ -218,39 +192,11 @@ mod tests {
         begin();
         let map = vec![IdMap { inside: 0, outside: 0x7FFC_0000, size: 65_536 }];
         let begun = take().unwrap();
-        let child = begun.pid;
         let made = begun.finish(&Maps { uid: map.clone(), gid: map }).unwrap().unwrap();
         assert!(take().is_none());
         let inode = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_ino;
         let own = |name: &str| std::fs::metadata(format!("/proc/self/ns/{name}")).unwrap().st_ino();
         assert_ne!(inode(&made.network), own("net"));
         assert_ne!(inode(&made.users.userns), own("user"));
-        // Where whoever joins what is lent is then.
-        let joined = || {
-            let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-            match clone_process(0, None).unwrap() {
-                Side::Child => {
-                    let place = |path| rustix::fs::stat(path).map_or(0, |found| found.st_ino);
-                    let joined = made.lent.join().is_ok();
-                    let seen = [place(c"/proc/self/ns/ipc"), place(c"/proc/self/ns/uts")];
-                    let bytes = [seen[0].to_le_bytes(), seen[1].to_le_bytes()].concat();
-                    exit(i32::from(!joined || rustix::io::write(&writing, &bytes) != Ok(16)))
-                }
-                Side::Parent(_, pidfd) => {
-                    drop(writing);
-                    let mut bytes = [0; 16];
-                    assert_eq!(rustix::io::read(&reading, &mut bytes), Ok(16));
-                    crate::sys::clone::wait(pidfd.as_fd()).unwrap();
-                    [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
-                }
-            }
-        };
-        let of = |process: &str| {
-            ["ipc", "uts"].map(|name| std::fs::metadata(format!("/proc/{process}/ns/{name}")).unwrap().st_ino())
-        };
-        assert_eq!(joined(), of(&child.to_string()));
-        drop(made.users.helper);
-        let other = joined();
-        assert!(other.iter().zip(of("self")).all(|(theirs, ours)| *theirs != 0 && *theirs != ours), "{other:?}");
     }
 }

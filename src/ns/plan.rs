@@ -1,6 +1,5 @@
 //! Which namespaces a container's first process gets: made at the clone, or joined before it.
 
-use super::ahead::Lent;
 use crate::error::{Context, Kind, Result};
 use crate::spec::config::linux::NamespaceKind;
 use rustix::fs::{Mode, OFlags};
@@ -24,14 +23,11 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// What every sandbox has; the network namespace may be there already, and what a child lends.
-    pub(crate) fn sandbox(has_network: bool, is_lent: bool) -> Namespaces {
+    /// What every sandbox has; the network namespace may be there already.
+    pub(crate) fn sandbox(has_network: bool) -> Namespaces {
         let mut all = Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() };
         if has_network {
             all.leave_out(NamespaceKind::Network);
-        }
-        if is_lent {
-            all.made &= !Lent::flags();
         }
         all
     }

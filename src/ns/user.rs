@@ -33,11 +33,6 @@ impl Helper {
         Helper { pidfd, channel: None }
     }
 
-    /// Names the child.
-    pub(super) fn process(&self) -> Result<OwnedFd> {
-        self.pidfd.try_clone().failing(Kind::UserNamespace, || "keep a process open")
-    }
-
     /// From now on it is told to end when this is dropped.
     pub(super) fn stays(&mut self, channel: Channel) {
         self.channel = Some(channel);

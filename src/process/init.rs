@@ -47,9 +47,6 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .failing(Kind::Network, || "enter the sandbox's network namespace")?;
     }
-    if let Some(lent) = plan.lent {
-        lent.join()?;
-    }
     let mut inner = None;
     match plan.user_namespace {
         UserNamespace::Callers => {}

@@ -4,7 +4,6 @@ use super::attributes::Attributes;
 use super::identity::{Identity, OomScore};
 use crate::error::{Error, Kind, Result};
 use crate::files::Channel;
-use crate::ns::ahead::Lent;
 use crate::ns::{Maps, Namespaces};
 use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
@@ -26,8 +25,6 @@ pub(crate) struct Plan {
     pub namespaces: Namespaces,
     /// The network namespace to enter, where one was made ahead.
     pub network: Option<OwnedFd>,
-    /// Others that were made ahead.
-    pub lent: Option<Lent>,
     /// The cgroup namespace to enter when the process is in its groups: on a v2 tree that keeps namespaces apart (`nsdelegate`) nobody gets from
     /// inside of another one into a group that is outside of it.
     pub cgroup_namespace: Option<OwnedFd>,
