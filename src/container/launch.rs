@@ -48,7 +48,6 @@ pub(crate) fn launch(
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
     let path = CgroupPath::task(&place.id)?;
-    // Before the namespaces, which may still be in the making.
     let mut cgroup = match (&limits, &checked.hierarchy) {
         (Some(limits), Some(hierarchy)) => {
             Some(Cgroup::begin(hierarchy, &path, Purpose::Task, limits).map_err(explained)?)
@@ -234,12 +233,8 @@ impl Users {
         let maps = Maps { uid: line.clone(), gid: line };
         let step = || "map the sandbox's ids";
         let is_cell = matches!(spec.confinement, Confinement::Cell { .. });
-        let ahead =
-            ns::ahead::take().filter(|_| !is_cell).map(|ahead| ahead.finish(&maps)).transpose().doing(step)?.flatten();
-        let (Mapped { userns: inside, helper }, network) = match ahead {
-            Some(made) => (made.users, Some(made.network)),
-            None => (ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?, None),
-        };
+        let Mapped { userns: inside, helper } =
+            ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?;
         let copy = || {
             inside
                 .try_clone()
@@ -271,7 +266,8 @@ impl Users {
             mappings,
             user_xattr: false,
             range: Some(range),
-            network,
+            // Only now: what was ordered is ready, or nearly so, and beside its making the user namespace took longer.
+            network: ns::ahead::network().filter(|_| !is_cell),
             helpers,
         })
     }

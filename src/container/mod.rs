@@ -40,6 +40,7 @@ mod template;
 /// How many ids a sandbox of the machine's root has.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
+use crate::mounts::maker::First;
 pub(crate) use crate::mounts::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
@@ -83,9 +84,11 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
 /// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
 pub(crate) fn begin_ahead() {
     let _batch = Batch::begin();
-    let namespaces = crate::ns::ahead::begin();
     if privileged() {
-        crate::mounts::maker::begin(namespaces);
+        let first = crate::ns::ahead::order().map(|with| First { with, work: crate::ns::ahead::bring });
+        if let Some(maker) = crate::mounts::maker::begin(first) {
+            crate::ns::ahead::is_made_by(maker);
+        }
     }
 }
 

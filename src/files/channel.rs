@@ -90,6 +90,12 @@ impl Channel {
     }
 }
 
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> OwnedFd {
+        channel.0
+    }
+}
+
 impl From<OwnedFd> for Channel {
     /// A connected socket of type SOCK_SEQPACKET.
     fn from(socket: OwnedFd) -> Channel {

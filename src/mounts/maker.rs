@@ -40,18 +40,26 @@ pub(super) struct Order {
 
 /// What the process is for.
 enum Job<'order> {
-    /// To wait for an order, and with it until this pipe has come to its end.
-    Idle(Option<OwnedFd>),
+    /// To do something else first, and to wait for an order.
+    Idle(Option<First>),
     Order(&'order Order, &'order DiskFile),
 }
 
 impl Job<'_> {
-    fn awaited(&self) -> Option<&OwnedFd> {
+    fn first(&self) -> Option<&OwnedFd> {
         match self {
-            Job::Idle(after) => after.as_ref(),
+            Job::Idle(first) => first.as_ref().map(|first| &first.with),
             Job::Order(..) => None,
         }
     }
+}
+
+/// What the process does before anything else: what everybody waits for sooner than for the disk.
+pub(crate) struct First {
+    /// All that it does it with.
+    pub with: OwnedFd,
+    /// `None` says that the process is to end.
+    pub work: fn(OwnedFd) -> Option<()>,
 }
 
 /// The process. Dropped, it is told to end and waited for.
@@ -68,12 +76,12 @@ static IDLE: Mutex<Option<Maker>> = Mutex::new(None);
 /// Those whose end nobody waits for. They are buried when the next is needed.
 static ENDING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Forks the one that waits, and begins to work when `after` has come to its end. What goes wrong is found out, and said, when a disk is wanted. The caller has
-/// one thread.
-pub(crate) fn begin(after: Option<OwnedFd>) {
-    if let (Ok(maker), Ok(mut idle)) = (Maker::fork(Job::Idle(after)), IDLE.lock()) {
-        *idle = Some(maker);
-    }
+/// Forks the one that waits, when it has done what is `first`, and says its number. What goes wrong is found out, and said, when a disk is wanted. The caller
+/// has one thread.
+pub(crate) fn begin(first: Option<First>) -> Option<i32> {
+    let (maker, pid) = Maker::fork(Job::Idle(first)).ok()?;
+    *IDLE.lock().ok()? = Some(maker);
+    Some(pid)
 }
 
 /// Ends the one that waits: a process in the background is not its parent.
@@ -91,24 +99,24 @@ impl Maker {
         let idle = if *file == DiskFile::Unnamed { idle() } else { None };
         let maker = match idle {
             Some(maker) if maker.channel.send(&order.to_bytes(), None).is_ok() => maker,
-            _ => Maker::fork(Job::Order(&order, file))?,
+            _ => Maker::fork(Job::Order(&order, file))?.0,
         };
         let channel = maker.channel.try_clone().failing(Kind::Disk, step)?;
         Ok((channel, maker))
     }
 
-    fn fork(job: Job<'_>) -> Result<Maker> {
+    fn fork(job: Job<'_>) -> Result<(Maker, i32)> {
         bury();
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
         let supervisor = std::process::id() as i32;
         match clone_process(0, None).failing(Kind::Disk, step)? {
             Side::Parent(pid, pidfd) => {
                 send_away(pid);
-                Ok(Maker { pidfd: Some(pidfd), channel: ours })
+                Ok((Maker { pidfd: Some(pidfd), channel: ours }, pid))
             }
             Side::Child => {
                 // First all that somebody else waits for, such as our standard output.
-                let kept = [Some(theirs.as_fd()), job.awaited().map(AsFd::as_fd)];
+                let kept = [Some(theirs.as_fd()), job.first().map(AsFd::as_fd)];
                 let kept: Vec<_> = kept.into_iter().flatten().collect();
                 let closed = close_from(0, &kept);
                 exit(i32::from(closed.is_err() || serve(&theirs, job, supervisor).is_none()))
@@ -189,8 +197,8 @@ fn serve(parent: &Channel, job: Job<'_>, supervisor: i32) -> Option<()> {
     let heard;
     let (order, file) = match job {
         Job::Order(order, file) => (order, file),
-        Job::Idle(after) => {
-            heard = idle(parent, after)?;
+        Job::Idle(first) => {
+            heard = idle(parent, first)?;
             (&heard, &DiskFile::Unnamed)
         }
     };
@@ -225,11 +233,10 @@ fn serve(parent: &Channel, job: Job<'_>, supervisor: i32) -> Option<()> {
 
 /// Waits for the order. Until then it dies with its parent; from then on it does not, because nobody could tidy up after it as soon: it sees by the channel
 /// that nobody wants the disk, and ends.
-fn idle(parent: &Channel, after: Option<OwnedFd>) -> Option<Order> {
+fn idle(parent: &Channel, first: Option<First>) -> Option<Order> {
     set_parent_process_death_signal(Some(Signal::KILL)).ok()?;
-    if let Some(after) = after {
-        // Nobody writes to it; its end is what is waited for.
-        let _ = rustix::io::read(&after, &mut [0_u8; 1]);
+    if let Some(First { with, work }) = first {
+        work(with)?;
     }
     let order = Order::from_bytes(&parent.receive().ok()??.bytes)?;
     set_parent_process_death_signal(None).ok()?;
@@ -293,7 +300,7 @@ mod tests {
         }
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
-        begin(None);
+        begin(None).unwrap();
         let waiting = IDLE.lock().unwrap().as_ref().unwrap().pidfd.as_ref().unwrap().try_clone().unwrap();
         let template = Template::of(directory.path(), live.path(), size).unwrap();
         let order = Order { template, live: live.path().to_owned(), size };

@@ -60,7 +60,7 @@ fn alone(starter: &Starter) -> Result<()> {
     // What the caller has begun ahead is made by children of the caller's.
     crate::mounts::disk::forget_ahead();
     crate::mounts::maker::forget();
-    drop(crate::ns::ahead::take());
+    crate::ns::ahead::forget();
     setsid().failing(Kind::Internal, step)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     let null = null.failing(Kind::Internal, step)?;

@@ -73,6 +73,36 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     }
 }
 
+/// Runs `work` on `with` in a child that has our memory and new namespaces, while we wait for its end: vfork(2), with the namespaces of `flags`. The child
+/// is over then and not yet buried, so /proc still tells its user namespace (none of the others).
+pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, OwnedFd), Errno> {
+    const STACK: usize = 32 << 10;
+    struct Task {
+        work: fn(u32),
+        with: u32,
+    }
+    extern "C" fn enter(task: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: it is the task below, which outlives the child.
+        let task = unsafe { &*task.cast::<Task>() };
+        (task.work)(task.with);
+        0
+    }
+    let mut stack = Vec::<u8>::with_capacity(STACK);
+    let mut task = Task { work, with };
+    let mut pidfd: i32 = -1;
+    let flags = flags as libc::c_int | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the stack is the child's alone and, like the task, there until it has ended, since we wait for that; the child returns from `enter` only.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(STACK);
+        libc::clone(enter, top.cast(), flags, (&raw mut task).cast(), &raw mut pidfd)
+    };
+    match pid {
+        -1 => Err(last_errno()),
+        // SAFETY: the kernel has just stored a new descriptor there, which nobody else owns.
+        pid => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+    }
+}
+
 /// Sends a new child to another processor than ours, if it may run on one. The scheduler puts it behind us when it takes the others for busy, and there it
 /// waits until we do; one that is to work beside us has lost then what it was made for. What cannot be had is of no weight.
 pub(crate) fn send_away(pid: i32) {
