@@ -74,7 +74,8 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
 }
 
 /// Runs `work` on `with` in a child that has our memory and new namespaces, while we wait for its end: vfork(2), with the namespaces of `flags`. The child
-/// is over then and not yet buried, so /proc still tells its user namespace (none of the others).
+/// is over then and not yet buried, so /proc still tells its user namespace (none of the others). It sends no signal: a program that buries whatever has ended,
+/// or ignores SIGCHLD, does not bury it, only [`wait`] does.
 pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, OwnedFd), Errno> {
     const STACK: usize = 32 << 10;
     struct Task {
@@ -90,7 +91,7 @@ pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, Owne
     let mut stack = Vec::<u8>::with_capacity(STACK);
     let mut task = Task { work, with };
     let mut pidfd: i32 = -1;
-    let flags = flags as libc::c_int | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let flags = flags as libc::c_int | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     // SAFETY: the stack is the child's alone and, like the task, there until it has ended, since we wait for that; the child returns from `enter` only.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(STACK);
@@ -207,10 +208,13 @@ pub(crate) fn can_clone() -> bool {
     result == -1 && last_errno() == Errno::INVAL
 }
 
+/// Children that send another signal than SIGCHLD, or none, too (`__WALL`; for waitid(2) since kernel 4.7).
+const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
+
 /// Waits until the child that `pidfd` names has ended, and buries it; how it ended, or `None` if it is buried already.
 pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno> {
     loop {
-        match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED) {
+        match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | ALL) {
             Err(Errno::INTR) => {}
             Err(Errno::CHILD) => return Ok(None),
             other => return other,
@@ -220,7 +224,7 @@ pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno>
 
 /// Whether it has ended. If so it is buried, and asked again it still has.
 pub(crate) fn is_over(pidfd: BorrowedFd<'_>) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | ALL;
     !matches!(waitid(WaitId::PidFd(pidfd), options), Ok(None) | Err(Errno::INTR))
 }
 
