@@ -108,7 +108,8 @@ def task(lab, tables):
         subjects.append(Subject("floor", [lab.program("floor"), "run", *groups, "--filter", program, "--disk", images, lab.folder("empty"), "true"]))
 
     attempt(lab, tables[-1], "the floor of a task", floor)
-    subjects.append(Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"]))
+    ours = Subject("brig", [lab.brig, "task", "run", "--empty", "--", "true"])
+    subjects.append(ours)
     if lab.has("bwrap"):
         subjects.append(Subject("bwrap", ["bwrap", "--unshare-all", *READ_ONLY_USR, *links(), *BWRAP_ROOT, "true"]))
     subjects.append(Subject("exec of `true` alone", ["true"]))
@@ -119,6 +120,14 @@ def task(lab, tables):
         text += " Store and disks are on an ext4 with a journal, in memory: the host's has none, and there a new file looks at each that was removed in the last minute."
     # Two that are a few hundredths apart: with fewer rounds the medians of two runs are further apart than they are.
     both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables, full=(400, 150))
+    if not lab.has("crun"):
+        return
+    # Apart from the others, who would have to take turns with what it leaves to the kernel.
+    bundle, name = bundles.make(lab, "no-group"), f"{lab.tag}-no-group"
+    words = [*lab.oci("crun"), "--cgroup-manager=disabled", "run", "--bundle", bundle, name]
+    text = "The same beside a container of crun's without a filter, limits and cgroups."
+    both(lab, "Run and teardown: a task beside crun with nothing of it", text, [ours, Subject("crun", words, lab.crun_mounts())], tables)
+    lab.run(*lab.anywhere("crun", *lab.oci("crun"), "delete", "-f", name), check=False)
 
 
 WAIT = """read -r pid <"$1" || true
