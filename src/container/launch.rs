@@ -219,7 +219,7 @@ struct Users {
     mappings: Vec<(Shown, OwnedFd)>,
     user_xattr: bool,
     range: Option<Range>,
-    /// A network namespace that was made ahead, with the user namespace.
+    /// A network namespace that was made ahead.
     network: Option<OwnedFd>,
     /// Children that are ending meanwhile.
     helpers: Vec<Helper>,

@@ -132,9 +132,10 @@ fn keep(workshop: &Workshop, path: &Path, parts: &[(PathBuf, What<'_>)]) -> Resu
 fn make(tree: &Path, parts: &[(PathBuf, What<'_>)]) -> std::io::Result<()> {
     let whole = [(PathBuf::from("/"), What::Folder(0o755))];
     let owner = if weaken::is_off("kept-owner") { 1000 } else { 0 };
+    // Not resolved: there is nothing below it but what is made here, and no part is below a link.
+    let place = |at: &Path| tree.join(at.strip_prefix("/").unwrap_or(at));
     for (at, what) in whole.iter().chain(parts) {
-        // Not resolved: there is nothing below it but what was made here, and no part is below a link.
-        let place = tree.join(at.strip_prefix("/").unwrap_or(at));
+        let place = place(at);
         let mode = match *what {
             What::Folder(mode) => fs::create_dir(&place).map(|()| Some(mode)),
             What::Link(target) => symlink(target, &place).map(|()| None),
@@ -149,15 +150,11 @@ fn make(tree: &Path, parts: &[(PathBuf, What<'_>)]) -> std::io::Result<()> {
         if let Some(mode) = mode {
             fs::set_permissions(&place, fs::Permissions::from_mode(mode))?; // whatever the caller's umask says
         }
-        if matches!(what, What::Folder(_) | What::File(..)) {
-            File::open(&place)?.sync_all()?;
-        }
     }
-    // What was made in them after they were.
-    for (at, _) in whole.iter().chain(parts).filter(|(_, what)| matches!(what, What::Folder(_))) {
-        File::open(tree.join(at.strip_prefix("/").unwrap_or(at)))?.sync_all()?;
-    }
-    Ok(())
+    // When all that is in them is there. Links and devices are nothing but names.
+    let has_content = |what: &What<'_>| matches!(what, What::Folder(_) | What::File(..));
+    let mut kept = whole.iter().chain(parts).filter(|(_, what)| has_content(what));
+    kept.try_for_each(|(at, _)| File::open(place(at))?.sync_all())
 }
 
 /// A kept root, shown.

@@ -81,13 +81,17 @@ impl Directory {
     /// Makes one of this process's in `live`.
     fn make(live: &Path, ending: &str) -> Result<Directory, Errno> {
         let path = live.join(format!(".disk-{}{ending}", std::process::id()));
-        mkdirat(CWD, &path, Mode::RWXU)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = open(&path, flags, Mode::empty())?;
-        let made = Directory { path, open };
-        flock(&made.open, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(made)
+        let open = make_locked(&path)?;
+        Ok(Directory { path, open })
     }
+}
+
+/// Makes a directory and locks it. Whoever reaps may be faster: then it is theirs to remove, or gone.
+fn make_locked(path: &Path) -> Result<OwnedFd, Errno> {
+    mkdirat(CWD, path, Mode::RWXU)?;
+    let open = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    flock(&open, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(open)
 }
 
 impl Drop for Directory {
@@ -119,12 +123,8 @@ impl Workplace {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed); // others of this process may make one, too
         let path = live.join(format!(".template-{}-{number}", std::process::id()));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         for _ in 0..TRIES {
-            let made = mkdirat(CWD, &path, Mode::RWXU)
-                .and_then(|()| open(&path, flags, Mode::empty()))
-                .and_then(|open| flock(&open, FlockOperation::NonBlockingLockExclusive).map(|()| open));
-            match made {
+            match make_locked(&path) {
                 Ok(open) if path.exists() => return Ok(Workplace { path, _open: open }),
                 // Whoever reaps took it before it was locked.
                 Ok(_) | Err(Errno::NOENT | Errno::WOULDBLOCK) => {}

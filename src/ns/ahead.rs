@@ -13,7 +13,6 @@ use crate::sys::{net, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with, socketpair};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,10 +58,10 @@ struct Coming {
 /// At most one is ordered, by the program's own first lines; the first sandbox takes it.
 static COMING: Mutex<Option<Coming>> = Mutex::new(None);
 
-/// Orders one, if we are root: what is returned is for [`bring`], in another process, which has other things to do afterwards. What goes wrong is found out,
-/// and said, by the ordinary way.
+/// Orders one, for the machine's root: what is returned is for [`bring`], in another process, which has other things to do afterwards. What goes wrong is found
+/// out, and said, by the ordinary way.
 pub(crate) fn order() -> Option<OwnedFd> {
-    if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
+    if weaken::is_off("network-namespace") {
         return None;
     }
     let (channel, theirs) = files::Channel::pair().ok()?;
@@ -92,16 +91,22 @@ pub(crate) fn bring(to: OwnedFd) -> Option<()> {
 /// Waits for what was ordered; `None` if there is nothing. The next one is the caller's to make.
 pub(crate) fn network() -> Option<OwnedFd> {
     let Coming { channel, maker } = COMING.lock().ok()?.take()?;
-    let is_there = |patience| poll(&mut [PollFd::new(&channel, PollFlags::IN)], Some(patience)) != Ok(0);
-    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if is_there(&NOW) || is_there(&SOON) {
-        return channel.receive().ok()??.descriptor;
-    }
-    // One that is at work is not moved: that costs more than it still needs.
-    maker.inspect(|maker| bring_here(*maker));
+    let brought = maker.filter(|maker| hasten(&channel, *maker));
     let made = channel.receive().ok().flatten();
-    maker.inspect(|maker| send_away(*maker));
+    if let Some(maker) = brought {
+        send_away(maker); // it has more to do
+    }
     made?.descriptor
+}
+
+/// Waits a moment for a word of process `pid`, and brings that one to our processor if there is none by then. Says whether it did. One that is at work is not
+/// moved: that costs more than it still needs.
+fn hasten(channel: impl AsFd, pid: i32) -> bool {
+    let is_late = poll(&mut [PollFd::new(&channel, PollFlags::IN)], Some(&SOON)) == Ok(0);
+    if is_late {
+        bring_here(pid);
+    }
+    is_late
 }
 
 /// Nobody wants it any more.
@@ -193,19 +198,8 @@ impl Ahead {
     }
 
     fn network(&self) -> Option<OwnedFd> {
-        let word = |flags| recv(&self.channel.0, &mut [0_u8; 1][..], flags);
-        let said = match word(RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => {
-                // One that is at work is not moved: that costs more than it still needs.
-                let mut wait = [PollFd::new(&self.channel.0, PollFlags::IN)];
-                if poll(&mut wait, Some(&SOON)) == Ok(0) {
-                    bring_here(self.pid);
-                }
-                word(RecvFlags::empty())
-            }
-            said => said,
-        };
-        if !matches!(said, Ok((_, 1))) {
+        hasten(&self.channel.0, self.pid);
+        if !matches!(recv(&self.channel.0, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
             return None;
         }
         let path = format!("/proc/{}/ns/net", self.pid);

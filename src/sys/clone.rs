@@ -4,6 +4,7 @@ use super::batch::Batch;
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The namespaces and flags of [`clone_process`], as in clone(2).
@@ -77,7 +78,6 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
 /// is over then and not yet buried, so /proc still tells its user namespace (none of the others). It sends no signal: a program that buries whatever has ended,
 /// or ignores SIGCHLD, does not bury it, only [`wait`] does.
 pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, OwnedFd), Errno> {
-    const STACK: usize = 32 << 10;
     struct Task {
         work: fn(u32),
         with: u32,
@@ -88,14 +88,14 @@ pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, Owne
         (task.work)(task.with);
         0
     }
-    let mut stack = Vec::<u8>::with_capacity(STACK);
+    // On ours, of which the pages are there: the work is small.
+    let mut stack = [const { MaybeUninit::<u128>::uninit() }; 1 << 10];
     let mut task = Task { work, with };
     let mut pidfd: i32 = -1;
     let flags = flags as libc::c_int | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     // SAFETY: the stack is the child's alone and, like the task, there until it has ended, since we wait for that; the child returns from `enter` only.
     let pid = unsafe {
-        let top = stack.as_mut_ptr().add(STACK);
-        libc::clone(enter, top.cast(), flags, (&raw mut task).cast(), &raw mut pidfd)
+        libc::clone(enter, stack.as_mut_ptr_range().end.cast(), flags, (&raw mut task).cast(), &raw mut pidfd)
     };
     match pid {
         -1 => Err(last_errno()),
