@@ -12,6 +12,7 @@ use crate::spec::state::State;
 use crate::sys::batch::Batch;
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::heap::StartHeap;
+use crate::sys::share::share_memory;
 use crate::sys::weaken;
 use crate::{hooks, mounts, net, ns, sys};
 use nix::sched::CloneFlags;
@@ -113,10 +114,18 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if plan.first == First::Command {
         launch::run(plan.command, &stdio, parent)
     }
-    match clone_process(0, None).failing(Kind::Namespace, || "start the command's process")? {
-        Side::Child => launch::run(plan.command, &stdio, parent),
-        Side::Parent(command, _) => reaper::run(command, reaper, parent),
+    let step = || "start the command's process";
+    let command = plan.command;
+    // What does not become another program, or waits for a word before it does, has a memory of its own.
+    if command.errand.is_some() || command.managed.is_some() {
+        match clone_process(0, None).failing(Kind::Namespace, step)? {
+            Side::Child => launch::run(command, &stdio, parent),
+            Side::Parent(command, _) => reaper::run(command, reaper::settle(reaper, parent), parent),
+        }
     }
+    let (command, settled) = share_memory(|| launch::run(command, &stdio, parent), || reaper::settle(reaper, parent))
+        .failing(Kind::Namespace, step)?;
+    reaper::run(command, settled, parent)
 }
 
 /// A task's root: built over its own scratch file system, which the supervisor gets to see.

@@ -11,6 +11,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::Ids;
 use crate::sys::attributes::set_affinity;
 use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
+use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
@@ -180,7 +181,12 @@ fn run(plan: Join, joined: ThreadNameSpaceType, parent: &Channel) -> ! {
         parent,
     );
     match entered.and_then(|()| terminal(stdio, &command, parent)) {
-        Ok(stdio) => launch::run(command, &stdio, parent),
+        Ok(stdio) => {
+            if command.errand.is_none() {
+                StartHeap.last();
+            }
+            launch::run(command, &stdio, parent)
+        }
         Err(error) => {
             parent.fail(&error);
             exit(1)

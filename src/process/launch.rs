@@ -8,7 +8,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::{execve, restore_signal};
-use crate::sys::heap::StartHeap;
+use crate::sys::share;
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
@@ -21,9 +21,6 @@ use std::path::Path;
 
 /// Becomes the command, or says why not.
 pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
-    if command.errand.is_none() {
-        StartHeap.last();
-    }
     let Err(error) = recipe(&mut command, stdio, parent);
     parent.fail(&error);
     if let Some(gate) = command.managed.and_then(|managed| managed.gate) {
@@ -77,6 +74,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         }
         identity::outlive_parent()?;
     }
+    share::pass(); // pid 1 has given up by now what it does not need
     if identity.no_new_privileges && !command.seccomp.is_empty() {
         listener = filter(&command.seccomp, command.managed.as_ref(), parent)?;
     }

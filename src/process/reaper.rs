@@ -7,7 +7,7 @@
 use super::identity::{self, Identity};
 use super::message::{Channel, Ended, Tag};
 use crate::error::{Context, Kind, Result};
-use crate::sys::clone::{close_from, exit};
+use crate::sys::clone::{close_but, exit};
 use crate::sys::environment;
 use caps::Capability;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
@@ -19,19 +19,22 @@ use std::os::fd::AsFd;
 /// the sandbox's files.
 pub(crate) const USER: u32 = 65_533;
 
-/// Serves as pid 1 until the command with this pid has ended. Never returns.
-pub(super) fn run(command: i32, user: Option<u32>, parent: &Channel) -> ! {
-    if let Err(error) = settle(user, parent) {
+/// Serves as pid 1, if it has `settled`, until the command with this pid has ended. Never returns.
+pub(super) fn run(command: i32, settled: Result<()>, parent: &Channel) -> ! {
+    if let Err(error) = settled {
         parent.fail(&error);
         exit(1)
     }
+    environment::wipe(); // the caller's variables, among them what is a secret for the broker
     exit(serve(command, parent))
 }
 
-fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
+/// Gives up what pid 1 does not need. The command does not begin before. Nothing is allocated here: the command's process may have the same memory, and is at
+/// work in it ([`share`](crate::sys::share)).
+pub(super) fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)
         .failing(Kind::Identity, || "block the signals of pid 1")?;
-    close_from(0, &[parent.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    close_but(parent.as_fd()).failing(Kind::Identity, || "close the descriptors of the parent")?;
     if let Some(user) = user {
         identity::become_user(&Identity::powerless(user, user))?;
     }
@@ -39,7 +42,6 @@ fn settle(user: Option<u32>, parent: &Channel) -> Result<()> {
     identity::keep_capabilities(&[Capability::CAP_KILL])?;
     identity::gain_nothing()?;
     identity::die_with_supervisor(parent)?;
-    environment::wipe(); // the caller's variables, among them what is a secret for the broker
     parent.say(Tag::Ready) // from here on others may enter: no host path can be named, and all that holds for us holds for them
 }
 

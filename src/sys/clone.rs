@@ -243,6 +243,15 @@ pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errn
     Ok(())
 }
 
+/// Closes every descriptor but one. Unlike [`close_from`] it allocates nothing.
+pub(crate) fn close_but(kept: BorrowedFd<'_>) -> Result<(), Errno> {
+    let kept = kept.as_raw_fd() as libc::c_uint;
+    if kept > 0 {
+        close_range(0, kept - 1)?;
+    }
+    close_range(kept + 1, libc::c_uint::MAX)
+}
+
 fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
     // SAFETY: the descriptors belong to values of this process that are never used or dropped again: callers leave by `exit`.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
