@@ -30,6 +30,8 @@ pub(crate) struct Built {
     pub scratch: OwnedFd,
     /// The directory of the secrets, writable; `None` where there are none.
     pub secrets: Option<OwnedFd>,
+    /// Whether the root has been entered already.
+    pub is_entered: bool,
 }
 
 /// Builds the whole root below the plan's stage.
@@ -45,6 +47,8 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         secrets: Cell::new(None),
         disk,
         stage: None,
+        disk_mount: Cell::new(None),
+        is_entered: false,
         plan: &plan,
         folder: Folder::default(),
         kept: plan.skeleton.as_ref().and_then(|tree| Kept::show(tree, plan.mapping(Shown::Inside)).ok()),
@@ -59,6 +63,9 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     if matches!(plan.file_system.root, Root::Empty | Root::Kept) && builder.kept.is_none() {
         builder.folder = Folder::of_empty(root.as_fd());
     }
+    // Before it is attached, where the kernel can copy such a tree (6.15).
+    let mut empty = builder.kept.as_ref().and_then(|kept| kept.empty().ok());
+    let copies_detached = empty.is_some();
     match (&builder.stage, &builder.kept) {
         _ if plan.file_system.root == Root::Host => {}
         (None, Some(kept)) => attach_to_host(&root, &kept.tree)?,
@@ -67,7 +74,9 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
             attach(&root, place.as_fd()).doing(|| "attach the new root")?;
         }
     }
-    let empty = builder.kept.as_ref().map(Kept::empty).transpose()?;
+    if !copies_detached {
+        empty = builder.kept.as_ref().map(Kept::empty).transpose()?;
+    }
     let mut covers = Covers::beginning_with(empty);
     // What is left from here on begins with a wait for the disk.
     let (first, rest) = steps.split_at(steps.iter().position(needs_scratch).unwrap_or(steps.len()));
@@ -75,6 +84,10 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
     let covers_first = !rest.iter().any(is_proc);
     if covers_first {
         cover(root.as_fd(), &plan, &mut covers)?;
+    }
+    if copies_detached && builder.stage.is_none() && rest.iter().all(|step| builder.needs_no_host(step)) {
+        super::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
+        builder.is_entered = true;
     }
     rest.iter().try_for_each(|step| builder.step(root.as_fd(), step))?;
     if !covers_first {
@@ -84,10 +97,10 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         proc_is_proc(root.as_fd())?;
     }
     builder.scratch()?;
-    let secrets = builder.secrets.take();
+    let (secrets, is_entered) = (builder.secrets.take(), builder.is_entered);
     let scratch = builder.scratch.into_inner();
     let scratch = scratch.ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
-    Ok(Built { root, scratch, secrets })
+    Ok(Built { root, scratch, secrets, is_entered })
 }
 
 fn is_proc(step: &Step) -> bool {
@@ -106,9 +119,13 @@ fn needs_stage(step: &Step) -> bool {
 struct Builder<'plan> {
     /// A memory file system with what has a name while the root is built; a kept root without such steps needs none.
     stage: Option<OwnedFd>,
+    /// Whether the root has been entered: the host's paths cannot be named any more.
+    is_entered: bool,
     scratch: OnceCell<OwnedFd>,
     secrets: Cell<Option<OwnedFd>>,
     disk: Cell<Option<Pending>>,
+    /// The mount of the scratch file system.
+    disk_mount: Cell<Option<OwnedFd>>,
     plan: &'plan Plan,
     folder: Folder,
     /// What of the root is there already.
@@ -119,6 +136,12 @@ impl Builder<'_> {
     fn stage(&self) -> Result<BorrowedFd<'_>> {
         let missing = || Error::new(Kind::Internal, "the root is built without a stage");
         self.stage.as_ref().map(AsFd::as_fd).ok_or_else(missing)
+    }
+
+    /// Whether a step is done without a path of the host.
+    fn needs_no_host(&self, step: &Step) -> bool {
+        matches!(step, Step::Bind { source: Source::Scratch(_), .. })
+            || self.kept.as_ref().is_some_and(|kept| kept.has(step))
     }
 
     /// What a root begins with, as a detached mount; the host's own is where it is.
@@ -215,8 +238,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The root of the scratch file system. It is brought to `<stage>/scratch` (without a stage, to where that would be) when the first step needs it, and
-    /// so made in the meantime.
+    /// The root of the scratch file system. It is brought to `<stage>/scratch` (without a stage, to where that would be, and to nowhere if the host's paths
+    /// are gone) when the first step needs it, and so made in the meantime.
     fn scratch(&self) -> Result<BorrowedFd<'_>> {
         if let Some(scratch) = self.scratch.get() {
             return Ok(scratch.as_fd());
@@ -227,6 +250,7 @@ impl Builder<'_> {
             None => tmpfs(size.bytes, size.inodes, 0o755, self.plan.administrator, Attributes::WRITABLE)?,
         };
         match &self.stage {
+            None if self.is_entered => {} // copied from where it is, which is nowhere: so it must stay open until all is built
             None => attach_to_host(&mounted, &self.plan.stage)?,
             Some(stage) => {
                 let place = resolve::directory(stage.as_fd(), Path::new("/scratch"), 0o700)?.0;
@@ -236,6 +260,7 @@ impl Builder<'_> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(&mounted, ".", flags, Mode::empty())
             .failing(Kind::Mount, || "open the scratch file system")?;
+        self.disk_mount.set(Some(mounted));
         Ok(self.scratch.get_or_init(|| root).as_fd())
     }
 

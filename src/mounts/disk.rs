@@ -144,10 +144,13 @@ pub(super) fn mount_image(order: &Order, file: &DiskFile) -> Result<(OwnedFd, Im
     let context = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Disk, step)?;
     fsconfig_set_string(&context, "source", device.path.as_str()).failing(Kind::Disk, step)?;
     // The inode table reads as zeroes from the sparse file, so nobody needs to zero it in the background. What finds blocks of a damaged image that are in
-    // use twice is a tree of all groups, made at each mount (`block_validity`, ext4(5)): an image that begins and ends with its sandbox is not damaged.
+    // use twice is a tree of all groups, made at each mount (`block_validity`, ext4(5)): an image that begins and ends with its sandbox is not damaged. Nor
+    // does a thread of the kernel read the bitmaps of all groups beforehand: those of an empty image are not written yet.
     let is_new = *file == DiskFile::Unnamed;
     let more = [order.size.synchronous.then_some("sync"), is_new.then_some("noblock_validity")];
-    for flag in ["noinit_itable", "nobarrier"].into_iter().chain(more.into_iter().flatten()) {
+    for flag in
+        ["noinit_itable", "nobarrier", "no_prefetch_block_bitmaps"].into_iter().chain(more.into_iter().flatten())
+    {
         fsconfig_set_flag(&context, flag).failing(Kind::Disk, step)?;
     }
     fsconfig_create(&context).failing(Kind::Disk, step)?;

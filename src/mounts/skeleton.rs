@@ -206,7 +206,7 @@ impl Kept {
         (at == Path::new(DEV)).then(show)
     }
 
-    /// An empty folder that nobody can write, as what covers others. The root must be attached, and no process file system in it.
+    /// An empty folder that nobody can write, as what covers others. The root must be attached (until kernel 6.15), and no process file system in it.
     pub(super) fn empty(&self) -> Result<OwnedFd> {
         let empty = clone_tree(self.root.as_fd(), Path::new(EMPTY))?;
         restrict(&empty, Attributes::KERNEL)?;

@@ -140,7 +140,7 @@ fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result
     }
     let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
     launch::hand_over(&stdio, user)?;
-    if !is_host {
+    if !is_host && !built.is_entered {
         mounts::enter(built.root.as_fd())?;
     }
     Ok(stdio)
