@@ -53,54 +53,11 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         folder: Folder::default(),
         kept: plan.skeleton.as_ref().and_then(|tree| Kept::show(tree, plan.mapping(Shown::Inside)).ok()),
     };
-    let steps = &plan.file_system.steps;
-    if builder.kept.is_none() || steps.iter().any(needs_stage) {
-        let stage = tmpfs(1 << 20, 256, 0o700, plan.administrator, Attributes::KERNEL)?;
-        attach_to_host(&stage, &plan.stage)?;
-        builder.stage = Some(stage);
-    }
-    let root = builder.root(&plan.file_system.root)?;
-    if matches!(plan.file_system.root, Root::Empty | Root::Kept) && builder.kept.is_none() {
-        builder.folder = Folder::of_empty(root.as_fd());
-    }
-    // Before it is attached, where the kernel can copy such a tree (6.15).
-    let mut empty = builder.kept.as_ref().and_then(|kept| kept.empty().ok());
-    let copies_detached = empty.is_some();
-    match (&builder.stage, &builder.kept) {
-        _ if plan.file_system.root == Root::Host => {}
-        (None, Some(kept)) => attach_to_host(&root, &kept.tree)?,
-        _ => {
-            let place = resolve::directory(builder.stage()?, Path::new("/root"), 0o755)?.0;
-            attach(&root, place.as_fd()).doing(|| "attach the new root")?;
-        }
-    }
-    if !copies_detached {
-        empty = builder.kept.as_ref().map(Kept::empty).transpose()?;
-    }
-    let mut covers = Covers::beginning_with(empty);
-    // What is left from here on begins with a wait for the disk.
-    let (first, rest) = steps.split_at(steps.iter().position(needs_scratch).unwrap_or(steps.len()));
-    first.iter().try_for_each(|step| builder.step(root.as_fd(), step))?;
-    let covers_first = !rest.iter().any(is_proc);
-    if covers_first {
-        cover(root.as_fd(), &plan, &mut covers)?;
-    }
-    if copies_detached && builder.stage.is_none() && rest.iter().all(|step| builder.needs_no_host(step)) {
-        super::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
-        builder.is_entered = true;
-    }
-    rest.iter().try_for_each(|step| builder.step(root.as_fd(), step))?;
-    if !covers_first {
-        cover(root.as_fd(), &plan, &mut covers)?;
-    }
-    if steps.iter().any(is_proc) {
-        proc_is_proc(root.as_fd())?;
-    }
-    builder.scratch()?;
-    let (secrets, is_entered) = (builder.secrets.take(), builder.is_entered);
-    let scratch = builder.scratch.into_inner();
-    let scratch = scratch.ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
-    Ok(Built { root, scratch, secrets, is_entered })
+    let built = builder.whole();
+    built.map_err(|error| match &builder.kept {
+        Some(kept) => kept.explain(&plan.file_system.steps, error),
+        None => error,
+    })
 }
 
 fn is_proc(step: &Step) -> bool {
@@ -133,6 +90,60 @@ struct Builder<'plan> {
 }
 
 impl Builder<'_> {
+    /// Builds all of it, step by step.
+    fn whole(&mut self) -> Result<Built> {
+        let steps = &self.plan.file_system.steps;
+        if self.kept.is_none() || steps.iter().any(needs_stage) {
+            let stage = tmpfs(1 << 20, 256, 0o700, self.plan.administrator, Attributes::KERNEL)?;
+            attach_to_host(&stage, &self.plan.stage)?;
+            self.stage = Some(stage);
+        }
+        let root = self.root(&self.plan.file_system.root)?;
+        if matches!(self.plan.file_system.root, Root::Empty | Root::Kept) && self.kept.is_none() {
+            self.folder = Folder::of_empty(root.as_fd());
+        }
+        // Before it is attached, where the kernel can copy such a tree (6.15).
+        let mut empty = self.kept.as_ref().and_then(|kept| kept.empty().ok());
+        let copies_detached = empty.is_some();
+        match (&self.stage, &self.kept) {
+            _ if self.plan.file_system.root == Root::Host => {}
+            (None, Some(kept)) => attach_to_host(&root, &kept.tree)?,
+            _ => {
+                let place = resolve::directory(self.stage()?, Path::new("/root"), 0o755)?.0;
+                attach(&root, place.as_fd()).doing(|| "attach the new root")?;
+            }
+        }
+        if !copies_detached {
+            empty = self.kept.as_ref().map(Kept::empty).transpose()?;
+        }
+        let mut covers = Covers::beginning_with(empty);
+        // What is left from here on begins with a wait for the disk.
+        let (first, rest) = steps.split_at(steps.iter().position(needs_scratch).unwrap_or(steps.len()));
+        first.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
+        let covers_first = !rest.iter().any(is_proc);
+        if covers_first {
+            cover(root.as_fd(), self.plan, &mut covers)?;
+        }
+        if copies_detached && self.stage.is_none() && rest.iter().all(|step| self.needs_no_host(step)) {
+            super::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
+            self.is_entered = true;
+        }
+        rest.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
+        if !covers_first {
+            cover(root.as_fd(), self.plan, &mut covers)?;
+        }
+        if steps.iter().any(is_proc) {
+            proc_is_proc(root.as_fd())?;
+        }
+        self.scratch()?;
+        let (secrets, is_entered) = (self.secrets.take(), self.is_entered);
+        let scratch = self
+            .scratch
+            .take()
+            .ok_or_else(|| Error::new(Kind::Internal, "the scratch file system was never attached"))?;
+        Ok(Built { root, scratch, secrets, is_entered })
+    }
+
     fn stage(&self) -> Result<BorrowedFd<'_>> {
         let missing = || Error::new(Kind::Internal, "the root is built without a stage");
         self.stage.as_ref().map(AsFd::as_fd).ok_or_else(missing)

@@ -13,7 +13,7 @@ use crate::files;
 use crate::spec::root::{Attributes, DEVICES, Device, FileSystem, Root, Source, Step};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, makedev, mknodat, statat};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -211,6 +211,23 @@ impl Kept {
         let empty = clone_tree(self.root.as_fd(), Path::new(EMPTY))?;
         restrict(&empty, Attributes::KERNEL)?;
         Ok(empty)
+    }
+
+    /// What to do about an error, if it is one because somebody has removed a part of the directory.
+    pub(super) fn explain(&self, steps: &[Step], error: Error) -> Error {
+        let is_gone = |at: &Path| {
+            let below = at.strip_prefix("/").unwrap_or(at);
+            statat(&self.root, below, AtFlags::SYMLINK_NOFOLLOW).is_err()
+        };
+        let gone = parts(steps).unwrap_or_default().into_iter().map(|(at, _)| at).find(|at| is_gone(at));
+        match gone {
+            Some(at) => error.hint(format!(
+                "`{}` has lost its `{}`: remove that folder, and the next start makes it anew",
+                self.tree.display(),
+                at.display()
+            )),
+            None => error,
+        }
     }
 }
 

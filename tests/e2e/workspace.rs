@@ -287,3 +287,24 @@ fn what_the_default_root_begins_with_is_kept_and_where_it_cannot_be_it_is_in_mem
     assert_eq!(in_memory, first, "the same root");
     assert_eq!(kept().count(), 64);
 }
+
+#[test]
+fn a_kept_root_that_has_lost_a_part_is_named_with_what_to_do_about_it() {
+    let Some(lab) = Lab::root() else { return };
+    lab.task().sh("true").ended_as("succeeded", 0);
+    let templates = lab.store().join("templates");
+    let kept = || {
+        let mut entries = fs::read_dir(&templates).unwrap().map(|entry| entry.unwrap().path());
+        entries.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("root-")).unwrap()
+    };
+    for part in ["proc", "usr", "etc", "dev/pts", "workspace"] {
+        let (tree, lost) = (kept(), kept().join(part));
+        fs::remove_dir_all(&lost).unwrap();
+        let run = lab.task().plain().sh("true");
+        assert_eq!(run.status, Some(125), "{part}: {run:#?}");
+        let advice = format!("`{}` has lost its `/{part}`: remove that folder", tree.display());
+        assert!(run.stderr.contains(&advice), "{part}: {}", run.stderr);
+        fs::remove_dir_all(&tree).unwrap();
+        lab.task().sh("true").ended_as("succeeded", 0);
+    }
+}
