@@ -69,6 +69,29 @@ def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=Fals
     return bundle
 
 
+def like_a_task(lab, name):
+    """A bundle with the namespaces, root, user and rights of a task; instead of its disk file systems in memory, and nothing else of it."""
+    places = ["/tmp", "/workspace", "/home/agent"]
+    mounts = [{"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro", "nosuid", "nodev"]}]
+    mounts += [{"destination": at, "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"]} for at in places]
+    bundle = make(lab, name, user=True, mounts=mounts)
+    root = f"{bundle}/rootfs"
+    shutil.rmtree(f"{root}/bin")
+    for folder in ("/usr", *places):
+        os.makedirs(root + folder, exist_ok=True)
+    for link in ("bin", "sbin", "lib", "lib64"):
+        if os.path.islink(f"/{link}"):
+            os.symlink(f"usr/{link}", f"{root}/{link}")
+    spec = json.load(open(f"{bundle}/config.json"))
+    spec["root"]["readonly"] = True
+    spec["linux"]["namespaces"].append({"type": "cgroup"})
+    nothing = {each: [] for each in ("bounding", "effective", "permitted", "inheritable", "ambient")}
+    spec["process"].update(user={"uid": 1000, "gid": 1000}, cwd="/workspace", noNewPrivileges=True, capabilities=nothing)
+    with open(f"{bundle}/config.json", "w") as out:
+        json.dump(spec, out)
+    return bundle
+
+
 def hierarchies():
     """Our own groups: controllers of each hierarchy (v2: []) and the directory."""
     mounts = []

@@ -123,11 +123,16 @@ def task(lab, tables):
     if not lab.has("crun"):
         return
     # Apart from the others, who would have to take turns with what it leaves to the kernel.
-    bundle, name = bundles.make(lab, "no-group"), f"{lab.tag}-no-group"
-    words = [*lab.oci("crun"), "--cgroup-manager=disabled", "run", "--bundle", bundle, name]
-    text = "The same beside a container of crun's without a filter, limits and cgroups."
-    both(lab, "Run and teardown: a task beside crun with nothing of it", text, [ours, Subject("crun", words, lab.crun_mounts())], tables)
-    lab.run(*lab.anywhere("crun", *lab.oci("crun"), "delete", "-f", name), check=False)
+    peers = {"crun": bundles.make(lab, "no-group"), "crun, as a task": bundles.like_a_task(lab, "like-a-task")}
+    beside = [subject for subject in subjects if subject.name in ("floor", "brig")]
+    for number, (label, bundle) in enumerate(peers.items()):
+        words = ["--cgroup-manager=disabled", "run", "--bundle", bundle, f"{lab.tag}-no-group-{number}"]
+        beside.append(Subject(label, [*lab.oci("crun"), *words], lab.crun_mounts()))
+    text = ("The same and its floor beside containers of crun's without a filter, limits and cgroups: one with the default namespaces and a static `true`, and one with "
+            "a task's namespaces, root, user and `true`.")
+    both(lab, "Run and teardown: a task beside crun with nothing of it", text, beside, tables, full=(200, 80))
+    for number in range(len(peers)):
+        lab.run(*lab.anywhere("crun", *lab.oci("crun"), "delete", "-f", f"{lab.tag}-no-group-{number}"), check=False)
 
 
 WAIT = """read -r pid <"$1" || true
