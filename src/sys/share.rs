@@ -2,6 +2,7 @@
 //! again, and to copy the pages that either side writes meanwhile, takes longer than most of what such a child does (docs/decisions/0005-start-path.md).
 
 use super::clone::{exit, last_errno};
+use super::weaken;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::thread::futex;
@@ -63,6 +64,9 @@ pub(crate) fn share_memory<W: FnOnce(), T, E>(
         let _ = unsafe { munmap(stack, STACK) };
         return Err(errno);
     }
+    if weaken::is_off("swift-pid-1") {
+        std::thread::sleep(std::time::Duration::from_millis(500)); // so that a test can see who waits for whom
+    }
     let done = beside();
     if GATE.swap(if done.is_ok() { OPEN } else { NEVER }, Ordering::Release) == AWAITED {
         let _ = futex::wake(&GATE, futex::Flags::empty(), 1); // it looks again by itself if it was not waiting yet
@@ -78,7 +82,7 @@ pub(crate) fn share_memory<W: FnOnce(), T, E>(
 
 /// Waits, in a child that shares its parent's memory, until that has done what was to be done beside it. Everywhere else it returns at once.
 pub(crate) fn pass() {
-    loop {
+    while !weaken::is_off("gate") {
         match GATE.compare_exchange(SHUT, AWAITED, Ordering::Acquire, Ordering::Acquire) {
             Err(OPEN) => return,
             Err(NEVER) => exit(1),

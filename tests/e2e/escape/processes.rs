@@ -137,6 +137,20 @@ fn as_root_the_command_and_pid_1_have_ids_that_nobody_else_has() {
 }
 
 #[test]
+fn the_command_does_not_begin_before_pid_1_has_given_up_what_it_does_not_need() {
+    const CAP_KILL: &str = "CapEff:\t0000000000000020";
+    let lab = Lab::new();
+    for (weak, waits) in [("swift-pid-1", true), ("swift-pid-1,gate", false)] {
+        let started = lab.task().weakened(weak).start_sh("echo up; sleep 20");
+        started.wait_for("up");
+        let status = fs::read_to_string(format!("/proc/{}/status", started.pid_1())).unwrap();
+        assert_eq!(status.lines().any(|line| line == CAP_KILL), waits, "{weak}: {status}");
+        started.signal(rustix::process::Signal::INT);
+        started.finish();
+    }
+}
+
+#[test]
 fn two_sandboxes_at_once_cannot_read_each_others_files_or_processes() {
     let lab = Lab::new();
     let secret = task(&lab).start_sh("echo private > secret; echo private > /tmp/secret; echo ready; exec sleep 20");
