@@ -3,6 +3,7 @@
 use super::attributes::Attributes;
 use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::batch::leave_real_time;
 use crate::sys::clone::exit;
 use crate::sys::{keyring, weaken};
 use caps::{CapSet, Capability};
@@ -225,13 +226,16 @@ pub(crate) enum OomScore {
     Adjusted(i32),
 }
 
-/// Sets how dear we are to the out-of-memory killer.
+/// Sets how dear we are to the out-of-memory killer. Who is not to keep the caller's protection does not keep a real-time priority of his either.
 pub(super) fn score(score: OomScore) -> Result<()> {
     const PATH: &str = "/proc/self/oom_score_adj";
     let step = || "give up the protection from the out-of-memory killer";
     match score {
         OomScore::Inherited => Ok(()),
         OomScore::Unprotected => {
+            if !weaken::is_off("real-time") {
+                leave_real_time().failing(Kind::Identity, || "give up the caller's real-time priority")?;
+            }
             if std::fs::read_to_string(PATH).failing(Kind::Identity, step)?.starts_with('-')
                 && !weaken::is_off("oom-score")
             {

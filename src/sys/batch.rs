@@ -1,6 +1,7 @@
 //! SCHED_BATCH (sched(7)) for a moment: who has it takes no processor from anybody at its own start or when it wakes.
 //! docs/decisions/0005-start-path.md, item 28.
 
+use super::clone::check;
 use rustix::io::Errno;
 use std::cell::Cell;
 
@@ -33,6 +34,27 @@ impl Batch {
     }
 }
 
+/// Takes the usual policy instead of a real-time one (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE), under which this thread ran before all others of the machine that
+/// have a usual one; and the same for what it reads and writes, ioprio_set(2).
+pub(crate) fn leave_real_time() -> Result<(), Errno> {
+    const RESET_ON_FORK: libc::c_long = 0x4000_0000; // linux/sched.h
+    // SAFETY: no memory is passed.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } & !RESET_ON_FORK;
+    let is_usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(libc::c_long::from).contains(&policy);
+    if !is_usual {
+        set(libc::SCHED_OTHER)?;
+    }
+    // linux/ioprio.h
+    let (of_process, class_shift, real_time, best_effort, middle) = (1, 13, 1, 2, 4);
+    // SAFETY: no memory is passed; 0 is this thread.
+    let class = unsafe { libc::syscall(libc::SYS_ioprio_get, of_process, 0) } >> class_shift;
+    if class != real_time {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_ioprio_set, of_process, 0, best_effort << class_shift | middle) })
+}
+
 impl Drop for Batch {
     fn drop(&mut self) {
         Batch::leave();
@@ -43,7 +65,7 @@ impl Drop for Batch {
 fn set(policy: libc::c_int) -> Result<(), Errno> {
     let priority: libc::c_int = 0;
     // SAFETY: a sched_param begins with this number, has nothing else that the kernel reads, and outlives the call; 0 is this thread.
-    super::clone::check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) })
+    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Ways to more rights: set-id programs, capabilities, keys, and what the caller has and the sandbox must not inherit.
 
 use super::{answer, attack, attacker, executable, host, stopped, task};
-use crate::support::{Lab, is_root};
+use crate::support::{Lab, Task, is_root};
 
 #[test]
 fn every_capability_set_is_empty_and_no_new_privileges_can_come() {
@@ -112,6 +112,26 @@ fn what_the_caller_may_is_not_what_the_sandbox_may() {
     }
     let score = run.stderr.lines().find_map(|line| line.strip_prefix("oom ")).unwrap();
     assert!(score.parse::<i32>().unwrap() >= 0, "{run:#?}");
+}
+
+#[test]
+fn a_real_time_priority_of_the_caller_is_not_the_sandboxs() {
+    let Some(lab) = Lab::root() else { return };
+    let run = |wrapper: &[&str], task: Task<'_>, words: &[&str]| {
+        let command = task.plain().command_for(words.iter().copied());
+        let mut wrapped = std::process::Command::new(wrapper[0]);
+        wrapped.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
+        wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        String::from_utf8(wrapped.output().unwrap().stdout).unwrap()
+    };
+    let policy = |task| run(&["chrt", "--fifo", "1"], task, &["cut", "-d", " ", "-f", "41", "/proc/self/stat"]); // proc_pid_stat(5)
+    assert_eq!(policy(lab.task()), "0\n");
+    // Where v1 groups share out real time, one that has none takes nobody with such a priority.
+    let weak = policy(lab.task().weakened("real-time"));
+    assert!(["1\n", ""].contains(&weak.as_str()), "{weak:?}");
+    let class = |task| run(&["ionice", "--class", "realtime", "--classdata", "2"], task, &["ionice"]);
+    assert_eq!(class(lab.task()), "best-effort: prio 4\n");
+    assert_eq!(class(lab.task().weakened("real-time")), "realtime: prio 2\n");
 }
 
 #[test]
