@@ -23,8 +23,8 @@ const AWAITED: u32 = 2;
 /// It is to end.
 const NEVER: u32 = 3;
 
-/// Runs `work`, which does not return, in a child that has our memory, and `beside` in us. The child passes [`pass`] when `beside` has succeeded; if that fails, it ends there. Returns
-/// when the child has executed another program or has ended, with its pid and what `beside` returned.
+/// Runs `work`, which does not return, in a child that has our memory, and `beside` in us. The child passes [`pass`] when `beside` has succeeded; if that fails,
+/// it ends there. Returns when the child has executed another program or has ended, with its pid and what `beside` returned.
 ///
 /// The caller has one thread. `beside` must not allocate while it succeeds: the two have one heap, one errno and one of everything else that is a
 /// thread's own.
