@@ -40,6 +40,21 @@ pub(crate) fn set_io_priority(value: u32) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS_GROUP, 0, value) })
 }
 
+/// Gives what this thread reads and writes the middle of the usual class, if it has the real-time one. ioprio_set(2), linux/ioprio.h.
+pub(crate) fn leave_real_time_io() -> Result<(), Errno> {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: u32 = 13;
+    const REAL_TIME: libc::c_long = 1;
+    const MIDDLE_OF_BEST_EFFORT: libc::c_int = 2 << CLASS_SHIFT | 4;
+    // SAFETY: no memory is passed; 0 is this thread.
+    let class = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) } >> CLASS_SHIFT;
+    if class != REAL_TIME {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, MIDDLE_OF_BEST_EFFORT) })
+}
+
 /// Sets the execution domain of this process. personality(2).
 pub(crate) fn set_personality(value: u32) -> Result<(), Errno> {
     // SAFETY: no memory is passed.

@@ -44,15 +44,7 @@ pub(crate) fn leave_real_time() -> Result<(), Errno> {
     if !is_usual {
         set(libc::SCHED_OTHER)?;
     }
-    // linux/ioprio.h
-    let (of_process, class_shift, real_time, best_effort, middle) = (1, 13, 1, 2, 4);
-    // SAFETY: no memory is passed; 0 is this thread.
-    let class = unsafe { libc::syscall(libc::SYS_ioprio_get, of_process, 0) } >> class_shift;
-    if class != real_time {
-        return Ok(());
-    }
-    // SAFETY: as above.
-    check(unsafe { libc::syscall(libc::SYS_ioprio_set, of_process, 0, best_effort << class_shift | middle) })
+    super::attributes::leave_real_time_io()
 }
 
 impl Drop for Batch {
