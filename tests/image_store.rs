@@ -222,12 +222,13 @@ fn where_layers_cannot_be_shown_with_other_owners_their_files_are_copied() {
          mount -t overlay none -o lowerdir={at}/lower,upperdir={at}/upper/u,workdir={at}/upper/w {at}/seen || exit 9; s={at}/seen/store; \
          {brig} image --store $s load {layout} --name x && \
          {brig} run --store $s --image x -- sh -c '/bin/busybox stat -c %u:%g:%a /bin/busybox; echo new > /tmp/made && cat /tmp/made' && \
+         {brig} run --store $s --explain --image x -- true | grep -o 'copied for this task: .*idmapped mounts'; \
          {brig} run --store $s --image x -- touch /bin/busybox; echo status $?; ls -A $s/temporary | grep -c ^.brig; \
          {brig} task show --store $s --json $({brig} task ls --store $s --json | grep -o '\"id\": *\"[a-z0-9]*\"' | head -1 | cut -d'\"' -f4) | grep '\"copied\"'"
     );
     let ran = run(Command::new("unshare").args(["-m", "sh", "-c", &text]).env("BRIG_WEAKEN", ""));
     assert!(ran.err.contains("note: all files of the image `x` are copied for this task"), "{} {}", ran.out, ran.err);
-    assert!(ran.out.contains("0:0:755\nnew\n"), "{} {}", ran.out, ran.err);
+    assert!(ran.out.contains("0:0:755\nnew\ncopied for this task: "), "{} {}", ran.out, ran.err);
     assert!(ran.out.contains("\n0\n") && ran.out.contains("\"copied\": true"), "{} {}", ran.out, ran.err);
 }
 
@@ -252,6 +253,7 @@ fn where_an_ordinary_user_cannot_mount_layers_their_files_are_copied_into_memory
          unshare -Urm mount -t overlay none -o userxattr,lowerdir=$lower:$s/blobs {at}/bottom 2>/dev/null && echo taken; \
          $run -- 'cd /data; busybox ls; busybox stat -c %h:%a one; [ one -ef two ] && echo linked; busybox ls /old; busybox stat -c %a /old /shut; \
                  [ $(busybox stat -c %u one) = $(busybox id -u) ] && echo mine; echo more >>one; busybox cat one; busybox chmod 700 /shut && busybox ls /shut'; \
+         $run --explain -- true | grep -o 'copied for this task into memory'; $run --explain --memory 1M -- true; echo explained $?; \
          $run --memory 1M -- true; echo status $?; $run -- 'busybox cat /data/two'; $run -- 'busybox sleep 60' & \
          until {brig} task ls --store $s --json | grep -q '\"running\"'; do :; done; kill -9 $!; \
          for try in 1 2 3 4 5 6 7 8 9; do {brig} task ls --store $s >/dev/null; {brig} doctor --leaks --store $s && break; sleep 0.3; done; \
@@ -273,6 +275,7 @@ fn where_an_ordinary_user_cannot_mount_layers_their_files_are_copied_into_memory
     let seen = "one\ntwo\n2:640\nlinked\nb\n750\n0\nmine\none\nmore\nin\n";
     assert!(ran.out.starts_with(seen), "{told}");
     assert!(ran.err.contains("the memory limit is 1048576 bytes"), "{told}");
+    assert!(ran.out.contains("copied for this task into memory\nexplained 125\n"), "{told}");
     assert!(ran.out.contains("status 125\none\n"), "the copy of one task is another's: {told}");
     assert!(ran.out.contains("leaks 0\n") && ran.out.ends_with("\"copied\": true,\n"), "{told}");
     assert!(ran.out.contains("\"outcome\": \"lost\""), "{told}");

@@ -28,10 +28,10 @@ const NEVER: u32 = 3;
 ///
 /// The caller has one thread. `beside` must not allocate while it succeeds: the two have one heap, one errno and one of everything else that is a
 /// thread's own.
-pub(crate) fn share_memory<W: FnOnce(), T, E>(
+pub(crate) fn share_memory<W: FnOnce(), E>(
     work: W,
-    beside: impl FnOnce() -> Result<T, E>,
-) -> Result<(i32, Result<T, E>), Errno> {
+    beside: impl FnOnce() -> Result<(), E>,
+) -> Result<(i32, Result<(), E>), Errno> {
     extern "C" fn enter<W: FnOnce()>(work: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the address is that of a static, and the call has no other effect on memory.
         unsafe { libc::syscall(libc::SYS_set_tid_address, SHARED.as_ptr()) };
@@ -118,10 +118,10 @@ mod tests {
         let beside = || {
             std::thread::sleep(std::time::Duration::from_millis(20));
             done.store(41, Ordering::Release);
-            Ok::<_, ()>("ours")
+            Ok::<_, ()>(())
         };
         let (pid, ours) = share_memory(work, beside).unwrap();
-        assert_eq!((ours, seen.load(Ordering::Acquire)), (Ok("ours"), 42));
+        assert_eq!((ours, seen.load(Ordering::Acquire)), (Ok(()), 42));
         assert_eq!(status_of(pid), 7);
         pass(); // nobody is kept waiting any more
     }
@@ -135,7 +135,7 @@ mod tests {
             seen.store(1, Ordering::Release);
             exit(7)
         };
-        let (pid, ours) = share_memory(work, || Err::<(), _>("no")).unwrap();
+        let (pid, ours) = share_memory(work, || Err("no")).unwrap();
         assert_eq!((ours, seen.load(Ordering::Acquire)), (Err("no"), 0));
         assert_eq!(status_of(pid), 1);
     }

@@ -26,7 +26,8 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     }
     if let Some(image) = &image {
         let digest = &image.used.digest;
-        rows.insert(2, ("image".to_owned(), format!("{} ({digest})", image.used.reference)));
+        let copying = image.copying(&definition.limits)?.map_or(String::new(), |words| format!("; {words}"));
+        rows.insert(2, ("image".to_owned(), format!("{} ({digest}){copying}", image.used.reference)));
     }
     if let WorkspaceSource::Repository { url, reference } = &definition.workspace {
         let reference = reference.as_deref().unwrap_or("HEAD");

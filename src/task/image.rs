@@ -84,25 +84,34 @@ impl Opened {
     /// where an ordinary user's overlay does not take them; says so.
     pub(super) fn copy_if_needed(&mut self, limits: &Limits) -> Result<Option<String>> {
         let step = || format!("use the image `{}`", self.used.reference);
+        let Some(words) = self.copying(limits)? else { return Ok(None) };
+        match mounter() {
+            Mounter::Root => {
+                let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
+                self.root.files = Files::Copied(copy.tree());
+                self.copy = Some(copy);
+            }
+            Mounter::User => self.root.files = Files::Gathered,
+        }
+        self.used.copied = true;
+        Ok(Some(words))
+    }
+
+    /// What a copy is made of for a task, where and why, if one is needed. Makes none.
+    pub(super) fn copying(&self, limits: &Limits) -> Result<Option<String>> {
+        let step = || format!("use the image `{}`", self.used.reference);
         let mounter = mounter();
         if self.image.can_be_shown(mounter).doing(step)? {
             return Ok(None);
         }
         let (place, why) = match mounter {
-            Mounter::Root => {
-                let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
-                self.root.files = Files::Copied(copy.tree());
-                self.copy = Some(copy);
-                ("", "the store's file system cannot show them with other owners (idmapped mounts)")
-            }
+            Mounter::Root => ("", "the store's file system cannot show them with other owners (idmapped mounts)"),
             Mounter::User => {
                 self.fits_into(limits.memory).doing(step)?;
-                self.root.files = Files::Gathered;
                 let why = "no overlay of an ordinary user takes the store's file system as a layer";
                 (" into memory, where its memory limit counts them", why)
             }
         };
-        self.used.copied = true;
         let reference = &self.used.reference;
         Ok(Some(format!(
             "all files of the image `{reference}` are copied for this task{place}: {why}; a store on ext4, xfs or btrfs needs no copy (--store DIR)",
