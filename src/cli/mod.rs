@@ -91,9 +91,9 @@ fn advice(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// The exit status of a verb, whose error is printed.
+/// The exit status of a verb, whose error is printed; one whose output nobody could take has failed.
 fn ended(done: Result<ExitCode>) -> ExitCode {
-    done.unwrap_or_else(|error| failed(&error))
+    done.and_then(|status| output::refused().map_or(Ok(status), Err)).unwrap_or_else(|error| failed(&error))
 }
 
 /// Prints an error where it ends and gives its exit status.

@@ -1,8 +1,12 @@
 //! What is printed: errors in three lines on stderr, tables and `--json` from the same rows on stdout.
 
-use brig::error::Error;
+use brig::error::{Error, Kind};
 use serde::Serialize;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::Mutex;
+
+/// Why standard output did not take what was to be printed, the first time: a caller that reads an empty receipt must not read success beside it.
+static REFUSED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// The three lines of an error: what failed, what to do, where to read more.
 pub(super) fn error(error: &Error) {
@@ -26,11 +30,27 @@ pub(super) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// One JSON document on one line, at once. `false` when the reader has gone.
+/// One JSON document on one line, at once. `false` when nobody takes it.
 pub(super) fn json_line<T: Serialize>(value: &T) -> bool {
     let mut out = std::io::stdout().lock();
     serde_json::to_string(value)
-        .is_ok_and(|text| writeln!(out, "{}", safe_json(&text)).and_then(|()| out.flush()).is_ok())
+        .is_ok_and(|text| is_taken(writeln!(out, "{}", safe_json(&text)).and_then(|()| out.flush())))
+}
+
+/// Whether what was printed was taken. A reader that has gone wants no more; anything else is kept for [`refused`].
+fn is_taken(done: std::io::Result<()>) -> bool {
+    let Err(cause) = done else { return true };
+    if cause.kind() != ErrorKind::BrokenPipe {
+        REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(cause);
+    }
+    false
+}
+
+/// The error of a command that has done its work and could not print it.
+pub(super) fn refused() -> Option<Error> {
+    let cause = REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()?;
+    let hint = "what was done is done: see `brig task ls`; make room where the output goes";
+    Some(Error::os(Kind::Disk, cause).doing("print").hint(hint))
 }
 
 /// serde_json escapes what is below U+0020; DEL and the control characters above it stand only within strings, where they may be escaped as well.
@@ -50,11 +70,31 @@ pub(super) fn lines(lines: impl IntoIterator<Item = String>) {
     const AT_ONCE: usize = 64 << 10; // a pipe's room (pipe(7))
     let mut out = std::io::BufWriter::with_capacity(AT_ONCE, std::io::stdout().lock());
     for line in lines {
-        if out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")).is_err() {
+        if !is_taken(out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n"))) {
+            drop(out.into_parts()); // unwritten: it would be refused again
             return;
         }
     }
-    let _ = out.flush(); // or it has gone now
+    is_taken(out.flush());
+}
+
+/// Standard output for a long text, of which a reader may want only the beginning: what it did not wait for goes nowhere.
+pub(super) struct Patient<Out: Write>(pub(super) Out);
+
+impl<Out: Write> Write for Patient<Out> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
+            other => other,
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self.0.flush() {
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        }
+    }
 }
 
 /// Names and values, two columns or one JSON object.

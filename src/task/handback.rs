@@ -35,6 +35,9 @@ pub struct Handback {
     pub in_git: usize,
     /// What was not taken: devices, sockets, files over the limits.
     pub skipped: u64,
+    /// The first of them, with the reason.
+    #[serde(default)]
+    pub not_taken: Vec<NotTaken>,
     /// Whether the whole workspace was looked at.
     pub complete: bool,
     /// New or changed files that could run later on a host without anybody starting them by name.
@@ -49,6 +52,15 @@ impl Handback {
     pub(super) fn is_nothing(&self) -> bool {
         self.path.is_none() && self.skipped == 0 && self.complete
     }
+}
+
+/// Something in the workspace that did not come out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTaken {
+    /// Its path in the workspace, with unusual bytes escaped.
+    pub path: String,
+    /// Why.
+    pub why: String,
 }
 
 /// A file to look at before it is applied.
@@ -136,6 +148,7 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> H
         deleted: count(Change::Deleted),
         in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
         skipped: changes.skipped.len() as u64 + changes.skipped_more,
+        not_taken: changes.skipped.iter().take(LISTED).map(not_taken).collect(),
         complete: changes.complete,
         runnable: changes::runnable(changes)
             .into_iter()
@@ -145,6 +158,11 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> H
             .collect(),
         secrets: Vec::new(),
     }
+}
+
+fn not_taken(skipped: &changes::Skipped) -> NotTaken {
+    let cause = skipped.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
+    NotTaken { path: changes::escape(&skipped.path.0), why: format!("{}{cause}", skipped.reason.words()) }
 }
 
 /// Whether it is what every commit writes into `.git`, of which git runs nothing. The list for a person would drown in it.

@@ -55,8 +55,8 @@ pub use follow::{Follower, From};
 pub use forward::Receiver;
 pub use git::{Elsewhere, GitOptions, Push, PushOptions, PushState, absolute_repository};
 pub use handback::{
-    AppliedPaths, ApplyOptions, ChangedPath, Handback, PatchNotes, PatchOptions, RunnableFile, apply, changed_paths,
-    patch,
+    AppliedPaths, ApplyOptions, ChangedPath, Handback, NotTaken, PatchNotes, PatchOptions, RunnableFile, apply,
+    changed_paths, patch,
 };
 pub(crate) use hosted::rules as machine_rules;
 pub use image::{ImageUsed, ImageWish};

@@ -372,6 +372,7 @@ impl Attempt<'_> {
                 if let (Some(path), true, true) = (&changes.path, keeps_changes, has_secrets) {
                     changes.secrets = handback::with_secrets(path, &redactor)?;
                 }
+                changes.not_taken.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
                 match keeps_changes {
                     true => course.changes = Some(changes),
                     false => handback::forget(&into)?,

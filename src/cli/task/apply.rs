@@ -53,6 +53,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             applied.already
         );
     }
+    super::tell_not_taken(store, &id)?;
     let stopped = arguments.dry_run && !arguments.force && !applied.conflicts.is_empty();
     Ok(if stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

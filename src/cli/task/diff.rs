@@ -9,6 +9,9 @@ use std::process::ExitCode;
 
 /// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
 #[derive(Args)]
+#[command(
+    after_help = "The exit status is 1 if a changed file is missing in the patch, because what it was made from has changed."
+)]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,
@@ -39,10 +42,11 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
                 .map(|row| [row.change.to_owned(), row.path.clone(), row.runnable.unwrap_or_default().to_owned()]);
             output::table(["CHANGE", "PATH", "COULD RUN LATER"], cells);
         }
+        super::tell_not_taken(store, &id)?;
         return Ok(ExitCode::SUCCESS);
     }
     let options = PatchOptions { include_git: arguments.include_git, binary: arguments.binary };
-    let out = std::io::stdout().lock();
+    let out = output::Patient(std::io::stdout().lock());
     let notes = if isatty(rustix::stdio::stdout()) {
         let mut safe = output::Safe::new(out);
         let notes = brig::task::patch(store, &id, options, &mut safe);
@@ -59,6 +63,8 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         .map(|path| format!("`{path}` is not in the patch: what it was made from has changed"));
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
+    let is_whole = notes.base_changed.is_empty();
     noted.chain(changed).chain(git).for_each(|line| eprintln!("brig: {}", output::escaped(&line)));
-    Ok(ExitCode::SUCCESS)
+    super::tell_not_taken(store, &id)?;
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -49,7 +49,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         None if isatty(rustix::stdio::stdout()) => {
             return Err(Error::new(Kind::Usage, "a terminal is no place for it").hint("name a file: -o FILE"));
         }
-        None => Box::new(std::io::stdout().lock()),
+        None => Box::new(output::Patient(std::io::stdout().lock())),
     };
     let written = write(store, &id, arguments, &mut out);
     if let (Err(_), Some(path)) = (&written, &arguments.output) {
@@ -80,7 +80,19 @@ fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) ->
         eprintln!("brig: {}", output::escaped(&words));
     } else {
         let notes = brig::task::patch(store, id, PatchOptions { include_git: false, binary: true }, out)?;
+        if let Some(first) = notes.base_changed.first() {
+            return Err(incomplete(id, first, notes.base_changed.len()));
+        }
         eprintln!("brig: {} files", notes.files);
+        super::tell_not_taken(store, id)?;
     }
     out.flush().failing(Kind::Store, || "write the file")
+}
+
+/// A patch says what a file was before, so a file that was changed since cannot be in it. Half of the work is worse than none.
+fn incomplete(id: &str, first: &str, count: usize) -> Error {
+    let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+    Error::new(Kind::State, format!("what `{first}`{more} was made from has changed since the task began"))
+        .doing(format!("export the changes of the task `{id}`"))
+        .hint("put it back as it was, or apply the rest: brig task apply ID names what is in the way; brig task diff ID leaves it out")
 }

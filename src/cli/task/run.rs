@@ -251,11 +251,26 @@ pub(super) fn tell(receipt: &Receipt) {
     let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
     let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
     let mut text = String::new();
-    for line in hits.chain(left).chain(secrets).chain(pushed).chain(behind).chain(told_artifacts(receipt)) {
+    for line in hits
+        .chain(left)
+        .chain(not_taken(receipt))
+        .chain(secrets)
+        .chain(pushed)
+        .chain(behind)
+        .chain(told_artifacts(receipt))
+    {
         text += &format!("brig: {}\n", output::escaped(&line));
     }
     let (id, outcome) = (&receipt.id, receipt.outcome.word());
     eprint!("{}", text + &format!("brig: task {id} {outcome} in {:.2} s\n", receipt.usage.wall_seconds));
+}
+
+/// What the task left in its workspace and what is in none of its changes.
+pub(super) fn not_taken(receipt: &Receipt) -> Vec<String> {
+    let Some(changes) = &receipt.changes else { return Vec::new() };
+    let told = changes.not_taken.iter().take(MOST_TOLD).map(|each| format!("not taken: {}: {}", each.path, each.why));
+    let more = changes.skipped.saturating_sub(told.len() as u64);
+    told.chain((more > 0).then(|| format!("{more} more were not taken: see the receipt"))).collect()
 }
 
 fn told_artifacts(receipt: &Receipt) -> Vec<String> {

@@ -77,6 +77,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
             words += ", and more that was not looked at";
         }
         row("changes", words);
+        changes.not_taken.iter().for_each(|each| row("not taken", format!("{}: {}", each.path, each.why)));
         changes.secrets.iter().for_each(|path| row("holds a secret", path.clone()));
         changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
     }

@@ -29,14 +29,15 @@ pub(crate) use apply::{Options, Why, apply};
 pub(crate) use collect::{Limits, Workspace, collect};
 pub(crate) use diff::{Binary, DiffOptions, diff};
 pub(crate) use overlay::Form;
-pub(crate) use record::{Change, Changes, Entry, Node};
+pub(crate) use path::escape;
+pub(crate) use record::{Change, Changes, Entry, Node, Skipped};
 pub(crate) use runnable::runnable;
 
 #[cfg(test)]
 use {
     apply::{Applied, Difference, leads_out},
     diff::Diffed,
-    path::{Raw, TreePath, escape},
+    path::{Raw, TreePath},
     record::{Base, Content, Reason},
 };
 

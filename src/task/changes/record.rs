@@ -8,6 +8,7 @@ use super::path::{Raw, TreePath};
 use super::wire;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
+use crate::sandbox::size;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -104,6 +105,25 @@ pub(crate) enum Reason {
     Changing,
     /// Only the setuid or setgid bit was left out; the file itself was taken.
     SetIdBits,
+}
+
+impl Reason {
+    /// For a person.
+    pub(crate) fn words(self) -> String {
+        let limits = super::Limits::default();
+        match self {
+            Reason::Fifo => "a FIFO is no file".to_owned(),
+            Reason::Device => "a device is no file".to_owned(),
+            Reason::Socket => "a socket is no file".to_owned(),
+            Reason::Unreadable => "it, or what it was before, cannot be read".to_owned(),
+            Reason::TooLarge => format!("a file may have {}", size(limits.file_bytes)),
+            Reason::OverTotal => format!("all files together may have {}", size(limits.total_bytes)),
+            Reason::TooDeep => format!("it is more than {} folders deep, or its path is too long", limits.depth),
+            Reason::TooMany => format!("there are more than {} names", limits.names),
+            Reason::Changing => "it changed while it was read".to_owned(),
+            Reason::SetIdBits => "only its setuid and setgid bits, the rest of it is".to_owned(),
+        }
+    }
 }
 
 impl Entry {
