@@ -66,18 +66,32 @@ fn groups() -> Vec<Check> {
         Check::good("limits", "every default limit can be enforced")
     } else {
         let found: Vec<_> = possible.refused.iter().map(|(limit, reason, _)| format!("{limit}: {reason}")).collect();
-        let mut remedies: Vec<_> = possible.refused.iter().map(|(_, _, fix)| fix.as_str()).collect();
-        remedies.dedup();
-        let names: Vec<_> = possible.refused.iter().map(|(limit, ..)| *limit).collect();
-        let remedy = format!("{}; or run with --allow-degraded {}", remedies.join("; "), names.join(","));
+        let remedy = remedy(possible.refused.iter().map(|(limit, _, fix)| (*limit, fix.as_str())));
         Check::bad("limits", State::Missing, found.join("; "), remedy)
     };
     vec![Check::good("cgroups", possible.groups), limits]
 }
 
+/// What to do about limits that cannot be enforced: each with its own remedy, and those that somebody could do without by name.
+fn remedy<'a>(refused: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
+    let mut remedies: Vec<_> = refused.clone().map(|(_, fix)| fix).collect();
+    remedies.dedup();
+    let names: Vec<_> = refused.filter_map(|(limit, _)| task::degradable(limit).ok()).collect();
+    format!("{}; or run with --allow-degraded {}", remedies.join("; "), names.join(","))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_for_limits_is_one_that_a_command_line_takes() {
+        let refused = [("memory", "delegate a group"), ("freezer", "delegate a group"), ("pids", "delegate pids")];
+        assert_eq!(
+            remedy(refused.into_iter()),
+            "delegate a group; delegate pids; or run with --allow-degraded memory,pids"
+        );
+    }
 
     #[test]
     fn every_check_has_a_section_in_the_page_about_the_host() {

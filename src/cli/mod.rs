@@ -4,6 +4,14 @@
 //! `cli/oci`, which must be quick and must take what Docker, containerd and Podman pass; all others by clap.
 //! Never here: work. If a verb needs more than a few lines, the library lacks a function.
 
+/// One line of words on standard error, with one write(2). Whoever has stopped reading wants no more; `eprintln!` would panic, and take the exit status with it.
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = std::io::stderr().write_all(format!("{}\n", format_args!($($words)*)).as_bytes());
+    }};
+}
+
 mod console;
 mod doctor;
 mod image;
@@ -71,7 +79,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     // Nothing can be said where neither stream can be written.
     let _ = error.print();
     if let Some(hint) = advice(error) {
-        eprintln!("hint:  {hint}");
+        tell!("hint:  {hint}");
     }
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
 }

@@ -15,18 +15,18 @@ pub(super) fn error(error: &Error) {
 
 /// The same for an error that comes from a record.
 pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
-    eprintln!("error: {}", escaped(message));
+    tell!("error: {}", escaped(message));
     if let Some(hint) = hint {
-        eprintln!("hint:  {}", escaped(hint));
+        tell!("hint:  {}", escaped(hint));
     }
-    eprintln!("code:  {code}   (docs/errors.md#{})", code.to_lowercase());
+    tell!("code:  {code}   (docs/errors.md#{})", code.to_lowercase());
 }
 
 /// One JSON document.
 pub(super) fn json<T: Serialize>(value: &T) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => lines([safe_json(&text)]),
-        Err(cause) => eprintln!("error: print JSON: {cause}"),
+        Err(cause) => tell!("error: print JSON: {cause}"),
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 /// A held lock; dropping it releases it. A child that inherits the descriptor would hold it too, so it is close-on-exec.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 /// What an attempt at a lock found.
@@ -35,7 +35,13 @@ impl Lock {
             }
         }
         .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
+    }
+
+    /// Writes down that what the lock is for is used now: the file's time of modification.
+    pub(crate) fn touch(&self) {
+        // A time that stays old makes what is locked be removed and made again: nothing is lost.
+        let _ = self.file.set_modified(std::time::SystemTime::now());
     }
 
     /// Looks at the lock of `path`, and takes it if it is free. Never makes the file: whoever only looks leaves nothing.
@@ -46,7 +52,7 @@ impl Lock {
             Err(error) => return Err(error),
         };
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Attempt::Taken(Lock { _file: file })),
+            Ok(()) => Ok(Attempt::Taken(Lock { file })),
             Err(Errno::WOULDBLOCK) => Ok(Attempt::Held),
             Err(errno) => Err(errno).failing(Kind::Store, || format!("lock `{}`", path.display())),
         }

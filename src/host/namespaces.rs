@@ -133,19 +133,20 @@ pub(super) fn id_mapped_mounts() -> Check {
     if !geteuid().is_root() {
         return Check::good(NAME, "not needed: only root's sandboxes use them");
     }
-    match map_usr() {
-        Ok(()) => Check::good(NAME, "on the file system of /usr"),
-        Err(errno) => Check::bad(
+    // Where the folders of the default root are from.
+    match ["/usr", "/etc"].into_iter().find_map(|path| Some((path, map(path).err()?))) {
+        None => Check::good(NAME, "on the file systems of /usr and /etc"),
+        Some((path, errno)) => Check::bad(
             NAME,
             State::Missing,
-            format!("not on the file system of /usr: {errno}"),
-            "use ext4, xfs or btrfs (tmpfs from kernel 6.3, overlay from 5.19) for what sandboxes are shown",
+            format!("not on the file system of {path}: {errno}"),
+            "use ext4, xfs or btrfs (tmpfs from kernel 6.3) for what sandboxes are shown",
         ),
     }
 }
 
-/// A detached, mapped copy of the mount of /usr, which nobody sees and which is gone with its descriptor.
-fn map_usr() -> Result<(), Errno> {
+/// A detached, mapped copy of the mount of a folder, which nobody sees and which is gone with its descriptor.
+fn map(path: &str) -> Result<(), Errno> {
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
     let (pid, child) = match clone_process(libc::CLONE_NEWUSER as u64, None)? {
         Side::Child => {
@@ -162,7 +163,7 @@ fn map_usr() -> Result<(), Errno> {
             written.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
         }
         let namespace = open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let tree = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        let tree = open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         let userns = namespace.as_raw_fd() as u64;
         set_attributes(tree.as_fd(), c"", false, &MountAttr { set: IDMAP, userns, ..MountAttr::default() })
     })();

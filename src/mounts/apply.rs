@@ -210,7 +210,7 @@ impl Builder<'_> {
             }
             Step::Bind { source, at, attributes, shown } => {
                 let tree = self.tree(source)?;
-                restrict_mapped(&tree, *attributes, self.plan.mapping(*shown))?;
+                restrict_mapped(&tree, *attributes, self.plan.mapping(*shown)).doing(|| show(source))?;
                 attach(&tree, folder.target(root, at, resolve::file_type(&tree)?)?.as_fd())
             }
             .doing(|| format!("mount `{}`", at.display())),
@@ -315,7 +315,8 @@ impl Builder<'_> {
     /// 6.15 only from mounts that are attached in this namespace.
     fn overlay(&self, lower: &Path, changes: &str, shown: Shown, owner: Ids) -> Result<OwnedFd> {
         let tree = clone_tree(CWD, lower)?;
-        restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))?;
+        restrict_mapped(&tree, Attributes::READ_ONLY, self.plan.mapping(shown))
+            .doing(|| format!("show `{}`", lower.display()))?;
         self.over_tree(&tree, &lower.display().to_string(), changes, owner)
     }
 
@@ -430,4 +431,12 @@ fn write(directory: BorrowedFd<'_>, name: &Path, at: &Path, (content, mode): (&[
     .failing(Kind::Mount, step)?;
     own(file.as_fd(), "", owner)?;
     std::fs::File::from(file).write_all(content).failing(Kind::Mount, step)
+}
+
+/// What is shown, for an error.
+fn show(source: &Source) -> String {
+    match source {
+        Source::Host(path) => format!("show `{}`", path.display()),
+        Source::Scratch(name) => format!("show `{name}` of the scratch file system"),
+    }
 }

@@ -90,7 +90,7 @@ pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Opt
     set_attributes(tree.as_fd(), c"", false, &wanted)
         .failing(Kind::Mount, || "set the attributes of a mount")
         .hint(|| match idmap {
-            Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not NFS, FUSE or 9p): put it on one that can",
+            Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not overlay, NFS, FUSE or 9p): put it on one that can",
             None => "brig needs mount_setattr(2), kernel 5.12 or newer",
         })
 }

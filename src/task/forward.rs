@@ -12,11 +12,11 @@ use crate::files;
 use crate::sandbox::in_background;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A receiver that is further behind misses the oldest.
@@ -90,8 +90,15 @@ struct Delivered {
     error: Option<String>,
 }
 
-/// Starts a process for each receiver.
+/// Starts a process for each receiver. A file that cannot be written is an error now; whoever listens on a socket or a URL may do so later.
 pub(super) fn start(store: &Store, id: &str, receivers: &[Receiver]) -> Result<()> {
+    for receiver in receivers {
+        if let Receiver::File(path) = receiver {
+            open(path)
+                .map_err(|cause| files::failed(cause, format!("send events to `{}`", receiver.name())))
+                .hint(|| "name a file that can be written, in a folder that exists")?;
+        }
+    }
     for (index, receiver) in receivers.iter().enumerate() {
         in_background(|starter| {
             starter.began("");
@@ -176,6 +183,10 @@ fn passed_over(id: &str, seq: Option<u64>, bytes: u64) -> Vec<u8> {
     line
 }
 
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
 struct Sender<'to> {
     receiver: &'to Receiver,
     stream: Option<UnixStream>,
@@ -187,8 +198,7 @@ impl Sender<'_> {
         let step = || format!("send events to `{name}`");
         match self.receiver {
             Receiver::File(path) => {
-                let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-                let written = file.and_then(|mut file| file.write_all(batch));
+                let written = open(path).and_then(|mut file| file.write_all(batch));
                 // Whatever it is, somebody may mend it.
                 written.map_err(|cause| files::failed(cause, step()).of_kind(Kind::Lost))
             }

@@ -67,7 +67,7 @@ pub use network::{resolver, size};
 pub use options::{Variable, degradable, given_variable, read_profile, variable};
 pub use pipeline::run;
 pub use processes::TaskProcess;
-pub use prune::{PruneOptions, PrunedTask};
+pub use prune::{PruneOptions, Pruned};
 pub use pump::{Console, Left};
 pub use receipt::{Receipt, Versions};
 pub use reconcile::{Leak, leaks, reap};

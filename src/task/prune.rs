@@ -1,10 +1,14 @@
 //! What is kept of tasks that have ended does not fill the disk: old ones go by age, number and size, and a store without room takes no new ones.
 
+use super::git::remove_unused;
+use super::keep::read_note;
 use super::record::Status;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sandbox::size;
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -24,10 +28,12 @@ pub struct PruneOptions {
     pub dry_run: bool,
 }
 
-/// One task that went, or would.
+/// One thing that went, or would.
 #[derive(Clone, Debug, Serialize)]
-pub struct PrunedTask {
-    /// Its id.
+pub struct Pruned {
+    /// `task`, or `repository` for a checkout or a mirror of one.
+    pub kind: &'static str,
+    /// The task's id, or the path.
     pub id: String,
     /// Bytes on the disk.
     pub bytes: u64,
@@ -35,7 +41,7 @@ pub struct PrunedTask {
 
 impl Store {
     /// Removes tasks that have ended, oldest first. Those that run stay whatever is asked.
-    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PrunedTask>> {
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<Pruned>> {
         let (mut rows, _) = self.list()?;
         rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are in no order
         let now = SystemTime::now();
@@ -64,7 +70,7 @@ impl Store {
             // What is older than one that does not fit goes too, however small.
             is_too_much |= options.max_size.is_some_and(|most| kept_bytes + bytes > most);
             if is_old || is_beyond || is_too_much {
-                gone.push(PrunedTask { id, bytes });
+                gone.push(Pruned { kind: "task", id, bytes });
             } else {
                 kept_bytes += bytes;
             }
@@ -77,7 +83,28 @@ impl Store {
                 self.remove(&task.id)?;
             }
         }
+        if let (Some(older_than), false) = (options.older_than, options.workspaces_only) {
+            let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
+            let needed = self.bases_of_tasks(&leaving)?;
+            let unused = remove_unused(self, &needed, older_than, options.dry_run)?;
+            gone.extend(unused.into_iter().map(|(path, bytes)| Pruned {
+                kind: "repository",
+                id: path.display().to_string(),
+                bytes,
+            }));
+        }
         Ok(gone)
+    }
+
+    /// The names of the checkouts that the tasks of this store, those that leave aside, go on from or are compared with.
+    fn bases_of_tasks(&self, leaving: &BTreeSet<String>) -> Result<BTreeSet<OsString>> {
+        let mut needed = BTreeSet::new();
+        for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
+            let compared = self.receipt(&id)?.and_then(|receipt| receipt.changes).and_then(|changes| changes.base);
+            let kept = read_note(self, &id).ok().and_then(|note| note.base);
+            needed.extend([compared, kept].into_iter().flatten().filter_map(|path| Some(path.file_name()?.to_owned())));
+        }
+        Ok(needed)
     }
 
     /// Refuses when the disk of the store has less than `least` bytes free, or hardly a file.
@@ -103,7 +130,7 @@ impl Store {
 }
 
 /// Bytes of a tree on the disk. What cannot be read counts nothing.
-fn bytes_of(path: &Path) -> u64 {
+pub(super) fn bytes_of(path: &Path) -> u64 {
     let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
     let own = status.blocks() * 512;
     if !status.is_dir() {

@@ -69,6 +69,80 @@ fn the_patch_makes_a_copy_of_the_folder_as_the_agent_left_it() {
 }
 
 #[test]
+fn what_is_not_taken_is_told_wherever_somebody_could_take_the_rest_for_all() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    let script = "truncate -s 2200M model.bin && mkfifo fifo && echo small >small";
+    let run = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).plain().sh(script);
+    let told = ["not taken: model.bin: a file may have 2G", "not taken: fifo: a FIFO is no file"];
+    let check = |run: &Run| {
+        run.succeeded();
+        told.iter().for_each(|line| assert!(run.stderr.contains(line), "{line}: {run:#?}"));
+    };
+    check(&run);
+    let (id, into) = (id(&lab), lab.path().join("out.patch"));
+    let into = into.to_str().unwrap();
+    for words in
+        [&["diff", &id][..], &["diff", &id, "--stat"], &["export", &id, "--patch", "-o", into], &["apply", &id]]
+    {
+        check(&lab.brig([&["task"][..], words].concat()));
+    }
+    let shown = lab.brig(["task", "show", &id]).stdout;
+    assert!(shown.contains("model.bin: a file may have 2G") && shown.contains("fifo: a FIFO is no file"), "{shown}");
+}
+
+#[test]
+fn a_patch_that_lacks_a_file_is_no_success() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    work(&lab, &folder);
+    lab.file("work/file", "the user's\n");
+    let (id, into) = (id(&lab), lab.path().join("out.patch"));
+    let diff = lab.brig(["task", "diff", &id]);
+    assert_eq!(diff.status, Some(1), "{diff:#?}");
+    assert!(diff.stderr.contains("`file` is not in the patch") && diff.stdout.contains("new/blob"), "{diff:#?}");
+    let export = lab.brig(["task", "export", &id, "--patch", "-o", into.to_str().unwrap()]);
+    assert_eq!(export.status, Some(125), "{export:#?}");
+    assert!(export.stderr.contains("`file`") && export.stderr.contains("brig task apply"), "{export:#?}");
+    assert!(!into.exists(), "half a patch is worse than none");
+}
+
+#[test]
+fn a_reader_that_wants_only_the_beginning_is_no_failure_and_a_full_disk_is() {
+    let lab = Lab::new();
+    let script = "i=0; while [ $i -lt 3000 ]; do echo $i >f$i; i=$((i + 1)); done";
+    lab.task().sh(script).ended_as("succeeded", 0);
+    let (id, store) = (id(&lab), lab.store());
+    let shell = |line: &str| {
+        let mut shell = Command::new("bash");
+        let shell =
+            shell.args(["-c", line]).env("BRIG", crate::support::program()).env("BRIG_STORE", &store).env("ID", &id);
+        let out = shell.output().unwrap();
+        (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (out, error) = shell(
+        "$BRIG task diff $ID | head -n 1; echo ${PIPESTATUS[0]}; $BRIG task export $ID --patch | head -n 1; echo ${PIPESTATUS[0]}",
+    );
+    assert!(out.lines().filter(|line| *line == "0").count() == 2 && !error.contains("error:"), "{out} {error}");
+    for words in [
+        "show $ID",
+        "show --json $ID",
+        "ls",
+        "ls --json",
+        "events $ID",
+        "run --json --empty -- true",
+        "run --explain --empty",
+    ] {
+        let (out, error) = shell(&format!("$BRIG task {words} > /dev/full; echo $?"));
+        assert!(out == "125\n" && error.contains("E-DISK"), "{words}: {out} {error}");
+    }
+    // Nobody reads the words, and the exit status is the command's all the same.
+    let line = "($BRIG task run --empty -- sh -c 'sleep 0.2; exit 3'; echo $? > $BRIG_STORE.status) 2>&1 | true; cat $BRIG_STORE.status";
+    let (out, error) = shell(line);
+    assert_eq!(out.trim(), "3", "{error}");
+}
+
+#[test]
 fn the_paths_are_listed_with_the_reason_to_look_at_them() {
     let lab = Lab::new();
     work(&lab, &folder(&lab));

@@ -263,3 +263,13 @@ fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
     assert_eq!(two.finish().succeeded().stdout, "ready\nwent\n");
     wait(&lab, &id);
 }
+
+#[test]
+fn an_ordinary_user_is_told_by_what_a_sandbox_can_be_held() {
+    if is_root() {
+        return skip("needs an ordinary user");
+    }
+    let lab = Lab::new();
+    lab.brig(["task", "run", "-d", "--hold", "--empty"]).refused(125, &["--hold", "sleep infinity"]);
+    assert!(lab.ids().is_empty());
+}

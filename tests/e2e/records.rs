@@ -2,6 +2,7 @@
 
 use crate::support::{Lab, eventually};
 use serde_json::Value;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Copies the record and receipt of a task under so many other ids, older than itself.
@@ -69,6 +70,52 @@ fn old_tasks_go_by_age_number_and_size_and_running_ones_stay() {
     assert_eq!(there(), left(4));
     running.signal(rustix::process::Signal::TERM);
     running.finish();
+}
+
+#[test]
+fn a_checkout_goes_by_age_when_no_task_needs_it_and_none_runs() {
+    let lab = Lab::new();
+    let repository = lab.directory("repository");
+    let script = "git init -q && echo one >file && git add file && \
+                  git -c user.name=a -c user.email=a@example.org commit -qm one";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    let repository = repository.to_str().unwrap();
+    let work = || lab.task().args(["--repo", repository]).sh("cat file; echo two >file").receipt()["id"].clone();
+    let bases = || {
+        let names = std::fs::read_dir(lab.store().join("bases")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with('.')).count()
+    };
+    let make_old = || {
+        for entry in std::fs::read_dir(lab.store().join("bases")).unwrap().map(|entry| entry.unwrap().path()) {
+            let old = std::time::SystemTime::now() - Duration::from_secs(7200);
+            std::fs::File::open(entry).unwrap().set_modified(old).unwrap();
+        }
+    };
+    let prune = |words: &[&str]| {
+        lab.brig([&["task", "prune", "--older-than", "1h"], words].concat()).succeeded().stdout.clone()
+    };
+    let id = work();
+    make_old();
+    prune(&[]);
+    assert_eq!(bases(), 1, "the task of just now is compared with it");
+    assert!(lab.brig(["task", "diff", id.as_str().unwrap()]).succeeded().stdout.contains("-one"));
+    lab.brig(["task", "rm", id.as_str().unwrap()]).succeeded();
+    let running = lab.task().start_sh("echo ready; sleep 300");
+    running.wait_for("ready");
+    prune(&[]);
+    assert_eq!(bases(), 1, "who runs may use it");
+    running.signal(rustix::process::Signal::TERM);
+    running.finish();
+    assert!(prune(&["--dry-run"]).contains("repository"));
+    assert_eq!(bases(), 1);
+    assert!(prune(&[]).contains("repository"));
+    assert_eq!(bases(), 0);
+    let again = work();
+    prune(&[]);
+    lab.brig(["task", "rm", again.as_str().unwrap()]).succeeded();
+    prune(&[]);
+    assert_eq!(bases(), 1, "it was used just now");
 }
 
 #[test]

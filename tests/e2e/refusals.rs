@@ -38,6 +38,42 @@ fn a_size_a_time_or_a_count_that_does_not_parse_is_named_with_its_flag() {
 }
 
 #[test]
+fn a_flag_that_would_say_nothing_is_refused() {
+    let lab = Lab::new();
+    lab.file("work/file", "");
+    lab.directory("root/bin");
+    let of_a_repository = [
+        &["--ref", "v2"][..],
+        &["--depth", "1"],
+        &["--filter", "blob:none"],
+        &["--submodules"],
+        &["--lfs"],
+        &["--git-from", "example.org"],
+        &["--git-credential", "env:NOPE"],
+        &["--git-ssh-key", "env:NOPE"],
+        &["--git-known-hosts", "nope"],
+        &["--git-ca", "nope"],
+        &["--git-address", "10.0.0.1"],
+        &["--push-branch", "b"],
+    ];
+    for words in of_a_repository {
+        refused(&lab, lab.task().args(["--dir", "work"]).args(words), &[words[0], "--repo"]);
+        refused(&lab, lab.task().args(["--empty"]).args(words), &[words[0], "--repo"]);
+    }
+    let of_an_image = [
+        ["--user", "root"],
+        ["--workdir", "/tmp"],
+        ["--entrypoint", "/bin/echo"],
+        ["--stop-signal", "INT"],
+        ["--pull", "always"],
+    ];
+    for words in of_an_image {
+        refused(&lab, lab.task().args(["--rootfs", "root"]).args(words), &[words[0], "--image"]);
+    }
+    refused(&lab, lab.task().args(["--pull", "never"]), &["--pull", "--image"]);
+}
+
+#[test]
 fn a_size_is_refused_that_no_disk_image_can_have() {
     let lab = Lab::new();
     refused(&lab, lab.task().args(["--disk", "7E"]), &["`7E`", "`disk`", "most"]);

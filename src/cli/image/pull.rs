@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<()> {
         }));
     }
     if current && !common.quiet {
-        eprintln!("{} is up to date", arguments.reference.familiar());
+        tell!("{} is up to date", arguments.reference.familiar());
     }
     show::line(&record.digest.to_string())
 }

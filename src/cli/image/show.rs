@@ -31,10 +31,10 @@ impl Progress {
         match self {
             Progress::Nothing => {}
             Progress::Lines => match event {
-                Event::There { digest, .. } => eprintln!("{}: there already", digest.short()),
-                Event::Begin { digest, size } => eprintln!("{}: {}", digest.short(), bytes(size)),
-                Event::Done { digest } => eprintln!("{}: done", digest.short()),
-                Event::Note(text) => eprintln!("{text}"),
+                Event::There { digest, .. } => tell!("{}: there already", digest.short()),
+                Event::Begin { digest, size } => tell!("{}: {}", digest.short(), bytes(size)),
+                Event::Done { digest } => tell!("{}: done", digest.short()),
+                Event::Note(text) => tell!("{text}"),
                 Event::Advance { .. } => {}
             },
             Progress::Bars(all, bars) => {

@@ -46,7 +46,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             format!("{word:8}  {}{}{why}", output::escaped(&path), if why.is_empty() { "" } else { ": " })
         }));
         let words = if arguments.dry_run { "would be changed" } else { "changed" };
-        eprintln!(
+        tell!(
             "brig: {} {words} in {}, {} as they should be already",
             applied.changed.len(),
             applied.tree.display(),

@@ -36,7 +36,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     drop(raw);
     match left? {
         Left::Detached => {
-            eprintln!("brig: left the task {id}, which goes on");
+            tell!("brig: left the task {id}, which goes on");
             Ok(ExitCode::SUCCESS)
         }
         Left::Ended(_) => {

@@ -1,7 +1,7 @@
 //! `brig task diff`
 
 use crate::cli::output;
-use brig::error::Result;
+use brig::error::{Error, Kind, Result};
 use brig::task::{PatchOptions, Store};
 use clap::Args;
 use rustix::termios::isatty;
@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 /// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
 #[derive(Args)]
-#[command(
-    after_help = "The exit status is 1 if a changed file is missing in the patch, because what it was made from has changed."
-)]
+#[command(after_help = "\
+Not taken out of a workspace, and told: devices, sockets and FIFOs, files over 2 GiB, what is over 16 GiB or 500,000 names in all.
+
+The exit status is 1 if a changed file is missing in the patch, because what it was made from has changed.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,
@@ -32,6 +33,11 @@ pub(super) struct Arguments {
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
+    if arguments.json && !arguments.stat {
+        return Err(
+            Error::new(Kind::Usage, "--json is the form of the list of --stat").hint("add --stat, or leave --json out")
+        );
+    }
     if arguments.stat {
         let rows = brig::task::changed_paths(store, &id, arguments.include_git)?;
         if arguments.json {
@@ -64,7 +70,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
     let is_whole = notes.base_changed.is_empty();
-    noted.chain(changed).chain(git).for_each(|line| eprintln!("brig: {}", output::escaped(&line)));
+    noted.chain(changed).chain(git).for_each(|line| tell!("brig: {}", output::escaped(&line)));
     super::tell_not_taken(store, &id)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

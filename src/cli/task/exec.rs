@@ -10,11 +10,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Run another process in a running task: same user, namespaces, filter, rules and limits
+/// Run another process in a running task: same user, namespaces, filter, rules and limits.
+/// It neither sees nor signals the task's own processes: `brig task top` and `brig task kill` do
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  brig task exec k3f -- ps aux
+  brig task exec k3f -- git -C /workspace status
   brig task exec -it k3f -- bash
   tar c src | brig task exec -i k3f -- tar x -C /tmp
 

@@ -77,13 +77,13 @@ fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) ->
         let mut file = std::fs::File::open(&exported.path).failing(Kind::Store, step)?;
         std::io::copy(&mut file, out).failing(Kind::Store, step)?;
         let words = format!("commit {} on refs/heads/{}", exported.commit, exported.branch);
-        eprintln!("brig: {}", output::escaped(&words));
+        tell!("brig: {}", output::escaped(&words));
     } else {
         let notes = brig::task::patch(store, id, PatchOptions { include_git: false, binary: true }, out)?;
         if let Some(first) = notes.base_changed.first() {
             return Err(incomplete(id, first, notes.base_changed.len()));
         }
-        eprintln!("brig: {} files", notes.files);
+        tell!("brig: {} files", notes.files);
         super::tell_not_taken(store, id)?;
     }
     out.flush().failing(Kind::Store, || "write the file")

@@ -49,8 +49,21 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// What they say; over what a profile has said.
-    pub(super) fn take(self, definition: &mut Definition) -> Pull {
+    /// What they say; over what a profile has said. The parser takes `requires` back where a flag is there that excludes what is required
+    /// (--rootfs and --image), so what would then say nothing is refused here.
+    pub(super) fn take(self, definition: &mut Definition) -> Result<Pull> {
+        let own = [
+            ("--entrypoint", self.entrypoint.is_some()),
+            ("--user", self.user.is_some()),
+            ("--workdir", self.workdir.is_some()),
+            ("--stop-signal", self.stop_signal.is_some()),
+        ];
+        let idle = own.iter().find(|(_, given)| *given && self.image.is_none()).map(|(flag, _)| *flag);
+        let pulls_nothing = self.pull.is_some() && self.image.is_none() && definition.image.is_none();
+        if let Some(flag) = idle.or(pulls_nothing.then_some("--pull")) {
+            return Err(Error::new(Kind::Usage, format!("{flag} is about an image, and the task has none"))
+                .hint(format!("name one with --image, or leave {flag} out")));
+        }
         if let Some(reference) = self.image {
             definition.rootfs = None;
             definition.image = Some(ImageWish {
@@ -61,7 +74,7 @@ impl Flags {
                 stop_signal: self.stop_signal,
             });
         }
-        self.pull.unwrap_or_default()
+        Ok(self.pull.unwrap_or_default())
     }
 }
 

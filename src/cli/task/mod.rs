@@ -106,7 +106,7 @@ pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
 /// Says on standard error what is in no diff, patch or tree, because it was not taken out of the workspace.
 fn tell_not_taken(store: &Store, id: &str) -> Result<()> {
     let lines = store.receipt(id)?.map(|receipt| run::not_taken(&receipt)).unwrap_or_default();
-    lines.iter().for_each(|line| eprintln!("brig: {}", super::output::escaped(line)));
+    lines.iter().for_each(|line| tell!("brig: {}", super::output::escaped(line)));
     Ok(())
 }
 

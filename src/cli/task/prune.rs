@@ -7,7 +7,7 @@ use clap::Args;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Remove ended tasks by age, number or size, oldest first
+/// Remove ended tasks by age, number or size, oldest first; by age also checkouts and mirrors of repositories that no task needs
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -15,7 +15,7 @@ Examples:
   brig task prune --max-size 20G --dry-run
   brig task prune --workspaces --older-than 2d     kept workspaces only; the records stay")]
 pub(super) struct Arguments {
-    /// Those that began longer ago
+    /// Those that began longer ago, and what was fetched of repositories and has not been used since
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     older_than: Option<Duration>,
     /// All but so many of the newest
@@ -53,7 +53,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         output::json(&gone);
         return Ok(ExitCode::SUCCESS);
     }
-    let rows = gone.iter().map(|task| [task.id.clone(), output::approximate(task.bytes)]);
-    output::table(["ID", "SIZE"], rows);
+    let rows = gone.iter().map(|each| [each.kind.to_owned(), each.id.clone(), output::approximate(each.bytes)]);
+    output::table(["KIND", "ID", "SIZE"], rows);
     Ok(ExitCode::SUCCESS)
 }

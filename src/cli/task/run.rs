@@ -5,6 +5,7 @@ use super::image::Pull;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::{Error, Kind, Result};
+use brig::sandbox::Outcome;
 use brig::task::{
     Definition, Elsewhere, Keep, PushOptions, PushState, Receipt, Secret, Source, Store, Variable, WorkspaceSource,
 };
@@ -182,6 +183,27 @@ pub(super) struct Arguments {
     pub(super) command: Vec<OsString>,
 }
 
+impl Arguments {
+    /// The first flag that says something of --repo. The parser takes `requires` back where a flag is there that excludes what is required.
+    fn of_a_repository(&self) -> Option<&'static str> {
+        let flags = [
+            ("--ref", self.reference.is_some()),
+            ("--depth", self.depth.is_some()),
+            ("--filter", self.filter.is_some()),
+            ("--submodules", self.submodules),
+            ("--lfs", self.lfs),
+            ("--git-from", !self.git_from.is_empty()),
+            ("--git-credential", self.git_credential.is_some()),
+            ("--git-ssh-key", self.git_ssh_key.is_some()),
+            ("--git-known-hosts", self.git_known_hosts.is_some()),
+            ("--git-ca", self.git_ca.is_some()),
+            ("--git-address", !self.git_address.is_empty()),
+            ("--push-branch", self.push_branch.is_some()),
+        ];
+        flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+    }
+}
+
 /// Runs a task and returns the exit status that tells how it ended.
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     let (json, explain, detach, interactive) =
@@ -225,9 +247,9 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
 /// What a run wanted of the network, as a part of a profile, on standard error.
 fn print_rules(receipt: &Receipt) {
     let rules = receipt.egress.as_ref().map(brig::sandbox::Ledger::as_rules).unwrap_or_default();
-    eprintln!("brig: what it wanted of the network, for a profile:\n\n[network]\nmode = \"egress\"\nallow = [");
-    rules.iter().for_each(|rule| eprintln!("    \"{}\",", output::escaped(rule)));
-    eprintln!("]");
+    tell!("brig: what it wanted of the network, for a profile:\n\n[network]\nmode = \"egress\"\nallow = [");
+    rules.iter().for_each(|rule| tell!("    \"{}\",", output::escaped(rule)));
+    tell!("]");
 }
 
 /// The end in a few words, for a person; a command that simply succeeded needs none.
@@ -250,9 +272,14 @@ pub(super) fn tell(receipt: &Receipt) {
         behind.map(|what| format!("the push does not carry {what}: push that too, or the branch leads nowhere there"));
     let secrets = receipt.changes.iter().flat_map(|changes| &changes.secrets).take(MOST_TOLD);
     let secrets = secrets.map(|path| format!("a secret is in the changed file {path}, and in its patch"));
+    // What ended well did without it.
+    let refused = receipt.egress.iter().filter(|_| receipt.outcome != Outcome::Succeeded);
+    let refused = refused.flat_map(|ledger| ledger.rows.iter().filter(|line| !line.allowed)).take(MOST_TOLD);
+    let refused = refused.map(|line| format!("network: {}", super::show::network(line)));
     let mut text = String::new();
     for line in hits
         .chain(left)
+        .chain(refused)
         .chain(not_taken(receipt))
         .chain(secrets)
         .chain(pushed)
@@ -262,7 +289,8 @@ pub(super) fn tell(receipt: &Receipt) {
         text += &format!("brig: {}\n", output::escaped(&line));
     }
     let (id, outcome) = (&receipt.id, receipt.outcome.word());
-    eprint!("{}", text + &format!("brig: task {id} {outcome} in {:.2} s\n", receipt.usage.wall_seconds));
+    text += &format!("brig: task {id} {outcome} in {:.2} s", receipt.usage.wall_seconds);
+    tell!("{text}");
 }
 
 /// What the task left in its workspace and what is in none of its changes.
@@ -296,6 +324,12 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         std::path::absolute(path)
             .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
     };
+    if arguments.repo.is_none()
+        && let Some(flag) = arguments.of_a_repository()
+    {
+        return Err(Error::new(Kind::Usage, format!("{flag} is about a repository, and the task works on none"))
+            .hint(format!("name one with --repo, or leave {flag} out")));
+    }
     let mut definition = Definition::new(arguments.command);
     if let Some(path) = &arguments.profile {
         brig::task::read_profile(path, &mut definition)?;
@@ -303,7 +337,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     if arguments.rootfs.is_some() {
         definition.image = None; // a profile's: what the command line says counts
     }
-    let pull = arguments.image.take(&mut definition);
+    let pull = arguments.image.take(&mut definition)?;
     if definition.command.is_empty() && arguments.explain && definition.image.is_none() {
         definition.command = vec!["true".into()];
     }
@@ -369,6 +403,14 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     };
     (definition.max_parallel, definition.queue_wait) = (arguments.max_parallel, arguments.queue_wait);
     if arguments.hold {
+        if !rustix::process::geteuid().is_root() {
+            // An ordinary user enters by way of the command, which must be a program then: a process of ours cannot be looked into.
+            return Err(Error::new(
+                Kind::Usage,
+                "--hold is root's: an ordinary user enters a sandbox by way of its command",
+            )
+            .hint("give it a command that waits: `brig task run -d … -- sleep infinity`"));
+        }
         definition.holds = true;
         definition.command = vec!["hold".into()];
         definition.limits.idle = definition.limits.wall; // it has no output

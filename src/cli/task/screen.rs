@@ -123,12 +123,12 @@ impl Screen {
 impl Watcher for Screen {
     fn began(&mut self, id: &str) {
         if self.only_error && isatty(rustix::stdio::stderr()) {
-            eprintln!("brig: task {id}");
+            tell!("brig: task {id}");
         }
     }
 
     fn note(&mut self, text: &str) {
-        eprintln!("brig: note: {text}");
+        tell!("brig: note: {text}");
     }
 
     fn output(&mut self, error: bool, bytes: &[u8]) {

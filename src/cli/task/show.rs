@@ -2,7 +2,7 @@
 
 use crate::cli::output;
 use brig::error::{Error, Kind, Result};
-use brig::sandbox::size;
+use brig::sandbox::{Row, size};
 use brig::task::{Receipt, Store};
 use clap::Args;
 use std::process::ExitCode;
@@ -81,6 +81,10 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         changes.secrets.iter().for_each(|path| row("holds a secret", path.clone()));
         changes.runnable.iter().for_each(|each| row("could run later", format!("{}: {}", each.path, each.why)));
     }
+    for (name, ledger) in [("network", &receipt.egress), ("git's network", &receipt.couriers)] {
+        ledger.iter().flat_map(|ledger| &ledger.rows).for_each(|line| row(name, network(line)));
+        ledger.iter().flat_map(|ledger| &ledger.faults).for_each(|fault| row(name, fault.clone()));
+    }
     if let Some(profile) = &receipt.profile {
         row("profile", format!("{} (sha256 {})", profile.path.display(), profile.sha256));
     }
@@ -140,4 +144,15 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         row("LEFT", left.clone());
     }
     rows
+}
+
+/// One line of the network's account.
+pub(super) fn network(line: &Row) -> String {
+    let port = line.port.map_or(String::new(), |port| format!(":{port}"));
+    let times = if line.count > 1 { format!(" {} times", line.count) } else { String::new() };
+    if !line.allowed {
+        return format!("refused {}{port}{times}: {}", line.host, line.rule);
+    }
+    let (sent, received) = (output::approximate(line.sent_bytes), output::approximate(line.received_bytes));
+    format!("reached {}{port}{times} by `{}`, {sent} out, {received} in", line.host, line.rule)
 }

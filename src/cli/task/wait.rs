@@ -33,7 +33,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     if arguments.json {
         output::json(&receipt);
     } else {
-        eprintln!("brig: task {id} {}", receipt.outcome.word());
+        tell!("brig: task {id} {}", receipt.outcome.word());
     }
     Ok(ExitCode::from(receipt.exit_status))
 }

@@ -120,7 +120,8 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
     files::create_directories(&bases, 0o700)?;
     let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
     // One lock for each commit: another repository's checkout does not wait for this one's.
-    let _lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
+    let lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
+    lock.touch();
     let finished = bases.join(name);
     if !finished.exists() {
         make(errand, remote, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;

@@ -73,7 +73,8 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(
     // A shallow or partial mirror would make the others' history end where its own does.
     let name = format!("{}{}", name_of(&far.url), errand.options.portion());
     let mirror = mirrors.join(&name);
-    let _lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
+    let lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
+    lock.touch();
     files::create_directories(&mirror, 0o700)?;
     let courier = Courier::new(errand, &format!("{FETCH_MISSING}{LFS_INTO_MIRROR}{TIDY}{FETCH}"))
         .lend(&mirror, "/mirror")

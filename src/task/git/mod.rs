@@ -19,6 +19,7 @@ mod reach;
 mod remote;
 mod shell;
 mod submodule;
+mod unused;
 
 pub(super) use base::{Base, base, local_path};
 pub(super) use bundle::{Work, bundle};
@@ -28,6 +29,7 @@ pub(super) use push::push;
 pub use push::{Push, PushState};
 pub(super) use remote::Remote;
 pub use remote::absolute_repository;
+pub(super) use unused::remove_unused;
 
 use super::redact::Redactor;
 use super::secrets::Source;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The program under test: `BRIG_BIN`, or the one that cargo has just built.
-pub(super) fn brig() -> PathBuf {
+pub fn brig() -> PathBuf {
     std::env::var_os("BRIG_BIN").map_or_else(|| env!("CARGO_BIN_EXE_brig").into(), PathBuf::from)
 }
 

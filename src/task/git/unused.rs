@@ -1,0 +1,78 @@
+//! Checkouts and mirrors that nobody needs any more: they are made again when somebody does.
+
+use crate::error::Result;
+use crate::files::{self, Attempt, Lock};
+use crate::task::prune::bytes_of;
+use crate::task::store::Store;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// What a checkout is renamed to before it goes. A crash in between leaves only that name.
+const GONE: &str = ".gone-";
+
+/// Removes the checkouts and mirrors that have not been used for so long, and that none of the tasks of `needed` (checkouts, by name) goes on from
+/// or is compared with; returns what went, or with `dry_run` would, and its bytes. Nothing goes while a task runs: from when on it uses which is not written down.
+pub(in crate::task) fn remove_unused(
+    store: &Store,
+    needed: &BTreeSet<OsString>,
+    older_than: Duration,
+    dry_run: bool,
+) -> Result<Vec<(PathBuf, u64)>> {
+    let mut gone = Vec::new();
+    for directory in [store.bases(), store.mirrors()] {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.filter_map(|entry| entry.ok()) {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let (path, tomb) = (entry.path(), directory.join(format!("{GONE}{name}")));
+            if name.starts_with(GONE) && !dry_run {
+                remove(&path)?;
+            }
+            if name.starts_with('.') || needed.contains(&entry.file_name()) {
+                continue;
+            }
+            let lock = directory.join(format!(".{name}.lock"));
+            // Whoever looks for it now waits for us, and makes it again.
+            let Attempt::Taken(_held) = Lock::attempt(&lock)? else { continue };
+            if !is_unused_since(&lock, older_than) || is_anybody_running(store)? {
+                continue;
+            }
+            let bytes = bytes_of(&path);
+            if !dry_run {
+                std::fs::rename(&path, &tomb)
+                    .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
+                remove(&tomb)?;
+            }
+            gone.push((path, bytes));
+        }
+    }
+    Ok(gone)
+}
+
+/// Every task takes its lock before it looks for a checkout.
+fn is_anybody_running(store: &Store) -> Result<bool> {
+    let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(false) };
+    for entry in entries.filter_map(|entry| entry.ok()) {
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) && matches!(Lock::attempt(&entry.path())?, Attempt::Held)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A clock that was set back makes nothing old.
+fn is_unused_since(lock: &Path, older_than: Duration) -> bool {
+    let used = std::fs::metadata(lock).and_then(|status| status.modified());
+    used.is_ok_and(|used| SystemTime::now().duration_since(used).is_ok_and(|age| age > older_than))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(files::failed(cause, format!("remove `{}`", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
