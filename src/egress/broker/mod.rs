@@ -216,9 +216,14 @@ impl Served {
         mask.pass(&self.held.borrow().needles, bytes, out);
     }
 
-    /// Lets go what was held back.
+    /// Tells what was held back for too long.
     pub(super) fn release(&self, mask: &mut Mask, out: &mut Vec<u8>) {
         mask.release(&self.held.borrow().needles, out);
+    }
+
+    /// Tells what was held back of an answer that is over.
+    pub(super) fn finish(&self, mask: &mut Mask, out: &mut Vec<u8>) {
+        mask.finish(&self.held.borrow().needles, out);
     }
 }
 

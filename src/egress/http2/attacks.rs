@@ -25,6 +25,10 @@ impl Rules for Test {
     fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
         mask.release(&self.0, out);
     }
+
+    fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
+        mask.finish(&self.0, out);
+    }
 }
 
 struct Pair {
@@ -112,6 +116,22 @@ fn a_request_gets_the_secret_and_what_the_answer_repeats_of_it_is_hidden_on_its_
         told.iter().filter(|(kind, stream, _)| (*kind, *stream) == (DATA, 1)).map(|each| each.2.as_str()).collect();
     assert_eq!(of_one, "a ******* b");
     assert!(told.iter().any(|each| each.2 == "er2 is no secret of this stream"));
+}
+
+#[test]
+fn a_window_that_ends_within_the_secret_does_not_bring_it_out() {
+    for cut in 1..7 {
+        let (mut pair, mut down) = (Pair::new(), Decoder::new());
+        pair.ask(1, "/ok", END_STREAM, &[]).unwrap();
+        pair.server(HEADERS, END_HEADERS, 1, &hpack::write(&[(b":status", b"200")], true)).unwrap();
+        pair.server(DATA, 0, 1, &b"hunter2"[..cut]).unwrap();
+        pair.relay.release(&mut pair.rules, &mut pair.down);
+        assert_eq!(pair.relay.waiting(), 0);
+        pair.server(DATA, END_STREAM, 1, &b"hunter2"[cut..]).unwrap();
+        let told = Pair::told(&mut pair.down, &mut down);
+        let content: String = told.iter().filter(|each| each.0 == DATA).map(|each| each.2.as_str()).collect();
+        assert!(content.len() == 7 && content.ends_with("*****"), "{cut}: {content}");
+    }
 }
 
 #[test]

@@ -45,8 +45,10 @@ pub(super) trait Rules {
     fn admit(&mut self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String>;
     /// Hides what an answer repeats of the secrets.
     fn hide(&mut self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>);
-    /// Lets go what was held back.
+    /// Tells what was held back for too long.
     fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>);
+    /// Tells what was held back of what is over.
+    fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>);
 }
 
 struct Stream {
@@ -101,7 +103,7 @@ impl Relay {
         self.streams.values().map(|stream| stream.mask.waiting()).max().unwrap_or(0)
     }
 
-    /// Lets them go.
+    /// Tells them, because nothing more has come for long.
     pub(super) fn release(&mut self, rules: &mut dyn Rules, down: &mut Vec<u8>) {
         for (number, stream) in &mut self.streams {
             let mut out = Vec::new();
@@ -305,7 +307,7 @@ impl Relay {
                         let mut out = Vec::with_capacity(content.len());
                         rules.hide(&mut stream.mask, content, &mut out);
                         if ends {
-                            rules.release(&mut stream.mask, &mut out);
+                            rules.finish(&mut stream.mask, &mut out);
                         }
                         stream.server_ended = ends;
                         put_window(up, 0, padding);
@@ -352,13 +354,13 @@ impl Relay {
         let mut hidden = |text: &[u8]| {
             let (mut mask, mut out) = (Mask::new(), Vec::new());
             rules.hide(&mut mask, text, &mut out);
-            rules.release(&mut mask, &mut out);
+            rules.finish(&mut mask, &mut out);
             out
         };
         let fields: Vec<_> = fields.iter().map(|(name, value)| (hidden(name), hidden(value))).collect();
         if block.ends {
             let mut rest = Vec::new();
-            rules.release(&mut stream.mask, &mut rest);
+            rules.finish(&mut stream.mask, &mut rest);
             put_data(down, block.stream, &rest, false);
         }
         let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();

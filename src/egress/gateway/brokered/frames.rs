@@ -31,6 +31,10 @@ impl Rules for Guard<'_> {
     fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
         self.served.release(mask, out);
     }
+
+    fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
+        self.served.finish(mask, out);
+    }
 }
 
 impl Connection {
