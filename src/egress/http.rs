@@ -9,7 +9,7 @@ use crate::sys::weaken;
 /// A head longer than this is refused.
 pub(super) const LONGEST_HEAD: usize = 64 * 1024;
 
-/// How long the content of a request is.
+/// How long the content of a request, or of an answer, is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Length(u64),
@@ -134,14 +134,15 @@ fn ends_well(part: &[u8], left: u64) -> bool {
     from_end(2).is_none_or(|&byte| byte == b'\r') && from_end(1).is_none_or(|&byte| byte == b'\n')
 }
 
-fn chunk_size(text: &str) -> Option<u64> {
+/// How long a chunk is that begins with this line.
+pub(super) fn chunk_size(text: &str) -> Option<u64> {
     let digits = text.split(';').next()?.trim_end_matches([' ', '\t']);
     (!digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
 /// A line that ends as lines must, without its end.
-fn line(bytes: &[u8], longest: usize) -> Result<Option<&str>, &'static str> {
+pub(super) fn plain_line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, &'static str> {
     let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
         return if bytes.len() > longest { Err("a line is too long") } else { Ok(None) };
     };
@@ -149,7 +150,13 @@ fn line(bytes: &[u8], longest: usize) -> Result<Option<&str>, &'static str> {
     if text.iter().any(|&byte| byte == b'\r' || byte == 0) {
         return Err("a line has a control character");
     }
-    std::str::from_utf8(text).map(Some).map_err(|_| "a line is not UTF-8")
+    Ok(Some(text))
+}
+
+/// The same as text.
+pub(super) fn line(bytes: &[u8], longest: usize) -> Result<Option<&str>, &'static str> {
+    let text = plain_line(bytes, longest)?;
+    text.map(|text| std::str::from_utf8(text).map_err(|_| "a line is not UTF-8")).transpose()
 }
 
 fn is_token(text: &str) -> bool {
@@ -201,7 +208,8 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
     Ok(Some((Head { method: method.into(), target: target.into(), host, content, websocket, old, fields }, at + 2)))
 }
 
-fn field(text: &str) -> Result<(String, String), &'static str> {
+/// A header: its name and its value.
+pub(super) fn field(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header without a colon")?;
     if !is_token(name) {
         return Err("a header's name is not as it must be"); // continued lines and blanks before the colon among them
@@ -214,7 +222,8 @@ pub(super) fn values<'all>(fields: &'all [(String, String)], name: &'all str) ->
     fields.iter().filter(move |(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static str> {
+/// How long the content is after these headers; `old` is HTTP/1.0.
+pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static str> {
     let codings: Vec<_> = values(fields, "transfer-encoding").collect();
     let lengths: Vec<_> = values(fields, "content-length").collect();
     match (codings.as_slice(), lengths.as_slice()) {

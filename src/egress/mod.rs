@@ -2,9 +2,10 @@
 //!
 //! In: a [`Policy`] of [`Rule`]s. Out: connections by name to allowed servers, and a [`Ledger`] of what was reached and refused.
 //! Inside the sandbox every allowed name has an address of its own that leads nowhere but to a socket of the gateway; so names are checked where
-//! connections are made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http` are pure; `gateway` is the
+//! connections are made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http`, `answers` are pure; `gateway` is the
 //! process, `broker` what it knows of secrets. Not here: who starts it and what it may do itself (`container`), how the sockets come about (`net`).
 
+mod answers;
 mod broker;
 mod dns;
 mod gateway;

@@ -26,6 +26,7 @@ pub(crate) use trust::Trust;
 use super::http::Head;
 use crate::error::{Error, Kind, Result};
 use crate::files;
+use crate::sys::weaken;
 use authority::Authority;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -34,7 +35,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::NoServerSessionStorage;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -89,7 +90,9 @@ struct Held {
 
 impl Held {
     fn put(&mut self, value: Value) {
-        self.needles.add(value.forms);
+        if !weaken::is_off("broker-echo") {
+            self.needles.add(value.forms);
+        }
         self.values.insert(value.name, value.value);
     }
 }
@@ -208,22 +211,9 @@ impl Served {
         self.credentials.iter().map(|each| each.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Hides what an answer repeats of the secrets.
-    pub(super) fn hide(&self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>) {
-        if crate::sys::weaken::is_off("broker-echo") {
-            return out.extend_from_slice(bytes);
-        }
-        mask.pass(&self.held.borrow().needles, bytes, out);
-    }
-
-    /// Tells what was held back for too long.
-    pub(super) fn release(&self, mask: &mut Mask, out: &mut Vec<u8>) {
-        mask.release(&self.held.borrow().needles, out);
-    }
-
-    /// Tells what was held back of an answer that is over.
-    pub(super) fn finish(&self, mask: &mut Mask, out: &mut Vec<u8>) {
-        mask.finish(&self.held.borrow().needles, out);
+    /// What is hidden in answers.
+    pub(super) fn needles(&self) -> Ref<'_, Needles> {
+        Ref::map(self.held.borrow(), |held| &held.needles)
     }
 }
 
@@ -269,7 +259,7 @@ fn outside(
     config.alpn_protocols = vec![HTTP_1.to_vec()];
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     #[cfg(feature = "weakened")]
-    if crate::sys::weaken::is_off("broker-upstream") {
+    if weaken::is_off("broker-upstream") {
         config.dangerous().set_certificate_verifier(Arc::new(weakened::Anybody(Arc::clone(provider))));
     }
     Ok(config)

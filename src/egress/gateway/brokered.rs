@@ -9,7 +9,8 @@ use super::connection::{Back, Connection, DIAL, Front, HELD, Need};
 use super::ends::{Inside, drain, feed};
 use super::flow::{Budget, End, Pass};
 use super::front;
-use crate::egress::broker::{Mask, Served, asks_to_change, written};
+use crate::egress::answers::Answers;
+use crate::egress::broker::{Served, written};
 use crate::egress::http::{self, Requests, Step};
 use crate::egress::http2::Relay;
 use rustix::io::Errno;
@@ -27,16 +28,6 @@ const ROUNDS: usize = 8;
 const HOLD: Duration = Duration::from_millis(50);
 const LONG: usize = 8;
 const HOLD_LONG: Duration = Duration::from_secs(2);
-/// The beginning of an answer that agrees to another protocol.
-const AGREED: &[u8] = b"HTTP/1.1 101";
-
-/// Whether the connection becomes another protocol's, a websocket.
-enum Change {
-    No,
-    /// A request asked for it; the beginning of the answer as far as it has come.
-    Asked(Vec<u8>),
-    Done,
-}
 
 /// Both ends of TLS.
 pub(super) struct Brokered {
@@ -44,17 +35,16 @@ pub(super) struct Brokered {
     inside: Inside,
     /// Both sides speak HTTP/2.
     two: Option<Box<Relay>>,
-    /// What the server said by that and is no whole frame yet.
-    answers: Vec<u8>,
+    /// What the server said and has not been passed on: no whole frame, line or head yet.
+    heard: Vec<u8>,
     outside: Option<ClientConnection>,
     requests: Requests,
-    count: u64,
-    change: Change,
-    mask: Mask,
+    /// What it says otherwise.
+    one: Answers,
     held_since: Instant,
     /// Why there is no answer of the server's.
     failed: Option<String>,
-    /// Why the server's frames cannot go on.
+    /// Why what the server says cannot go on.
     broken: Option<String>,
     /// The client speaks no TLS that could carry an answer.
     is_broken: bool,
@@ -75,12 +65,10 @@ impl Brokered {
             served,
             inside,
             two: None,
-            answers: Vec::new(),
+            heard: Vec::new(),
             outside: None,
             requests: Requests::new(),
-            count: 0,
-            change: Change::No,
-            mask: Mask::new(),
+            one: Answers::new(),
             held_since: Instant::now(),
             failed: None,
             broken: None,
@@ -104,35 +92,12 @@ impl Brokered {
 
     /// How many bytes are held back that may be the beginning of a secret.
     fn waiting(&self) -> usize {
-        self.two.as_ref().map_or_else(|| self.mask.waiting(), |two| two.waiting())
+        self.two.as_ref().map_or_else(|| self.one.waiting(), |two| two.waiting())
     }
 
     /// Gives back the memory of what has passed.
     pub(super) fn rest(&mut self) {
-        self.answers.shrink_to_fit();
-    }
-
-    /// Sees whether the server agreed to another protocol.
-    fn see_change(&mut self, answer: &[u8]) {
-        let Change::Asked(begun) = &mut self.change else { return };
-        begun.extend(answer.iter().take(AGREED.len() - begun.len()));
-        if begun.len() == AGREED.len() || !AGREED.starts_with(begun) {
-            self.change = if begun == AGREED { Change::Done } else { Change::No };
-        }
-    }
-
-    /// Hides what an answer repeats of the secrets.
-    fn hide(&mut self, answer: &[u8], now: Instant) -> Vec<u8> {
-        let mut out = Vec::new();
-        if !answer.is_empty() {
-            self.served.hide(&mut self.mask, answer, &mut out);
-            self.held_since = now;
-        }
-        let patience = if self.mask.waiting() < LONG { HOLD } else { HOLD_LONG };
-        if self.mask.waiting() > 0 && (self.is_answered || now - self.held_since >= patience) {
-            self.served.release(&mut self.mask, &mut out);
-        }
-        out
+        self.heard.shrink_to_fit();
     }
 
     /// It took too long: TLS with the server, or the client to hear why there is no answer.
@@ -199,6 +164,9 @@ impl Connection {
         if !tls.inside.is_open() {
             return Need::End(true);
         }
+        if tls.two.is_none() && tls.one.are_within_one() {
+            return self.farewell(Vec::new()); // words of ours would be a part of the server's
+        }
         let mut out = Vec::new();
         let words = tls.two.as_ref().map_or_else(|| http::answer(status, why), |two| two.farewell(why));
         tls.say(&words, &mut out);
@@ -228,8 +196,10 @@ impl Connection {
             tls.failed.get_or_insert(why.clone());
         }
         let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
-        let heard = tls.broken.take().or_else(|| self.settle_protocol(tls));
-        if let Some(why) = heard {
+        if let Some(why) = tls.broken.take() {
+            return Ok(Need::Unanswered(why));
+        }
+        if let Some(why) = self.settle_protocol(tls) {
             return Ok(Need::Refuse(why));
         }
         if let Some(why) = &tls.failed {
@@ -321,16 +291,8 @@ impl Connection {
             tls.is_open = true;
             self.deadline = None;
         }
-        if tls.two.is_some() || tls.inside.waits() {
-            tls.answers.append(&mut plain);
-            self.pass_answers(tls);
-        } else {
-            tls.see_change(&plain);
-            let answer = tls.hide(&plain, Instant::now());
-            if !answer.is_empty() {
-                tls.say(&answer, self.down.buffer());
-            }
-        }
+        tls.heard.append(&mut plain);
+        self.pass_answers(tls);
         if tls.is_answered && !tls.is_over {
             if let (true, Some(inside)) = (tls.is_closed, tls.inside.tls()) {
                 inside.send_close_notify();
@@ -349,10 +311,10 @@ impl Connection {
         let target = self.target.clone()?;
         let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
         while tls.two.is_none() && self.up.waiting() < HELD && !self.held.is_empty() {
-            let (length, rewritten) = match tls.change {
-                Change::Done => (self.held.len(), None),
-                Change::Asked(_) => break,
-                Change::No => match tls.requests.step(&self.held) {
+            let (length, rewritten) = match (tls.one.are_over(), tls.one.are_full()) {
+                (true, _) => (self.held.len(), None),
+                (false, true) => break,
+                (false, false) => match tls.requests.step(&self.held) {
                     Step::More if tls.is_said => {
                         self.held.clear(); // it will never be whole
                         break;
@@ -367,11 +329,7 @@ impl Connection {
                             Ok(fields) => written(&head, &fields),
                             Err(why) => return Some(why),
                         };
-                        tls.count += 1;
-                        // The answer to a later one would have to be told from those that are still to come.
-                        if asks_to_change(&head) && tls.count == 1 {
-                            tls.change = Change::Asked(Vec::new());
-                        }
+                        tls.one.expect(&head);
                         (length, Some(rewritten))
                     }
                     Step::Invalid(why) => return Some(format!("the request is not as it must be: {why}")),

@@ -1,8 +1,10 @@
 //! A secret that a server repeats, cut in the middle: by HTTP/2's windows, by chunks, by the end of an answer.
 
 use super::broker::VALUE;
+use super::refusals;
 use super::world::World;
 use crate::support::{Lab, has_program};
+use std::process::Command;
 
 /// Asks for `/repeat` with room for so many bytes, waits until the gateway has told what it held back, and gives room for the rest. What came is
 /// said with blanks between, so that the redactor of the output does not know it.
@@ -48,4 +50,71 @@ fn a_window_that_ends_within_the_secret_does_not_bring_it_out() {
     }
     let weak = world.brokered(&lab, VALUE, "").weakened("broker-told").sh("python3 windows.py");
     assert!(weak.stderr.contains(&spaced("battery-staple")), "the attack proves nothing: {weak:#?}");
+}
+
+/// A server that repeats the headers of a request in chunks of 4096 bytes, as services do whose answers go through a buffer. Below `/raw` it says
+/// what the path has, whatever that is.
+const CHUNKS: &str = r#"
+import http.server, ssl, sys, urllib.parse
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        if self.path.startswith('/raw?'):
+            self.close_connection = True
+            return self.wfile.write(urllib.parse.unquote_to_bytes(self.path[5:]))
+        content = ''.join('%s: %s\n' % each for each in self.headers.items()).encode()
+        self.send_response(200); self.send_header('Transfer-Encoding', 'chunked'); self.end_headers()
+        for at in range(0, len(content), 4096):
+            chunk = content[at:at + 4096]; self.wfile.write(b'%x\r\n' % len(chunk) + chunk + b'\r\n')
+        self.wfile.write(b'0\r\n\r\n')
+    do_HEAD = do_GET
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[3] + '/cert.pem', sys.argv[3] + '/key.pem')
+server = http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler)
+server.socket = context.wrap_socket(server.socket, server_side=True); server.serve_forever()
+"#;
+
+/// The servers with that one at port 8444.
+fn world_with_chunks(lab: &Lab) -> Option<World> {
+    let mut world = World::new(lab)?;
+    if !has_program("python3") {
+        return None;
+    }
+    let program = lab.file("chunks.py", CHUNKS);
+    let (address, directory) = (world.address.to_string(), world.directory().display().to_string());
+    world.also(Command::new("/usr/bin/python3").arg(program).args([&address, "8444", &directory]), 8444);
+    Some(world)
+}
+
+#[test]
+fn a_chunk_that_ends_within_the_secret_does_not_bring_it_out() {
+    let lab = Lab::new();
+    let Some(world) = world_with_chunks(&lab) else { return };
+    // The last header is the secret's: padding brings the border of the first chunk to each of its bytes.
+    let script = "url=https://a.test:8444/; n=$(curl -sS -H 'X-Pad: A' $url | wc -c); \
+                  for cut in $(seq 0 29); do curl -sS -H \"X-Pad: $(head -c $((4097 - n + cut)) /dev/zero | tr '\\0' A)\" $url | tail -1; done | tee out | rev; \
+                  grep -c '^Authorization: Bearer [*]*$' out; grep -c battery out";
+    let run = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "").sh(script);
+    assert!(run.stderr.ends_with("\n30\n0\n"), "{run:#?}");
+    let weak = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "").weakened("broker-chunks").sh(script);
+    let backwards: String = VALUE.chars().rev().collect();
+    assert!(weak.stderr.contains(&backwards), "the attack proves nothing: {weak:#?}");
+}
+
+#[test]
+fn an_answer_that_could_be_read_in_two_ways_is_not_passed_on() {
+    let lab = Lab::new();
+    let Some(world) = world_with_chunks(&lab) else { return };
+    let ask =
+        |said: &str| format!("curl -sS --http1.1 -o - -w '%{{http_code}}\\n' 'https://a.test:8444/raw?{said}' 2>&1; ");
+    let ok = "HTTP/1.1%20200%20OK%0d%0a";
+    let script = ask(&format!("{ok}Content-Length:%202%0d%0a%0d%0aok"))
+        + &ask(&format!(
+            "{ok}Content-Length:%202%0d%0aTransfer-Encoding:%20chunked%0d%0a%0d%0a2%0d%0ano%0d%0a0%0d%0a%0d%0a"
+        ))
+        + &ask(&format!("{ok}Transfer-Encoding:%20chunked%0d%0a%0d%0a2%0d%0athis%20and%20more"));
+    let run = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "").sh(&script);
+    assert!(run.stderr.starts_with("ok200\nbrig: the server's answer is not as it must be: Transfer-Encoding and Content-Length together\n502\n"), "{run:#?}");
+    assert!(run.stderr.contains("\nthcurl: "), "the second chunk is no chunk: {run:#?}");
+    let refused = refusals(&run, "a.test");
+    assert!(refused.contains("together") && refused.contains("a chunk does not end where it should"), "{refused}");
 }

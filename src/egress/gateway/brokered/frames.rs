@@ -1,4 +1,4 @@
-//! The same by HTTP/2: which of the two it is, and how frames pass (`egress::http2` says what becomes of each).
+//! How answers pass, and the same by HTTP/2: which of the two it is, and how frames pass (`egress::http2` says what becomes of each).
 
 use super::super::connection::{Connection, HELD, Target};
 use super::super::ends::drain;
@@ -25,15 +25,15 @@ impl Rules for Guard<'_> {
     }
 
     fn hide(&mut self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>) {
-        self.served.hide(mask, bytes, out);
+        mask.pass(&self.served.needles(), bytes, out);
     }
 
     fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
-        self.served.release(mask, out);
+        mask.release(&self.served.needles(), out);
     }
 
     fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
-        self.served.finish(mask, out);
+        mask.finish(&self.served.needles(), out);
     }
 }
 
@@ -54,29 +54,42 @@ impl Connection {
         None
     }
 
-    /// Passes on what the server says by HTTP/2, and what was held back for too long.
+    /// Passes on what the server says, and what was held back for too long.
     pub(super) fn pass_answers(&mut self, tls: &mut Brokered) {
-        let (Some(two), Some(target), Some(outside)) = (&mut tls.two, &self.target, &mut tls.outside) else { return };
+        if tls.inside.waits() {
+            return;
+        }
+        let (Some(target), Some(outside)) = (&self.target, &mut tls.outside) else { return };
         let mut rules = Guard { served: &tls.served, target };
         let (mut up, mut down, mut taken) = (Vec::new(), Vec::new(), 0);
         loop {
-            match two.server_says(&tls.answers[taken..], &mut rules, (&mut up, &mut down)) {
+            let bytes = &tls.heard[taken..];
+            let step = match &mut tls.two {
+                Some(two) => two.server_says(bytes, &mut rules, (&mut up, &mut down)).map_err(|Broken(why)| why),
+                None => tls.one.server_says(bytes, &tls.served.needles(), &mut down),
+            };
+            match step {
                 Ok(0) => break,
                 Ok(count) => taken += count,
-                Err(Broken(why)) => {
-                    tls.broken = Some(why.to_owned());
+                Err(why) => {
+                    tls.broken = Some(format!("the server's answer is not as it must be: {why}"));
                     break;
                 }
             }
         }
-        tls.answers.drain(..taken);
+        tls.heard.drain(..taken);
         let now = Instant::now();
         if taken > 0 {
             tls.held_since = now;
         }
-        let patience = if two.waiting() < LONG { HOLD } else { HOLD_LONG };
-        if two.waiting() > 0 && (tls.is_answered || now - tls.held_since >= patience) {
-            two.release(&mut rules, &mut down);
+        let waiting = tls.two.as_ref().map_or_else(|| tls.one.waiting(), |two| two.waiting());
+        let patience = if waiting < LONG { HOLD } else { HOLD_LONG };
+        let is_late = waiting > 0 && now - tls.held_since >= patience;
+        match &mut tls.two {
+            Some(two) if is_late || tls.is_answered => two.release(&mut rules, &mut down),
+            None if tls.is_answered => tls.one.end(&tls.served.needles(), &mut down),
+            None if is_late => tls.one.release(&tls.served.needles(), &mut down),
+            _ => {}
         }
         // A buffer without a limit takes everything.
         let _ = outside.writer().write_all(&up);

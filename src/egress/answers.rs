@@ -1,0 +1,254 @@
+//! Answers of HTTP/1.1 from a host of the broker's, as they pass (RFC 9112, section 6). Pure.
+//!
+//! In: which requests were passed on, what the server says, and what is looked for. Out: what the client is told. Heads and trailers are looked
+//! through one by one, content as the server means it: over the borders of its chunks. These are written anew, so that what is held back of one
+//! comes in the next, and what servers add to their sizes is left out.
+//! Never: an answer whose end two programs could see at two places, one that nobody asked for, another protocol that nobody asked for.
+
+use super::broker::{Mask, Needles, asks_to_change};
+use super::http::{self, Content, Head, LONGEST_HEAD};
+use crate::sys::weaken;
+use std::collections::VecDeque;
+
+/// Requests whose answers are still to come; further ones wait.
+const MOST_ASKED: usize = 256;
+/// A size of a chunk, with what is added to it, is no longer than this.
+const LONGEST_SIZE: usize = 1024;
+
+/// What a request says about the end of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// A head and nothing else.
+    Head,
+    /// Perhaps another protocol.
+    Change,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Head,
+    Length(u64),
+    /// Content that ends with the connection.
+    Close,
+    Size,
+    Chunk(u64),
+    /// The end of a line behind a chunk.
+    ChunkEnd,
+    Trailers,
+    /// Another protocol has begun.
+    Changed,
+}
+
+/// The answers of one connection.
+#[derive(Debug)]
+pub(super) struct Answers {
+    asked: VecDeque<Asked>,
+    state: State,
+    mask: Mask,
+}
+
+impl Answers {
+    pub(super) fn new() -> Answers {
+        Answers { asked: VecDeque::new(), state: State::Head, mask: Mask::new() }
+    }
+
+    /// A request was passed on.
+    pub(super) fn expect(&mut self, head: &Head) {
+        self.asked.push_back(match head.method.as_str() {
+            "HEAD" => Asked::Head,
+            _ if asks_to_change(head) => Asked::Change,
+            _ => Asked::Other,
+        });
+    }
+
+    /// Whether further requests must wait for answers: there are many, or the next bytes may be another protocol's.
+    pub(super) fn are_full(&self) -> bool {
+        self.asked.len() >= MOST_ASKED || self.asked.back() == Some(&Asked::Change)
+    }
+
+    /// Whether the connection is another protocol's from now on.
+    pub(super) fn are_over(&self) -> bool {
+        self.state == State::Changed
+    }
+
+    /// Whether the client has been told a part of an answer.
+    pub(super) fn are_within_one(&self) -> bool {
+        self.state != State::Head
+    }
+
+    /// How many bytes are held back that may be the beginning of a secret.
+    pub(super) fn waiting(&self) -> usize {
+        self.mask.waiting()
+    }
+
+    /// One step with what the server says: how many bytes were taken, 0 if more must come.
+    pub(super) fn server_says(
+        &mut self,
+        bytes: &[u8],
+        needles: &Needles,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, &'static str> {
+        let within = |left: u64| left.min(bytes.len() as u64) as usize;
+        match self.state {
+            _ if bytes.is_empty() => Ok(0),
+            State::Head => {
+                let Some((lines, length)) = section(bytes)? else { return Ok(0) };
+                self.state = self.begin(&lines)?;
+                hide(needles, &bytes[..length], out);
+                Ok(length)
+            }
+            State::Length(left) => {
+                let count = within(left);
+                self.mask.pass(needles, &bytes[..count], out);
+                self.state = State::Length(left - count as u64);
+                if self.state == State::Length(0) {
+                    self.mask.finish(needles, out);
+                    self.state = State::Head;
+                }
+                Ok(count)
+            }
+            State::Close | State::Changed => {
+                self.mask.pass(needles, bytes, out);
+                Ok(bytes.len())
+            }
+            State::Size => {
+                let Some(text) = http::line(bytes, LONGEST_SIZE)? else { return Ok(0) };
+                self.state = match http::chunk_size(text).ok_or("the size of a chunk is no number")? {
+                    0 => State::Trailers,
+                    size => State::Chunk(size),
+                };
+                Ok(text.len() + 2)
+            }
+            State::Chunk(left) => {
+                let (count, mut told) = (within(left), Vec::new());
+                self.mask.pass(needles, &bytes[..count], &mut told);
+                put_chunk(out, &told);
+                self.state = if count as u64 == left { State::ChunkEnd } else { State::Chunk(left - count as u64) };
+                Ok(count)
+            }
+            State::ChunkEnd => match bytes {
+                [b'\r'] => Ok(0),
+                [b'\r', b'\n', ..] => {
+                    self.state = State::Size;
+                    Ok(2)
+                }
+                _ => Err("a chunk does not end where it should"),
+            },
+            State::Trailers => {
+                let Some((lines, length)) = section(bytes)? else { return Ok(0) };
+                fields(&lines)?;
+                self.end(needles, out);
+                out.extend_from_slice(b"0\r\n");
+                hide(needles, &bytes[..length], out);
+                self.state = State::Head;
+                Ok(length)
+            }
+        }
+    }
+
+    /// What comes after a head.
+    fn begin(&mut self, lines: &[&[u8]]) -> Result<State, &'static str> {
+        let (first, rest) = lines.split_first().ok_or("an empty line before the answer")?;
+        let (status, is_old) = status(first)?;
+        let fields = fields(rest)?;
+        let asked = *self.asked.front().ok_or("an answer that nobody asked for")?;
+        match status {
+            101 if asked != Asked::Change => return Err("another protocol that nobody asked for"),
+            100 | 102..200 => return Ok(State::Head), // the answer itself is still to come
+            _ => {}
+        }
+        self.asked.pop_front();
+        if status == 101 || weaken::is_off("broker-chunks") {
+            return Ok(State::Changed);
+        }
+        if asked == Asked::Head || matches!(status, 204 | 304) {
+            return Ok(State::Head);
+        }
+        let says_length =
+            ["content-length", "transfer-encoding"].iter().any(|name| http::values(&fields, name).next().is_some());
+        Ok(match http::content(&fields, is_old)? {
+            _ if !says_length => State::Close,
+            Content::Length(0) => State::Head,
+            Content::Length(length) => State::Length(length),
+            Content::Chunked => State::Size,
+        })
+    }
+
+    /// Nothing more has come for long: tells what is held back.
+    pub(super) fn release(&mut self, needles: &Needles, out: &mut Vec<u8>) {
+        let mut told = Vec::new();
+        self.mask.release(needles, &mut told);
+        self.put(out, &told);
+    }
+
+    /// Nothing more comes: tells what is held back.
+    pub(super) fn end(&mut self, needles: &Needles, out: &mut Vec<u8>) {
+        let mut told = Vec::new();
+        self.mask.finish(needles, &mut told);
+        self.put(out, &told);
+    }
+
+    fn put(&self, out: &mut Vec<u8>, content: &[u8]) {
+        match self.state {
+            State::Size | State::Chunk(_) | State::ChunkEnd | State::Trailers => put_chunk(out, content),
+            State::Head | State::Length(_) | State::Close | State::Changed => out.extend_from_slice(content),
+        }
+    }
+}
+
+fn put_chunk(out: &mut Vec<u8>, content: &[u8]) {
+    if !content.is_empty() {
+        out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
+        out.extend_from_slice(content);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Looks through what is there as a whole.
+fn hide(needles: &Needles, text: &[u8], out: &mut Vec<u8>) {
+    let mut mask = Mask::new();
+    mask.pass(needles, text, out);
+    mask.finish(needles, out);
+}
+
+/// The lines up to the first empty one, and how many bytes they are with that.
+fn section(bytes: &[u8]) -> Result<Option<(Vec<&[u8]>, usize)>, &'static str> {
+    let (mut at, mut lines) = (0, Vec::new());
+    while let Some(text) = http::plain_line(&bytes[at..], LONGEST_HEAD)? {
+        at += text.len() + 2;
+        if at > LONGEST_HEAD {
+            break;
+        }
+        if text.is_empty() {
+            return Ok(Some((lines, at)));
+        }
+        lines.push(text);
+    }
+    if bytes.len() > LONGEST_HEAD { Err("the head is too long") } else { Ok(None) }
+}
+
+/// The number of a status line, and whether it is HTTP/1.0's.
+fn status(line: &[u8]) -> Result<(u16, bool), &'static str> {
+    let is_old = match line.get(..9) {
+        Some(b"HTTP/1.1 ") => false,
+        Some(b"HTTP/1.0 ") => true,
+        _ => return Err("it begins otherwise than HTTP/1.1 does"),
+    };
+    match line[9..] {
+        [one @ b'1'..=b'9', two @ b'0'..=b'9', three @ b'0'..=b'9']
+        | [one @ b'1'..=b'9', two @ b'0'..=b'9', three @ b'0'..=b'9', b' ', ..] => {
+            let digit = |byte: u8| u16::from(byte - b'0');
+            Ok((digit(one) * 100 + digit(two) * 10 + digit(three), is_old))
+        }
+        _ => Err("the status is no number"),
+    }
+}
+
+/// The headers; bytes that are no UTF-8 stand in values, where nothing is read from them.
+fn fields(lines: &[&[u8]]) -> Result<Vec<(String, String)>, &'static str> {
+    lines.iter().map(|line| http::field(&String::from_utf8_lossy(line))).collect()
+}
+
+#[cfg(test)]
+mod tests;
