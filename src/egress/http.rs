@@ -239,21 +239,29 @@ pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content,
     }
 }
 
-/// A host and its port, as in a Host header.
+/// A host and its port, as in a Host header: nothing before, between or after them, since a server that reads on would see another host
+/// (RFC 3986, 3.2).
 pub(super) fn authority(text: &str) -> Option<(String, Option<u16>)> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']')?;
-            (host, rest.strip_prefix(':'))
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(inner) => {
+            let (address, rest) = inner.split_once(']')?;
+            (address.parse::<std::net::Ipv6Addr>().ok()?.to_string(), rest)
         }
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        None => {
+            let (host, rest) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (canonical(host)?, rest)
+        }
     };
-    let port = match port {
-        None | Some("") => None,
-        Some(digits) => Some(digits.parse().ok()?),
+    let port = match rest.strip_prefix(':') {
+        None if rest.is_empty() => None,
+        None => return None,
+        Some("") => None,
+        Some(digits) if digits.len() <= 5 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Some(digits.parse().ok()?)
+        }
+        Some(_) => return None,
     };
-    let host = host.parse::<std::net::IpAddr>().map_or_else(|_| canonical(host), |address| Some(address.to_string()));
-    Some((host?, port))
+    Some((host, port))
 }
 
 /// Whom a request is for: the Host header and, if the target is a whole URL, that too; they must agree.
@@ -352,6 +360,8 @@ mod tests {
             (get("Host: a.example\r\nX: 1\rHost: b.example"), "control character"),
             (get("Host: a.example, b.example"), "no host"),
             (get("Host: a.example@b.example"), "no host"),
+            (get("Host: [a.example].b.example"), "no host"),
+            (get("Host: a.example").replace("GET / ", "GET http://[a.example].b.example/ "), "no host"),
             (get("Host: a.example\r\nContent-Length: 1\r\nContent-Length: 1"), "not one number"),
             (get("Host: a.example\r\nContent-Length: +1"), "not one number"),
             (get("Host: a.example\r\nContent-Length: 1\r\nTransfer-Encoding: chunked"), "together"),
@@ -377,7 +387,60 @@ mod tests {
         assert!(pass(websocket, 1000).unwrap()[0].websocket);
         let connect = "CONNECT a.example:443 HTTP/1.1\r\nHost: b.example\r\n\r\n";
         assert_eq!(pass(connect, 1000).unwrap()[0].host, Some(("a.example".into(), Some(443))));
-        assert_eq!(authority("[::1]:80"), Some(("::1".into(), Some(80))));
-        assert_eq!(authority("a:b"), None);
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_with_a_port_and_nothing_else() {
+        for (text, host, port) in [
+            ("a.test", "a.test", None),
+            ("A.Test.:8080", "a.test", Some(8080)),
+            ("a.test:", "a.test", None),
+            ("127.0.0.1:80", "127.0.0.1", Some(80)),
+            ("[::1]", "::1", None),
+            ("[0:0::1]:80", "::1", Some(80)),
+            ("[::1]:", "::1", None),
+        ] {
+            assert_eq!(authority(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for text in [
+            "[a.test]",
+            "[a.test].tenant.test",
+            "[a.test]x",
+            "[a.test]:80",
+            "[127.0.0.1]",
+            "[::1",
+            "[::1]x",
+            "[::1]80",
+            "[::1]:80:80",
+            "[::1] :80",
+            "[fe80::1%eth0]",
+            "[]",
+            "::1",
+            "a.test]",
+            "a.test[",
+            "a:b",
+            "a.test:+80",
+            "a.test:80x",
+            "a.test:80:80",
+            "a.test:99999",
+            "a.test:000080",
+            "user@a.test",
+            "user:80@a.test",
+            "a.test:80@b.test",
+            "a.test b.test",
+            " a.test",
+            "a.test,b.test",
+            "a.test/x",
+            "a.test?",
+            "a.test#",
+            "",
+            ":80",
+            "a..test",
+            "ä.test",
+            "a%2etest",
+            "a.test\\",
+        ] {
+            assert_eq!(authority(text), None, "{text}");
+        }
     }
 }

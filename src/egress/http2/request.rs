@@ -147,6 +147,7 @@ mod tests {
             (2, "/x\r\n"),
             (3, "a b"),
             (3, "user@a.test"),
+            (3, "[a.test].tenant.test"),
         ] {
             let mut all = fields(&[]);
             all[place].1 = value.as_bytes().to_vec();
