@@ -2,6 +2,7 @@
 
 use super::super::http::Head;
 use super::super::rule::{Host, Rule};
+use super::request::another_request;
 use crate::error::{Error, Kind, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -126,6 +127,11 @@ impl Credential {
         let name = &self.name;
         if !self.methods.is_empty() && !self.methods.contains(&head.method) {
             return Some(format!("`{name}` is for {}, not for {}", self.methods.join(" "), head.method));
+        }
+        if !(self.methods.is_empty() && self.paths.is_empty())
+            && let Some(header) = another_request(head)
+        {
+            return Some(format!("`{name}` is for some requests, and `{header}` could make this one another"));
         }
         if self.paths.is_empty() {
             return None;
@@ -346,6 +352,23 @@ mod tests {
         {
             check("GET", target, Some("and this one"));
         }
+    }
+
+    #[test]
+    fn where_methods_or_paths_count_no_header_may_name_others() {
+        let (methods, paths) = (["GET".to_owned()], ["/v1/*".to_owned()]);
+        let check = |methods: &[String], paths: &[String], is_refused: bool| {
+            let made = credential(&Wording { methods, paths, ..Wording::default() }).unwrap();
+            for name in ["X-HTTP-Method-Override", "X-Original-URL"] {
+                let fields = vec![(name.to_owned(), "/admin".to_owned())];
+                let why = made.objection(&Head { fields, ..head("GET", "/v1/x") });
+                assert_eq!(why.is_some_and(|why| why.contains("could make this one another")), is_refused, "{name}");
+            }
+        };
+        check(&methods, &[], true);
+        check(&[], &paths, true);
+        check(&methods, &paths, true);
+        check(&[], &[], false);
     }
 
     #[test]

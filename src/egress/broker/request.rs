@@ -1,6 +1,7 @@
 //! A request as the server gets it: with the secret, without what the sandbox said in its place. Pure.
 
 use super::super::http::{Content, Head};
+use crate::sys::weaken;
 
 /// Why a request is not one that a secret may be added to; the strictness of `http` is presumed.
 pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
@@ -12,6 +13,24 @@ pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
     }
     // TRACE gives back what was sent (RFC 9110, 9.3.8).
     matches!(head.method.as_str(), "TRACE" | "TRACK" | "CONNECT").then_some("the broker passes no such method on")
+}
+
+/// Headers by which some servers take another method or path than the request's own.
+const ANOTHER_REQUEST: [&str; 6] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-original-uri",
+    "x-rewrite-url",
+];
+
+/// The header by which a request may be another one than it looks like.
+pub(super) fn another_request(head: &Head) -> Option<&'static str> {
+    if weaken::is_off("broker-override") {
+        return None;
+    }
+    ANOTHER_REQUEST.into_iter().find(|known| head.fields.iter().any(|(name, _)| is_same(known, name)))
 }
 
 /// Whether two names of headers are one to a server that hands them to programs as variables (RFC 3875, 4.1.18).
@@ -100,6 +119,22 @@ mod tests {
         let text = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
         assert!(asks_to_change(&head(text)));
         assert!(rewritten(text).contains("Connection: Upgrade\r\nUpgrade: websocket\r\n"));
+    }
+
+    #[test]
+    fn a_header_that_makes_another_request_is_seen_however_it_is_written() {
+        for (field, found) in [
+            ("X-HTTP-Method: DELETE", Some("x-http-method")),
+            ("x_http_method_override: DELETE", Some("x-http-method-override")),
+            ("X-Method-Override: DELETE", Some("x-method-override")),
+            ("X-Original-URL: /admin", Some("x-original-url")),
+            ("X-ORIGINAL-URI: /admin", Some("x-original-uri")),
+            ("X-Rewrite_Url:", Some("x-rewrite-url")),
+            ("X-Method: DELETE", None),
+        ] {
+            let text = format!("GET /v1/x HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+            assert_eq!(another_request(&head(&text)), found, "{field}");
+        }
     }
 
     #[test]
