@@ -72,7 +72,8 @@ enum Verb {
     Rm(remove::Arguments),
 }
 
-/// The same verb for a command line that begins with `task run`: building the parser for every verb costs a tenth of a sandbox's whole start.
+// The same verb for a command line that begins with `task run`: building the parser for every verb costs a tenth of a sandbox's whole start. No doc
+// comment, since clap would show it in the place of the verb's own first line.
 #[derive(Parser)]
 #[command(name = "brig task run", max_term_width = 110)]
 struct Direct {
@@ -145,4 +146,20 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
 /// The store that the command line names, or the user's own.
 pub(super) fn open_store(named: Option<PathBuf>) -> Result<Store> {
     Ok(Store::at(named.map_or_else(Store::default_path, Ok)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_of_run_begins_with_what_the_verb_does() {
+        let verb = run::Arguments::augment_args(clap::Command::new("run"));
+        let (mut direct, first) = (Direct::command(), verb.get_about().unwrap().to_string());
+        assert!(first.starts_with("Run a command in a fresh sandbox"), "{first}");
+        for help in [direct.render_help(), direct.render_long_help()] {
+            assert!(help.to_string().starts_with(&first), "{help}");
+        }
+    }
 }
