@@ -93,7 +93,7 @@ impl Answers {
         match self.state {
             _ if bytes.is_empty() => Ok(0),
             State::Head => {
-                let Some((lines, length)) = section(bytes)? else { return Ok(0) };
+                let Some(Section { lines, length }) = section(bytes)? else { return Ok(0) };
                 self.state = self.begin(&lines)?;
                 hide(needles, &bytes[..length], out);
                 Ok(length)
@@ -136,7 +136,7 @@ impl Answers {
                 _ => Err("a chunk does not end where it should"),
             },
             State::Trailers => {
-                let Some((lines, length)) = section(bytes)? else { return Ok(0) };
+                let Some(Section { lines, length }) = section(bytes)? else { return Ok(0) };
                 fields(&lines)?;
                 self.end(needles, out);
                 out.extend_from_slice(b"0\r\n");
@@ -213,7 +213,13 @@ fn hide(needles: &Needles, text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The lines up to the first empty one, and how many bytes they are with that.
-fn section(bytes: &[u8]) -> Result<Option<(Vec<&[u8]>, usize)>, &'static str> {
+struct Section<'all> {
+    lines: Vec<&'all [u8]>,
+    length: usize,
+}
+
+/// The first one, if it is whole.
+fn section(bytes: &[u8]) -> Result<Option<Section<'_>>, &'static str> {
     let (mut at, mut lines) = (0, Vec::new());
     while let Some(text) = http::plain_line(&bytes[at..], LONGEST_HEAD)? {
         at += text.len() + 2;
@@ -221,7 +227,7 @@ fn section(bytes: &[u8]) -> Result<Option<(Vec<&[u8]>, usize)>, &'static str> {
             break;
         }
         if text.is_empty() {
-            return Ok(Some((lines, at)));
+            return Ok(Some(Section { lines, length: at }));
         }
         lines.push(text);
     }

@@ -114,7 +114,10 @@ fn an_answer_that_could_be_read_in_two_ways_is_not_passed_on() {
         + &ask(&format!("{ok}Transfer-Encoding:%20chunked%0d%0a%0d%0a2%0d%0athis%20and%20more"));
     let run = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "").sh(&script);
     assert!(run.stderr.starts_with("ok200\nbrig: the server's answer is not as it must be: Transfer-Encoding and Content-Length together\n502\n"), "{run:#?}");
-    assert!(run.stderr.contains("\nthcurl: "), "the second chunk is no chunk: {run:#?}");
+    assert!(
+        run.stderr.contains("curl: (18) ") && run.stderr.ends_with("\nth200\n"),
+        "the second chunk is no chunk: {run:#?}"
+    );
     let refused = refusals(&run, "a.test");
     assert!(refused.contains("together") && refused.contains("a chunk does not end where it should"), "{refused}");
 }
