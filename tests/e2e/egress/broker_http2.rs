@@ -34,12 +34,18 @@ fn rules_hold_for_each_stream_and_the_others_go_on() {
     let Some(world) = World::new(&lab) else { return };
     let script = "curl -sS --http2 -w '%{http_code} %{http_version}\\n' https://a.test:8443/v1/a https://a.test:8443/v2/b \
                   https://a.test:8443/v1/c; curl -sS --http2 -d content https://a.test:8443/v1/d; \
-                  curl -sS --http2 -o /dev/null -w '%{http_code}' -H 'Host: b.test:8443' https://a.test:8443/v1/e";
+                  curl -sS --http2 -o /dev/null -w '%{http_code}' -H 'Host: b.test:8443' https://a.test:8443/v1/e; \
+                  for version in http1.1 http2; do for header in 'X-HTTP-Method-Override: DELETE' 'x_original_url: /v2/b'; do \
+                  curl -sS --$version -H \"$header\" https://a.test:8443/v1/f; done; done";
     let run = world.brokered(&lab, VALUE, "paths = [\"/v1/*\"]\nmethods = [\"GET\"]\n").sh(script);
     assert_eq!(count(&run.stderr, "200 2\n"), 2, "{run:#?}");
     assert_eq!(count(&run.stderr, "403 2\n"), 1, "{run:#?}");
     assert!(run.stderr.contains("brig: `API_KEY` is for /v1/*, not for /v2/b\n"), "{run:#?}");
     assert!(run.stderr.contains("brig: `API_KEY` is for GET, not for POST\n"), "{run:#?}");
+    for header in ["x-http-method-override", "x-original-url"] {
+        let words = format!("brig: `API_KEY` is for some requests, and `{header}` could make this one another\n");
+        assert_eq!(count(&run.stderr, &words), 2, "{run:#?}");
+    }
     let heard = world.heard();
     assert_eq!(heard.lines().count(), 2, "{heard}");
     let refused = refusals(&run, "a.test");
