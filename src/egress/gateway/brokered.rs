@@ -13,6 +13,7 @@ use crate::egress::answers::Answers;
 use crate::egress::broker::{Served, written};
 use crate::egress::http::{self, Requests, Step};
 use crate::egress::http2::Relay;
+use crate::sys::weaken;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::ClientConnection;
@@ -24,6 +25,9 @@ use std::time::{Duration, Instant};
 /// What is read at once, and how often in one pass.
 const CHUNK: usize = 16 * 1024;
 const ROUNDS: usize = 8;
+/// How much may wait for one side before nobody is heard whose words make more of it: a window, a ping, headers that unfold. More than [`HELD`],
+/// at which what is passed on stops: two that read only after they were heard would wait for each other.
+const ANSWERED: usize = 4 * HELD;
 /// How long bytes are held back that may be the beginning of a secret, and from which length on they are for longer.
 const HOLD: Duration = Duration::from_millis(50);
 const LONG: usize = 8;
@@ -37,6 +41,8 @@ pub(super) struct Brokered {
     two: Option<Box<Relay>>,
     /// What the server said and has not been passed on: no whole frame, line or head yet.
     heard: Vec<u8>,
+    /// There is more of it that could be, but for room.
+    is_behind: bool,
     outside: Option<ClientConnection>,
     requests: Requests,
     /// What it says otherwise.
@@ -66,6 +72,7 @@ impl Brokered {
             inside,
             two: None,
             heard: Vec::new(),
+            is_behind: false,
             outside: None,
             requests: Requests::new(),
             one: Answers::new(),
@@ -196,10 +203,11 @@ impl Connection {
             tls.failed.get_or_insert(why.clone());
         }
         let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
+        let refused = self.settle_protocol(tls);
         if let Some(why) = tls.broken.take() {
             return Ok(Need::Unanswered(why));
         }
-        if let Some(why) = self.settle_protocol(tls) {
+        if let Some(why) = refused {
             return Ok(Need::Refuse(why));
         }
         if let Some(why) = &tls.failed {
@@ -236,11 +244,19 @@ impl Connection {
     }
 
     fn hears_client(&self) -> bool {
-        self.client.readable && !self.client_ended && self.held.len() < HELD && self.up.waiting() < HELD
+        let is_ready = self.client.readable && !self.client_ended;
+        is_ready && self.held.len() < HELD && self.up.waiting() < HELD && self.has_room(0, 0)
     }
 
     fn hears_server(&self, tls: &Brokered) -> bool {
-        self.server.as_ref().is_some_and(|server| server.readable) && !tls.is_answered && self.down.waiting() < HELD
+        let is_ready = self.server.as_ref().is_some_and(|server| server.readable) && !tls.is_answered;
+        is_ready && !tls.is_behind && self.down.waiting() < HELD && self.has_room(0, 0)
+    }
+
+    /// Whether either side may be told more, when so many bytes are already to be.
+    fn has_room(&self, up: usize, down: usize) -> bool {
+        let is_free = self.up.waiting() + up < ANSWERED && self.down.waiting() + down < ANSWERED;
+        is_free || weaken::is_off("broker-room")
     }
 
     /// Reads what the server says and passes it on; `true` if the rate allows no more.
@@ -293,7 +309,7 @@ impl Connection {
         }
         tls.heard.append(&mut plain);
         self.pass_answers(tls);
-        if tls.is_answered && !tls.is_over {
+        if tls.is_answered && !tls.is_behind && !tls.is_over {
             if let (true, Some(inside)) = (tls.is_closed, tls.inside.tls()) {
                 inside.send_close_notify();
                 drain(inside, self.down.buffer());
@@ -364,7 +380,9 @@ impl Connection {
         } else if self.client_ended {
             return Ok(Need::End(false));
         }
-        let more = self.hears_client() && !tls.inside.waits() || tls.outside.is_some() && self.hears_server(tls);
+        let catches_up = tls.is_behind && self.has_room(0, 0);
+        let hears = self.hears_client() && !tls.inside.waits() || tls.outside.is_some() && self.hears_server(tls);
+        let more = hears || catches_up;
         Ok(if more { Need::Again } else { Need::Nothing })
     }
 }

@@ -3,6 +3,7 @@
 //! In: what the client and the server say, and [`Rules`]. Out: what each is told. Streams, windows, pings and settings are those of the two
 //! ends: a frame goes on as it is, with the same number and as many bytes, so that nothing waits here and no window has to be counted. Only
 //! headers are read and written anew, and the answers' content is looked through.
+//! Padding's room is given back at once, and headers unfold: what a peer makes of few bytes is the caller's to bound, by not going on while much waits.
 //! A request that is refused never reaches the server; its stream alone is answered with 403.
 //! Never: a frame that is understood in two ways, a state that a peer can make grow, a header that HTTP/1.1 behind the server could read otherwise.
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The gateway of a running task: the child of brig that is not its pid 1.
 #[track_caller]
-fn gateway(task: &Started) -> Pid {
+pub(super) fn gateway(task: &Started) -> Pid {
     let brig = task.pid();
     let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
     let pid_1 = task.pid_1();
@@ -24,7 +24,7 @@ fn gateway(task: &Started) -> Pid {
 }
 
 /// A number of a file of proc(5), in KiB.
-fn kib(text: &str, name: &str) -> u64 {
+pub(super) fn kib(text: &str, name: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

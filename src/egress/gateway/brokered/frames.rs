@@ -62,7 +62,12 @@ impl Connection {
         let (Some(target), Some(outside)) = (&self.target, &mut tls.outside) else { return };
         let mut rules = Guard { served: &tls.served, target };
         let (mut up, mut down, mut taken) = (Vec::new(), Vec::new(), 0);
-        loop {
+        tls.is_behind = false;
+        while taken < tls.heard.len() {
+            if !self.has_room(up.len(), down.len()) {
+                tls.is_behind = true;
+                break;
+            }
             let bytes = &tls.heard[taken..];
             let step = match &mut tls.two {
                 Some(two) => two.server_says(bytes, &mut rules, (&mut up, &mut down)).map_err(|Broken(why)| why),
@@ -85,9 +90,10 @@ impl Connection {
         let waiting = tls.two.as_ref().map_or_else(|| tls.one.waiting(), |two| two.waiting());
         let patience = if waiting < LONG { HOLD } else { HOLD_LONG };
         let is_late = waiting > 0 && now - tls.held_since >= patience;
+        let is_over = tls.is_answered && !tls.is_behind;
         match &mut tls.two {
-            Some(two) if is_late || tls.is_answered => two.release(&mut rules, &mut down),
-            None if tls.is_answered => tls.one.end(&tls.served.needles(), &mut down),
+            Some(two) if is_late || is_over => two.release(&mut rules, &mut down),
+            None if is_over => tls.one.end(&tls.served.needles(), &mut down),
             None if is_late => tls.one.release(&tls.served.needles(), &mut down),
             _ => {}
         }

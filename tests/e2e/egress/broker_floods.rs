@@ -1,0 +1,84 @@
+//! Servers that make the gateway say much, and that nobody listens to: its memory is outside of the sandbox's limit.
+
+use super::broker::VALUE;
+use super::running::{gateway, kib};
+use super::world::World;
+use crate::support::{Lab, eventually, has_program};
+use rustix::process::Signal;
+use std::process::Command;
+
+/// More than the gateway ever has for itself, in KiB.
+const MUCH: u64 = 8 << 10;
+
+/// A server that sends what many windows answer, or headers that unfold, as long as anybody takes it, and reads nothing.
+const SERVER: &str = r#"
+import socket, ssl, struct, sys, threading, time
+def frame(kind, flags, stream, payload=b''): return struct.pack('>I', len(payload))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + payload
+def field(name, value, how=b'\x00'):
+    length = bytes([len(value)]) if len(value) < 127 else b'\x7f' + bytes([(len(value) - 127) & 127 | 128, (len(value) - 127) >> 7])
+    return how + bytes([len(name)]) + name + length + value
+status = field(b':status', b'100')
+most = {'windows': 24 << 20, 'headers': 60 << 10}[sys.argv[4]]
+flood = {'windows': frame(0, 8, 1, b'\0') * 1600, 'headers': frame(1, 4, 1, status + b'\xbe' * 15) * 100}[sys.argv[4]]
+begin = {'windows': b'', 'headers': frame(1, 4, 1, status + field(b'x', b'v' * 4000, b'\x40'))}[sys.argv[4]]
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[3] + '/cert.pem', sys.argv[3] + '/key.pem'); context.set_alpn_protocols(['h2'])
+def serve(sock):
+    try:
+        sock = context.wrap_socket(sock, server_side=True); sock.settimeout(60); sock.sendall(frame(4, 0, 0)); time.sleep(0.5); sock.recv(4096)
+        sent = 0; sock.sendall(begin)
+        while sent < most: sock.sendall(flood); sent += len(flood)
+        time.sleep(60)
+    except OSError: pass
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"#;
+
+/// A client that asks once and listens to nothing.
+const CLIENT: &str = r#"
+import os, socket, ssl, struct, sys, time
+def frame(kind, flags, stream, payload=b''): return struct.pack('>I', len(payload))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + payload
+def field(name, value): return b'\x00' + bytes([len(name)]) + name + bytes([len(value)]) + value
+context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']); context.set_alpn_protocols(['h2'])
+sock = context.wrap_socket(socket.create_connection(('a.test', 8444)), server_hostname='a.test')
+own = [(b':method', b'POST'), (b':scheme', b'https'), (b':authority', b'a.test:8444'), (b':path', b'/')]
+sock.sendall(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + frame(4, 0, 0) + frame(1, 4, 1, b''.join(field(*each) for each in own)))
+time.sleep(7); print('flooded', flush=True); time.sleep(60)
+"#;
+
+/// What the gateway has under one flood, in KiB; without its guard it is waited for until that is more than ever.
+fn memory_under(flood: &str, weakened: Option<&str>) -> Option<u64> {
+    let lab = Lab::new();
+    let mut world = World::new(&lab)?;
+    if !has_program("python3") {
+        return None;
+    }
+    let (address, directory) = (world.address.to_string(), world.directory().display().to_string());
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(lab.file("flood.py", SERVER)).args([&address, "8444", &directory, flood]);
+    world.also(&mut command, 8444);
+    lab.file("work/client.py", CLIENT);
+    let mut task = world.brokered_at(&lab, VALUE, "\"a.test:8444\"", "");
+    if let Some(guard) = weakened {
+        task = task.weakened(guard);
+    }
+    let task = task.start_sh("python3 client.py");
+    task.wait_for("flooded");
+    let gateway = gateway(&task).as_raw_pid();
+    let most = || kib(&std::fs::read_to_string(format!("/proc/{gateway}/status")).unwrap(), "RssAnon:");
+    if weakened.is_some() {
+        eventually("the flood does harm without the guard", || most() > 2 * MUCH);
+    }
+    let most = most();
+    task.signal(Signal::TERM);
+    task.finish();
+    Some(most)
+}
+
+#[test]
+fn a_server_that_makes_the_gateway_answer_and_does_not_listen_is_not_heard_any_more() {
+    for flood in ["windows", "headers"] {
+        let Some(most) = memory_under(flood, None) else { return };
+        assert!(most < MUCH, "{flood}: {most} KiB");
+        memory_under(flood, Some("broker-room"));
+    }
+}
