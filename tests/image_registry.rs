@@ -106,6 +106,21 @@ fn a_token_is_got_where_the_registry_says_and_shown_to_nobody_else() {
     );
 }
 
+/// Numbers that no clock can hold.
+#[test]
+fn a_token_that_lasts_for_ever_and_a_pause_without_end_harm_nobody() {
+    if !ready() {
+        return;
+    }
+    let (_scratch, server) = with_image("layered");
+    let proxy = faulty(&server, &["token", "lasts=18446744073709551615"]);
+    let scratch = Scratch::new();
+    let auth = auth_file(&scratch, &proxy, "secret");
+    scratch.image(&["pull", &proxy.reference(), "--auth-file", &auth]).good();
+    let never = faulty(&server, &["later=18446744073709551615"]);
+    Scratch::new().image(&["pull", &never.reference()]).refused("429 Too Many Requests");
+}
+
 /// T-60.
 #[test]
 fn a_token_server_elsewhere_is_not_asked() {

@@ -3,10 +3,10 @@
 
 usage: registry.py UPSTREAM-PORT [FAULT...]
 
-Prints its port on the first line, then one line a request. Faults: token (asks for a bearer token, user me:secret), cut (closes
-every blob after some bytes), busy (429 with Retry-After first), later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow,
-redirect (blobs come from another host name), realm=URL (sends for tokens there), foreign (names another digest for tags),
-norange (ignores Range).
+Prints its port on the first line, then one line a request. Faults: token (asks for a bearer token, user me:secret), lasts=SECONDS
+(how long those tokens are said to be good), cut (closes every blob after some bytes), busy (429 with Retry-After first),
+later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow, redirect (blobs come from
+another host name), realm=URL (sends for tokens there), foreign (names another digest for tags), norange (ignores Range).
 """
 import base64
 import http.client
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer(401, b'{"errors":[{"message":"wrong name or password"}]}')
             scope = urllib.parse.parse_qs(urllib.parse.urlparse(self.path).query).get("scope", [""])[0]
             tokens.add(f"t-{len(tokens)}")
-            return self.answer(200, ('{"token":"%s","expires_in":300,"scope":"%s"}' % (sorted(tokens)[-1], scope)).encode())
+            return self.answer(200, ('{"token":"%s","expires_in":%s,"scope":"%s"}' % (sorted(tokens)[-1], faults.get("lasts", 300), scope)).encode())
         redirected = "redirected" in self.path
         if ("token" in faults or "realm" in faults) and not redirected and authorization.removeprefix("Bearer ") not in tokens:
             realm = faults.get("realm") or f"http://{host}/token"

@@ -29,6 +29,9 @@ const LARGEST_TOKEN: u64 = 1 << 20;
 const LONGEST_WORDS: u64 = 16 << 10;
 /// distribution-spec: a token without a date is good for a minute.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
+/// Seconds: a day. The number is the registry's, and one that no clock can hold would end us (`Duration * u32` and `Instant + Duration` panic).
+const LONGEST_TOKEN_LIFE: u64 = 86_400;
+
 /// What a request has for a body.
 pub(super) enum Payload<'a> {
     Nothing,
@@ -167,7 +170,7 @@ impl<'a> Client<'a> {
                         "Basic {}",
                         base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"))
                     ),
-                    until: Instant::now() + Duration::from_secs(86_400),
+                    until: Instant::now() + Duration::from_secs(LONGEST_TOKEN_LIFE),
                 },
                 _ => return Err(self.denied(response)),
             },
@@ -251,9 +254,7 @@ impl<'a> Client<'a> {
         let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| wrong()).doing(step)?;
         let token =
             answer.token.or(answer.access_token).filter(|token| !token.is_empty()).ok_or_else(wrong).doing(step)?;
-        let life = answer.expires_in.map_or(TOKEN_LIFE, Duration::from_secs).max(TOKEN_LIFE);
-        // A little early, so that it does not end on the way.
-        Ok(Token { value: format!("Bearer {token}"), until: Instant::now() + life * 9 / 10 })
+        Ok(Token { value: format!("Bearer {token}"), until: Instant::now() + token_life(answer.expires_in) })
     }
 
     /// Follows redirects; what is ours to show stays with our host.
@@ -303,6 +304,12 @@ impl<'a> Client<'a> {
         };
         sent.map_err(|cause| failed(&cause))
     }
+}
+
+/// How long a token is used: a little less than the registry says, so that it does not end on the way.
+fn token_life(expires_in: Option<u64>) -> Duration {
+    let life = expires_in.map_or(TOKEN_LIFE, |seconds| Duration::from_secs(seconds.min(LONGEST_TOKEN_LIFE)));
+    life.max(TOKEN_LIFE) * 9 / 10
 }
 
 /// Too many requests, or the registry's own trouble: worth another try.
@@ -373,4 +380,16 @@ fn encoded(fields: &[(&str, String)]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_token_is_used_for_longer_than_a_day_whatever_the_registry_says() {
+        let seconds = |expires_in| token_life(expires_in).as_secs();
+        assert_eq!([None, Some(0), Some(300)].map(seconds), [54, 54, 270]);
+        assert_eq!([Some(u64::from(u32::MAX)), Some(u64::MAX)].map(seconds), [77_760, 77_760]);
+    }
 }
