@@ -68,7 +68,11 @@ fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Re
             Some(_) => offer.names.iter().map(|tag| format!("{}:{tag}", name.name()).parse()).collect(),
             None => Err(Error::new(Kind::Usage, "a name with a digest cannot be given to an image")),
         },
-        None => Ok(offer.names.iter().filter_map(|text| text.parse().ok()).collect()),
+        // A name with another digest than its own is a lie about what somebody has pinned.
+        None => {
+            let is_own = |name: &Reference| name.digest().is_none_or(|digest| *digest == offer.descriptor.digest);
+            Ok(offer.names.iter().filter_map(|text| text.parse().ok()).filter(is_own).collect())
+        }
     }
 }
 

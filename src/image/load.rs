@@ -50,6 +50,10 @@ pub(crate) fn add(
     let _reservation = store.reserve(blobs.map(|blob| &blob.digest).chain(&chains).chain([&descriptor.digest]))?;
     let lock = store.path().join("temporary").join(format!("image-{}", chosen.descriptor.digest.hex()));
     let _one_at_a_time = Lock::wait(&lock)?;
+    let is = |pinned: &Digest| *pinned == descriptor.digest || *pinned == chosen.descriptor.digest;
+    if let Some(name) = names.iter().find(|name| !name.digest().is_none_or(is)) {
+        return Err(pinned(name));
+    }
     let there = store.image(&chosen.descriptor.digest)?;
     let mut record = match there.filter(|record| is_complete(store, record)) {
         Some(record) => record,
@@ -63,6 +67,13 @@ pub(crate) fn add(
         store.put_name(name, &record.digest)?;
     }
     Ok(record)
+}
+
+/// Only what has a digest may be named by it, or a pin would hold nothing.
+pub(crate) fn pinned(name: &Reference) -> Error {
+    Error::new(Kind::Usage, "a name with a digest is what has that digest, and cannot be given")
+        .doing(format!("name an image `{name}`"))
+        .hint("give it a tag: NAME:TAG")
 }
 
 /// The image that a name means here already, if that is what the name means there now.
@@ -81,7 +92,8 @@ pub(crate) fn current(
     let platform = options.platform.as_ref();
     let fits = platform
         .is_none_or(|wanted| wanted.os == record.config.os && wanted.architecture == record.config.architecture);
-    Ok(Some(record).filter(|record| same && fits && is_complete(store, record)))
+    let is_current = same && fits && is_complete(store, &record) && store.name_too(name, &record.digest)?;
+    Ok(is_current.then_some(record))
 }
 
 fn is_complete(store: &Store, record: &ImageRecord) -> bool {

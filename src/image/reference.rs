@@ -52,6 +52,12 @@ impl Reference {
         Reference { digest: Some(digest), ..self.clone() }
     }
 
+    /// What the store keeps of it: a tag or a digest. What is pinned says nothing about its tag.
+    pub(crate) fn kept(&self) -> Reference {
+        let tag = self.tag.clone().filter(|_| self.digest.is_none());
+        Reference { tag, ..self.clone() }
+    }
+
     /// How people write it: Docker's host and `library/` left out.
     pub fn familiar(&self) -> String {
         let full = self.to_string();

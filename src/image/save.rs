@@ -17,7 +17,8 @@ use std::io::{Read, Write};
 pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'_>) -> Result<()> {
     let mut records: Vec<(ImageRecord, Vec<String>)> = Vec::new();
     let mut leases = Vec::new();
-    let names = store.names()?;
+    // Tags alone: a digest is not another program's name, and whoever reads the archive could not tell whether it is right.
+    let names: Vec<_> = store.names()?.into_iter().filter(|(name, _)| name.digest().is_none()).collect();
     for text in images {
         let image = store.resolve(text)?;
         let missing = || Error::new(Kind::NotFound, "it was removed just now");

@@ -88,6 +88,26 @@ impl Server {
         self.log.lock().unwrap().clone()
     }
 
+    /// Gives the registry an index of one image for linux/amd64, which `push` does not send; returns its digest.
+    pub fn put_index(&self, scratch: &Scratch, repository: &str, tag: &str, manifest: &serde_json::Value) -> String {
+        let file = scratch.path("an-index");
+        let index = serde_json::json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [{
+                "mediaType": manifest["media_type"], "digest": manifest["digest"], "size": manifest["size"],
+                "platform": { "os": "linux", "architecture": "amd64" },
+            }],
+        });
+        std::fs::write(&file, index.to_string()).unwrap();
+        let put = "import sys, urllib.request as u; data = open(sys.argv[2], 'rb').read(); \
+                   kind = {'Content-Type': 'application/vnd.oci.image.index.v1+json'}; \
+                   print(u.urlopen(u.Request(sys.argv[1], data, kind, method='PUT')).headers['Docker-Content-Digest'])";
+        let address = format!("http://{}/v2/{repository}/manifests/{tag}", self.host());
+        let put = Command::new("python3").args(["-c", put, &address, &file]).output().unwrap();
+        assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
+        String::from_utf8(put.stdout).unwrap().trim().to_owned()
+    }
+
     pub fn reference(&self) -> String {
         format!("127.0.0.1:{}/team/tool:1", self.port)
     }

@@ -5,7 +5,7 @@
 //!       blobs/sha256/HEX               as they came: manifests, configs, compressed layers
 //!       layers/HEX/{fs,layer.json}     one directory a layer, named by its chain, in overlayfs's form
 //!       images/HEX/image.json          what a start needs, named by the manifest; the directory carries the lease
-//!       names/HOST/REPOSITORY:TAG      the digest of the image that a name means
+//!       names/HOST/REPOSITORY:TAG      the digest of the image that a name means; REPOSITORY@DIGEST for a pinned one
 //!       temporary/…                    work in progress, each with a lock that dies with its process
 //!       lock                           shared while something is named or reserved, exclusive while prune decides
 //! ```

@@ -1,4 +1,5 @@
-//! Names: which image a tag means. One small file a name, replaced atomically.
+//! Names: which image a tag means, or the digest of an index or a manifest in some repository. One small file a name, replaced
+//! atomically. A pinned name never moves a tag, and is given to what has that digest alone: whoever pins must get what is pinned.
 
 use super::{ImageRecord, Store, Temporary};
 use crate::error::{Error, Kind, Result, Step};
@@ -10,10 +11,9 @@ use std::path::{Path, PathBuf};
 const LONGEST: u64 = 256;
 
 impl Store {
-    /// `names/HOST/REPOSITORY:TAG`. The grammar of references has neither `..` nor an absolute path in it.
+    /// `names/HOST/REPOSITORY:TAG` or `names/HOST/REPOSITORY@DIGEST`. The grammar of references has neither `..` nor an absolute path in it.
     fn name_path(&self, reference: &Reference) -> PathBuf {
-        let tag = reference.tag().unwrap_or("latest");
-        self.path.join("names").join(reference.host()).join(format!("{}:{tag}", reference.repository()))
+        self.path.join("names").join(reference.kept().to_string())
     }
 
     /// Lets a name mean an image from now on.
@@ -41,12 +41,12 @@ impl Store {
         }
         // A name goes before digits, as a name may look like digits.
         if let Ok(reference) = text.parse::<Reference>() {
-            let digest = match reference.digest() {
-                Some(digest) => Some(digest.clone()),
-                None => self.read_name(&self.name_path(&reference))?,
-            };
-            if let Some(record) = digest.map(|digest| self.image(&digest)).transpose()?.flatten() {
-                return Ok(record);
+            // What is pinned may be an index, which only its name leads on from; a manifest is its own name.
+            let named = self.read_name(&self.name_path(&reference))?;
+            for digest in named.iter().chain(reference.digest()) {
+                if let Some(record) = self.image(digest)? {
+                    return Ok(record);
+                }
             }
         }
         self.find_by_digits(text)
@@ -74,8 +74,8 @@ impl Store {
         match files::read_bounded(path, LONGEST) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim().parse().map(Some),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            // `host/a:1` is a file, so nothing can be below it.
-            Err(error) if error.errno() == Some(libc::ENOTDIR) || error.errno() == Some(libc::EISDIR) => Ok(None),
+            // `host/a:1` is a file, so nothing can be below it; a long repository with a long digest is no file's name.
+            Err(error) if matches!(error.errno(), Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -124,6 +124,18 @@ impl Store {
         let _writing = self.writing()?;
         let record = self.find(image)?;
         self.put_name(name, &record.digest)
+    }
+
+    /// Lets a name mean an image that was found by another, unless it does; `false` if the image has gone meanwhile.
+    pub(crate) fn name_too(&self, name: &Reference, digest: &Digest) -> Result<bool> {
+        if self.read_name(&self.name_path(name))?.as_ref() == Some(digest) {
+            return Ok(true);
+        }
+        let _writing = self.writing()?;
+        if self.image(digest)?.is_none() {
+            return Ok(false);
+        }
+        self.put_name(name, digest).map(|()| true)
     }
 }
 

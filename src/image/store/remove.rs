@@ -21,7 +21,7 @@ impl Store {
         let record = self.find(text)?;
         let all: Vec<Reference> =
             self.names()?.into_iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name).collect();
-        let named = text.parse::<Reference>().ok().filter(|reference| all.contains(reference));
+        let named = text.parse::<Reference>().ok().map(|name| name.kept()).filter(|name| all.contains(name));
         let going = match &named {
             Some(reference) => vec![reference.clone()],
             None if all.len() > 1 => {
