@@ -3,15 +3,11 @@
 
 use super::RegistryOptions;
 use super::address::{Address, Scheme};
+use super::conf::Conf;
 use super::hosts::{self, Hosts};
 use super::trust::Trust;
-use crate::error::{Error, Kind, Result, Step};
-use crate::files;
+use crate::error::{Error, Kind, Result};
 use crate::image::Reference;
-use serde::Deserialize;
-use std::path::PathBuf;
-
-const LARGEST_FILE: u64 = 1 << 20;
 
 /// One place that has a repository.
 #[derive(Clone, Debug)]
@@ -30,40 +26,11 @@ pub(super) struct Endpoint {
     is_local: bool,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct File {
-    registry: Vec<Registry>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
-struct Registry {
-    prefix: Option<String>,
-    location: Option<String>,
-    insecure: bool,
-    blocked: bool,
-    mirror: Vec<Mirror>,
-    mirror_by_digest_only: bool,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Mirror {
-    location: String,
-    insecure: bool,
-}
-
 /// All places to try, in order: the caller's mirrors, the files', the registry itself.
 pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Result<Vec<Endpoint>> {
-    let file = match read()? {
-        Some((path, text)) => toml::from_str::<File>(&text)
-            .map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))
-            .doing(|| format!("read `{}`", path.display()))?,
-        None => File::default(),
-    };
+    let conf = Conf::read()?;
     let hosts = hosts::find(reference.host(), options.hosts_dir.as_deref())?;
-    let mut all = choose(reference, options, &file, hosts)?;
+    let mut all = choose(reference, options, &conf, hosts)?;
     for endpoint in &mut all {
         // A server of hosts.toml has its own.
         if endpoint.of.is_none()
@@ -82,21 +49,18 @@ pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Res
 fn choose(
     reference: &Reference,
     options: &RegistryOptions,
-    file: &File,
+    conf: &Conf,
     hosts: Option<Hosts>,
 ) -> Result<Vec<Endpoint>> {
     let name = reference.name();
     let covers = |prefix: &str| name == prefix || name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
-    let prefix = |registry: &Registry| registry.prefix.clone().or(registry.location.clone()).unwrap_or_default();
-    let entry =
-        file.registry.iter().filter(|registry| covers(&prefix(registry))).max_by_key(|registry| prefix(registry).len());
     let mut all = Vec::new();
     for (host, mirror) in &options.mirrors {
         if covers(host) {
             all.push(endpoint(mirror, &name[host.len()..], options.plain_http)?);
         }
     }
-    let Some(entry) = entry else {
+    let Some((entry, rest)) = conf.find(reference) else {
         let hosts = hosts.unwrap_or_default();
         let named = |server: hosts::Server| Endpoint {
             host: server.api.host.clone(),
@@ -116,16 +80,13 @@ fn choose(
         return Ok(all);
     };
     if entry.blocked {
-        return Err(Error::new(Kind::Registry, format!("`{}` is blocked by registries.conf", prefix(entry))));
+        return Err(Error::new(Kind::Registry, format!("`{}` is blocked by registries.conf", entry.name())));
     }
-    let rest = &name[prefix(entry).len()..];
-    if !entry.mirror_by_digest_only || reference.digest().is_some() {
-        for mirror in &entry.mirror {
-            all.push(endpoint(&mirror.location, rest, options.plain_http || mirror.insecure)?);
-        }
+    for mirror in entry.mirrors(reference) {
+        all.push(endpoint(&mirror.location, &rest, options.plain_http || mirror.insecure)?);
     }
-    let location = entry.location.clone().unwrap_or_else(|| prefix(entry));
-    all.push(endpoint(&location, rest, options.plain_http || entry.insecure)?);
+    let (location, rest) = if entry.location.is_empty() { (&name, "") } else { (&entry.location, rest.as_str()) };
+    all.push(endpoint(location, rest, options.plain_http || entry.insecure)?);
     Ok(all)
 }
 
@@ -156,32 +117,16 @@ fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
     })
 }
 
-fn read() -> Result<Option<(PathBuf, String)>> {
-    let chosen = std::env::var_os("CONTAINERS_REGISTRIES_CONF").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/containers/registries.conf"));
-    let paths = match chosen {
-        Some(path) => vec![path],
-        None => own.into_iter().chain([PathBuf::from("/etc/containers/registries.conf")]).collect(),
-    };
-    for path in paths {
-        match files::read_bounded(&path, LARGEST_FILE) {
-            Ok(bytes) => return Ok(Some((path, String::from_utf8_lossy(&bytes).into_owned()))),
-            Err(error) if error.kind() == Kind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn places(reference: &str, mirrors: &[(&str, &str)], file: &str) -> String {
-        let file: File = toml::from_str(file).unwrap();
+        let mut conf = Conf::default();
+        conf.add(file).unwrap();
         let mirrors: Vec<_> = mirrors.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
-        match choose(&reference.parse().unwrap(), &options, &file, None) {
+        match choose(&reference.parse().unwrap(), &options, &conf, None) {
             Ok(all) => {
                 all.iter().map(|each| format!("{}/{}", each.address, each.repository)).collect::<Vec<_>>().join(" ")
             }
@@ -214,5 +159,27 @@ mod tests {
         assert_eq!(places("a.org/team/x", &[], file), "https://m.org/v2/x/x https://b.org/v2/copy/x");
         assert_eq!(places("a.org/teams/x", &[], file), "http://a.org/v2/teams/x");
         assert!(places("bad.org/x", &[], file).contains("is blocked"));
+        assert!(places("bad.org:5000/x", &[], file).contains("is blocked"));
+        let below = "[[registry]]\nprefix = \"*.bad.org\"\nblocked = true";
+        assert!(places("reg.bad.org/x", &[("reg.bad.org", "m.org")], below).contains("`*.bad.org` is blocked"));
+        let below = "[[registry]]\nprefix = \"*.a.org\"\n[[registry.mirror]]\nlocation = \"m.org/a\"";
+        assert_eq!(places("x.a.org/y", &[], below), "https://m.org/v2/a/y https://x.a.org/v2/y");
+    }
+
+    #[test]
+    fn a_mirror_is_for_tags_or_for_digests_as_it_is_told() {
+        let pinned = format!("a.org/x@sha256:{}", "ab".repeat(32));
+        let check = |own: &str, word: &str, expected: [bool; 2]| {
+            let file =
+                format!("[[registry]]\nlocation = \"a.org\"\n{own}\n[[registry.mirror]]\nlocation = \"m.org\"\n{word}");
+            let asked = ["a.org/x:1", &pinned].map(|reference| places(reference, &[], &file).contains("m.org"));
+            assert_eq!(asked, expected, "{file}");
+        };
+        check("", "", [true, true]);
+        check("", "pull-from-mirror = \"all\"", [true, true]);
+        check("", "pull-from-mirror = \"\"", [true, true]);
+        check("", "pull-from-mirror = \"digest-only\"", [false, true]);
+        check("", "pull-from-mirror = \"tag-only\"", [true, false]);
+        check("mirror-by-digest-only = true", "", [false, true]);
     }
 }

@@ -1,12 +1,13 @@
 //! A registry as a source of images, and as a place to send them to (distribution-spec).
 //!
-//! Order: `mirrors` (with `hosts`) says where to go, `trust` whom to believe there, `credentials` who we are, `client` sends (`challenge` and `address` are its pure parts),
+//! Order: `mirrors` (with `conf` and `hosts`) says where to go, `trust` whom to believe there, `credentials` who we are, `client` sends (`challenge` and `address` are its pure parts),
 //! `resume` keeps a download going. Nothing that arrives is believed: documents and blobs are checked by their digests by
 //! whoever takes them, and the digest that a registry names for a tag is checked against the body.
 
 mod address;
 mod challenge;
 mod client;
+mod conf;
 mod credentials;
 mod hosts;
 mod mirrors;
