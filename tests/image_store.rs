@@ -116,6 +116,34 @@ fn damage_is_found_and_mended() {
     scratch.image(&["verify"]).good();
 }
 
+/// Not only the image that is named: any that has the layer.
+#[test]
+fn a_layer_that_is_in_use_is_not_replaced() {
+    let scratch = Scratch::new();
+    let load = |seed: &str| {
+        let layout = scratch.layout("shared", seed);
+        scratch.image(&["load", &layout, "--name", seed]).good().out.split_whitespace().next().unwrap().to_owned()
+    };
+    let (one, _) = (load("a"), load("bb"));
+    let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "bb"]).good().out).unwrap();
+    let bottom = inspected[0]["layers"].as_array().unwrap().last().unwrap().as_str().unwrap().to_owned();
+    std::fs::write(format!("{bottom}/more"), "tampered").unwrap();
+    // A sandbox holds the image's directory locked, as Store::resolve does.
+    let lease = std::fs::File::open(scratch.path(&format!("store/images/{}", &one[7..]))).unwrap();
+    rustix::fs::flock(&lease, rustix::fs::FlockOperation::LockShared).unwrap();
+    let in_sandbox = std::fs::File::open(&bottom).unwrap();
+    let refused = scratch.image(&["verify", "bb", "--repair"]).refused("1 faults");
+    assert!(refused.out.contains("/more") && refused.out.contains("in use, not repaired"), "{}", refused.out);
+    assert!(refused.err.contains("when that has ended"), "{}", refused.err);
+    assert!(std::path::Path::new(&format!("{bottom}/more")).exists());
+    let links = |file: &std::fs::File| std::os::unix::fs::MetadataExt::nlink(&file.metadata().unwrap());
+    assert!(links(&in_sandbox) > 0, "the folder was deleted");
+    drop(lease);
+    assert!(scratch.image(&["verify", "bb", "--repair"]).good().out.contains("repaired"));
+    assert_eq!(links(&in_sandbox), 0, "the control: nothing was replaced");
+    scratch.image(&["verify"]).good();
+}
+
 /// After a power cut, layers that nobody waited for are made again before they are used.
 #[test]
 fn a_layer_of_another_boot_is_made_again() {

@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     /// Images of the store [default: all]
     #[arg(value_name = "IMAGE")]
     images: Vec<String>,
-    /// Replace damaged layers; remove damaged blobs, so that the next pull or load brings them again
+    /// Replace damaged layers that nobody uses; remove damaged blobs, so that the next pull or load brings them again
     #[arg(long)]
     repair: bool,
 }
@@ -34,8 +34,12 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<()> {
     let left = verified.findings.iter().filter(|finding| !finding.repaired).count();
     match left {
         0 => Ok(()),
-        count => Err(Error::new(Kind::Image, format!("{count} faults"))
-            .doing("verify the store")
-            .hint("mend them with --repair")),
+        count => Err(Error::new(Kind::Image, format!("{count} faults")).doing("verify the store").hint(
+            if arguments.repair {
+                "pull or load the image again; what is in use can be repaired when that has ended"
+            } else {
+                "mend them with --repair"
+            },
+        )),
     }
 }

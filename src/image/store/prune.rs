@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// What `prune` removed.
@@ -71,16 +72,21 @@ impl Store {
 
     /// Moves an image's directory away unless somebody holds its lock. Who waits for the lock sees that it has gone.
     fn set_aside(&self, digest: &Digest, trash: &Path) -> Result<bool> {
+        let Some(_alone) = self.lock_alone(digest)? else { return Ok(false) };
+        away(&self.image_path(digest), trash)?;
+        Ok(true)
+    }
+
+    /// The lock of an image that nobody uses, `None` if somebody does. Asked under the exclusive lock of the store.
+    pub(super) fn lock_alone(&self, digest: &Digest) -> Result<Option<OwnedFd>> {
         let path = self.image_path(digest);
         let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let directory = opened.failing(Kind::Store, || format!("open the image `{}`", digest.short()))?;
         match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if !weaken::is_off("image-lease") => return Ok(false),
-            Err(Errno::WOULDBLOCK) | Ok(()) => {}
-            Err(errno) => return Err(errno).failing(Kind::Store, || format!("lock the image `{}`", digest.short())),
+            Err(Errno::WOULDBLOCK) if !weaken::is_off("image-lease") => Ok(None),
+            Err(Errno::WOULDBLOCK) | Ok(()) => Ok(Some(directory)),
+            Err(errno) => Err(errno).failing(Kind::Store, || format!("lock the image `{}`", digest.short())),
         }
-        away(&path, trash)?;
-        Ok(true)
     }
 
     fn set_aside_unused(&self, trash: &Temporary, reserved: &Reserved, pruned: &mut Pruned) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Proof that the store is whole: every image is made again from its blobs, whose digests are checked on the way, in a store
 //! of its own next to it, and its layers are compared file by file.
 
-use super::{ImageRecord, Store, Temporary};
+use super::{ImageRecord, Lease, Store, Temporary};
 use crate::error::{Context, Kind, Result};
-use crate::files;
+use crate::files::{self, Lock};
 use crate::image::load::{self, FromStore, LoadOptions};
 use crate::image::{Digest, compare};
 use rustix::fs::{Mode, OFlags};
@@ -38,7 +38,7 @@ pub struct Verified {
 pub enum Repair {
     /// Only said.
     No,
-    /// Damaged layers are replaced; damaged blobs are removed, so that the next pull or load brings them again.
+    /// Damaged layers that nobody uses are replaced; damaged blobs are removed, so that the next pull or load brings them again.
     Yes,
 }
 
@@ -52,14 +52,14 @@ impl Store {
         let mut verified = Verified::default();
         for record in records {
             // Gone in the meantime is fine.
-            let Ok(_lease) = self.lease(&record.digest) else { continue };
+            let Ok(lease) = self.lease(&record.digest) else { continue };
             verified.images += 1;
-            self.verify_image(&record, repair, &mut verified)?;
+            self.verify_image(&record, lease, repair, &mut verified)?;
         }
         Ok(verified)
     }
 
-    fn verify_image(&self, record: &ImageRecord, repair: Repair, verified: &mut Verified) -> Result<()> {
+    fn verify_image(&self, record: &ImageRecord, lease: Lease, repair: Repair, verified: &mut Verified) -> Result<()> {
         let work = Temporary::new(self)?;
         let shadow = Store::open(&work.path().join("store"))?;
         let again = load::add(&shadow, &FromStore(self), &record.manifest, &[], &LoadOptions::default(), &|_| {});
@@ -73,6 +73,7 @@ impl Store {
             verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: false });
             return Ok(());
         }
+        let mut damaged = Vec::new();
         for chain in &record.chain {
             verified.layers += 1;
             let (ours, fresh) = (self.layer_path(chain), shadow.layer_path(chain));
@@ -86,18 +87,39 @@ impl Store {
                 }
                 fault => fault,
             };
-            let Some(fault) = fault else { continue };
-            if repair == Repair::Yes {
-                let failed = |cause| files::failed(cause, format!("replace the layer `{}`", chain.short()));
-                if ours.exists() {
-                    std::fs::rename(&ours, work.path().join(format!("old-{}", chain.hex()))).map_err(failed)?;
-                }
-                std::fs::rename(&fresh, &ours).map_err(failed)?;
-            }
-            let fault = format!("layer {}: {fault}", chain.short());
-            verified.findings.push(Finding { image: record.digest.clone(), fault, repaired: repair == Repair::Yes });
+            damaged.extend(fault.map(|fault| (chain, fault)));
+        }
+        drop(lease); // or the image would be in use by ourselves
+        for (chain, fault) in damaged {
+            let repaired = repair == Repair::Yes && self.replace_layer(chain, &shadow.layer_path(chain), &work)?;
+            let in_use = if repair == Repair::Yes && !repaired { "; in use, not repaired" } else { "" };
+            let fault = format!("layer {}: {fault}{in_use}", chain.short());
+            verified.findings.push(Finding { image: record.digest.clone(), fault, repaired });
         }
         Ok(())
+    }
+
+    /// Puts a fresh layer in a damaged one's place, unless a sandbox or a load may have that one open: under an overlay the folder of a
+    /// layer must not change, and the old one is deleted. Whether it did.
+    fn replace_layer(&self, chain: &Digest, fresh: &Path, work: &Temporary) -> Result<bool> {
+        let _lock = Lock::wait(&self.path().join("lock"))?;
+        if self.reserved()?.digests.contains(chain.hex()) {
+            return Ok(false);
+        }
+        let mut alone = Vec::new();
+        for image in self.images()?.iter().filter(|image| image.chain.contains(chain)) {
+            match self.lock_alone(&image.digest)? {
+                Some(lock) => alone.push(lock),
+                None => return Ok(false),
+            }
+        }
+        let failed = |cause| files::failed(cause, format!("replace the layer `{}`", chain.short()));
+        let ours = self.layer_path(chain);
+        if ours.exists() {
+            std::fs::rename(&ours, work.path().join(format!("old-{}", chain.hex()))).map_err(failed)?;
+        }
+        std::fs::rename(fresh, &ours).map_err(failed)?;
+        Ok(true)
     }
 
     /// Removes the blobs of an image whose content is wrong; whether there were any.
