@@ -127,3 +127,23 @@ fn nobody_is_given_the_name_of_another_digest() {
     let own = format!("example.org/tool@{digest}");
     assert_eq!(lie(&own), [(own.clone(), digest.clone())]);
 }
+
+/// `rm` counts the names before it has the store's lock.
+#[test]
+fn an_image_that_is_named_while_it_is_being_removed_stays() {
+    let scratch = Scratch::new();
+    let digest = load(&scratch, "layered", "a:1");
+    // As any writer holds it for a moment.
+    let lock = std::fs::File::open(scratch.path("store/lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
+    let mut remove = support::brig(&scratch, &["rm", "a:1"]).spawn().unwrap();
+    while std::path::Path::new(&scratch.path("store/names/docker.io/library/a:1")).exists() {
+        assert!(remove.try_wait().unwrap().is_none(), "it waits for nothing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    scratch.image(&["tag", &digest, "kept:1"]).good();
+    drop(lock);
+    assert!(remove.wait().unwrap().success());
+    assert_eq!(names(&scratch), [("kept:1".to_owned(), digest)]);
+    scratch.image(&["verify", "kept:1"]).good();
+}

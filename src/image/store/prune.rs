@@ -58,12 +58,16 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes one image if nobody uses it; its layers and blobs as far as no other image has them.
+    /// Removes one image if nobody uses it and it has no name; its layers and blobs as far as no other image has them.
     pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool> {
         let trash = Temporary::new(self)?;
         let _lock = Lock::wait(&self.path.join("lock"))?;
         let reserved = self.reserved()?;
-        if reserved.digests.contains(digest.hex()) || !self.set_aside(digest, trash.path())? {
+        // Somebody may have named it while we waited: that it had no name was asked without the lock.
+        if reserved.digests.contains(digest.hex()) || self.names()?.iter().any(|(_, named)| named == digest) {
+            return Ok(false);
+        }
+        if !self.set_aside(digest, trash.path())? {
             return Ok(false);
         }
         self.set_aside_unused(&trash, &reserved, &mut Pruned::default())?;
