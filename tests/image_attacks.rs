@@ -133,6 +133,7 @@ fn a_config_cannot_reach_the_host() {
         ("user4294967296", "is not between 0 and"),
         ("user-1", "is not between 0 and"),
         ("user-crafted", "is not between 0 and"),
+        ("user-by-name", "is not between 0 and"),
         ("passwd-fifo", "is not a regular file"),
         ("passwd-sparse", "is longer than"),
         ("passwd-host", "unable to find user canary"),

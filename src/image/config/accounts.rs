@@ -78,6 +78,16 @@ impl Accounts {
     }
 
     fn look_up(&self, text: &str) -> Result<User> {
+        let user = self.found(text)?;
+        // The image's files say numbers, too.
+        let odd = [user.uid, user.gid].into_iter().chain(user.additional_gids.iter().copied());
+        match odd.into_iter().find(|id| u64::from(*id) > LARGEST_ID) {
+            Some(id) if !weaken::is_off("image-user-range") => Err(out_of_range(&id.to_string())),
+            _ => Ok(user),
+        }
+    }
+
+    fn found(&self, text: &str) -> Result<User> {
         let (user, group) = match text.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (text, None),
@@ -163,8 +173,12 @@ fn part(text: &str) -> Result<Part<'_>> {
             Ok(Part::Number(u32::try_from(number).unwrap_or(u32::MAX)))
         }
         _ if weaken::is_off("image-user-name") => Ok(Part::Name(text)),
-        _ => Err(Error::new(Kind::Identity, format!("`{}` is not between 0 and {LARGEST_ID}", text.escape_debug()))),
+        _ => Err(out_of_range(text)),
     }
+}
+
+fn out_of_range(number: &str) -> Error {
+    Error::new(Kind::Identity, format!("`{}` is not between 0 and {LARGEST_ID}", number.escape_debug()))
 }
 
 #[cfg(test)]
@@ -206,6 +220,22 @@ mod tests {
             let error = accounts().user(text).unwrap_err();
             assert!(error.to_string().contains("is not between"), "{text}: {error}");
         }
+    }
+
+    /// The number may come by way of a name.
+    #[test]
+    fn a_number_out_of_range_in_an_account_file_is_refused() {
+        let accounts = Accounts {
+            passwd: b"evil:x:4294967295:0::/:\ngroup:x:5:2147483648::/:\nme:x:1000:1000::/:\nlast:x:2147483647:0::/:\n"
+                .to_vec(),
+            group: b"wide:x:4294967295:me\n".to_vec(),
+        };
+        for text in ["evil", "evil:5", "group", "5", "me", "1000", "last:wide", "0:wide"] {
+            let error = accounts.user(text).unwrap_err();
+            assert!(error.to_string().contains("is not between 0 and"), "{text}: {error}");
+        }
+        assert_eq!(accounts.user("last").unwrap().uid, i32::MAX as u32);
+        assert_eq!(accounts.user("me:7").unwrap().gid, 7);
     }
 
     #[test]
