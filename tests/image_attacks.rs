@@ -153,6 +153,21 @@ fn a_config_cannot_reach_the_host() {
     }
 }
 
+/// T-25: annotations are how the maker of a bundle speaks to a runtime.
+#[test]
+fn a_label_that_a_runtime_would_obey_is_no_annotation() {
+    let scratch = Scratch::new();
+    for step in try_image(&scratch, "", "labels") {
+        step.good();
+    }
+    for bundle in ["copied-a", "moved-a"] {
+        let config = std::fs::read(scratch.path(&format!("{bundle}/config.json"))).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        let names: Vec<&String> = config["annotations"].as_object().unwrap().keys().collect();
+        assert_eq!(names, ["maintainer", "org.opencontainers.image.architecture", "org.opencontainers.image.os"]);
+    }
+}
+
 #[test]
 fn without_its_checks_a_config_does_what_it_wants() {
     if skipped("the feature `weakened`", cfg!(feature = "weakened")) {

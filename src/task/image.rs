@@ -236,7 +236,7 @@ fn used(
         exposed_ports: config.exposed_ports.clone(),
         healthcheck: config.healthcheck.clone(),
         shell: config.shell.clone(),
-        annotations: process.annotations.clone(),
+        annotations: config.annotations(),
     }
 }
 

@@ -432,6 +432,8 @@ CASES = {
     # T-36 to T-39
     "volume": attack(config={"Volumes": {"/../../../etc": {}}}),
     **{f"user{text}": attack(config={"User": text}) for text in ("2147483648", "4294967295", "4294967296", "-1")},
+    "labels": attack(config={"Labels": {"org.systemd.property.ExecStopPost": "['/bin/sh']", "org.criu.config": "/x", "run.oci.hooks.stdout": "/x",
+                                        "bundle": "/x", "maintainer": "me"}}),
     "user-by-name": attack(entry("etc/passwd", data=b"evil:x:4294967295:4294967295::/:/bin/sh\n"), config={"User": "evil"}),
     "user-crafted": attack(entry("etc/passwd", data=b"4294967296:x:0:0::/:/bin/sh\n"), config={"User": "4294967296"}),
     "passwd-fifo": attack(entry("etc/passwd", "fifo"), config={"User": "me"}),

@@ -1,9 +1,10 @@
 //! The image's config: what it says about how to run it, and what that becomes (image-spec, conversion.md).
 //!
-//! `process` is the pure conversion, `accounts` looks users up, `bundle` writes a config.json for any OCI runtime.
+//! `process` is the pure conversion, `accounts` looks users up, `labels` keeps back what a runtime would obey, `bundle` writes a config.json for any OCI runtime.
 
 mod accounts;
 pub(crate) mod bundle;
+mod labels;
 mod process;
 
 pub use accounts::{Accounts, User};

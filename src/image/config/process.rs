@@ -1,6 +1,7 @@
 //! From an image's config and the caller's wishes to a process. Pure (image-spec, conversion.md; where that and Docker differ,
 //! as with the supplementary groups of a numeric user, Docker).
 
+use super::labels::harmless;
 use super::{Accounts, ImageConfig, User};
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
@@ -39,7 +40,7 @@ pub struct Process {
     pub volumes: Vec<String>,
     /// How to ask it to stop; a runtime's default if the image does not say.
     pub stop_signal: Option<String>,
-    /// Where it comes from.
+    /// Where it comes from: the image's labels but for those that a runtime would obey.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -68,7 +69,7 @@ pub fn to_process(config: &ImageConfig, accounts: &Accounts, overrides: &Overrid
         user,
         volumes,
         stop_signal: config.stop_signal.clone(),
-        annotations: config.annotations(),
+        annotations: harmless(config.annotations()),
     })
 }
 
