@@ -168,6 +168,37 @@ fn a_label_that_a_runtime_would_obey_is_no_annotation() {
     }
 }
 
+/// Below it lie set-id files of the image's owners.
+#[test]
+fn a_bundle_is_open_to_its_maker_alone_or_as_its_directory_was() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let scratch = Scratch::new();
+    let layout = scratch.layout("plain", "");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    let look = |path: &str| {
+        let found = std::fs::metadata(path).unwrap();
+        (format!("{:o}", found.mode() & 0o7777), found.uid(), found.gid())
+    };
+    let own = look(&scratch.path("store"));
+    for (number, image) in ["x", &format!("oci:{layout}")].into_iter().enumerate() {
+        let fresh = scratch.path(&format!("fresh-{number}"));
+        scratch.image(&["unpack", image, &fresh]).good();
+        assert_eq!(look(&fresh), ("700".to_owned(), own.1, own.2));
+        for mode in [0o700, 0o755, 0o500] {
+            let there = scratch.path(&format!("there-{number}-{mode:o}"));
+            std::fs::create_dir(&there).unwrap();
+            if !skipped("root", is_root()) {
+                chown(&there, Some(1000), Some(1001)).unwrap();
+            }
+            std::fs::set_permissions(&there, PermissionsExt::from_mode(mode)).unwrap();
+            let before = look(&there);
+            scratch.image(&["unpack", image, &there]).good();
+            assert_eq!(look(&there), before);
+            assert!(std::path::Path::new(&format!("{there}/config.json")).exists());
+        }
+    }
+}
+
 #[test]
 fn without_its_checks_a_config_does_what_it_wants() {
     if skipped("the feature `weakened`", cfg!(feature = "weakened")) {

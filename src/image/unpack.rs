@@ -19,7 +19,9 @@ use super::union::Stack;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use rustix::fs::{Mode, OFlags};
+use std::fs::Permissions;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -174,10 +176,23 @@ impl Bundle {
         let config = bundle::config(&process, hostname, &runner);
         let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));
         let made = self.work.path().join("bundle");
-        std::fs::create_dir(&made).map_err(failed)?;
+        // Ours alone: the image's set-id files below it are as good as the host's to everybody who reaches them.
+        std::fs::DirBuilder::new().mode(0o700).create(&made).map_err(failed)?;
         files::replace(&made.join("config.json"), &super::store::to_json(&config)?, 0o644, Durability::Cached)?;
         std::fs::rename(self.work.path().join("rootfs"), made.join("rootfs")).map_err(failed)?;
+        let directory = std::fs::File::open(&made).map_err(failed)?;
+        let (own, found) = (directory.metadata().map_err(failed)?, std::fs::symlink_metadata(&self.target).ok());
+        // One that is there was made by somebody for somebody.
+        if let Some(found) = &found
+            && (found.uid(), found.gid()) != (own.uid(), own.gid())
+        {
+            std::os::unix::fs::fchown(&directory, Some(found.uid()), Some(found.gid())).map_err(failed)?;
+        }
         std::fs::rename(&made, &self.target).map_err(failed)?;
+        // Last: a directory that must not be written to is not renamed for everybody.
+        if let Some(found) = found {
+            directory.set_permissions(Permissions::from_mode(found.mode() & 0o7777)).map_err(failed)?;
+        }
         Ok(process)
     }
 }
