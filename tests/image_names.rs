@@ -147,3 +147,31 @@ fn an_image_that_is_named_while_it_is_being_removed_stays() {
     assert_eq!(names(&scratch), [("kept:1".to_owned(), digest)]);
     scratch.image(&["verify", "kept:1"]).good();
 }
+
+/// `1.0` reads like a name, and would be `docker.io/library/1.0:latest`.
+#[test]
+fn a_bare_tag_is_no_name() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let index = format!("{layout}/index.json");
+    let text = std::fs::read_to_string(&index).unwrap();
+    let load = |tag: &str, arguments: &[&str]| {
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"] = tag.into();
+        std::fs::write(&index, value.to_string()).unwrap();
+        let loaded = scratch.image(&[&["load", &layout], arguments].concat()).good();
+        let names: Vec<String> = names(&scratch).into_iter().map(|(name, _)| name).collect();
+        scratch.image(&["rm", &loaded.out[..71]]).good();
+        (names.join(" "), loaded.err)
+    };
+    let (names, said) = load("1.0", &[]);
+    assert_eq!(names, "-");
+    assert!(said.contains("`1.0` is no name of an image: give it one with --name NAME:TAG"), "{said}");
+    for (tag, arguments, expected) in
+        [("1.0", &["--name", "tool:2"][..], "tool:2"), ("tool:3", &[], "tool:3"), ("me/tool", &[], "me/tool:latest")]
+    {
+        let (names, said) = load(tag, arguments);
+        assert_eq!(names, expected);
+        assert!(!said.contains("is no name"), "{said}");
+    }
+}

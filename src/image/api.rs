@@ -2,7 +2,7 @@
 
 use super::config::{Overrides, Process};
 use super::load::{self, LoadOptions};
-use super::progress::Report;
+use super::progress::{Event, Report};
 use super::source::{Local, Offer, choose};
 use super::store::{ImageRecord, Store, Temporary};
 use super::{Reference, unpack};
@@ -50,6 +50,10 @@ pub fn load(
     }
     for offer in local.offers() {
         let names = names(offer, name, local.offers().len())?;
+        if let (true, [tag, ..]) = (names.is_empty(), offer.names.as_slice()) {
+            let tag = tag.escape_debug();
+            report(Event::Note(&format!("`{tag}` is no name of an image: give it one with --name NAME:TAG")));
+        }
         let record = load::add(store, local.source(), &offer.descriptor, &names, options, report)
             .doing(|| format!("load `{}`", names.first().map_or_else(|| local.source().name(), Reference::familiar)))?;
         loaded.push(Loaded { record, names: names.iter().map(Reference::familiar).collect() });
@@ -58,8 +62,7 @@ pub fn load(
     Ok(loaded)
 }
 
-/// The caller's name if there is one image; else the names of the source, as far as they are whole names. A bare tag says
-/// nothing without a repository.
+/// The caller's name if there is one image; else the names of the source, as far as they are whole names.
 fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Reference>> {
     match name {
         Some(name) if count == 1 => Ok(vec![name.clone()]),
@@ -68,10 +71,12 @@ fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Re
             Some(_) => offer.names.iter().map(|tag| format!("{}:{tag}", name.name()).parse()).collect(),
             None => Err(Error::new(Kind::Usage, "a name with a digest cannot be given to an image")),
         },
-        // A name with another digest than its own is a lie about what somebody has pinned.
+        // A bare tag (image-spec, "org.opencontainers.image.ref.name") says nothing without a repository, though it reads like one: `1.0`
+        // would be `docker.io/library/1.0:latest`. A name with another digest than its own is a lie about what somebody has pinned.
         None => {
             let is_own = |name: &Reference| name.digest().is_none_or(|digest| *digest == offer.descriptor.digest);
-            Ok(offer.names.iter().filter_map(|text| text.parse().ok()).filter(is_own).collect())
+            let whole = offer.names.iter().filter(|text| text.contains(['/', ':']));
+            Ok(whole.filter_map(|text| text.parse().ok()).filter(is_own).collect())
         }
     }
 }
