@@ -348,6 +348,29 @@ fn what_is_not_what_it_should_be_is_refused_and_leaves_nothing() {
     scratch.image(&["pull", &format!("127.0.0.1:{closed}/x")]).refused("refused");
 }
 
+/// What `E-IMAGE` says to do must help, though the store has a blob of the right name and length.
+#[test]
+fn a_damaged_blob_of_the_store_is_fetched_again() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("layered");
+    scratch.image(&["pull", &server.reference()]).good();
+    let inspected: serde_json::Value =
+        serde_json::from_str(&scratch.image(&["inspect", &server.reference()]).good().out).unwrap();
+    let digest = inspected[0]["layer_blobs"][0]["digest"].as_str().unwrap();
+    let blob = scratch.path(&format!("store/blobs/{}", digest.replace(':', "/")));
+    let mut bytes = std::fs::read(&blob).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 255;
+    std::fs::write(&blob, bytes).unwrap();
+    let bottom = inspected[0]["layers"].as_array().unwrap().last().unwrap().as_str().unwrap();
+    std::fs::remove_dir_all(std::path::Path::new(bottom).parent().unwrap()).unwrap();
+    let pulled = scratch.image(&["pull", &server.reference()]).good();
+    assert!(pulled.err.contains("the store's copy of"), "{}", pulled.err);
+    scratch.image(&["verify"]).good();
+}
+
 #[test]
 fn a_mirror_is_asked_first_and_the_registry_if_it_has_nothing() {
     if !ready() {

@@ -126,6 +126,10 @@ impl Source for FromStore<'_> {
     fn name(&self) -> String {
         "the store".into()
     }
+
+    fn is_store(&self) -> bool {
+        true
+    }
 }
 
 /// A layer whose files are written and whose digests are right, waiting for the ones below it.
@@ -174,9 +178,16 @@ fn bring(
         }
         if store.layer(&chain[index])?.is_some() && store.has_blob(layer) {
             report(Event::There { digest: &layer.digest, size: layer.size });
-        } else {
-            queue.push(index);
+            continue;
         }
+        // A blob of ours that is damaged would be read again each time, whatever the source has.
+        if !source.is_store() && store.drop_damaged(layer)? {
+            report(Event::Note(&format!(
+                "the store's copy of {} was damaged; it is fetched again",
+                layer.digest.short()
+            )));
+        }
+        queue.push(index);
     }
     queue.sort_by_key(|index| std::cmp::Reverse(layers[*index].size));
     let sizes: Vec<u64> = queue.iter().map(|index| layers[*index].size).collect();

@@ -28,6 +28,10 @@ pub(crate) trait Source: Sync {
     fn is_slow(&self) -> bool {
         false
     }
+    /// Whether it gives what the store has itself, so that there is nothing better to be had.
+    fn is_store(&self) -> bool {
+        false
+    }
 }
 
 /// An image that a source offers: its name, if it has one, and its manifest or index.

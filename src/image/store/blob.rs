@@ -31,6 +31,20 @@ impl Store {
         }
     }
 
+    /// Removes a blob that is there and whose content is not what its name says; whether it did.
+    pub(crate) fn drop_damaged(&self, descriptor: &Descriptor) -> Result<bool> {
+        if !self.has_blob(descriptor) || self.is_whole(descriptor)? {
+            return Ok(false);
+        }
+        let path = self.blob_path(&descriptor.digest);
+        match std::fs::remove_file(&path) {
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                Err(files::failed(cause, format!("remove `{}`", path.display())))
+            }
+            _ => Ok(true),
+        }
+    }
+
     /// Opens a blob for reading.
     pub(crate) fn open_blob(&self, digest: &Digest) -> Result<File> {
         let path = self.blob_path(digest);
