@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     /// Images of the store [default: all]
     #[arg(value_name = "IMAGE")]
     images: Vec<String>,
-    /// Replace damaged layers that nobody uses; remove damaged blobs, so that the next pull or load brings them again
+    /// Replace damaged layers; remove damaged blobs, so that the next pull or load brings them again
     #[arg(long)]
     repair: bool,
 }
