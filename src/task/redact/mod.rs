@@ -4,14 +4,18 @@
 //! bytes, where a secret stood a word in square brackets. [`Stream`] holds back no more than what may still become a secret, so that it
 //! does not matter how the bytes are cut, and a line without a candidate is never late.
 //! Order of the work on a byte: a filter of three-byte beginnings (`filter`), then the exact comparison (`needles`, `shapes`).
+//! What is held back, and the work on a byte, have a bound that nobody who writes can move: it all happens on the host, outside every limit of theirs.
 //! Not here: defence against an agent that hides what it says. Whoever has a secret can write it in a way that nobody recognises; what
 //! it may reach with it is the business of the egress rules.
 
 mod filter;
+mod known;
 mod needles;
 mod shapes;
 mod stream;
 
+#[cfg(test)]
+mod bounds;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +23,7 @@ pub use stream::Redactor;
 pub(super) use stream::Stream;
 
 use filter::Filter;
+use known::Known;
 use needles::{Compared, Needle};
 use shapes::{SHAPES, Seen, Swallow};
 
@@ -110,7 +115,7 @@ impl Patterns {
 
     /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
     /// `later`: other things may begin before it.
-    fn look(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>) -> Verdict {
+    fn look(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>, known: &mut Known) -> Verdict {
         let mut found = Verdict::No;
         for candidate in self.filter.candidates(text, at) {
             let seen = match candidate {
@@ -125,7 +130,7 @@ impl Patterns {
                         swallow: None,
                     }),
                 },
-                Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole) {
+                Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole, known) {
                     Seen::No => Verdict::No,
                     Seen::Begun { hold } => Verdict::Wait { hold: at + hold },
                     Seen::Whole { from, to, swallow } => {

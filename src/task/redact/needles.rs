@@ -25,6 +25,9 @@ pub(super) enum Compared {
 
 /// A line break this early in a wrapped form would hold back every line that ends in its first letters; the form without them finds it.
 const BEFORE_BREAK: usize = 4;
+/// So many bytes of line breaks in a row are seen over: a blank line between two pieces, as a terminal writes it. With more the form has ended, or
+/// whoever writes line breaks after its beginning would have them all held back.
+pub(super) const MOST_BREAKS: usize = 4;
 /// A line of a value of several lines, such as a key, is looked for by itself from this length on.
 const LINE: usize = 16;
 
@@ -55,10 +58,12 @@ impl Needle {
         }
         let mut at = 0;
         for (index, &wanted) in self.bytes.iter().enumerate() {
+            let most = at + MOST_BREAKS;
             loop {
                 match text.get(at) {
                     None => return Compared::Begun,
                     Some(&byte) if byte == wanted => break,
+                    Some(b'\r' | b'\n') if at == most => return Compared::No,
                     Some(b'\r') if wanted == b'\n' => at += 1,
                     Some(b'\r' | b'\n') if self.wraps && index >= BEFORE_BREAK => at += 1,
                     Some(_) => return Compared::No,

@@ -1,4 +1,8 @@
 //! Tokens that are known by their shape, whoever they belong to. One row each; the forms are those that the issuers document.
+//!
+//! None of them is waited for without an end, and what several of them walk over is walked once (`known`).
+
+use super::known::Known;
 
 /// One shape: how it begins, and what must follow.
 pub(super) struct Shape {
@@ -9,13 +13,13 @@ pub(super) struct Shape {
     /// What must follow.
     rest: Rest,
     /// Looks at a text that has passed the filter; the flag says that nothing more comes.
-    pub look: fn(&Shape, &[u8], bool) -> Seen,
+    pub look: fn(&Shape, &[u8], bool, &mut Known) -> Seen,
 }
 
 /// What follows the beginning of a token.
 #[derive(Clone, Copy)]
 struct Rest {
-    letters: fn(u8) -> bool,
+    letters: Letters,
     least: usize,
 }
 
@@ -51,17 +55,30 @@ pub(super) enum Letters {
     Dashed,
 }
 
+impl Letters {
+    /// How many of the first bytes belong to it.
+    pub(super) fn run(self, text: &[u8]) -> usize {
+        match self {
+            Letters::Word => run(text, word),
+            Letters::Dashed => run(text, dashed),
+        }
+    }
+}
+
 impl Swallow {
+    /// Whether both take the same, but for where they began.
+    pub(super) fn is_like(&self, other: &Swallow) -> bool {
+        match (self, other) {
+            (Swallow::Letters(one), Swallow::Letters(two)) => one == two,
+            (Swallow::Key { .. }, Swallow::Key { .. }) => true,
+            _ => false,
+        }
+    }
+
     /// How many of these bytes belong to it.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         match self {
-            Swallow::Letters(letters) => {
-                let letters = match letters {
-                    Letters::Word => word,
-                    Letters::Dashed => dashed,
-                };
-                bytes.iter().position(|&byte| !letters(byte)).unwrap_or(bytes.len())
-            }
+            Swallow::Letters(letters) => letters.run(bytes),
             Swallow::Key { left, last } => {
                 // The end may be cut anywhere: what was seen last is looked at again.
                 let before = last.len();
@@ -92,46 +109,50 @@ fn capital(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte.is_ascii_digit()
 }
 
-const fn token(name: &'static str, prefix: &'static [u8], letters: fn(u8) -> bool, least: usize) -> Shape {
+const fn token(name: &'static str, prefix: &'static [u8], letters: Letters, least: usize) -> Shape {
     Shape { name, prefix, rest: Rest { letters, least }, look: token_at }
 }
 
-const fn special(name: &'static str, prefix: &'static [u8], look: fn(&Shape, &[u8], bool) -> Seen) -> Shape {
-    Shape { name, prefix, rest: Rest { letters: dashed, least: 0 }, look }
+const fn special(
+    name: &'static str,
+    prefix: &'static [u8],
+    look: fn(&Shape, &[u8], bool, &mut Known) -> Seen,
+) -> Shape {
+    Shape { name, prefix, rest: Rest { letters: Letters::Dashed, least: 0 }, look }
 }
 
 /// Every shape. A beginning alone is in many texts; with so many letters after it, it is in tokens.
 pub(super) const SHAPES: &[Shape] = &[
-    token("github-token", b"ghp_", word, 36),
-    token("github-token", b"gho_", word, 36),
-    token("github-token", b"ghu_", word, 36),
-    token("github-token", b"ghs_", word, 36),
-    token("github-token", b"ghr_", word, 36),
-    token("github-token", b"github_pat_", word, 40),
-    token("gitlab-token", b"glpat-", dashed, 20),
-    token("gitlab-token", b"gldt-", dashed, 20),
-    token("gitlab-token", b"glrt-", dashed, 20),
-    token("gitlab-token", b"glptt-", dashed, 20),
-    token("gitlab-token", b"glcbt-", dashed, 20),
-    token("gitlab-token", b"glsoat-", dashed, 20),
-    token("anthropic-key", b"sk-ant-", dashed, 20),
-    token("openai-key", b"sk-proj-", dashed, 20),
-    token("openai-key", b"sk-svcacct-", dashed, 20),
-    token("openai-key", b"sk-admin-", dashed, 20),
+    token("github-token", b"ghp_", Letters::Word, 36),
+    token("github-token", b"gho_", Letters::Word, 36),
+    token("github-token", b"ghu_", Letters::Word, 36),
+    token("github-token", b"ghs_", Letters::Word, 36),
+    token("github-token", b"ghr_", Letters::Word, 36),
+    token("github-token", b"github_pat_", Letters::Word, 40),
+    token("gitlab-token", b"glpat-", Letters::Dashed, 20),
+    token("gitlab-token", b"gldt-", Letters::Dashed, 20),
+    token("gitlab-token", b"glrt-", Letters::Dashed, 20),
+    token("gitlab-token", b"glptt-", Letters::Dashed, 20),
+    token("gitlab-token", b"glcbt-", Letters::Dashed, 20),
+    token("gitlab-token", b"glsoat-", Letters::Dashed, 20),
+    token("anthropic-key", b"sk-ant-", Letters::Dashed, 20),
+    token("openai-key", b"sk-proj-", Letters::Dashed, 20),
+    token("openai-key", b"sk-svcacct-", Letters::Dashed, 20),
+    token("openai-key", b"sk-admin-", Letters::Dashed, 20),
     special("openai-key", b"sk-", old_openai_at),
     special("aws-key-id", b"AKIA", aws_at),
     special("aws-key-id", b"ASIA", aws_at),
     special("aws-secret-key", b"aws_secret_access_key", aws_secret_at),
     special("aws-secret-key", b"AWS_SECRET_ACCESS_KEY", aws_secret_at),
-    token("slack-token", b"xoxb-", dashed, 10),
-    token("slack-token", b"xoxp-", dashed, 10),
-    token("slack-token", b"xoxa-", dashed, 10),
-    token("slack-token", b"xoxr-", dashed, 10),
-    token("slack-token", b"xoxs-", dashed, 10),
-    token("slack-token", b"xoxe-", dashed, 10),
-    token("slack-token", b"xapp-", dashed, 10),
-    token("npm-token", b"npm_", word, 36),
-    token("pypi-token", b"pypi-", dashed, 50),
+    token("slack-token", b"xoxb-", Letters::Dashed, 10),
+    token("slack-token", b"xoxp-", Letters::Dashed, 10),
+    token("slack-token", b"xoxa-", Letters::Dashed, 10),
+    token("slack-token", b"xoxr-", Letters::Dashed, 10),
+    token("slack-token", b"xoxs-", Letters::Dashed, 10),
+    token("slack-token", b"xoxe-", Letters::Dashed, 10),
+    token("slack-token", b"xapp-", Letters::Dashed, 10),
+    token("npm-token", b"npm_", Letters::Word, 36),
+    token("pypi-token", b"pypi-", Letters::Dashed, 50),
     special("jwt", b"eyJ", jwt_at),
     special("private-key", b"-----BEGIN ", key_at),
     special("url-password", b"://", url_at),
@@ -153,35 +174,36 @@ impl Shape {
     }
 }
 
-fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
+/// How many of the first bytes are such letters.
+pub(super) fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
     text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
 }
 
-fn token_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    let length = run(rest, shape.rest.letters);
+    let length = known.run(rest, shape.rest.letters);
     let ends = length < rest.len();
     if length < shape.rest.least {
         return if ends { Seen::No } else { Seen::Begun { hold: 0 } };
     }
-    let letters = if (shape.rest.letters)(b'-') { Letters::Dashed } else { Letters::Word };
-    let swallow = (!ends).then_some(Swallow::Letters(letters));
+    let swallow = (!ends).then_some(Swallow::Letters(shape.rest.letters));
     Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow }
 }
 
 /// Keys of the old kind have a fixed word in their middle; without it `sk-` is the end of `task-`.
-fn old_openai_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     const MIDDLE: &[u8] = b"T3BlbkFJ";
+    /// With its middle in here.
     const LONGEST: usize = 200;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    let length = run(rest, dashed);
-    if rest[..length].windows(MIDDLE.len()).any(|each| each == MIDDLE) {
+    let length = known.run(rest, Letters::Dashed);
+    if known.find(rest, MIDDLE, length.min(LONGEST)).is_some() {
         let swallow = (length == rest.len()).then_some(Swallow::Letters(Letters::Dashed));
         return Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow };
     }
@@ -189,13 +211,13 @@ fn old_openai_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
 }
 
 /// Four letters and sixteen more.
-fn aws_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn aws_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     const LENGTH: usize = 16;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    match run(rest, capital) {
+    match known.short_run(rest, capital, LENGTH) {
         LENGTH.. => Seen::Whole { from: 0, to: shape.prefix.len() + LENGTH, swallow: None },
         less if less == rest.len() => Seen::Begun { hold: 0 },
         _ => Seen::No,
@@ -203,14 +225,14 @@ fn aws_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
 }
 
 /// Forty letters without a shape, known by the name before them.
-fn aws_secret_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     const LENGTH: usize = 40;
     const MOST_BETWEEN: usize = 8;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    let between = run(rest, |byte| b" \t=:\"'\\".contains(&byte));
+    let between = known.short_run(rest, |byte| b" \t=:\"'\\".contains(&byte), MOST_BETWEEN + 1);
     let from = shape.prefix.len() + between;
     if between == rest.len() && between <= MOST_BETWEEN {
         return Seen::Begun { hold: from };
@@ -218,7 +240,8 @@ fn aws_secret_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
     if between == 0 || between > MOST_BETWEEN {
         return Seen::No;
     }
-    let length = run(&rest[between..], |byte| byte.is_ascii_alphanumeric() || byte == b'/' || byte == b'+');
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'/' || byte == b'+';
+    let length = known.short_run(&rest[between..], letter, LENGTH);
     match length {
         LENGTH.. => Seen::Whole { from, to: from + LENGTH, swallow: None },
         less if between + less == rest.len() => Seen::Begun { hold: from },
@@ -227,7 +250,7 @@ fn aws_secret_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
 }
 
 /// Three parts with points between (RFC 7519); each but the signature is a JSON object or long enough to be one.
-fn jwt_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     const LEAST: usize = 8;
     const LONGEST: usize = 16 << 10;
     if let Err(seen) = shape.after(text) {
@@ -236,15 +259,16 @@ fn jwt_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
     let unsure = |length: usize| if length < LONGEST { Seen::Begun { hold: 0 } } else { Seen::No };
     let mut at = 0;
     for _ in 0..2 {
-        let length = run(&text[at..], dashed);
+        let length = known.run(&text[at..], Letters::Dashed);
         at += length;
         match text.get(at) {
             None => return unsure(at),
+            Some(_) if at >= LONGEST => return Seen::No, // as if it had come in pieces
             Some(b'.') if length >= LEAST => at += 1,
             Some(_) => return Seen::No,
         }
     }
-    let to = at + run(&text[at..], dashed);
+    let to = at + known.run(&text[at..], Letters::Dashed);
     Seen::Whole { from: 0, to, swallow: (to == text.len()).then_some(Swallow::Letters(Letters::Dashed)) }
 }
 
@@ -253,32 +277,39 @@ const LONGEST_KEY: usize = 64 << 10;
 const KEY_END: &[u8] = b"-----END";
 
 /// From the line `-----BEGIN … PRIVATE KEY…-----` to its end (RFC 7468); also within JSON, where lines are not lines.
-fn key_at(shape: &Shape, text: &[u8], _: bool) -> Seen {
+fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     const LONGEST_LABEL: usize = 64;
+    const DASHES: usize = 5;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    let label = run(rest, |byte| capital(byte) || byte == b' ');
+    let label = known.short_run(rest, |byte| capital(byte) || byte == b' ', LONGEST_LABEL + 1);
     if label > LONGEST_LABEL {
         return Seen::No;
     }
-    let dashes = run(&rest[label..], |byte| byte == b'-');
-    if label + dashes == rest.len() && dashes < 5 {
+    let dashes = known.short_run(&rest[label..], |byte| byte == b'-', DASHES + 1);
+    if label + dashes == rest.len() && dashes < DASHES {
         return Seen::Begun { hold: 0 };
     }
     let private = rest[..label].windows(11).any(|each| each == b"PRIVATE KEY");
-    if dashes != 5 || !private {
+    if dashes != DASHES || !private {
         return Seen::No;
     }
     let from = shape.prefix.len() + label + dashes;
-    let mut swallow = Swallow::Key { left: LONGEST_KEY, last: Vec::new() };
-    let to = from + swallow.take(&text[from..]);
-    Seen::Whole { from, to, swallow: (to == text.len()).then_some(swallow) }
+    let key = &text[from..];
+    if let Some(end) = known.find(key, KEY_END, LONGEST_KEY) {
+        return Seen::Whole { from, to: from + end + KEY_END.len(), swallow: None };
+    }
+    let key = &key[..key.len().min(LONGEST_KEY)];
+    let to = from + key.len();
+    let last = key[key.len().saturating_sub(KEY_END.len() - 1)..].to_vec();
+    let swallow = (to == text.len()).then(|| Swallow::Key { left: LONGEST_KEY - key.len(), last });
+    Seen::Whole { from, to, swallow }
 }
 
 /// The password of `scheme://user:password@host` (RFC 3986, 3.2.1). The rest is seen.
-fn url_at(shape: &Shape, text: &[u8], whole: bool) -> Seen {
+fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Seen {
     const LONGEST_USER: usize = 128;
     const LONGEST_PASSWORD: usize = 512;
     fn part(byte: u8) -> bool {
@@ -292,7 +323,7 @@ fn url_at(shape: &Shape, text: &[u8], whole: bool) -> Seen {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
-    let user = run(rest, part);
+    let user = known.short_run(rest, part, LONGEST_USER + 1);
     if user > LONGEST_USER {
         return Seen::No;
     }
@@ -302,7 +333,8 @@ fn url_at(shape: &Shape, text: &[u8], whole: bool) -> Seen {
         Some(_) => return Seen::No,
     }
     let after = &rest[user + 1..];
-    let length = run(after, password);
+    // No other shape of this kind can begin in it, so that it is walked once.
+    let length = known.short_run(after, password, usize::MAX);
     let from = shape.prefix.len() + user + 1;
     if length == after.len() && length <= LONGEST_PASSWORD && !whole {
         return Seen::Begun { hold: from };

@@ -1,5 +1,6 @@
 //! A stream on its way through the redactor, however it is cut.
 
+use super::known::Known;
 use super::shapes::Swallow;
 use super::{Hide, Label, Patterns, Verdict};
 use serde_json::Value;
@@ -16,14 +17,17 @@ pub(in crate::task) struct Stream {
     settled: usize,
     /// Whether the last settled byte was hidden, so that what joins it needs no word of its own.
     covered: bool,
-    /// What follows the last hidden place and belongs to it.
-    swallow: Option<Swallow>,
+    /// What follows hidden places and belongs to them: a token may begin within a key, and the key goes on after it.
+    swallows: Vec<Swallow>,
     /// Whether one or two bytes that could begin something are let go: somebody types, and wants to see the letters.
     interactive: bool,
     /// How often something was hidden.
     pub(super) count: u64,
     /// The values that were seen since the redactor looked last, by the numbers of their names.
     seen: Vec<usize>,
+    /// How many bytes shapes have walked over.
+    #[cfg(test)]
+    pub(super) walked: u64,
 }
 
 impl Stream {
@@ -47,19 +51,18 @@ impl Stream {
     pub(in crate::task) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
         let text = std::mem::take(&mut self.held);
         self.work(patterns, &text, true, out);
-        self.swallow = None;
+        self.swallows.clear();
     }
 
     /// Puts out what of `text` may be seen and keeps its end in `held`. The first `settled` bytes of it are out already.
     fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
         let mut settled = std::mem::take(&mut self.settled);
-        if let Some(swallow) = self.swallow.take() {
-            settled = self.go_on(swallow, text, settled);
-        }
+        settled = self.go_on(text, settled);
         let mut at = 0;
         let mut keep = None;
         // What was found, but begins behind places that are not looked at yet.
         let mut later: Vec<Hide> = Vec::new();
+        let mut known = Known::new(text.len());
         loop {
             let next = patterns.filter.next(text, at);
             while let Some(hide) = take_due(&mut later, next) {
@@ -67,13 +70,13 @@ impl Stream {
             }
             let Some(place) = next else { break };
             at = place + 1;
-            match patterns.look(text, place, whole, &mut later) {
+            match patterns.look(text, place, whole, &mut later, &mut known) {
                 Verdict::No => {}
                 Verdict::Wait { .. } if whole => {}
                 Verdict::Wait { hold } => {
                     let place = later.iter().map(|each| each.place).fold(place, usize::min);
                     let hold = later.iter().map(|each| each.from).fold(hold, usize::min);
-                    keep = Some((place, self.hold(patterns, text, place, hold)));
+                    keep = Some((place, self.hold(patterns, text, (place, hold), &mut known)));
                     break;
                 }
                 Verdict::Hide(hide) => settled = self.hide(patterns, text, hide, settled, out),
@@ -91,10 +94,18 @@ impl Stream {
         }
         self.settled = settled.saturating_sub(place);
         self.held = text[place..].to_vec();
+        #[cfg(test)]
+        (self.walked += known.walked);
+    }
+
+    /// How many bytes are held back.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
     }
 
     /// Puts out what is before a hidden place and a word for that place; returns how far the text is settled then.
-    fn hide(&mut self, patterns: &Patterns, text: &[u8], hide: Hide, mut settled: usize, out: &mut Vec<u8>) -> usize {
+    fn hide(&mut self, patterns: &Patterns, text: &[u8], hide: Hide, settled: usize, out: &mut Vec<u8>) -> usize {
         let Hide { from, to, label, swallow, .. } = hide;
         // Also one within what is hidden already: that it came is what counts.
         if let Label::Secret(name) = label
@@ -113,16 +124,17 @@ impl Stream {
                 out.extend_from_slice(format!("[redacted:{}]", patterns.label(label)).as_bytes());
             }
         }
-        settled = settled.max(to);
-        match swallow {
-            Some(swallow) => self.go_on(swallow, text, settled),
-            None => settled,
+        if let Some(swallow) = swallow {
+            // It has come to the end of the text. Of two of a kind the later one goes further.
+            self.swallows.retain(|each| !each.is_like(&swallow));
+            self.swallows.push(swallow);
         }
+        settled.max(to)
     }
 
     /// How far a text may be seen that waits at `place` and would be seen up to `hold`: what begins between the two, as a token that is
     /// the user's name of a URL, holds it back too.
-    fn hold(&self, patterns: &Patterns, text: &[u8], place: usize, hold: usize) -> usize {
+    fn hold(&self, patterns: &Patterns, text: &[u8], (place, hold): (usize, usize), known: &mut Known) -> usize {
         let begun = if self.interactive { 0 } else { patterns.filter.begun(text) };
         let mut hold = hold.min(text.len() - begun);
         let mut at = place + 1;
@@ -131,7 +143,7 @@ impl Stream {
         {
             at = next + 1;
             let mut later = Vec::new();
-            match patterns.look(text, next, false, &mut later) {
+            match patterns.look(text, next, false, &mut later, known) {
                 Verdict::No => {}
                 Verdict::Wait { hold: from } | Verdict::Hide(Hide { from, .. }) => hold = hold.min(from),
             }
@@ -140,13 +152,15 @@ impl Stream {
         hold
     }
 
-    /// Hides what follows a hidden place and belongs to it; returns how far that goes.
-    fn go_on(&mut self, mut swallow: Swallow, text: &[u8], from: usize) -> usize {
-        let to = from + swallow.take(&text[from..]);
-        if to == text.len() {
-            self.swallow = Some(swallow);
-        }
-        to
+    /// Hides what follows hidden places and belongs to them; returns how far that goes.
+    fn go_on(&mut self, text: &[u8], from: usize) -> usize {
+        let mut furthest = from;
+        self.swallows.retain_mut(|swallow| {
+            let to = from + swallow.take(&text[from..]);
+            furthest = furthest.max(to);
+            to == text.len()
+        });
+        furthest
     }
 }
 

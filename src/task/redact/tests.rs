@@ -143,6 +143,8 @@ proptest! {
         parts in proptest::collection::vec(prop_oneof![
             Just("correct-horse".to_owned()), Just("horse-battery".to_owned()), Just("ghp_0123456789abcdefghijABCDEFGHIJ012345".to_owned()),
             Just("https://me:pass@host/".to_owned()), Just("Y29ycmVjdC1ob3JzZQ==".to_owned()), "[ -~\n]{0,12}", Just("sk-".to_owned()),
+            Just("Y29ycmVj\n\n\n".to_owned()), "[\r\n]{1,6}", Just("dC1ob3JzZQ".to_owned()), Just("eyJhbGciOiJI.eyJzdWIiO.".to_owned()),
+            Just("-----BEGIN PRIVATE KEY-----".to_owned()), Just("-----END".to_owned()), Just("T3BlbkFJ".to_owned()),
         ], 0..12),
         cuts in proptest::collection::vec(1usize..20, 1..8),
     ) {
@@ -269,6 +271,12 @@ fn a_private_key_is_hidden_to_its_end() {
             check(&none, text.as_bytes(), expected.as_bytes());
         }
     }
+}
+
+#[test]
+fn a_token_within_a_key_does_not_end_it() {
+    let text = b"-----BEGIN PRIVATE KEY-----MIIEow\nghp_0123456789abcdefghijABCDEFGHIJ012345\nIBAAK\n-----END PRIVATE KEY-----";
+    check(&Patterns::new(), text, b"-----BEGIN PRIVATE KEY-----[redacted:private-key] PRIVATE KEY-----");
 }
 
 #[test]

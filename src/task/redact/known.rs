@@ -1,0 +1,111 @@
+//! What is known already of one text: where runs of letters end, and where fixed words stand next.
+//!
+//! A shape may begin at every third byte of a run of letters, and each would walk the run to its end again: whoever writes `ghp_ghp_ghp_…` would
+//! have the square of it looked at. Here every byte is walked once for each question, as long as the places that are asked about go forward.
+
+use super::shapes::{Letters, run};
+use std::ops::Range;
+
+/// Runs that are kept of each set of letters: a token of three parts looks at three, from each of its places.
+const KEPT: usize = 4;
+
+/// Of one text. A place in it is said by the rest of the text from there on.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    length: usize,
+    /// Runs of each set, from where they were asked for to where they end.
+    runs: [[Range<usize>; KEPT]; 2],
+    /// Whose place the next run takes.
+    oldest: [usize; 2],
+    words: Vec<Searched>,
+    /// How many bytes were looked at.
+    #[cfg(test)]
+    pub(super) walked: u64,
+}
+
+/// How far a word was looked for.
+#[derive(Debug)]
+struct Searched {
+    word: &'static [u8],
+    /// It begins nowhere in here.
+    nowhere: Range<usize>,
+}
+
+impl Known {
+    /// Nothing, of a text of this length.
+    pub(super) fn new(length: usize) -> Known {
+        Known { length, ..Known::default() }
+    }
+
+    /// How many of the first bytes of `rest` are such letters.
+    pub(super) fn run(&mut self, rest: &[u8], letters: Letters) -> usize {
+        let from = self.length - rest.len();
+        let set = letters as usize;
+        let covers = |run: &&Range<usize>| run.end > 0 && (run.start..=run.end).contains(&from);
+        if let Some(run) = self.runs[set].iter().find(covers) {
+            return run.end - from;
+        }
+        let length = letters.run(rest);
+        self.walk(length + 1);
+        self.runs[set][self.oldest[set]] = from..from + length;
+        self.oldest[set] = (self.oldest[set] + 1) % KEPT;
+        length
+    }
+
+    /// How many of the first `most` bytes of `rest` are such letters: for what is short, and walked again each time.
+    pub(super) fn short_run(&mut self, rest: &[u8], letters: fn(u8) -> bool, most: usize) -> usize {
+        let length = run(&rest[..rest.len().min(most)], letters);
+        self.walk(length);
+        length
+    }
+
+    /// Where in the first `most` bytes of `rest` this word stands whole for the first time.
+    pub(super) fn find(&mut self, rest: &[u8], word: &'static [u8], most: usize) -> Option<usize> {
+        let from = self.length - rest.len();
+        let index = self.words.iter().position(|each| each.word == word).unwrap_or_else(|| {
+            self.words.push(Searched { word, nowhere: 0..0 });
+            self.words.len() - 1
+        });
+        let nowhere = &mut self.words[index].nowhere;
+        if !(nowhere.start..=nowhere.end).contains(&from) {
+            *nowhere = from..from;
+        }
+        let asked = &rest[..rest.len().min(most)];
+        let first = nowhere.end - from;
+        let places = asked.get(first..).unwrap_or_default().windows(word.len());
+        let count = places.len();
+        let found = places.into_iter().position(|each| each == word);
+        nowhere.end += found.unwrap_or(count);
+        self.walk(found.map_or(count, |found| found + 1));
+        found.map(|found| first + found)
+    }
+
+    #[cfg(test)]
+    fn walk(&mut self, bytes: usize) {
+        self.walked += bytes as u64;
+    }
+
+    #[cfg(not(test))]
+    fn walk(&mut self, _: usize) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_what_a_walk_would_say() {
+        let text = b"ab-cd ef-END gh--END.";
+        let mut known = Known::new(text.len());
+        for at in [0, 1, 2, 5, 3, 6, 8, 9, 12, 13, 0, 20, 21] {
+            let rest = &text[at..];
+            for letters in [Letters::Word, Letters::Dashed] {
+                assert_eq!(known.run(rest, letters), letters.run(rest), "{at} {letters:?}");
+            }
+            for most in [3, 4, 9, 100] {
+                let walked = rest[..rest.len().min(most)].windows(4).position(|each| each == b"-END");
+                assert_eq!(known.find(rest, b"-END", most), walked, "{at} {most}");
+            }
+        }
+    }
+}
