@@ -112,15 +112,16 @@ impl Gateway {
         self.over
     }
 
-    /// Hears one word; a line with a new decision is returned. It comes from a process that strangers talk to: what is no such word is no word.
+    /// Hears one word; a line with a new decision is returned. It comes from a process that strangers talk to: what is no such word
+    /// is a fault of the account.
     pub(crate) fn hear(&mut self) -> Result<Option<Row>> {
         match self.channel.receive().failing(Kind::Egress, || "hear from the gateway")? {
             None => self.over = true,
             Some(packet) => match serde_json::from_slice(&packet.bytes) {
                 Ok(Word::Row(index, row)) => return Ok(self.ledger.put(index, row)),
-                Ok(Word::Fault(words)) => self.ledger.faults.push(words),
+                Ok(Word::Fault(words)) => self.ledger.fault(&words),
                 Ok(Word::Done) => self.over = true,
-                Err(_) => {}
+                Err(_) => self.ledger.fault("a word of the gateway's could not be read"),
             },
         }
         Ok(None)
@@ -166,7 +167,7 @@ impl Gateway {
     pub(super) fn finish(mut self) -> (Ledger, Vec<Row>) {
         let mut rows = Vec::new();
         if let Err(error) = self.farewell(&mut rows) {
-            self.ledger.faults.push(error.doing("close the account").to_string());
+            self.ledger.fault(&error.doing("close the account").to_string());
         }
         self.process.kill();
         (self.ledger, rows)

@@ -1,10 +1,16 @@
 //! The account of what a sandbox reached and what it was refused, and the messages between the gateway and its supervisor.
 
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::time::SystemTime;
 
 /// More different rows than this are one row.
 const MOST: usize = 512;
+/// More faults than this are not told.
+const MOST_FAULTS: usize = 64;
+/// Bytes of a host, a rule or a fault. They quote whoever is inside, and a line must fit into one message to the supervisor, also with every byte
+/// escaped.
+const LONGEST: usize = 512;
 
 /// One line of the account: a host, a port and what became of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +51,7 @@ pub struct Ledger {
 impl Ledger {
     /// Counts one decision and returns the number of its line.
     pub(super) fn note(&mut self, host: &str, port: Option<u16>, allowed: bool, rule: &str) -> usize {
+        let (host, rule) = (&*shortened(host), &*shortened(rule));
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let known = |row: &Row| row.host == host && row.port == port && row.allowed == allowed && row.rule == rule;
         let index = match self.rows.iter().position(known) {
@@ -98,16 +105,32 @@ impl Ledger {
     }
 
     /// Takes over a line as the gateway has it, and returns it if it has a decision that was not known. Its number comes from a process that
-    /// strangers talk to.
+    /// strangers talk to: a line stands at its number and nowhere else, and what is missing before it is said.
     pub(crate) fn put(&mut self, index: usize, row: Row) -> Option<Row> {
+        if index >= MOST {
+            self.fault("the gateway told a line that its account cannot have");
+            return None;
+        }
+        if index > self.rows.len() {
+            self.fault("lines of the gateway's account did not arrive");
+            let lost = || Row { host: "(lost)".into(), rule: "this line did not arrive".into(), ..Row::default() };
+            self.rows.resize_with(index, lost);
+        }
         let known = self.rows.get(index).map_or(0, |old| old.count);
-        let new = (row.count != known && index < MOST).then(|| row.clone());
-        if index < self.rows.len() {
-            self.rows[index] = row;
-        } else if index < MOST {
-            self.rows.push(row);
+        let new = (row.count != known).then(|| row.clone());
+        match self.rows.get_mut(index) {
+            Some(old) => *old = row,
+            None => self.rows.push(row),
         }
         new
+    }
+
+    /// Notes what is wrong, once.
+    pub(crate) fn fault(&mut self, words: &str) {
+        let words = shortened(words);
+        if self.faults.len() < MOST_FAULTS && !self.faults.iter().any(|each| *each == words) {
+            self.faults.push(words.into_owned());
+        }
     }
 
     /// Adds the lines of another account, each to the one of the same host, port, verdict and rule.
@@ -146,6 +169,19 @@ impl Ledger {
     }
 }
 
+/// A text that is no longer than a line may have it.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= LONGEST {
+        return Cow::Borrowed(text);
+    }
+    const MARK: &str = "…";
+    let mut end = LONGEST - MARK.len();
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Owned(text[..end].to_owned() + MARK)
+}
+
 /// What the gateway says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
@@ -175,6 +211,7 @@ pub(crate) enum Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Channel;
 
     #[test]
     fn lines_are_counted_together_and_their_number_is_bounded() {
@@ -194,7 +231,46 @@ mod tests {
             ledger.told(index);
         }
         assert_eq!(copy.rows, ledger.rows);
+        assert!(copy.faults.is_empty());
         copy.put(usize::MAX, Row::default());
-        assert_eq!(copy.rows.len(), MOST);
+        assert_eq!((copy.rows.len(), copy.faults.len()), (MOST, 1));
+    }
+
+    #[test]
+    fn a_line_fits_into_a_message_whatever_it_quotes() {
+        for letter in ["a", "\u{1}", "ä", "\"", "\u{10ffff}"] {
+            let mut ledger = Ledger::default();
+            let long = letter.repeat(40_000);
+            let row = ledger.note(&long, Some(443), false, &format!("`{long}` is no path"));
+            assert_eq!(ledger.note(&long, Some(443), false, &format!("`{long}` is no path")), row);
+            let told = &ledger.rows[row];
+            assert!(told.host.ends_with('…') && told.rule.ends_with('…'), "{told:?}");
+            let word = serde_json::to_vec(&Word::Row(MOST, told.clone())).unwrap();
+            assert!(word.len() < Channel::LARGEST, "{} bytes of {letter:?}", word.len());
+        }
+        assert_eq!(shortened(&"x".repeat(LONGEST)), "x".repeat(LONGEST));
+    }
+
+    #[test]
+    fn a_line_that_did_not_arrive_moves_no_other_one() {
+        let mut ledger = Ledger::default();
+        let first = ledger.note("a.example", Some(80), true, "rule");
+        let lost = ledger.note("lost.example", Some(80), false, "why");
+        let last = ledger.note("b.example", Some(80), true, "rule");
+        ledger.add_bytes(last, 3_000_000, 5);
+        let mut copy = Ledger::default();
+        for index in [first, last, first, last] {
+            copy.put(index, ledger.rows[index].clone());
+        }
+        assert_eq!((&copy.rows[first], &copy.rows[last]), (&ledger.rows[first], &ledger.rows[last]));
+        assert_eq!((copy.rows.len(), copy.bytes().0, copy.rows[lost].host.as_str()), (3, 3_000_000, "(lost)"));
+        assert_eq!(copy.faults, ["lines of the gateway's account did not arrive"]);
+    }
+
+    #[test]
+    fn faults_are_told_once_and_their_number_is_bounded() {
+        let mut ledger = Ledger::default();
+        (0..3 * MOST_FAULTS).for_each(|number| ledger.fault(&format!("{}", number / 2)));
+        assert_eq!((ledger.faults.len(), ledger.faults[1].as_str()), (MOST_FAULTS, "1"));
     }
 }

@@ -8,7 +8,7 @@ use super::{ASK, BURST, Gateway, Source, cut};
 use crate::egress::broker::Served;
 use crate::egress::dns::{self, Code, Record};
 use crate::egress::http;
-use crate::egress::ledger::Word;
+use crate::egress::ledger::{Word, shortened};
 use crate::egress::names::{address_v4, address_v6};
 use crate::egress::policy::Verdict;
 use crate::egress::rule::{Host, Rule};
@@ -357,7 +357,9 @@ impl Gateway {
                 if let Err(errno) = made {
                     let why = std::io::Error::from(errno);
                     // The supervisor that does not listen has its own reasons.
-                    let _ = self.say(&Word::Fault(format!("listen at port {port} for `{rule}`: {why}")));
+                    let _ = self.say(&Word::Fault(
+                        shortened(&format!("listen at port {port} for `{rule}`: {why}")).into_owned(),
+                    ));
                     return;
                 }
             }
