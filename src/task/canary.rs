@@ -68,10 +68,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Looks through the names that were asked for.
+    /// Looks through the names that were asked for, and what was quoted when something was refused.
     pub(super) fn egress(&mut self, ledger: Option<&Ledger>) {
-        for row in ledger.into_iter().flat_map(|ledger| &ledger.rows) {
-            let _ = self.redactor.text(&row.host);
+        if let Some(ledger) = ledger {
+            let rows = ledger.rows.iter().flat_map(|row| [&row.host, &row.rule]);
+            rows.chain(&ledger.faults).for_each(|text| drop(self.redactor.text(text)));
         }
         self.look("the network");
     }
@@ -89,5 +90,26 @@ impl Watch {
         Some(Error::new(Kind::Policy, format!("the canary came out: in {places}")).hint(
             "the command reads secrets that it was not asked to use, and passes them on: do not trust what it did",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::Row;
+
+    #[test]
+    fn a_canary_in_why_something_was_refused_is_seen() {
+        for place in ["host", "rule", "fault", "nowhere"] {
+            let redactor = Redactor::new();
+            assert!(redactor.add(NAME, b"canary-of-a-mine"));
+            let words = |here: &str| if here == place { "to /x/canary-of-a-mine" } else { "to /x" }.to_owned();
+            let mut ledger = Ledger::default();
+            ledger.rows.push(Row { host: words("host"), rule: words("rule"), ..Row::default() });
+            ledger.faults.push(words("fault"));
+            let mut watch = Watch::new(redactor);
+            watch.egress(Some(&ledger));
+            assert_eq!(watch.verdict().is_some(), place != "nowhere", "{place}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::redact::Redactor;
 use super::result::TaskResult;
 use super::secrets::{Held, SecretUse};
 use crate::error::Error;
-use crate::sandbox::{Ledger, LimitHit, Limits, Outcome, Report, Usage};
+use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Report, Usage};
 use serde::{Deserialize, Serialize};
 
 /// What `brig task show --json` prints.
@@ -41,7 +41,7 @@ pub struct Receipt {
     /// What isolation was in force.
     pub guarantee: crate::sandbox::Guarantee,
     /// What was not in force because the caller allowed that by name.
-    pub degraded: Vec<crate::sandbox::Degraded>,
+    pub degraded: Vec<Degraded>,
     /// What it might use.
     pub limits: Limits,
     /// Limits that were reached.
@@ -89,7 +89,7 @@ pub struct Receipt {
     /// Seconds that each step took, in order.
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
-    pub cleanup: crate::sandbox::Cleanup,
+    pub cleanup: Cleanup,
 }
 
 /// What a task ran on.
@@ -168,11 +168,24 @@ impl Failure {
     }
 }
 
-/// A name that was asked for can hold a secret: whoever wants to carry it out by DNS asks for one.
-fn redacted(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
-    ledger.rows.iter_mut().for_each(|row| row.host = redactor.text(&row.host));
-    ledger.faults.iter_mut().for_each(|fault| *fault = redactor.text(fault));
+/// A name that was asked for can hold a secret: whoever wants to carry it out by DNS asks for one. So can why it was refused: that quotes paths,
+/// headers and names of servers.
+fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
+    for row in &mut ledger.rows {
+        (row.host, row.rule) = (redactor.text(&row.host), redactor.text(&row.rule));
+    }
+    ledger.faults = texts(ledger.faults, redactor);
     ledger
+}
+
+/// What the command called its files.
+fn names(mut changes: Handback, redactor: &Redactor) -> Handback {
+    changes.runnable.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
+    changes
+}
+
+fn texts(all: Vec<String>, redactor: &Redactor) -> Vec<String> {
+    all.iter().map(|each| redactor.text(each)).collect()
 }
 
 impl From<&Error> for Failure {
@@ -187,7 +200,14 @@ impl From<&Error> for Failure {
 
 impl Receipt {
     pub(super) fn new(record: &Record, report: Report, course: Course, held: &Held) -> Receipt {
-        let error = report.error.as_ref().map(|error| Failure::redacted(error, held.redactor()));
+        let redactor = held.redactor();
+        let error = report.error.as_ref().map(|error| Failure::redacted(error, redactor));
+        // Also what quotes nobody today: an error below may begin to.
+        let degraded = |each: Degraded| Degraded { reason: redactor.text(&each.reason), ..each };
+        let hit = |each: LimitHit| LimitHit { evidence: redactor.text(&each.evidence), ..each };
+        let exit_status = report.exit_status();
+        let Cleanup { removed, left } = report.cleanup;
+        let cleanup = Cleanup { removed: texts(removed, redactor), left: texts(left, redactor) };
         Receipt {
             schema: super::record::SCHEMA,
             id: record.id.clone(),
@@ -197,30 +217,82 @@ impl Receipt {
             command: record.command.clone(),
             retryable: report.outcome.retryable(&record.exit_codes)
                 || report.error.as_ref().is_some_and(Error::retryable),
-            exit_status: report.exit_status(),
+            exit_status,
             error,
             outcome: report.outcome,
-            egress: report.egress.map(|ledger| redacted(ledger, held.redactor())),
+            egress: report.egress.map(|ledger| account(ledger, redactor)),
             backend: record.backend.clone(),
             guarantee: report.guarantee,
-            degraded: report.degraded,
+            degraded: report.degraded.into_iter().map(degraded).collect(),
             limits: record.limits.clone(),
-            limits_hit: report.limits_hit,
+            limits_hit: report.limits_hit.into_iter().map(hit).collect(),
             usage: report.usage,
             image: record.image.clone(),
-            couriers: course.couriers.map(|ledger| redacted(ledger, held.redactor())),
+            couriers: course.couriers.map(|ledger| account(ledger, redactor)),
             commit_in: course.commit_in,
             commit_out: course.commit_out,
             push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },
-            redactions: held.redactor().count(),
-            changes: course.changes,
+            redactions: redactor.count(),
+            changes: course.changes.map(|changes| names(changes, redactor)),
             artifacts: course.artifacts,
             result: course.result,
             profile: record.profile.clone(),
             versions: Versions::here(),
             steps: course.steps,
-            cleanup: report.cleanup,
+            cleanup,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+    use crate::sandbox::{Guarantee, LimitName, Row};
+    use crate::task::handback::RunnableFile;
+    use serde_json::json;
+
+    const VALUE: &str = "correct-horse-battery";
+
+    fn ledger() -> Ledger {
+        let why = format!("`API_KEY` is for /v1/*, not for /x/{VALUE}");
+        let row = Row { host: format!("{VALUE}.example"), rule: why, ..Row::default() };
+        let mut ledger = Ledger::default();
+        (ledger.rows, ledger.faults) = (vec![row], vec![format!("listen for {VALUE}")]);
+        ledger
+    }
+
+    #[test]
+    fn no_text_that_quotes_the_command_has_a_secret() {
+        let held = Held::none();
+        assert!(held.redactor().add("API_KEY", VALUE.as_bytes()));
+        let words = || vec![format!("about {VALUE}")];
+        let report = Report {
+            outcome: Outcome::Succeeded,
+            ended: None,
+            error: Some(Error::new(Kind::Policy, format!("no {VALUE}")).hint(format!("not {VALUE}"))),
+            limits_hit: vec![LimitHit { limit: LimitName::Wall, evidence: VALUE.to_owned() }],
+            usage: Usage::default(),
+            egress: Some(ledger()),
+            guarantee: Guarantee::None,
+            degraded: vec![Degraded { name: "seccomp".to_owned(), reason: VALUE.to_owned() }],
+            cleanup: Cleanup { removed: words(), left: words() },
+        };
+        let runnable = vec![RunnableFile { path: format!(".githooks/{VALUE}"), why: "a hook".to_owned() }];
+        let changes = Some(Handback { runnable, ..Handback::default() });
+        let course = Course { couriers: Some(ledger()), changes, ..Course::default() };
+        let record = json!({
+            "schema": 3, "id": "t0", "created": "", "command": ["true"], "environment_names": [], "workspace": "empty", "rootfs": null,
+            "limits": Limits::default(), "supervisor": 1, "may_degrade": [], "exit_codes": {}, "stream_json": false, "continued_from": null,
+        });
+        let record: Record = serde_json::from_value(record).unwrap();
+        let receipt = Receipt::new(&record, report, course, &held);
+        let written = serde_json::to_string(&receipt).unwrap();
+        assert!(!written.contains(VALUE), "{written}");
+        let egress = receipt.egress.unwrap();
+        assert_eq!(egress.rows[0].rule, "`API_KEY` is for /v1/*, not for /x/[redacted:API_KEY]");
+        assert_eq!(egress.rows[0].host, "[redacted:API_KEY].example");
+        assert_eq!(receipt.changes.unwrap().runnable[0].path, ".githooks/[redacted:API_KEY]");
     }
 }

@@ -175,6 +175,10 @@ impl Walk<'_> {
         if self.found.files.len() >= MOST_FILES {
             return self.no(path, RefusedBecause::TooMany);
         }
+        // The copy would have that name too.
+        if self.redactor.finds_value(path.as_bytes()).unwrap_or(true) {
+            return self.no(path, RefusedBecause::Secret);
+        }
         match self.take(path, file, &status)? {
             Ok(artifact) => {
                 self.left -= artifact.size.min(self.left);
@@ -274,7 +278,7 @@ impl Walk<'_> {
             return;
         }
         let path = path.map_or_else(|| escape(b"."), ToString::to_string);
-        self.found.refused.push(RefusedArtifact { path, why });
+        self.found.refused.push(RefusedArtifact { path: self.redactor.text(&path), why });
     }
 
     fn refused(&mut self, path: &TreePath, why: RefusedBecause) -> Option<Frame> {
@@ -308,6 +312,28 @@ mod tests {
         let source = Source { upper: upper.as_fd(), form: Form::Plain };
         let found = collect(Some(source), &options, into, &Redactor::new()).unwrap();
         found.files.into_iter().map(|file| file.path).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_called_by_a_secret_stays_and_is_not_named() {
+        let lab = tempfile::tempdir().unwrap();
+        let at = |name: &str| lab.path().join(name);
+        std::fs::create_dir_all(at("upper/correct-horse-battery")).unwrap();
+        for name in ["upper/plain", "upper/x-correct-horse-battery", "upper/correct-horse-battery/below"] {
+            std::fs::write(at(name), "text").unwrap();
+        }
+        let redactor = Redactor::new();
+        assert!(redactor.add("KEY", b"correct-horse-battery"));
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let upper = File::open(at("upper")).unwrap();
+        let source = Source { upper: upper.as_fd(), form: Form::Plain };
+        let found = collect(Some(source), &options, &at("into"), &redactor).unwrap();
+        assert_eq!(found.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["plain"]);
+        let mut refused: Vec<_> = found.refused.iter().map(|each| (each.path.as_str(), each.why)).collect();
+        refused.sort_unstable_by_key(|(path, _)| *path);
+        let secret = RefusedBecause::Secret;
+        assert_eq!(refused, [("[redacted:KEY]/below", secret), ("x-[redacted:KEY]", secret)]);
+        assert!(redactor.take_seen("KEY"));
     }
 
     #[test]

@@ -125,7 +125,7 @@ pub enum RefusedBecause {
     TooDeep,
     /// It cannot be read.
     Unreadable,
-    /// It is no text, and a secret's value is in it.
+    /// A secret's value is in its path, or in it, and it is no text.
     Secret,
 }
 
@@ -142,7 +142,7 @@ impl RefusedBecause {
             RefusedBecause::TooMany => "there are too many files",
             RefusedBecause::TooDeep => "it is too deep in the tree",
             RefusedBecause::Unreadable => "it cannot be read",
-            RefusedBecause::Secret => "it is no text, and a secret is in it",
+            RefusedBecause::Secret => "a secret is in its name, or in it, and it is no text",
         }
     }
 }
