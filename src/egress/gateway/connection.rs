@@ -151,7 +151,8 @@ impl Connection {
         match self.front {
             Front::Questions if !self.held.is_empty() => return Ok(Need::Answers),
             Front::Proxy { .. } if !self.held.is_empty() => return Ok(Need::Wish),
-            Front::Questions | Front::Proxy { .. } => {
+            Front::Questions => return self.ask_on(),
+            Front::Proxy { .. } => {
                 self.down.flush(&mut self.client)?;
                 return Ok(if self.client_ended { Need::End(false) } else { Need::Nothing });
             }
@@ -201,7 +202,8 @@ impl Connection {
             return Ok(());
         }
         let mut buffer = [0_u8; 16 * 1024];
-        while self.client.readable && !self.client_ended && self.held.len() < HELD && self.up.waiting() < HELD {
+        let has_room = self.up.waiting() < HELD && self.down.waiting() < HELD;
+        while has_room && self.client.readable && !self.client_ended && self.held.len() < HELD {
             match recv(&self.client.socket, &mut buffer[..], RecvFlags::empty()) {
                 Ok((_, 0)) => self.client_ended = true,
                 Ok((_, count)) => self.held.extend_from_slice(&buffer[..count]),

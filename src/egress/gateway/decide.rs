@@ -54,7 +54,7 @@ impl Bucket {
 
 impl Gateway {
     /// Answers one question of the sandbox; nothing for what deserves no answer.
-    fn reply(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn reply(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let question = match dns::read_question(bytes) {
             Ok(question) => question,
             Err(answer) => return answer,
@@ -89,34 +89,6 @@ impl Gateway {
             if let (Some(answer), Some(socket)) = (self.reply(&buffer[..length]), &self.questions) {
                 // Whoever asks by UDP asks again if no answer comes.
                 let _ = sendto(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT, &from);
-            }
-        }
-    }
-
-    /// Answers the questions that a TCP connection holds (RFC 1035, 4.2.2).
-    pub(super) fn answer_stream(&mut self, number: u32) -> Need {
-        loop {
-            let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
-            let whole = match connection.held.as_slice() {
-                [high, low, rest @ ..] if rest.len() >= usize::from(u16::from_be_bytes([*high, *low])) => {
-                    2 + usize::from(u16::from_be_bytes([*high, *low]))
-                }
-                _ => {
-                    return match connection.down.flush(&mut connection.client) {
-                        Ok(()) => Need::Nothing,
-                        Err(_) => Need::End(true),
-                    };
-                }
-            };
-            let question: Vec<u8> = connection.held.drain(..whole).skip(2).collect();
-            let answer = self.reply(&question);
-            let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
-            match answer {
-                Some(answer) => {
-                    connection.down.push(&(answer.len() as u16).to_be_bytes());
-                    connection.down.push(&answer);
-                }
-                None => return Need::End(true),
             }
         }
     }
