@@ -1,7 +1,7 @@
 //! Addresses that a name of the world must not lead to. Pure.
 //!
 //! A name is allowed because of whom it belongs to; where it points is for its owner to say, at any moment. So what it points to must be an address of
-//! the public internet, unless a rule about addresses names that very range (DNS rebinding).
+//! the public internet, and of another host than this one, unless a rule about addresses names that very range (DNS rebinding).
 
 use super::rule::Rule;
 use crate::spec::network::Prefix;
@@ -50,15 +50,26 @@ pub(crate) fn special() -> impl Iterator<Item = Prefix> {
     SPECIAL.iter().map(|(range, _)| *range)
 }
 
-/// Why an address that a name led to is not dialled; `None` if it may be. Only a rule about addresses within the same special range opens it.
-pub(crate) fn objection(address: IpAddr, port: u16, rules: &[Rule]) -> Option<&'static str> {
+/// Why an address that a name led to is not dialled; `None` if it may be. Only a rule about addresses within the same special range opens it, or
+/// about this address if it is the host's own, which `is_own` says.
+pub(crate) fn objection(
+    address: IpAddr,
+    port: u16,
+    rules: &[Rule],
+    is_own: impl FnOnce(IpAddr) -> bool,
+) -> Option<&'static str> {
     let address = address.to_canonical();
-    let (special, what) = SPECIAL.iter().find(|(range, _)| range.contains(address))?;
-    let opened = rules.iter().any(|rule| {
-        rule.ports().contains(&port)
-            && rule.range().is_some_and(|range| special.covers(&range) && range.contains(address))
-    });
-    (!opened).then_some(what)
+    let opens = |within: Option<&Prefix>| {
+        rules
+            .iter()
+            .filter(|rule| rule.ports().contains(&port))
+            .filter_map(Rule::range)
+            .any(|range| range.contains(address) && within.is_none_or(|special| special.covers(&range)))
+    };
+    match SPECIAL.iter().find(|(range, _)| range.contains(address)) {
+        Some((special, what)) => (!opens(Some(special))).then_some(what),
+        None => (!opens(None) && is_own(address)).then_some("an address of this host"),
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +78,7 @@ mod tests {
 
     fn check(address: &str, rules: &[&str], allowed: bool) {
         let rules: Vec<_> = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
-        assert_eq!(objection(address.parse().unwrap(), 443, &rules).is_none(), allowed, "{address}");
+        assert_eq!(objection(address.parse().unwrap(), 443, &rules, |_| false).is_none(), allowed, "{address}");
     }
 
     #[test]
@@ -113,5 +124,23 @@ mod tests {
         check("127.0.0.1", &["127.0.0.2:443"], false);
         check("169.254.169.254", &["128.0.0.0/2:443"], false); // a range that merely includes it does not mean it
         check("10.1.2.3", &["api.example.com:443"], false);
+    }
+
+    #[test]
+    fn an_address_of_the_host_needs_a_rule_that_names_it() {
+        for (rules, allowed) in [
+            (&["api.example.com:443"][..], false),
+            (&["8.8.8.123:443"], true),
+            (&["8.8.8.0/24:443"], true),
+            (&["8.8.8.123:80"], false),
+            (&["8.8.4.0/24:443"], false),
+        ] {
+            let rules: Vec<_> = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
+            for address in ["8.8.8.123", "::ffff:8.8.8.123"] {
+                let is_own = |asked: IpAddr| asked == IpAddr::from([8, 8, 8, 123]);
+                let found = objection(address.parse().unwrap(), 443, &rules, is_own);
+                assert_eq!(found, (!allowed).then_some("an address of this host"), "{rules:?}");
+            }
+        }
     }
 }

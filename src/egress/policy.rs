@@ -68,12 +68,17 @@ impl Policy {
         }
     }
 
-    /// Why an address that a name led to is not dialled.
-    pub(crate) fn objection(&self, address: IpAddr, port: u16) -> Option<&'static str> {
+    /// Why an address that a name led to is not dialled. `is_own` says whether it is the host's.
+    pub(crate) fn objection(
+        &self,
+        address: IpAddr,
+        port: u16,
+        is_own: impl FnOnce(IpAddr) -> bool,
+    ) -> Option<&'static str> {
         if crate::sys::weaken::is_off("egress-rebinding") {
             None
         } else {
-            guard::objection(address, port, &self.allowed)
+            guard::objection(address, port, &self.allowed, is_own)
         }
     }
 

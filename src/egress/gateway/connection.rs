@@ -3,6 +3,7 @@
 use super::brokered::Brokered;
 use super::flow::{Budget, End, Flow, Pass, Pipes};
 use super::front::{self, Opening};
+use super::own::leads_home;
 use crate::egress::broker::Served;
 use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
@@ -92,6 +93,8 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// Whether the server's socket goes back to the spare ones.
     pub(super) inward: bool,
+    /// Whether no rule opens an address of this host to it. It was asked for before, but the host's addresses change.
+    pub(super) stays_out: bool,
 }
 
 /// What the gateway is to do for a connection.
@@ -135,6 +138,7 @@ impl Connection {
             down: Flow::default(),
             deadline: None,
             inward: false,
+            stays_out: false,
         }
     }
 
@@ -348,7 +352,7 @@ impl Connection {
     pub(super) fn dial(&mut self, mut addresses: VecDeque<SocketAddr>) -> Need {
         let mut last = Errno::HOSTUNREACH;
         while let Some(address) = addresses.pop_front() {
-            match begin_dial(&address) {
+            match begin_dial(&address, self.stays_out) {
                 Ok(socket) => {
                     self.server = Some(End::new(socket));
                     self.back = Back::Dialling(addresses);
@@ -421,12 +425,14 @@ impl Connection {
     }
 }
 
-fn begin_dial(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+/// With `stays_out` an address of this host is none.
+fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_keepalive(&socket, true)?; // a server that vanished is noticed
     match connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) if stays_out && leads_home(&socket, address.ip()) => Err(Errno::HOSTUNREACH),
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno),
     }
@@ -444,5 +450,18 @@ fn upgraded(server: &mut End) -> Result<Option<bool>, Errno> {
             Ok(None)
         }
         Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_stays_out_does_not_come_home() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(begin_dial(&address, false).is_ok());
+        assert_eq!(begin_dial(&address, true).unwrap_err(), Errno::HOSTUNREACH);
     }
 }

@@ -3,6 +3,7 @@
 use super::connection::{Back, Connection, Front, Herald, Need, Target};
 use super::flow::End;
 use super::front::{self, Wish};
+use super::own::is_own;
 use super::resolver::{Answer, Asked, Found};
 use super::{ASK, BURST, Gateway, Source, cut};
 use crate::egress::broker::Served;
@@ -208,14 +209,17 @@ impl Gateway {
         let mut objection = None;
         let mut addresses = VecDeque::new();
         for address in found.iter().flatten() {
-            match self.policy.objection(*address, target.port).filter(|_| by_name) {
+            if addresses.len() >= MOST_ADDRESSES {
+                break;
+            }
+            let what = if by_name { self.policy.objection(*address, target.port, is_own) } else { None };
+            match what {
                 Some(what) => objection = Some(format!("`{}` leads to {address}: {what}", target.host)),
-                None if addresses.len() < MOST_ADDRESSES => {
-                    addresses.push_back(SocketAddr::new(*address, target.port));
-                }
-                None => {}
+                None => addresses.push_back(SocketAddr::new(*address, target.port)),
             }
         }
+        let opened = |each: &SocketAddr| self.policy.objection(each.ip(), each.port(), |_| true).is_none();
+        let stays_out = by_name && !addresses.iter().any(opened);
         let why = match (addresses.is_empty(), objection, found) {
             (false, ..) => None,
             (true, Some(objection), _) => {
@@ -229,6 +233,7 @@ impl Gateway {
             (true, None, Ok(_)) => Some("the name has no address".to_owned()),
         };
         let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.stays_out = stays_out;
         let need = match why {
             Some(why) => connection.failed(why),
             None => connection.dial(addresses),

@@ -11,6 +11,7 @@ mod decide;
 mod ends;
 mod flow;
 mod front;
+mod own;
 mod questions;
 mod resolver;
 mod source;

@@ -2,16 +2,18 @@
 //! test's own, with a private network and the metadata service of a cloud behind it.
 
 use super::open::{Ground, HOST, METADATA, PRIVATE, PUBLIC};
+use super::refusals;
 use super::world::program;
 use crate::support::{Lab, Task, eventually, skip};
 use std::process::{Child, Stdio};
 
-const NAMES: [(&str, &str); 5] = [
+const NAMES: [(&str, &str); 6] = [
     ("public", PUBLIC),
     ("private", PRIVATE),
     ("metadata", METADATA),
     ("mapped", "::ffff:10.7.7.7"),
     ("loop", "127.0.0.1"),
+    ("own", HOST),
 ];
 
 /// A DNS server on the host of a ground.
@@ -23,7 +25,8 @@ impl Names {
             skip("needs dnsmasq");
             return None;
         };
-        let all: String = NAMES.iter().map(|(name, to)| format!(" --address=/{name}.test/{to}")).collect();
+        let more = [("late", "93.184.216.77"), ("ranged", "93.184.217.9")];
+        let all: String = NAMES.iter().chain(&more).map(|(name, to)| format!(" --address=/{name}.test/{to}")).collect();
         let script = format!(
             "exec {} --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file= --bind-interfaces --user= --port=5353 \
              --listen-address={HOST}{all}",
@@ -60,20 +63,44 @@ fn ask(names: &[&str]) -> String {
 }
 
 #[test]
-fn a_name_leads_to_no_private_loopback_mapped_or_metadata_address() {
+fn a_name_leads_to_no_private_loopback_mapped_metadata_or_own_address() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     let Some(_names) = Names::new(&ground) else { return };
     let names = NAMES.map(|(name, _)| name);
     let run = task(&ground, &lab, &names, 80).sh(&ask(&names));
     assert_eq!(
-        run.stderr, "public reached\nprivate refused\nmetadata refused\nmapped refused\nloop refused\n",
+        run.stderr, "public reached\nprivate refused\nmetadata refused\nmapped refused\nloop refused\nown refused\n",
         "{run:#?}"
     );
     let weak = task(&ground, &lab, &names, 80).weakened("egress-rebinding").sh(&ask(&names));
     for name in names {
         assert!(weak.stderr.contains(&format!("{name} reached")), "`{name}` proves nothing: {weak:#?}");
     }
+}
+
+#[test]
+fn the_host_s_own_public_address_is_reached_by_no_name_unless_a_rule_names_it() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let Some(_names) = Names::new(&ground) else { return };
+    let script = ask(&["own", "public"]);
+    let run = task(&ground, &lab, &["own", "public"], 80).sh(&script);
+    assert_eq!(run.stderr, "own refused\npublic reached\n", "{run:#?}");
+    assert_eq!(refusals(&run, "own.test"), format!("`own.test` leads to {HOST}: an address of this host"));
+    let learned = task(&ground, &lab, &[], 80).args(["--learn"]).sh(&script);
+    assert!(learned.stderr.starts_with("own refused\npublic reached\n"), "{learned:#?}");
+    let port = format!("{HOST}:81");
+    assert_eq!(task(&ground, &lab, &["own"], 80).args(["--allow", &port]).sh(&ask(&["own"])).stderr, "own refused\n");
+    let range = format!("{HOST}:80");
+    assert_eq!(task(&ground, &lab, &["own"], 80).args(["--allow", &range]).sh(&ask(&["own"])).stderr, "own reached\n");
+    // An address that came while the task ran, one of a range that is the host's by a route, and where a socket can be bound to every address.
+    ground.host.sh("ip addr add 93.184.216.77/32 dev lo; ip route add local 93.184.217.0/24 dev lo; \
+         echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind");
+    let more = ask(&["late", "public"]);
+    assert_eq!(task(&ground, &lab, &["late", "public"], 80).sh(&more).stderr, "late refused\npublic reached\n");
+    ground.host.sh("echo 0 >/proc/sys/net/ipv4/ip_nonlocal_bind");
+    assert_eq!(task(&ground, &lab, &["ranged"], 80).sh(&ask(&["ranged"])).stderr, "ranged refused\n");
 }
 
 #[test]
