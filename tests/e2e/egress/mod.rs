@@ -1,5 +1,6 @@
 //! The network of a task: clients as they are, servers as they are, and every way around the rules.
 
+mod account;
 mod attacks;
 mod broker;
 mod broker_attacks;

@@ -125,6 +125,46 @@ fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
     }
 }
 
+/// Asks our DNS by TCP for some seconds without reading an answer; then as much at once as goes, and counts the answers.
+const ASK: &str = r#"
+import socket, struct, threading, time
+q = struct.pack('>HHHHHH', 7, 256, 1, 0, 0, 0) + b'\x01a\x04test\x00\x00\x01\x00\x01'
+q = struct.pack('>H', len(q)) + q
+def ask():
+    sock = socket.socket(); sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048); sock.connect(('198.18.0.1', 53)); return sock
+all = [[ask(), b''] for _ in range(8)]
+for sock, _ in all: sock.setblocking(False)
+until = time.time() + 8
+while time.time() < until:
+    for each in all:
+        each[1] = each[1] or q * 1000
+        try: each[1] = each[1][each[0].send(each[1]):]
+        except BlockingIOError: pass
+    time.sleep(0.001)
+print('asked', flush=True); time.sleep(3)
+for sock, _ in all: sock.close()
+sock = socket.create_connection(('198.18.0.1', 53))
+threading.Thread(target=lambda: (sock.sendall(q * 20000), sock.shutdown(socket.SHUT_WR))).start()
+time.sleep(1); answers, f = 0, sock.makefile('rb')
+while (head := f.read(2)):
+    f.read(struct.unpack('>H', head)[0]); answers += 1
+print(answers, 'answers', flush=True)
+"#;
+
+#[test]
+fn who_asks_by_tcp_and_reads_nothing_fills_no_memory_and_who_reads_gets_every_answer() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    lab.file("work/ask.py", ASK);
+    let task = world.task(&lab).start_sh("python3 ask.py");
+    task.wait_for("asked");
+    let pid = gateway(&task).as_raw_pid();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(own_memory(&status) < 10 << 10, "{status}");
+    let run = task.finish();
+    assert!(run.stderr.contains("20000 answers"), "{run:#?}");
+}
+
 #[test]
 fn a_sandbox_whose_gateway_is_killed_loses_its_network_and_the_outcome_says_so() {
     let lab = Lab::new();
