@@ -11,26 +11,32 @@ pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
     if !head.target.starts_with('/') && head.target != "*" {
         return Some("the broker takes a path, not a URL");
     }
+    // A server that takes `head` for HEAD ends its answer where nobody expects it.
+    if head.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Some("the broker takes methods in capitals only");
+    }
+    let of_header = |name: &str| ANOTHER_METHOD.iter().any(|known| is_same(known, name));
+    let others = head.fields.iter().filter(|(name, _)| of_header(name)).map(|(_, value)| value.trim());
+    let is_other = |method: &&str| others.clone().any(|other| other.eq_ignore_ascii_case(method));
     // TRACE gives back what was sent (RFC 9110, 9.3.8).
-    matches!(head.method.as_str(), "TRACE" | "TRACK" | "CONNECT").then_some("the broker passes no such method on")
+    let is_bad = ["TRACE", "TRACK", "CONNECT"].iter().any(|method| head.method == *method || is_other(method));
+    (is_bad || is_other(&"HEAD")).then_some("the broker passes no such method on")
 }
 
-/// Headers by which some servers take another method or path than the request's own.
-const ANOTHER_REQUEST: [&str; 6] = [
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-url",
-    "x-original-uri",
-    "x-rewrite-url",
-];
+/// Headers by which some servers take another method than the request's own.
+const ANOTHER_METHOD: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
+/// Headers by which some take another path.
+const ANOTHER_PATH: [&str; 3] = ["x-original-url", "x-original-uri", "x-rewrite-url"];
 
 /// The header by which a request may be another one than it looks like.
 pub(super) fn another_request(head: &Head) -> Option<&'static str> {
     if weaken::is_off("broker-override") {
         return None;
     }
-    ANOTHER_REQUEST.into_iter().find(|known| head.fields.iter().any(|(name, _)| is_same(known, name)))
+    ANOTHER_METHOD
+        .into_iter()
+        .chain(ANOTHER_PATH)
+        .find(|known| head.fields.iter().any(|(name, _)| is_same(known, name)))
 }
 
 /// Whether two names of headers are one to a server that hands them to programs as variables (RFC 3875, 4.1.18).
@@ -144,6 +150,11 @@ mod tests {
             ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", true),
             ("GET / HTTP/1.0\r\nHost: a\r\n\r\n", true),
             ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("trace / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("head / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: head\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method: TRACE\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: PATCH\r\n\r\n", false),
         ] {
             assert_eq!(objection(&head(text)).is_some(), refused, "{text}");
         }
