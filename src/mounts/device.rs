@@ -1,5 +1,5 @@
 //! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
-//! (CVE-2026-41579, CVE-2026-88264).
+//! (CVE-2026-41579, CVE-2026-88264). What is changed about a node is changed by a descriptor of it.
 
 use super::apply::{own, real_directory, symlink};
 use super::mount::{attach, clone_tree, restrict};
@@ -7,7 +7,7 @@ use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES, Device};
 use crate::sys::weaken;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::umask;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -83,27 +83,45 @@ fn make(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let step = || format!("make the device `{}`", node.at.display());
     let number = rustix::fs::makedev(node.major, node.minor);
     let mode = Mode::from_raw_mode(node.mode);
-    match rustix::fs::mknodat(directory, name, node.kind, mode, number) {
-        Ok(()) => {
-            rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).failing(Kind::Mount, step)?;
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            let (uid, gid) = (rustix::fs::Uid::from_raw(node.owner.uid), rustix::fs::Gid::from_raw(node.owner.gid));
-            rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags).failing(Kind::Mount, step)
+    // Whole at once: somebody who shares the directory may put a link in its place, through which a later chmod would reach the host's files.
+    let before = umask(Mode::empty());
+    let made = rustix::fs::mknodat(directory, name, node.kind, mode, number);
+    umask(before);
+    match made {
+        Ok(()) if weaken::is_off("device-link") => {
+            rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).failing(Kind::Mount, step)
         }
+        Ok(()) => give(directory, name, node).doing(step),
         Err(Errno::EXIST) => same(directory, name, node).doing(step),
         Err(Errno::PERM) if node.kind != FileType::Fifo => bind(directory, name, node).doing(step),
         Err(errno) => Err(errno).failing(Kind::Mount, step),
     }
 }
 
+/// Gives a new node to its owner, if it is still what was made.
+fn give(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made =
+        rustix::fs::openat(directory, name, flags, Mode::empty()).failing(Kind::Mount, || "open what was made")?;
+    let found = rustix::fs::fstat(&made).failing(Kind::Mount, || "look at what was made")?;
+    if !is_node(&found, node) {
+        return Err(Error::new(Kind::Mount, "somebody has put something else in its place"));
+    }
+    own(made.as_fd(), "", node.owner)
+}
+
+/// Whether what was found is this node.
+fn is_node(found: &Stat, node: &Node) -> bool {
+    let is_device = node.kind != FileType::Fifo;
+    let number = rustix::fs::makedev(node.major, node.minor);
+    FileType::from_raw_mode(found.st_mode) == node.kind && (!is_device || found.st_rdev == number)
+}
+
 /// What is there already must be the device itself.
 fn same(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
         .failing(Kind::Mount, || "look at what is there")?;
-    let number = rustix::fs::makedev(node.major, node.minor);
-    let is_device = node.kind != FileType::Fifo;
-    let differs = FileType::from_raw_mode(found.st_mode) != node.kind || is_device && found.st_rdev != number;
-    if differs && !weaken::is_off("device-check") {
+    if !is_node(&found, node) && !weaken::is_off("device-check") {
         return Err(Error::new(Kind::Mount, "the root has something else of that name").hint("mount a tmpfs at `/dev`"));
     }
     Ok(())
@@ -113,8 +131,7 @@ fn bind(directory: BorrowedFd<'_>, name: &Path, node: &Node) -> Result<()> {
     // Of the host's devices the one with the same path is meant; it must have the numbers that were asked for.
     let found =
         rustix::fs::stat(&node.at).failing(Kind::Mount, || format!("find the host's `{}`", node.at.display()))?;
-    let number = rustix::fs::makedev(node.major, node.minor);
-    if FileType::from_raw_mode(found.st_mode) != node.kind || found.st_rdev != number {
+    if !is_node(&found, node) {
         return Err(Error::new(Kind::Mount, format!("the host's `{}` is another device", node.at.display())));
     }
     let tree = clone_tree(CWD, &node.at)?;

@@ -272,3 +272,48 @@ fn groups_of_a_sibling_cannot_be_entered() {
         );
     }
 }
+
+#[test]
+fn a_link_that_takes_the_place_of_a_new_device_changes_no_file_of_the_host() {
+    // The device's directory is shared with somebody who sees it come, and is quicker than we are: in real time, on our processor.
+    use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+    attempt("device-link", |lab| {
+        let (victim, volume) = (lab.path().join("victim"), lab.path().join("volume"));
+        std::fs::write(&victim, "").unwrap();
+        std::fs::set_permissions(&victim, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::create_dir(&volume).unwrap();
+        lab.mount("/volume", "bind", volume.to_str().unwrap(), &["bind"]).args(&["true"]);
+        lab.config["linux"]["devices"] =
+            json!([{"path": "/volume/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666}]);
+        let events = init(CreateFlags::CLOEXEC).unwrap();
+        add_watch(&events, &volume, WatchFlags::CREATE).unwrap();
+        let mut here = rustix::thread::CpuSet::new();
+        here.set(rustix::thread::sched_getcpu());
+        let (link, device, stop) = (volume.join("link"), volume.join("x"), volume.join("stop"));
+        let mut through = false;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                rustix::thread::sched_setaffinity(None, &here).unwrap();
+                let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+                let quick = std::process::Command::new("chrt").args(["-f", "-p", "1", &own]).status();
+                assert!(quick.is_ok_and(|status| status.success()), "not in real time");
+                let mut bytes = [std::mem::MaybeUninit::uninit(); 4096];
+                let mut reader = Reader::new(&events, &mut bytes);
+                while reader.next().is_ok() && !stop.exists() {
+                    if std::fs::symlink_metadata(&device).is_ok_and(|found| found.mode() & 0o170_000 == 0o020_000) {
+                        let _ = std::fs::rename(&link, &device);
+                    }
+                }
+            });
+            rustix::thread::sched_setaffinity(None, &here).unwrap(); // and so our children's
+            for _ in 0..20 {
+                let _ = std::fs::remove_file(&device);
+                let _ = symlink(&victim, &link);
+                lab.run(); // it may fail, but not do this:
+                through |= std::fs::metadata(&victim).unwrap().mode() & 0o777 != 0o600;
+            }
+            std::fs::write(&stop, "").unwrap();
+        });
+        through
+    });
+}
