@@ -5,7 +5,7 @@ use crate::error::{Context, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
     fsmount, fsopen, move_mount, open_tree,
@@ -73,6 +73,12 @@ pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
 pub(super) fn attach_to_host(tree: &OwnedFd, path: &Path) -> Result<()> {
     move_mount(tree, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .failing(Kind::Mount, || format!("attach what the root is built of at `{}`", path.display()))
+}
+
+/// The number that the table of mounts has for the mount on which something is. statx(2), `STATX_MNT_ID`, kernel 5.8.
+pub(super) fn mount_id(place: impl AsFd) -> Result<u64> {
+    let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    found.map(|found| found.stx_mnt_id).failing(Kind::Mount, || "ask for the number of a mount")
 }
 
 /// Adds attributes to one mount.

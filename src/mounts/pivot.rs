@@ -1,11 +1,16 @@
 //! Into the new root, and the old one out of sight for good.
 
+use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{chdir, fchdir, pivot_root};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".", ".")".
 pub(crate) fn enter(root: BorrowedFd<'_>) -> Result<()> {
@@ -33,10 +38,13 @@ pub(super) fn chroot(root: BorrowedFd<'_>) -> Result<()> {
 /// Moves `root` (a mount) over the old root, for hosts on a ramdisk, whose root cannot be pivoted away. The old root stays below, so the proc and
 /// sysfs mounts there, which are whole, are taken away first: with them a process in a new user namespace could mount whole ones again.
 pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
-    for place in whole_kernel_mounts()? {
-        match unmount(place.as_str(), UnmountFlags::DETACH) {
+    let table = std::fs::read("/proc/self/mountinfo").failing(Kind::Mount, || "read the mounts")?;
+    for place in whole_kernel_mounts(&table, mount_id(root)?) {
+        match unmount(&place, UnmountFlags::DETACH) {
             Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
-            Err(errno) => return Err(errno).failing(Kind::Mount, || format!("take away the old `{place}`")),
+            Err(errno) => {
+                return Err(errno).failing(Kind::Mount, || format!("take away the old `{}`", place.display()));
+            }
         }
     }
     fchdir(root).failing(Kind::Mount, || "enter the new root")?;
@@ -45,18 +53,67 @@ pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
     chroot(root)
 }
 
-/// Where proc and sysfs are mounted outside the new root, which is the last mount of them all and its own children.
-fn whole_kernel_mounts() -> Result<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::Mount, || "read the mounts")?;
-    let own = std::env::current_dir().ok().map(|path| path.display().to_string()).unwrap_or_default();
-    Ok(text
-        .lines()
-        .filter_map(|line| {
-            let (mount, kind) = line.split_once(" - ")?;
-            let mut fields = mount.split(' ').skip(3);
-            let (whole, place) = (fields.next()? == "/", fields.next()?);
-            let kernel = matches!(kind.split(' ').next()?, "proc" | "sysfs");
-            (whole && kernel && (own.len() <= 1 || !place.starts_with(&own))).then(|| place.to_owned())
+/// Where proc and sysfs are mounted outside the mount `own`. By the mounts' numbers: which are its children no path says for sure.
+fn whole_kernel_mounts(table: &[u8], own: u64) -> Vec<PathBuf> {
+    let lines: Vec<Vec<&[u8]>> =
+        table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').collect()).collect();
+    let number = |field: &[u8]| std::str::from_utf8(field).ok().and_then(|text| text.parse::<u64>().ok());
+    let parents: BTreeMap<u64, u64> =
+        lines.iter().filter_map(|fields| Some((number(fields.first()?)?, number(fields.get(1)?)?))).collect();
+    let is_own = |mount: u64| {
+        // The first mount of all may be its own parent; no way up is longer than the table.
+        let way = std::iter::successors(Some(mount), |at| parents.get(at).copied().filter(|above| above != at));
+        way.take(parents.len() + 1).any(|at| at == own)
+    };
+    lines
+        .iter()
+        .filter_map(|fields| {
+            let kind = *fields.get(fields.iter().position(|field| *field == b"-")? + 1)?;
+            let is_whole = *fields.get(3)? == b"/" && matches!(kind, b"proc" | b"sysfs");
+            (is_whole && !is_own(number(fields.first()?)?)).then(|| fields.get(4).map(|place| unescaped(place)))?
         })
-        .collect())
+        .collect()
+}
+
+/// A path as the table of mounts has it: spaces and the like are `\` and three octal digits (proc_pid_mountinfo(5)).
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(path).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_mounts_are_taken_away_unless_they_hang_on_the_new_root() {
+        let table = b"1 1 0:1 / / rw - rootfs rootfs rw\n\
+            20 1 0:20 / /proc rw,nosuid shared:5 - proc proc rw\n\
+            21 1 0:21 / /sys rw - sysfs sysfs rw\n\
+            22 20 0:22 / /proc/sys/fs/binfmt_misc rw - autofs autofs rw\n\
+            30 1 0:20 /sys /half rw - proc proc rw\n\
+            31 1 0:20 / /run/a\\040b/proc rw - proc proc rw\n\
+            40 1 8:1 /b/root /run/a rw - ext4 /dev/sda rw\n\
+            41 40 0:41 / /run/a/proc rw - proc proc rw\n\
+            42 40 0:42 / /run/a/dev rw - tmpfs tmpfs rw\n\
+            43 42 0:43 / /run/a/dev/sys rw master:1 - sysfs sysfs rw\n";
+        let found = whole_kernel_mounts(table, 40);
+        assert_eq!(found, ["/proc", "/sys", "/run/a b/proc"].map(PathBuf::from));
+        let all = ["/proc", "/sys", "/run/a b/proc", "/run/a/proc", "/run/a/dev/sys"].map(PathBuf::from);
+        assert_eq!(whole_kernel_mounts(table, 99), all);
+    }
 }

@@ -279,9 +279,22 @@ fn a_container_without_a_mount_namespace_changes_no_mount_of_the_host() {
 #[test]
 fn the_root_can_be_moved_instead_of_pivoted() {
     let Some(mut lab) = Lab::new() else { return };
-    lab.sh("ls / | wc -l; ls /proc/1 > /dev/null && echo proc");
-    let out = lab.on(&["run", "--no-pivot"]);
-    assert_eq!(out.succeeded().out, "6\nproc\n");
+    lab.sh("ls / | wc -l; ls /proc/1 > /dev/null && echo proc; grep -cE ' - (proc|sysfs) ' /proc/self/mountinfo");
+    let expected = lab.run().succeeded().out.clone();
+    assert!(expected.starts_with("6\nproc\n"), "{expected}");
+    let bundle = lab.path().to_str().unwrap().to_owned();
+    // Wherever the caller is: the container's own /proc and /sys stay.
+    let moved = |lab: &Lab, directory: &str| {
+        let mut command = lab.command(&["run", "--no-pivot", "--bundle", &bundle, &lab.id]);
+        crate::support::finish(command.current_dir(directory)).succeeded().out.clone()
+    };
+    for directory in [bundle.as_str(), "/", "/proc", "/tmp"] {
+        assert_eq!(moved(&lab, directory), expected, "from {directory}");
+    }
+    let other = tempfile::Builder::new().prefix("brig oci-").tempdir().unwrap();
+    std::fs::rename(lab.root("/"), other.path().join("root")).unwrap();
+    lab.config["root"]["path"] = json!(other.path().join("root"));
+    assert_eq!(moved(&lab, &bundle), expected, "with a root that is elsewhere");
 }
 
 #[test]
