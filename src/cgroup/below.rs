@@ -7,7 +7,9 @@ use super::directory::Directory;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
 /// `exec --cgroup [CONTROLLER,…:]PATH`: the path for each controller that is named, or for all (the empty name).
 fn parse(wishes: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
@@ -59,7 +61,7 @@ impl Cgroup {
         let mut groups = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
             let named = paths.iter().find(|(name, _)| name.is_empty() || is_named(group, name));
-            groups.push(descend(group, named.map_or(&[], |(_, names)| names))?);
+            groups.push(descend(group, named.map_or(&[][..], |(_, names)| names))?);
         }
         Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
     }
@@ -68,11 +70,11 @@ impl Cgroup {
     /// and then the container's own v2 group takes no more processes ("no internal processes").
     pub(crate) fn of_process(&self, pid: i32) -> Result<Cgroup> {
         let words = || format!("find the group of the process {pid}");
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).failing(Kind::Cgroup, words)?;
+        let text = std::fs::read(format!("/proc/{pid}/cgroup")).failing(Kind::Cgroup, words)?;
         let mut groups = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            let now = text.lines().find_map(|line| path_of(line, group));
-            let names = now.as_deref().and_then(|now| relative(group.directory.path(), now));
+            let now = text.split(|byte| *byte == b'\n').find_map(|line| path_of(line, group));
+            let names = now.and_then(|now| relative(group.directory.path(), now));
             let names = names.ok_or_else(|| Error::new(Kind::State, "it is outside the container's").doing(words()))?;
             groups.push(descend(group, &names)?);
         }
@@ -84,9 +86,9 @@ fn is_named(group: &Group, name: &str) -> bool {
     !group.is_v2 && group.controllers.iter().any(|each| each.name_v1() == name)
 }
 
-fn descend(group: &Group, names: &[String]) -> Result<Group> {
+fn descend(group: &Group, names: &[impl AsRef<Path>]) -> Result<Group> {
     let path = group.directory.path();
-    let words = || format!("open the group `{}`", path.join(names.join("/")).display());
+    let words = || format!("open the group `{}`", path.join(names.iter().collect::<PathBuf>()).display());
     let mut directory = Directory::open(path).failing(Kind::Cgroup, words)?;
     for name in names {
         directory = directory.child(name).failing(Kind::Cgroup, words)?;
@@ -94,22 +96,25 @@ fn descend(group: &Group, names: &[String]) -> Result<Group> {
     Ok(Group { directory, controllers: group.controllers, is_v2: group.is_v2 })
 }
 
-/// The path in the line of /proc/PID/cgroup that is about this group's hierarchy.
-fn path_of(line: &str, group: &Group) -> Option<String> {
-    let mut parts = line.splitn(3, ':').skip(1);
-    let (names, path) = (parts.next()?, parts.next()?);
+/// The path in the line of /proc/PID/cgroup that is about this group's hierarchy. Its end is what the container chose, and not always text.
+fn path_of<'line>(line: &'line [u8], group: &Group) -> Option<&'line Path> {
+    let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
+    let (names, path) = (std::str::from_utf8(parts.next()?).ok()?, parts.next()?);
     let ours = if names.is_empty() { group.is_v2 } else { names.split(',').any(|name| is_named(group, name)) };
-    ours.then(|| path.to_owned())
+    ours.then(|| Path::new(OsStr::from_bytes(path)))
 }
 
 /// How to get from our group's directory to `now`, a path in its hierarchy. Where the hierarchy is mounted does not
 /// matter: the longest end of our directory that `now` begins with is our path in it.
-fn relative(directory: &Path, now: &str) -> Option<Vec<String>> {
-    let ours: Vec<_> = directory.to_str()?.split('/').filter(|name| !name.is_empty()).collect();
-    let now: Vec<_> = now.split('/').filter(|name| !name.is_empty()).collect();
+fn relative(directory: &Path, now: &Path) -> Option<Vec<OsString>> {
+    let names = |path: &Path| -> Vec<OsString> {
+        let parts = path.components().filter(|part| *part != Component::RootDir);
+        parts.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let (ours, now) = (names(directory), names(now));
     let mut ends = (0..ours.len()).map(|from| &ours[from..]);
     let end = ends.find(|end| now.starts_with(end))?;
-    Some(now[end.len()..].iter().map(|name| (*name).to_owned()).collect())
+    Some(now[end.len()..].to_vec())
 }
 
 #[cfg(test)]
@@ -138,7 +143,10 @@ mod tests {
 
     #[test]
     fn where_a_process_is_is_found_wherever_the_hierarchy_is_mounted() {
-        let names = |directory: &str, now: &str| relative(Path::new(directory), now).map(|names| names.join("/"));
+        let names = |directory: &str, now: &str| {
+            relative(Path::new(directory), Path::new(now))
+                .map(|names| names.join(OsStr::new("/")).into_string().unwrap())
+        };
         assert_eq!(names("/sys/fs/cgroup/docker/abc", "/docker/abc/init.scope"), Some("init.scope".into()));
         assert_eq!(names("/sys/fs/cgroup/docker/abc", "/docker/abc"), Some(String::new()));
         assert_eq!(names("/sys/fs/cgroup/docker/abc", "/docker/abcd"), None);

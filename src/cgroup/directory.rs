@@ -4,7 +4,9 @@ use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -98,21 +100,22 @@ impl Directory {
         self.read(file).failing(Kind::Cgroup, || format!("read `{}`", self.path.join(file).display()))
     }
 
-    /// The names of the groups in this one.
-    pub(super) fn children(&self) -> Result<Vec<String>, Errno> {
+    /// The names of the groups in this one: bytes that a container may have chosen, and then they are not always text.
+    pub(super) fn children(&self) -> Result<Vec<OsString>, Errno> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
             let entry = entry?;
-            let name = entry.file_name().to_string_lossy();
-            if entry.file_type() == FileType::Directory && name != "." && name != ".." {
-                names.push(name.into_owned());
+            let name = entry.file_name().to_bytes();
+            if entry.file_type() == FileType::Directory && !matches!(name, b"." | b"..") {
+                names.push(OsStr::from_bytes(name).to_owned());
             }
         }
         Ok(names)
     }
 
     /// Opens a group in this one.
-    pub(super) fn child(&self, name: &str) -> Result<Directory, Errno> {
+    pub(super) fn child(&self, name: impl AsRef<Path>) -> Result<Directory, Errno> {
+        let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty())?;
         Ok(Directory { fd, path: self.path.join(name), kept: RefCell::default() })

@@ -106,7 +106,9 @@ pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
     for base in bases(hierarchy) {
         let Ok(base) = Directory::open(&base) else { continue };
         for name in base.children().unwrap_or_default() {
-            let Some(id) = name.strip_prefix(PREFIX).map(str::to_owned) else { continue };
+            let Some(id) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).map(str::to_owned) else {
+                continue;
+            };
             let mut processes = Vec::new();
             if let Ok(group) = base.child(&name) {
                 // A group that vanishes while it is read is none.

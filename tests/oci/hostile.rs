@@ -241,6 +241,24 @@ fn whoever_is_in_a_containers_group_goes_with_it() {
 }
 
 #[test]
+fn a_group_inside_whose_name_is_no_text_hides_nobody_and_goes_with_the_container() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.unmount("/sys/fs/cgroup")
+        .mount("/sys/fs/cgroup", "cgroup2", "cgroup", &["rw"])
+        .without("cgroup")
+        .namespace("cgroup");
+    let line = "group=/sys/fs/cgroup/$(printf 'x\\377'); mkdir $group || exit 1; sleep 100 & echo $! > $group/cgroup.procs || exit 2; \
+                touch /ready; wait";
+    lab.sh(line).start();
+    eventually("somebody is in it", || lab.root("/ready").exists() || lab.status() == "stopped");
+    let pids: Vec<i64> = serde_json::from_str(lab.on(&["ps", "--format", "json"]).succeeded().out.trim()).unwrap();
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    let inside = pids.iter().filter(|pid| fs::read(format!("/proc/{pid}/cgroup")).unwrap().contains(&0xff)).count();
+    assert_eq!(inside, 1);
+    lab.on(&["delete", "--force"]).succeeded();
+}
+
+#[test]
 fn a_full_disk_is_told_of_at_each_write_and_leaves_nothing() {
     let Some(mut lab) = Lab::new() else { return };
     fs::create_dir(lab.path().join("records")).unwrap();
