@@ -6,13 +6,16 @@ use super::freeze::{timespec, wait_for};
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Without a freezer new processes may be born between the look and the signal; each round leaves fewer.
-const KILL_ROUNDS: u32 = 100;
+const ROUNDS: u32 = 100;
+
+/// How many processes are held at once while they are signalled: each takes a descriptor, of which we may have 1024.
+const HELD_AT_ONCE: usize = 256;
 
 impl Cgroup {
     /// Every process in the container's groups, once, those of groups below included.
@@ -38,34 +41,48 @@ impl Cgroup {
             }
         }
         let is_held = self.freeze().is_ok();
-        let signalled = self.signal_all(if is_held { 1 } else { KILL_ROUNDS });
+        let signalled = self.signal_all(Signal::KILL, if is_held { 1 } else { ROUNDS });
         // Always, or the signals are never delivered (and a frozen container would stay behind for ever).
+        let thawed = if is_held { self.thaw() } else { Ok(()) };
+        signalled.and(thawed)
+    }
+
+    /// Sends a signal to every process, once to each. They stand still meanwhile where they can be frozen, so that none is born unseen; those that
+    /// stood still before go on doing so.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        if signal == Signal::KILL {
+            return self.kill();
+        }
+        if self.is_frozen().unwrap_or(false) {
+            return self.signal_all(signal, 1);
+        }
+        let is_held = self.freeze().is_ok();
+        let signalled = self.signal_all(signal, if is_held { 1 } else { ROUNDS });
         let thawed = if is_held { self.thaw() } else { Ok(()) };
         signalled.and(thawed)
     }
 
     /// On a hybrid host a process could be in a v1 group without being in the v2 one, if somebody else put it there.
     fn kill_strays(&self) -> Result<()> {
-        for group in self.groups.iter().filter(|group| !group.is_v2) {
-            let mut left = Vec::new();
-            list(&group.directory, &mut left)?;
-            signal(&left)?;
-        }
-        Ok(())
+        let mut reached = BTreeSet::new();
+        let mut v1 = self.groups.iter().filter(|group| !group.is_v2);
+        v1.try_for_each(|group| send(&group.directory, Signal::KILL, &mut reached).map(drop))
     }
 
-    fn signal_all(&self, rounds: u32) -> Result<()> {
+    /// Signals who is there, round by round until nobody has come.
+    fn signal_all(&self, signal: Signal, rounds: u32) -> Result<()> {
+        let mut reached = BTreeSet::new();
         for _ in 0..rounds {
-            let mut left = BTreeSet::new();
-            for group in &self.groups {
-                let mut found = Vec::new();
-                list(&group.directory, &mut found)?;
-                left.extend(found);
+            if signal == Signal::KILL {
+                reached.clear(); // by now a number may be that of another process, and this signal may be sent twice
             }
-            if left.is_empty() {
+            let mut sent = 0;
+            for group in &self.groups {
+                sent += send(&group.directory, signal, &mut reached)?;
+            }
+            if sent == 0 {
                 break;
             }
-            signal(&left.into_iter().collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -148,16 +165,38 @@ fn list(directory: &Directory, found: &mut Vec<i32>) -> Result<()> {
     }
 }
 
-fn signal(processes: &[i32]) -> Result<()> {
-    for &process in processes {
-        // 0 stands for a process of a namespace that we cannot see; killing 0 would be suicide.
-        let Some(pid) = Pid::from_raw(process).filter(|_| process > 0) else { continue };
-        match kill_process(pid, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => {}
-            Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("kill the process {process}")),
+/// Signals the processes of a group that `reached` does not have yet, and adds them; how many these were. Each is held and then looked for in the
+/// group again: a number alone may have become that of a process of the host since it was listed.
+fn send(group: &Directory, signal: Signal, reached: &mut BTreeSet<i32>) -> Result<usize> {
+    let mut found = Vec::new();
+    list(group, &mut found)?;
+    // 0 stands for a process of a namespace that we cannot see; killing 0 would be suicide.
+    let new: BTreeSet<i32> = found.into_iter().filter(|process| *process > 0 && !reached.contains(process)).collect();
+    let mut sent = 0;
+    for some in new.iter().copied().collect::<Vec<_>>().chunks(HELD_AT_ONCE) {
+        let mut held = Vec::with_capacity(some.len());
+        for &process in some {
+            let Some(pid) = Pid::from_raw(process) else { continue };
+            match pidfd_open(pid, PidfdFlags::empty()) {
+                Ok(pidfd) => held.push((process, pidfd)),
+                // It has ended; the others are said of a number that is a thread's by now.
+                Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => {}
+                Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("hold the process {process}")),
+            }
+        }
+        let mut still = Vec::new();
+        list(group, &mut still)?;
+        let still: BTreeSet<i32> = still.into_iter().collect();
+        for (process, pidfd) in held.iter().filter(|(process, _)| still.contains(process)) {
+            match pidfd_send_signal(pidfd, signal) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("signal the process {process}")),
+            }
+            reached.insert(*process);
+            sent += 1;
         }
     }
-    Ok(())
+    Ok(sent)
 }
 
 /// Waits for the end of one process; `false` when the time is up.

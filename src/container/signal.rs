@@ -20,9 +20,7 @@ impl Containers {
         if all || (status == Status::Stopped && !record.own_pids) {
             let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?.filter(|group| !group.is_gone());
             if let Some(group) = group {
-                for pid in group.processes()? {
-                    send_to(pid, number)?;
-                }
+                group.signal(number)?;
                 thaw_for(&record, status, number)?;
             }
             return Ok(());
@@ -79,14 +77,5 @@ pub(super) fn send(record: &Record, signal: Signal) -> Result<()> {
     match pidfd_send_signal(&process, signal) {
         Err(Errno::SRCH) => Err(Error::new(Kind::State, "container not running")),
         other => other.failing(Kind::State, || "signal the container"),
-    }
-}
-
-fn send_to(pid: i32, signal: Signal) -> Result<()> {
-    let Some(pid) = Pid::from_raw(pid) else { return Ok(()) };
-    match rustix::process::kill_process(pid, signal) {
-        // It has ended since it was listed.
-        Err(Errno::SRCH) => Ok(()),
-        other => other.failing(Kind::State, || "signal a process of the container"),
     }
 }

@@ -329,3 +329,71 @@ fn events_tell_what_is_used_and_that_memory_ran_out() {
     let _ = (events.kill(), events.wait());
     assert!(ended, "no event of memory");
 }
+
+/// A program of which six lines of descendants run away: each forks and ends, for some seconds. It buries them itself as long as it lives.
+fn runaway(lab: &Lab) -> bool {
+    let source = lab.path().join("runaway.c");
+    let text = r#"
+        #include <signal.h>
+        #include <sys/prctl.h>
+        #include <time.h>
+        #include <unistd.h>
+        int main(void) {
+            signal(SIGCHLD, SIG_IGN);
+            prctl(PR_SET_CHILD_SUBREAPER, 1);
+            time_t end = time(0) + 8;
+            for (int line = 0; line < 6; line++)
+                if (fork() == 0)
+                    for (;;) {
+                        if (fork() > 0 || time(0) > end) _exit(0);
+                        setsid();
+                    }
+            for (;;) pause();
+        }"#;
+    std::fs::write(&source, text).unwrap();
+    let made = lab.root("/bin/runaway");
+    let built = std::process::Command::new("cc").args(["-static", "-o"]).arg(&made).arg(&source).status();
+    let is_built = built.is_ok_and(|status| status.success());
+    if !is_built {
+        crate::support::skip("needs a C compiler and a static C library");
+    }
+    is_built
+}
+
+#[test]
+fn a_signal_for_all_reaches_those_who_run_away_too() {
+    let Some(mut lab) = Lab::new() else { return };
+    if !runaway(&lab) {
+        return;
+    }
+    lab.without("pid").args(&["runaway"]);
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 2000}); // where they get away
+    for signal in ["KILL", "TERM"] {
+        lab.start();
+        lab.brig(&["kill", "--all", &lab.id, signal]).succeeded();
+        let began = std::time::Instant::now();
+        eventually("all have ended", || {
+            lab.status() == "stopped" && lab.on(&["ps", "--format", "json"]).out.trim() == "[]"
+        });
+        assert!(began.elapsed().as_secs() < 5, "{signal}: they ended by themselves");
+        lab.on(&["delete"]).succeeded();
+    }
+}
+
+#[test]
+fn a_signal_for_all_leaves_a_container_paused_that_was() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.sh("trap 'echo heard >> /heard' USR1; touch /ready; while :; do sleep 0.01; done").start();
+    eventually("it listens", || lab.root("/ready").exists());
+    lab.on(&["pause"]).succeeded();
+    lab.brig(&["kill", "--all", &lab.id, "USR1"]).succeeded();
+    assert_eq!(lab.status(), "paused");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!lab.root("/heard").exists());
+    lab.on(&["resume"]).succeeded();
+    eventually("it has heard", || lab.root("/heard").exists());
+    // And one that runs goes on.
+    lab.brig(&["kill", "--all", &lab.id, "USR1"]).succeeded();
+    assert_eq!(lab.status(), "running");
+    eventually("it has heard again", || std::fs::read_to_string(lab.root("/heard")).unwrap() == "heard\nheard\n");
+}
