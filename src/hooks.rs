@@ -7,13 +7,13 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::Hook;
 use crate::spec::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How much of what a failed hook said is kept.
@@ -42,15 +42,7 @@ fn one(hook: &Hook, state: &State) -> Result<()> {
         memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();
     let copy = || said.try_clone().failing(Kind::Hook, || "make a place for its words");
     let mut child =
-        command.stdin(Stdio::piped()).stdout(copy()?).stderr(copy()?).spawn().failing(Kind::Hook, || "start it")?;
-    if let Some(mut input) = child.stdin.take() {
-        let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
-        match input.write_all(&text) {
-            // A hook need not read it.
-            Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => {}
-            other => other.failing(Kind::Hook, || "tell it the state")?,
-        }
-    }
+        command.stdin(input(state)?).stdout(copy()?).stderr(copy()?).spawn().failing(Kind::Hook, || "start it")?;
     if let Some(seconds) = hook.timeout {
         limit(&child, Duration::from_secs(seconds.unsigned_abs()))?;
     }
@@ -68,6 +60,20 @@ fn one(hook: &Hook, state: &State) -> Result<()> {
     ))
 }
 
+/// The state as a file that a hook may read or not. Into a pipe a write would wait for as long as the hook pleases, whatever its time limit, and would
+/// end us (SIGPIPE is back at its default before the last hooks) when the hook ends first.
+fn input(state: &State) -> Result<File> {
+    let step = || "tell it the state";
+    let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+    let mut file: File =
+        memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).failing(Kind::Hook, step)?.into();
+    file.write_all(&text).failing(Kind::Hook, step)?;
+    file.rewind().failing(Kind::Hook, step)?;
+    fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)
+        .failing(Kind::Hook, step)?;
+    Ok(file)
+}
+
 /// Kills the hook when its time is up.
 fn limit(child: &std::process::Child, time: Duration) -> Result<()> {
     let pid = i32::try_from(child.id())
@@ -75,7 +81,7 @@ fn limit(child: &std::process::Child, time: Duration) -> Result<()> {
         .and_then(Pid::from_raw)
         .ok_or_else(|| Error::new(Kind::Internal, "a hook without a pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty()).failing(Kind::Hook, || "watch it")?;
-    let end = Instant::now() + time;
+    let Some(end) = Instant::now().checked_add(time) else { return Ok(()) }; // later than any
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {

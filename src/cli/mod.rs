@@ -44,6 +44,7 @@ enum Verb {
 
 /// Runs the verb that the command line names and returns its exit status.
 pub fn main() -> ExitCode {
+    brig::container::expect_children();
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(status) = brig::sandbox::as_visitor(&words) {
         return ExitCode::from(u8::try_from(status).unwrap_or(1));

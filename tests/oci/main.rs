@@ -17,6 +17,7 @@ mod docker;
 mod document;
 mod engines;
 mod fields;
+mod hooks;
 mod hostile;
 mod intruders;
 mod lifecycle;
