@@ -7,7 +7,7 @@ use super::apply::real_directory;
 use super::cover::{Covers, mask, read_only};
 use super::mount::{attach, clone_tree, restrict};
 use super::options::{Options, Reach};
-use super::{device, file_system, resolve};
+use super::{destination, device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
@@ -203,6 +203,7 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
     let options = &mount.options;
     if options.remount {
         let target = resolve::open(root, &mount.at)?;
+        destination::check(root, mount, target.as_fd())?;
         change(target.as_fd(), options, false)?;
         return propagate(target.as_fd(), options).map(|()| None);
     }
@@ -271,6 +272,7 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
     change(tree.as_fd(), &mount.options, false)?;
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;
+    destination::check(root, mount, target.as_fd())?;
     attach(&tree, target.as_fd())?;
     Ok(tree)
 }

@@ -3,7 +3,7 @@
 use super::apply::symlink;
 use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
 use super::mount::{attach, restrict};
-use super::{copy_up, resolve};
+use super::{copy_up, destination, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount as bits;
@@ -35,9 +35,10 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
             (target, (!new).then_some(mode))
         }
     };
+    destination::check(root, mount, target.as_fd())?;
     let simple = OWN.contains(&mount.kind.as_str())
         && mount.options.data.iter().all(|each| each.len() <= LONGEST_VALUE && !each.contains('"')); // quotes are mount(2)'s
-    let made = if simple { by_fsopen(mount, mode, late) } else { return by_mount(root, mount) };
+    let made = if simple { by_fsopen(mount, mode, late) } else { return by_mount(root, mount, &target) };
     let made = match made {
         // Without a network namespace of its own the kernel gives no new sysfs: the host's own, read-only, is what is left.
         Err(error) if mount.kind == "sysfs" && error.errno() == Some(Errno::PERM.raw_os_error()) => {
@@ -99,8 +100,7 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
 }
 
 /// Any other file system. mount(2) wants a path: our own descriptor's, in the host's procfs, which is still the one in sight.
-fn by_mount(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
-    let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
+fn by_mount(root: BorrowedFd<'_>, mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", target.as_raw_fd());
     let mut data = mount.options.data.clone();
     if takes_context(mount) {
@@ -141,6 +141,7 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
 /// The container's own groups: v2 as one tree, v1 as a directory for each hierarchy.
 pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
+    destination::check(root, mount, target.as_fd())?;
     let mut options = mount.options.clone();
     if plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
         options.set |= bits::RDONLY; // CVE-2023-25809

@@ -11,6 +11,7 @@ pub(crate) mod apply;
 pub(crate) mod bundle;
 mod copy_up;
 mod cover;
+mod destination;
 pub(crate) mod device;
 pub(crate) mod disk;
 mod file_system;

@@ -222,6 +222,31 @@ fn a_bind_destination_that_is_a_link_stays_inside() {
 }
 
 #[test]
+fn a_link_of_the_image_leads_no_volume_over_proc_or_the_root() {
+    // CVE-2019-16884: the path of the volume is an innocent one
+    for (target, place) in
+        [("/proc", "/proc"), ("proc/sys", "/proc/sys"), ("/proc/1/attr", "/proc/1/attr"), ("..", "/..")]
+    {
+        attempt("destination", |lab| {
+            let source = lab.path().join("source");
+            std::fs::create_dir(&source).unwrap();
+            std::fs::write(source.join("covered"), "").unwrap();
+            symlink(target, lab.root("/data")).unwrap();
+            lab.mount("/data", "bind", source.to_str().unwrap(), &["bind"]);
+            let done = lab.sh(&format!("ls {place}")).run();
+            let is_refused = done.err.contains("inside /proc") || done.err.contains("the root itself");
+            assert!(is_refused || lab.weakened.is_some(), "{target}: {}", done.err);
+            done.out.contains("covered")
+        });
+        // Nor a file system of its own.
+        let Some(mut lab) = Lab::new() else { return };
+        symlink(target, lab.root("/data")).unwrap();
+        lab.mount("/data", "tmpfs", "tmpfs", &[]).args(&["true"]);
+        assert_ne!(lab.run().status, 0, "{target}");
+    }
+}
+
+#[test]
 fn a_racing_link_never_leads_a_mount_to_the_host() {
     // T-06, CVE-2021-30465, CVE-2024-45310: a destination that is a directory and a link in turn, in a directory shared with the attacker
     use std::sync::atomic::{AtomicBool, Ordering};

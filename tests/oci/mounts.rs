@@ -199,3 +199,36 @@ fn a_mount_has_the_propagation_that_was_asked_for() {
         }
     }
 }
+
+#[test]
+fn files_of_proc_can_be_stood_in_for_and_a_procfs_elsewhere_is_the_callers() {
+    let Some(mut lab) = with_source() else { return };
+    let source = lab.path().join("source");
+    let file = source.join("file").display().to_string();
+    std::fs::write(&file, "ours\n").unwrap();
+    for key in ["maskedPaths", "readonlyPaths"] {
+        lab.config["linux"].as_object_mut().unwrap().remove(key);
+    }
+    // As tools for monitoring have it: the host's own files, and its /proc below them.
+    std::fs::create_dir(source.join("proc")).unwrap();
+    lab.mount("/host", "bind", source.to_str().unwrap(), &["rbind"])
+        .mount("/host/proc", "proc", "proc", &[])
+        .mount("/host/proc", "bind", "/proc", &["rbind"])
+        .mount("/host/proc/uptime", "bind", &file, &["bind"])
+        .mount("/proc", "proc", "proc", &["nosuid"]);
+    for name in ["cpuinfo", "sys/kernel/ns_last_pid", "uptime"] {
+        lab.mount(&format!("/proc/{name}"), "bind", &file, &["bind"]);
+    }
+    let line = "cat /proc/cpuinfo /proc/sys/kernel/ns_last_pid /proc/uptime /host/proc/uptime; ls -d /host/proc/2";
+    assert_eq!(lab.sh(line).run().succeeded().out, "ours\nours\nours\nours\n/host/proc/2\n");
+    // The name is the right one, what it leads to is not.
+    lab.config["mounts"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|mount| !mount["destination"].as_str().unwrap().contains("/proc"));
+    std::fs::remove_dir(lab.root("/proc")).unwrap();
+    std::fs::create_dir(lab.root("/true")).unwrap();
+    std::os::unix::fs::symlink("/true/self", lab.root("/proc")).unwrap();
+    lab.mount("/true", "proc", "proc", &[]).mount("/proc/stat", "bind", &file, &["bind"]);
+    lab.run().failed_with("inside /proc");
+}

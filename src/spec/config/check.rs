@@ -6,7 +6,6 @@ use super::process::Process;
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
 
 /// The files below /proc that a bind mount may cover: what tools such as lxcfs stand in for. Everything else there is ours to protect
 /// (CVE-2019-16884).
@@ -165,24 +164,25 @@ fn mounts(config: &Config, faults: &mut Vec<String>) {
             faults.push(format!("mount `{}`: a path is empty or holds a NUL", place.escape_debug()));
             continue;
         }
-        let names: Vec<_> = Path::new(place)
-            .components()
-            .filter(|part| !matches!(part, Component::RootDir | Component::CurDir))
-            .collect();
-        if names.is_empty() {
+        let clean = clean(place);
+        if clean == "/" {
             faults.push(format!("mount `{place}`: the root itself cannot be mounted over"));
         }
         if mount.uid_mappings.is_empty() != mount.gid_mappings.is_empty() {
             faults.push(format!("mount `{place}`: `uidMappings` and `gidMappings` go together"));
         }
-        let clean = clean(place);
         if clean == "/proc" && mount.kind != "proc" && !is_bind(&mount.options) {
             faults.push(format!("mount `{place}`: only type `proc` or a bind mount can be there"));
         }
-        if clean.starts_with("/proc/") && !PROC_FILES.contains(&clean.as_str()) {
+        if clean.starts_with("/proc/") && !may_be_covered(&clean) {
             faults.push(format!("\"{place}\" cannot be mounted because it is inside /proc"));
         }
     }
+}
+
+/// Whether this file below /proc may be covered by a mount; `path` is a clean one.
+pub(crate) fn may_be_covered(path: &str) -> bool {
+    PROC_FILES.contains(&path)
 }
 
 /// Whether it is a bind mount: the options alone say so.
@@ -349,7 +349,9 @@ mod tests {
         check(r#""mounts":[{"destination":"/proc/sys","type":"bind","options":["bind"]}],"#, "", "inside /proc");
         check(r#""mounts":[{"destination":"/x/../proc//self/","options":["bind"]}],"#, "", "inside /proc");
         check(r#""mounts":[{"destination":"/proc/cpuinfo","options":["bind"]}],"#, "", "");
-        check(r#""mounts":[{"destination":"//."}],"#, "", "the root itself");
+        for root in ["//.", "/..", "/x/..", "."] {
+            check(&format!(r#""mounts":[{{"destination":"{root}"}}],"#), "", "the root itself");
+        }
         check("", r#""sysctl":{"kernel.shmmax":"1"},"#, "");
         check("", r#""sysctl":{"net.ipv4.ip_forward":"1"},"#, "not allowed in the hosts network namespace");
         check("", r#""sysctl":{"kernel.panic":"1"},"#, "not in a separate kernel namespace");
