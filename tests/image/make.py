@@ -144,6 +144,17 @@ def layered(layout, pack):
     layout.image([one, two, three], pack=pack, media=f"application/vnd.oci.image.layer.v1.{media}")
 
 
+def rows(layout, text):
+    """Layers as text, separated by `|`: KIND:NAME[:MODE[:UID:GID]][=DATA|>TARGET], where KIND is d, f, s or h."""
+    def one(word):
+        word, _, data = word.partition("=")
+        word, _, link = word.partition(">")
+        kind, name, mode, uid, gid = (word.split(":") + [""] * 3)[:5]
+        kind = {"d": "dir", "f": "file", "s": "symlink", "h": "hardlink"}[kind]
+        return entry(name, kind, data=data.encode(), link=link, mode=int(mode or "755", 8), uid=int(uid or 0), gid=int(gid or 0))
+    layout.image([tar(map(one, layer.split())) for layer in text.split("|")])
+
+
 def random_image(layout, seed):
     """Several layers of random entries over a few names, so that they meet: what an image may say, in any order."""
     rng = random.Random(int(seed))
@@ -400,7 +411,7 @@ def multi(layout, _):
 
 
 CASES = {
-    "plain": plain, "layered": layered, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
+    "plain": plain, "layered": layered, "rows": rows, "random": random_image, "random-large": random_large, "large": large, "shared": shared, "bottom-first": bottom_first, "runnable": runnable, "stacked": stacked, "multi": multi, "context": context,
     # T-50: out of the root, by all known ways.
     "symlink-parent": attack(entry("evil", "symlink", link="CANARY"), entry("evil/pwned", data=b"pwned")),
     "relative-symlink-parent": attack(entry("evil", "symlink", link="../../../../../../../../../../CANARY"), entry("evil/pwned", data=b"x")),

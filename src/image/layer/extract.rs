@@ -7,7 +7,7 @@
 use super::attributes::{self, Held, Skipped};
 use super::form::Form;
 use super::limits::Limits;
-use super::place::{self, Implicit, Place, Tree, made, normalise, split};
+use super::place::{self, Place, Tree, made, normalise, split};
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
 use crate::image::tree::{names, remove_tree};
@@ -16,7 +16,6 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, chmodat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -37,12 +36,6 @@ pub(crate) struct Extractor {
     pub(super) tree: Tree,
     pub(super) form: Form,
     pub(crate) limits: Limits,
-    pub(super) folders: BTreeMap<Vec<u8>, Folder>,
-    /// Directories that hide what is below.
-    pub(super) opaque: BTreeSet<Vec<u8>>,
-    pub(super) whiteouts: BTreeSet<Vec<u8>>,
-    /// Hard links to names that this layer does not have: new name, old name.
-    pub(super) links: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) skipped: Skipped,
     pub(super) entries: u64,
     apparent: u64,
@@ -52,13 +45,9 @@ impl Extractor {
     /// Fills `root`, which must be empty.
     pub(crate) fn new(root: OwnedFd, form: Form, limits: Limits) -> Extractor {
         Extractor {
-            tree: Tree::new(root, limits),
+            tree: Tree::new(root, form, limits),
             form,
             limits,
-            folders: BTreeMap::new(),
-            opaque: BTreeSet::new(),
-            whiteouts: BTreeSet::new(),
-            links: Vec::new(),
             skipped: Skipped::default(),
             entries: 0,
             apparent: 0,
@@ -82,8 +71,7 @@ impl Extractor {
             return self.root(entry);
         }
         let (parent, name) = split(&path);
-        let form = self.form;
-        let parent = self.tree.directory(parent, &|directory, name| form.is_whiteout(directory, name))?;
+        let parent = self.tree.directory(parent)?;
         if let Some(removed) = name.strip_prefix(WHITEOUT) {
             return self.whiteout(&parent, name, removed);
         }
@@ -111,7 +99,7 @@ impl Extractor {
                 // What umoci did: everything that follows lies where the link leads.
                 let elsewhere =
                     openat(rustix::fs::CWD, entry.link.as_slice(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-                self.tree = Tree::new(elsewhere.map_err(made)?, self.limits);
+                self.tree = Tree::new(elsewhere.map_err(made)?, self.form, self.limits);
                 return Ok(());
             }
             return Err(Error::new(Kind::Image, "the root of the image must be a directory"));
@@ -123,7 +111,11 @@ impl Extractor {
     fn directory(&mut self, parent: &Place, name: &[u8], entry: &Entry) -> Result<()> {
         let path = parent.child(name);
         match mkdirat(parent, name, Mode::RWXU) {
-            Ok(()) => {}
+            Ok(()) => {
+                if self.tree.known.forget_name(&path) {
+                    self.tree.known.hide_below(&path)?;
+                }
+            }
             Err(Errno::EXIST) => {
                 let found = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
                     .failing(Kind::Store, || "look at a layer's file")?;
@@ -131,14 +123,14 @@ impl Extractor {
                     // Something else was here, and it hid what is below; so must the directory.
                     self.clear(parent, name)?;
                     mkdirat(parent, name, Mode::RWXU).map_err(made)?;
-                    self.opaque.insert(path.clone());
+                    self.tree.known.hide_below(&path)?;
                 }
             }
             Err(errno) => return Err(made(errno)),
         }
         let directory =
             place::open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
-        if self.opaque.contains(&path) {
+        if self.tree.known.is_opaque(&path) {
             self.form.set_opaque(directory.as_fd())?;
         }
         let here = Place { directory: std::sync::Arc::new(directory), path: std::sync::Arc::from(path.as_slice()) };
@@ -146,12 +138,10 @@ impl Extractor {
     }
 
     fn folder(&mut self, here: &Place, path: Vec<u8>, entry: &Entry) -> Result<()> {
-        self.tree.implicit.remove(&path);
         let held = Held::Open(here.as_fd());
         attributes::set_owner(held, entry.uid, entry.gid, self.form)?;
         attributes::set_attributes(held, entry, &mut self.skipped)?;
-        self.folders.insert(path, Folder { mode: entry.mode, mtime: entry.mtime });
-        Ok(())
+        self.tree.known.set_folder(path, Folder { mode: entry.mode, mtime: entry.mtime })
     }
 
     fn file<R: BufRead>(&mut self, parent: &Place, name: &[u8], entry: &Entry, reader: &mut Reader<R>) -> Result<()> {
@@ -193,14 +183,13 @@ impl Extractor {
             return Err(Error::new(Kind::Image, "it is a hard link to the root"));
         }
         let (target_parent, target_name) = split(&target);
-        let form = self.form;
         // Only looked up: making its directories would say that this layer has something there.
         let target_parent = match place::open_below(self.tree.root().as_fd(), target_parent) {
             Ok(directory) => {
                 Place { directory: std::sync::Arc::new(directory), path: std::sync::Arc::from(target_parent) }
             }
             Err(Errno::NOENT) => return self.link_later(parent, name, target),
-            Err(_) => self.tree.directory(target_parent, &|directory, name| form.is_whiteout(directory, name))?,
+            Err(_) => self.tree.directory(target_parent)?,
         };
         let found = match statat(&target_parent, target_name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
@@ -210,7 +199,7 @@ impl Extractor {
         if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
             return Err(Error::new(Kind::Image, "it is a hard link to a directory"));
         }
-        if form.is_whiteout(target_parent.as_fd(), target_name)? {
+        if self.form.is_whiteout(target_parent.as_fd(), target_name)? {
             return Err(Error::new(Kind::Image, "it is a hard link to a file that this layer removes"));
         }
         if target_parent.child(target_name) == parent.child(name) {
@@ -221,15 +210,17 @@ impl Extractor {
 
     /// The target may be in a layer below, unless this layer has removed it already: settle knows.
     fn link_later(&mut self, parent: &Place, name: &[u8], target: Vec<u8>) -> Result<()> {
-        let removed = |other: &[u8]| place::is_below(&target, other);
-        let fresh = self.tree.implicit.iter().any(|(other, how)| *how == Implicit::Fresh && removed(other));
-        if fresh || self.opaque.iter().any(|other| removed(other)) || self.whiteouts.iter().any(|other| removed(other))
-        {
-            return Err(Error::new(Kind::Image, "it is a hard link to a file that this layer removes"));
-        }
+        let known = &mut self.tree.known;
+        let target = match known.linked_to(&target) {
+            // Before the name is cleared, which may be the target itself or have it inside.
+            Some(first) => first.to_vec(),
+            None if known.is_removed(&target) => {
+                return Err(Error::new(Kind::Image, "it is a hard link to a file that this layer removes"));
+            }
+            None => target,
+        };
         self.clear(parent, name)?;
-        self.links.push((parent.child(name), target));
-        Ok(())
+        self.tree.known.add_link(&parent.child(name), target)
     }
 
     fn device(&mut self, parent: &Place, name: &[u8], entry: &Entry) -> Result<()> {
@@ -268,7 +259,7 @@ impl Extractor {
     fn whiteout(&mut self, parent: &Place, name: &[u8], removed: &[u8]) -> Result<()> {
         if name == OPAQUE {
             // Once is enough: an archive may say it a hundred thousand times (CVE-2026-95838).
-            if self.opaque.insert(parent.path.to_vec()) {
+            if self.tree.known.hide_below(&parent.path)? {
                 self.form.set_opaque(parent.as_fd())?;
             } else if weaken::is_off("image-opaque-once") {
                 // What containerd did: it went through all that the layer had put there, each time.
@@ -289,18 +280,16 @@ impl Extractor {
     fn removed(&mut self, parent: &Place, name: &[u8]) -> Result<()> {
         let path = parent.child(name);
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            // A link of this layer that is only not made yet.
+            Err(Errno::NOENT) if self.tree.known.is_link(&path) => Ok(()),
             Err(Errno::NOENT) => {
                 self.form.make_whiteout(parent.as_fd(), name)?;
-                self.whiteouts.insert(path);
-                Ok(())
+                self.tree.known.add_whiteout(&path)
             }
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
                 let directory =
                     place::open_child(parent.as_fd(), name).failing(Kind::Store, || "open a layer's directory")?;
-                if let Some(how) = self.tree.implicit.get_mut(&path) {
-                    *how = Implicit::Fresh;
-                }
-                self.opaque.insert(path);
+                self.tree.known.replace_below(&path)?;
                 self.form.set_opaque(directory.as_fd())
             }
             Ok(_) => Ok(()),
@@ -315,32 +304,31 @@ impl Extractor {
                 self.clear(parent, name)?;
                 make().map_err(made)
             }
-            other => other.map_err(made),
+            Err(errno) => Err(made(errno)),
+            Ok(it) => {
+                if self.tree.known.has_links() {
+                    self.tree.known.forget_name(&parent.child(name));
+                }
+                Ok(it)
+            }
         }
     }
 
     /// Removes what this layer has put at a name, with all that is known about it.
     fn clear(&mut self, parent: &Place, name: &[u8]) -> Result<()> {
-        match unlinkat(parent, name, AtFlags::empty()) {
-            Ok(()) => {
-                self.whiteouts.remove(&parent.child(name));
-                return Ok(());
-            }
-            Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::ISDIR) => {}
-            Err(errno) => return Err(errno).failing(Kind::Store, || "remove a layer's file"),
-        }
-        remove_tree(parent.as_fd(), name)?;
-        self.tree.forget();
         let path = parent.child(name);
-        let below = |other: &[u8]| {
-            other == path || other.strip_prefix(path.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
-        };
-        self.folders.retain(|other, _| !below(other));
-        self.tree.implicit.retain(|other, _| !below(other));
-        self.opaque.retain(|other| !below(other));
-        self.whiteouts.retain(|other| !below(other));
-        self.links.retain(|(other, _)| !below(other));
-        Ok(())
+        match unlinkat(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {
+                self.tree.known.forget_name(&path);
+                Ok(())
+            }
+            Err(Errno::ISDIR) => {
+                remove_tree(parent.as_fd(), name)?;
+                self.tree.forget();
+                self.tree.known.forget_tree(&path);
+                Ok(())
+            }
+            Err(errno) => Err(errno).failing(Kind::Store, || "remove a layer's file"),
+        }
     }
 }

@@ -16,6 +16,9 @@ pub struct Limits {
     pub path: usize,
     /// Components of a path: removing a tree holds a descriptor a level.
     pub depth: usize,
+    /// Bytes of memory for what is remembered until the layers below are there: the paths of directories, of removed names and of
+    /// hard links to files below. Unlike all else it is not given back while the layer unpacks.
+    pub paths: u64,
     /// Uncompressed to compressed. gzip cannot do more than 1,032; honest layers stay below 100.
     pub ratio: u64,
     /// Below this many bytes the ratio does not matter.
@@ -30,6 +33,7 @@ impl Default for Limits {
             entries: 4_000_000,
             path: 4096,
             depth: 255,
+            paths: 64 << 20,
             ratio: 400,
             ratio_from: 1 << 30,
         }
@@ -62,6 +66,17 @@ impl Limits {
         }
         if apparent > self.apparent_bytes && !weaken::is_off("image-limits") {
             return Err(bomb(format!("its files claim more than {} bytes", self.apparent_bytes)));
+        }
+        Ok(())
+    }
+
+    /// What is remembered of paths so far.
+    pub(super) fn check_paths(&self, remembered: u64) -> Result<()> {
+        if remembered > self.paths && !weaken::is_off("image-limits") {
+            return Err(bomb(format!(
+                "its directories, whiteouts and hard links take more than {} bytes to remember",
+                self.paths
+            )));
         }
         Ok(())
     }

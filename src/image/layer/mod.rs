@@ -9,6 +9,7 @@ mod attributes;
 mod extract;
 mod form;
 mod hashing;
+mod known;
 mod limits;
 mod place;
 mod settle;

@@ -5,12 +5,14 @@
 //! lands in `usr/lib`. The last component is never followed. Directories that the archive does not mention are made and
 //! remembered as implicit: `settle` gives them what the layers below say.
 
+use super::form::Form;
+use super::known::{Implicit, Known};
 use super::limits::Limits;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat};
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -39,26 +41,18 @@ impl AsFd for Place {
     }
 }
 
-/// How a directory that no entry mentions came to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Implicit {
-    /// Only on the way to something: its metadata are those of the layers below.
-    Inherits,
-    /// In place of something that this layer removed: nothing is inherited.
-    Fresh,
-}
-
 /// The tree that is being filled.
 pub(super) struct Tree {
     root: Arc<OwnedFd>,
     cache: HashMap<Vec<u8>, Place>,
-    pub(super) implicit: BTreeMap<Vec<u8>, Implicit>,
+    pub(super) known: Known,
+    form: Form,
     limits: Limits,
 }
 
 impl Tree {
-    pub(super) fn new(root: OwnedFd, limits: Limits) -> Tree {
-        Tree { root: Arc::new(root), cache: HashMap::new(), implicit: BTreeMap::new(), limits }
+    pub(super) fn new(root: OwnedFd, form: Form, limits: Limits) -> Tree {
+        Tree { root: Arc::new(root), cache: HashMap::new(), known: Known::new(limits), form, limits }
     }
 
     pub(super) fn root(&self) -> Place {
@@ -71,12 +65,7 @@ impl Tree {
     }
 
     /// The directory at the normalised `path`, made if it is missing.
-    /// `is_whiteout` tells whether a name in a directory is a mark that something below was removed.
-    pub(super) fn directory(
-        &mut self,
-        path: &[u8],
-        marks: &dyn Fn(BorrowedFd<'_>, &[u8]) -> Result<bool>,
-    ) -> Result<Place> {
+    pub(super) fn directory(&mut self, path: &[u8]) -> Result<Place> {
         if path.is_empty() {
             return Ok(self.root());
         }
@@ -86,7 +75,7 @@ impl Tree {
         let place = match open_below(self.root.as_fd(), path) {
             Ok(directory) => Place { directory: Arc::new(directory), path: Arc::from(path) },
             // Missing, or with a symlink or something else on the way: step by step.
-            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => self.walk(path, marks)?,
+            Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => self.walk(path)?,
             Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
         };
         if self.cache.len() >= CACHED {
@@ -96,7 +85,7 @@ impl Tree {
         Ok(place)
     }
 
-    fn walk(&mut self, path: &[u8], marks: &dyn Fn(BorrowedFd<'_>, &[u8]) -> Result<bool>) -> Result<Place> {
+    fn walk(&mut self, path: &[u8]) -> Result<Place> {
         let mut pending: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
         let mut stack = vec![self.root()];
         let mut hops = 0;
@@ -113,6 +102,8 @@ impl Tree {
             self.limits.check_path(&next)?;
             match open_child(here.as_fd(), &component) {
                 Ok(directory) => stack.push(Place { directory: Arc::new(directory), path: Arc::from(next) }),
+                // Not there yet, and no directory once it is.
+                Err(Errno::NOENT) if self.known.is_link(&next) => return Err(not_a_directory(&next)),
                 Err(Errno::NOENT) => stack.push(self.make(&here, &component, next, Implicit::Inherits)?),
                 Err(Errno::NOTDIR | Errno::LOOP) => {
                     let found = statat(here.as_fd(), component.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
@@ -130,13 +121,17 @@ impl Tree {
                         pending.extend(components(&target).map(<[u8]>::to_vec).rev());
                         continue;
                     }
-                    if !marks(here.as_fd(), &component)? {
-                        let shown = String::from_utf8_lossy(&next).escape_debug().to_string();
-                        return Err(Error::new(Kind::Image, format!("its parent `{shown}` is not a directory")));
+                    if !self.form.is_whiteout(here.as_fd(), &component)? {
+                        return Err(not_a_directory(&next));
                     }
                     let removed = rustix::fs::unlinkat(here.as_fd(), component.as_slice(), AtFlags::empty());
                     removed.failing(Kind::Store, || "remove a whiteout")?;
-                    stack.push(self.make(&here, &component, next, Implicit::Fresh)?);
+                    self.known.forget_name(&next);
+                    let made = self.make(&here, &component, next, Implicit::Fresh)?;
+                    // At once: an entry for it may follow, and would say nothing of what it hides.
+                    self.form.set_opaque(made.as_fd())?;
+                    self.known.hide_below(&made.path)?;
+                    stack.push(made);
                 }
                 Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
             }
@@ -148,9 +143,14 @@ impl Tree {
     fn make(&mut self, parent: &Place, name: &[u8], path: Vec<u8>, how: Implicit) -> Result<Place> {
         mkdirat(parent, name, Mode::RWXU).map_err(made)?;
         let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
-        self.implicit.insert(path.clone(), how);
+        self.known.make_implicit(&path, how)?;
         Ok(Place { directory: Arc::new(directory), path: Arc::from(path) })
     }
+}
+
+fn not_a_directory(path: &[u8]) -> Error {
+    let shown = String::from_utf8_lossy(path).escape_debug().to_string();
+    Error::new(Kind::Image, format!("its parent `{shown}` is not a directory"))
 }
 
 /// Opens a directory below `root` by a path that has no symlink in it.
@@ -205,11 +205,6 @@ pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (b"", path),
     }
-}
-
-/// Whether `path` lies somewhere in the directory `parent`.
-pub(super) fn is_below(path: &[u8], parent: &[u8]) -> bool {
-    parent.is_empty() || path.strip_prefix(parent).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 #[cfg(test)]

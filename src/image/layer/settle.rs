@@ -7,7 +7,8 @@
 
 use super::attributes::{self, Held, Skipped};
 use super::extract::{Extractor, Folder};
-use super::place::{self, Implicit, is_below, made, open_below, split};
+use super::known::Implicit;
+use super::place::{self, Place, made, open_below, split};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::image::tree::names;
 use crate::image::union::{Hit, Stack};
@@ -15,7 +16,7 @@ use crate::image::{copy, tar::named};
 use rustix::fs::{AtFlags, FileType, RenameFlags, linkat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What a finished layer has, for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub(crate) fn settle(mut extractor: Extractor, below: &Stack) -> Result<Settled>
     link(&mut extractor, below).doing(|| "finish the layer's hard links")?;
     hide(&mut extractor, below).doing(|| "finish the layer's whiteouts")?;
     close(&extractor).doing(|| "finish the layer's directories")?;
-    let removes = !extractor.whiteouts.is_empty() || !extractor.opaque.is_empty();
+    let removes = extractor.tree.known.removes();
     Ok(Settled { entries: extractor.entries, removes, skipped: extractor.skipped })
 }
 
@@ -45,38 +46,27 @@ type OwnedFdRef = std::sync::Arc<OwnedFd>;
 
 /// A layer that does not mention the root has the root of the layer below.
 fn inherit_root(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    if extractor.folders.contains_key(&b""[..]) {
+    if extractor.tree.known.has_folder(b"") {
         return Ok(());
     }
     let folder = match below.top()? {
         Some(hit) => copy_folder(extractor, b"", &hit)?,
         None => Folder { mode: 0o755, mtime: (0, 0) },
     };
-    extractor.folders.insert(Vec::new(), folder);
-    Ok(())
+    extractor.tree.known.set_folder(Vec::new(), folder)
 }
 
 /// Parents first: each implicit directory becomes what the stack below has at its place.
 fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    let mut moved: Vec<Vec<u8>> = Vec::new();
     // Moving something to where it belongs may make more of them, so the list is taken from until it is empty.
-    while let Some((path, how)) = extractor.tree.implicit.pop_first() {
-        if moved.iter().any(|old| is_below(&path, old)) {
-            continue;
-        }
-        if how == Implicit::Fresh {
-            extractor.opaque.insert(path.clone());
-            let directory = open_below(root(extractor).as_fd(), &path).failing(Kind::Store, || "open a directory")?;
-            extractor.form.set_opaque(directory.as_fd())?;
-        }
+    while let Some((path, how)) = extractor.tree.known.pop_implicit() {
         // A parent that is a directory here and not below was named by this layer, and hides what is below.
         let hidden = how == Implicit::Fresh
-            || extractor.opaque.iter().any(|other| *other != path && is_below(&path, other))
+            || extractor.tree.known.is_hidden(&path)
             || below.real_path(split(&path).0, true)? != split(&path).0;
         let real = if hidden { path.clone() } else { below.real_path(&path, true)? };
         if real != path {
             move_into(extractor, &path, &real)?;
-            moved.push(path);
             continue;
         }
         let hit = if hidden { None } else { below.find(&path)? };
@@ -89,7 +79,7 @@ fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
                 );
             }
         };
-        extractor.folders.insert(path, folder);
+        extractor.tree.known.set_folder(path, folder)?;
     }
     Ok(())
 }
@@ -106,8 +96,7 @@ fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Fold
 
 /// An implicit directory that is a symlink below: what it holds belongs where the symlink leads.
 fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> {
-    let form = extractor.form;
-    let target = extractor.tree.directory(real, &|directory, name| form.is_whiteout(directory, name))?;
+    let target = extractor.tree.directory(real)?;
     let source = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
     for (name, _) in names(source.as_fd())? {
         let moved = renameat_with(&source, name.as_slice(), &target, name.as_slice(), RenameFlags::NOREPLACE);
@@ -124,94 +113,79 @@ fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> 
     let parent = open_below(root(extractor).as_fd(), parent).failing(Kind::Store, || "open a directory")?;
     unlinkat(&parent, name, AtFlags::REMOVEDIR).failing(Kind::Store, || "remove a directory")?;
     extractor.tree.forget();
-    rename_known(extractor, path, real);
+    extractor.tree.known.rename_below(path, real);
+    if extractor.tree.known.forget_folder(path) {
+        extractor.form.set_opaque(target.as_fd())?;
+        extractor.tree.known.hide_below(real)?;
+    }
     Ok(())
-}
-
-/// Everything that is known about paths below `old` is known about paths below `new`.
-fn rename_known(extractor: &mut Extractor, old: &[u8], new: &[u8]) {
-    let renamed = |path: &[u8]| -> Vec<u8> {
-        match path.strip_prefix(old) {
-            Some(rest) if rest.first() == Some(&b'/') => [new, rest].concat(),
-            _ => path.to_vec(),
-        }
-    };
-    extractor.folders =
-        std::mem::take(&mut extractor.folders).into_iter().map(|(path, folder)| (renamed(&path), folder)).collect();
-    extractor.opaque = extractor.opaque.iter().map(|path| renamed(path)).collect();
-    extractor.whiteouts = extractor.whiteouts.iter().map(|path| renamed(path)).collect();
-    extractor.links = extractor.links.iter().map(|(path, target)| (renamed(path), renamed(target))).collect();
 }
 
 /// Hard links whose target this layer does not hold: the target is copied up, as overlayfs would, and linked here.
 fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    let links = std::mem::take(&mut extractor.links);
     let form = extractor.form;
-    let marks = |directory: BorrowedFd<'_>, name: &[u8]| form.is_whiteout(directory, name);
     // Where the target of each name has been put: at its own place, or, where the layer later removes or replaces that, at
     // the first name that linked to it.
     let mut placed: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    for (path, target) in &links {
-        let (parent, name) = split(path);
-        let parent = extractor.tree.directory(parent, &marks)?;
-        let real = match placed.contains_key(target) {
-            true => target.clone(),
-            false => below.real_path(target, false)?,
-        };
-        if let Some(first) = placed.get(&real).cloned() {
-            let (first_parent, first_name) = split(&first);
-            let directory = extractor.tree.directory(first_parent, &marks)?;
-            link_as(extractor, directory.as_fd(), first_name, (parent.as_fd(), name), path)?;
-            placed.insert(path.clone(), first);
+    for (path, link) in extractor.tree.known.links_in_order() {
+        let (parent, name) = split(&path);
+        let parent = extractor.tree.directory(parent)?;
+        if !is_free(extractor, &parent, name)? {
             continue;
         }
-        let missing = || Error::new(Kind::Image, "it is a hard link to a file that no layer has").doing(named(path));
+        let real = below.real_path(&link.target, false)?;
+        if let Some(first) = placed.get(&real).cloned() {
+            let (first_parent, first_name) = split(&first);
+            let directory = extractor.tree.directory(first_parent)?;
+            linkat(&directory, first_name, &parent, name, AtFlags::empty()).map_err(made)?;
+            placed.insert(path, first);
+            continue;
+        }
+        let missing = || Error::new(Kind::Image, "it is a hard link to a file that no layer has").doing(named(&path));
         let hit = below.find(&real)?.ok_or_else(missing)?;
         if hit.kind() == FileType::Directory {
-            return Err(Error::new(Kind::Image, "it is a hard link to a directory").doing(named(path)));
+            return Err(Error::new(Kind::Image, "it is a hard link to a directory").doing(named(&path)));
         }
-        let (real_parent, real_name) = split(&real);
-        // Not there when the link was made, so if it is there now it came later, and so did what hides it.
-        let replaced = links.iter().any(|(other, _)| real == *other || is_below(&real, other))
-            || extractor
-                .opaque
-                .iter()
-                .chain(&extractor.whiteouts)
-                .any(|other| real == *other || is_below(&real, other))
-            || open_below(root(extractor).as_fd(), real_parent)
-                .is_ok_and(|directory| statat(&directory, real_name, AtFlags::SYMLINK_NOFOLLOW).is_ok());
-        let first = if replaced { path.clone() } else { real.clone() };
-        if replaced {
+        if is_replaced(extractor, &real) {
             copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, parent.as_fd(), name, form)?;
+            placed.insert(real, path.clone());
+            placed.insert(path.clone(), path);
         } else {
-            let onto = extractor.tree.directory(real_parent, &marks)?;
+            let (real_parent, real_name) = split(&real);
+            let onto = extractor.tree.directory(real_parent)?;
             copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, onto.as_fd(), real_name, form)?;
-            link_as(extractor, onto.as_fd(), real_name, (parent.as_fd(), name), path)?;
+            linkat(&onto, real_name, &parent, name, AtFlags::empty()).map_err(made)?;
+            placed.insert(path, real.clone());
+            placed.insert(real.clone(), real);
         }
-        placed.insert(path.clone(), first.clone());
-        placed.insert(real, first);
     }
     // Directories made for the copies inherit like all others.
-    if extractor.tree.implicit.is_empty() { Ok(()) } else { inherit(extractor, below) }
+    if extractor.tree.known.has_implicit() { inherit(extractor, below) } else { Ok(()) }
 }
 
-/// Links; a whiteout in the way goes, a later entry of the same name stays.
-fn link_as(
-    extractor: &mut Extractor,
-    target_parent: BorrowedFd<'_>,
-    target_name: &[u8],
-    (parent, name): (BorrowedFd<'_>, &[u8]),
-    path: &[u8],
-) -> Result<()> {
-    match linkat(target_parent, target_name, parent, name, AtFlags::empty()) {
-        Ok(()) => Ok(()),
-        Err(Errno::EXIST) if extractor.form.is_whiteout(parent, name)? => {
-            unlinkat(parent, name, AtFlags::empty()).map_err(made)?;
-            extractor.whiteouts.remove(path);
-            linkat(target_parent, target_name, parent, name, AtFlags::empty()).map_err(made)
+/// Whether this layer has something else where the layers below have a target, or on the way there. It was not there when
+/// the link was made, so it came later, and so did what hides it.
+fn is_replaced(extractor: &Extractor, real: &[u8]) -> bool {
+    let (parent, name) = split(real);
+    extractor.tree.known.is_replaced(real)
+        || match open_below(root(extractor).as_fd(), parent) {
+            Ok(directory) => statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
+            Err(errno) => errno != Errno::NOENT,
         }
-        Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(made(errno)),
+}
+
+/// Whether a link can be made at a name. A whiteout there goes; anything else came by another way through a symlink below,
+/// and stays.
+fn is_free(extractor: &mut Extractor, parent: &Place, name: &[u8]) -> Result<bool> {
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(true),
+        Err(errno) => Err(errno).failing(Kind::Store, || "look at a layer's file"),
+        Ok(_) if extractor.form.is_whiteout(parent.as_fd(), name)? => {
+            unlinkat(parent, name, AtFlags::empty()).map_err(made)?;
+            extractor.tree.known.forget_whiteout(&parent.child(name));
+            Ok(true)
+        }
+        Ok(_) => Ok(false),
     }
 }
 
@@ -219,16 +193,16 @@ fn link_as(
 /// that only one layer has. And the root cannot be opaque (overlayfs stacks roots as they are): its names are removed
 /// one by one.
 fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    for path in extractor.whiteouts.clone() {
-        let hidden = extractor.opaque.iter().any(|other| is_below(&path, other));
-        if hidden || below.find(&path)?.is_none() {
+    for path in extractor.tree.known.take_whiteouts() {
+        if extractor.tree.known.is_hidden(&path) || below.find(&path)?.is_none() {
             let (parent, name) = split(&path);
             let parent = open_below(root(extractor).as_fd(), parent).failing(Kind::Store, || "open a directory")?;
             unlinkat(&parent, name, AtFlags::empty()).failing(Kind::Store, || "remove a whiteout")?;
-            extractor.whiteouts.remove(&path);
+        } else {
+            extractor.tree.known.keep_whiteout(path);
         }
     }
-    if !extractor.opaque.contains(&b""[..]) {
+    if !extractor.tree.known.is_opaque(b"") {
         return Ok(());
     }
     let top = extractor.tree.root();
@@ -236,12 +210,12 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         match statat(&top, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {
                 extractor.form.make_whiteout(top.as_fd(), &name)?;
-                extractor.whiteouts.insert(name);
+                extractor.tree.known.keep_whiteout(name);
             }
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
                 let directory = open_below(top.as_fd(), &name).failing(Kind::Store, || "open a directory")?;
                 extractor.form.set_opaque(directory.as_fd())?;
-                extractor.opaque.insert(name);
+                extractor.tree.known.hide_below(&name)?;
             }
             Ok(_) => {}
             Err(errno) => return Err(errno).failing(Kind::Store, || "look at a layer's file"),
@@ -254,7 +228,7 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
 /// without privileges a closed parent could not be entered any more.
 fn close(extractor: &Extractor) -> Result<()> {
     let root = root(extractor);
-    for (path, folder) in extractor.folders.iter().rev() {
+    for (path, folder) in extractor.tree.known.folders_from_below() {
         let directory = match open_below(root.as_fd(), path) {
             Ok(directory) => directory,
             Err(errno) => {
