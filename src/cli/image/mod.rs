@@ -53,7 +53,7 @@ struct Unpacking {
     /// Which image of several, as OS/ARCHITECTURE[/VARIANT] [default: this machine's]
     #[arg(long, value_name = "PLATFORM")]
     platform: Option<Platform>,
-    /// Raise a limit against bombs: bytes=N, entries=N, depth=N or ratio=N, for one layer
+    /// Raise a limit of an image against bombs: bytes=N, entries=N, depth=N, paths=N or ratio=N
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     limit: Vec<(String, u64)>,
     /// Wait until everything is on disk
@@ -148,6 +148,7 @@ impl Unpacking {
             match name.as_str() {
                 "bytes" => options.limits.bytes = *number,
                 "entries" => options.limits.entries = *number,
+                "paths" => options.limits.paths = *number,
                 "depth" => options.limits.depth = usize::try_from(*number).unwrap_or(usize::MAX),
                 _ => options.limits.ratio = *number,
             }
@@ -158,8 +159,8 @@ impl Unpacking {
 
 fn limit(text: &str) -> Result<(String, u64), String> {
     let (name, number) = text.split_once('=').ok_or("write it as NAME=NUMBER")?;
-    if !matches!(name, "bytes" | "entries" | "depth" | "ratio") {
-        return Err("the limits are bytes, entries, depth and ratio".into());
+    if !matches!(name, "bytes" | "entries" | "depth" | "paths" | "ratio") {
+        return Err("the limits are bytes, entries, depth, paths and ratio".into());
     }
     number.parse().map(|number| (name.to_owned(), number)).map_err(|_| "not a number".into())
 }

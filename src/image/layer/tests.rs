@@ -1,1 +1,126 @@
+//! Layers from entries to directories, where what matters is not seen in the tree: how long it takes, what is refused, whose it is.
 
+use super::{Extractor, Form, Limits, Settled, settle};
+use crate::error::Result;
+use crate::image::tar::write::Writer;
+use crate::image::tar::{Entry, EntryKind, Reader};
+use crate::image::union::Stack;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn entry(kind: EntryKind, path: &str, link: &str) -> Entry {
+    Entry {
+        kind,
+        path: path.into(),
+        link: link.into(),
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        mtime: (0, 0),
+        size: 0,
+        sparse: None,
+        device: (0, 0),
+        xattrs: Vec::new(),
+    }
+}
+
+fn file(path: &str) -> Entry {
+    entry(EntryKind::File, path, "")
+}
+
+fn folder(path: &str) -> Entry {
+    entry(EntryKind::Directory, path, "")
+}
+
+fn link(path: &str, target: &str) -> Entry {
+    entry(EntryKind::HardLink, path, target)
+}
+
+fn archive(entries: impl IntoIterator<Item = Entry>) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new());
+    entries.into_iter().for_each(|entry| writer.entry(&entry).unwrap());
+    writer.finish().unwrap()
+}
+
+/// Layers in a directory of their own.
+struct Lab {
+    scratch: TempDir,
+    layers: Vec<PathBuf>,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        Lab { scratch: tempfile::tempdir().unwrap(), layers: Vec::new() }
+    }
+
+    fn form(&self) -> Form {
+        Form::probe(open(self.scratch.path()).as_fd()).unwrap()
+    }
+
+    /// Begins the next layer.
+    fn extractor(&self, limits: Limits) -> Extractor {
+        let path = self.scratch.path().join(self.layers.len().to_string());
+        std::fs::create_dir(&path).unwrap();
+        Extractor::new(open(&path), self.form(), limits)
+    }
+
+    /// Puts one more layer on top.
+    fn lay(&mut self, entries: impl IntoIterator<Item = Entry>, limits: Limits) -> Result<Settled> {
+        let mut extractor = self.extractor(limits);
+        extractor.apply(&mut Reader::new(archive(entries).as_slice()))?;
+        let below: Vec<&PathBuf> = self.layers.iter().rev().collect();
+        let settled = settle(extractor, &Stack::open(&below, self.form())?)?;
+        self.layers.push(self.scratch.path().join(self.layers.len().to_string()));
+        Ok(settled)
+    }
+}
+
+fn open(path: &Path) -> OwnedFd {
+    std::fs::File::open(path).unwrap().into()
+}
+
+/// What this thread has computed, whoever else computes meanwhile.
+fn busy() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// What a link costs must not depend on how many whiteouts there are: each with each would be five hundred million.
+#[test]
+fn many_whiteouts_and_many_links_do_not_multiply() {
+    let lab = Lab::new();
+    let mut extractor = lab.extractor(Limits::default());
+    let whiteouts = (0..5_000).map(|n| file(&format!(".wh.w{n}")));
+    let links = (0..100_000).map(|n| link(&format!("l{n}"), "target"));
+    let archive = archive(whiteouts.chain(links));
+    let before = busy();
+    extractor.apply(&mut Reader::new(archive.as_slice())).unwrap();
+    let took = busy() - before;
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+/// A few bytes of an archive are a path of four thousand, and a folder on the way for each of its parts.
+#[test]
+fn what_is_remembered_of_paths_is_bounded() {
+    let limits = Limits { paths: 128 << 10, ..Limits::default() };
+    let refused = |what: &str, entries: Vec<Entry>| {
+        let mut lab = Lab::new();
+        lab.lay([file("x")], limits).unwrap();
+        let refused = lab.lay(entries, limits).unwrap_err();
+        assert!(refused.to_string().contains("more than 131072 bytes to remember"), "{what}: {refused}");
+        assert!(refused.advice().is_some_and(|advice| advice.contains("--limit")), "{what}: {refused:?}");
+    };
+    let deep = ["d/"; 200].concat();
+    refused("implied folders", (0..9).map(|n| file(&format!("{n}/{deep}f"))).collect());
+    let long = format!("{}/{}", "a".repeat(200), "b".repeat(200));
+    refused("whiteouts", (0..400).map(|n| file(&format!("{long}/.wh.{n}"))).collect());
+    refused("folders", (0..400).map(|n| folder(&format!("{long}/{n}"))).collect());
+    refused("links", (0..900).map(|n| link(&format!("{}{n}", "l".repeat(200)), "x")).collect());
+    // Said again, it is remembered once.
+    for again in [|| file(".wh.x"), || file(".wh..wh..opq"), || folder("a")] {
+        Lab::new().lay((0..3_000).map(|_| again()), limits).unwrap();
+    }
+}
