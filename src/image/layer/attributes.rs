@@ -52,6 +52,12 @@ impl Held<'_> {
     }
 }
 
+/// Takes the group of whatever a layer's root lies in from it, and the bit that hands it on to all that is made inside
+/// (inode(7), S_ISGID). Closed to others until it gets its own mode.
+pub(super) fn claim(root: BorrowedFd<'_>) -> Result<()> {
+    fchown(root, None, Some(rustix::process::getegid())).and_then(|()| fchmod(root, Mode::RWXU)).map_err(made)
+}
+
 /// Gives a file its owner.
 pub(super) fn set_owner(held: Held<'_>, uid: u32, gid: u32, form: Form) -> Result<()> {
     if form.owners == Owners::Caller {

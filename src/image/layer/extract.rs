@@ -13,7 +13,8 @@ use crate::image::tar::{Entry, EntryKind, Reader, named};
 use crate::image::tree::{names, remove_tree};
 use crate::sys::weaken;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, chmodat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, chmodat, fstat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
 use std::io::BufRead;
@@ -56,6 +57,7 @@ impl Extractor {
 
     /// Applies every entry of an archive.
     pub(crate) fn apply<R: BufRead>(&mut self, reader: &mut Reader<R>) -> Result<()> {
+        attributes::claim(self.tree.root().as_fd())?;
         while let Some(entry) = reader.next()? {
             self.entries += 1;
             self.apparent = self.apparent.saturating_add(entry.size);
@@ -166,8 +168,9 @@ impl Extractor {
             rustix::fs::ftruncate(&file, entry.size).map_err(made)?;
         }
         let held = Held::Open(file.as_fd());
-        // A file that we made is ours already.
-        if (entry.uid, entry.gid) != (0, 0) || !rustix::process::geteuid().is_root() {
+        // A file that we made is ours already, but for its group where the directory hands on its own (inode(7), S_ISGID).
+        let made_as = fstat(&file).failing(Kind::Store, || "look at a file just made")?;
+        if (made_as.st_uid, made_as.st_gid) != (entry.uid, entry.gid) {
             attributes::set_owner(held, entry.uid, entry.gid, self.form)?;
         }
         attributes::set_attributes(held, entry, &mut self.skipped)?;

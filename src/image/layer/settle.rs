@@ -71,7 +71,7 @@ fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         }
         let hit = if hidden { None } else { below.find(&path)? };
         let folder = match hit {
-            None => Folder { mode: 0o755, mtime: (0, 0) },
+            None => new_folder(extractor, &path)?,
             Some(hit) if hit.kind() == FileType::Directory => copy_folder(extractor, &path, &hit)?,
             Some(_) => {
                 return Err(
@@ -82,6 +82,13 @@ fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         extractor.tree.known.set_folder(path, folder)?;
     }
     Ok(())
+}
+
+/// What nobody says anything of is root's, whatever group its parent hands on.
+fn new_folder(extractor: &Extractor, path: &[u8]) -> Result<Folder> {
+    let directory = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
+    attributes::set_owner(Held::Open(directory.as_fd()), 0, 0, extractor.form)?;
+    Ok(Folder { mode: 0o755, mtime: (0, 0) })
 }
 
 /// Owner and attributes of the directory below; its mode and time come at the end.

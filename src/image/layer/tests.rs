@@ -7,6 +7,7 @@ use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;
 use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -123,4 +124,30 @@ fn what_is_remembered_of_paths_is_bounded() {
     for again in [|| file(".wh.x"), || file(".wh..wh..opq"), || folder("a")] {
         Lab::new().lay((0..3_000).map(|_| again()), limits).unwrap();
     }
+}
+
+/// A directory with the set-group-ID bit hands its group on, and the bit too, wherever the store or the bundle lies below it.
+#[test]
+fn a_group_is_what_the_image_says_also_below_a_directory_that_hands_on_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::sys::skip("to give folders to a group: needs root");
+    }
+    let mut lab = Lab::new();
+    std::os::unix::fs::chown(lab.scratch.path(), None, Some(1000)).unwrap();
+    std::fs::set_permissions(lab.scratch.path(), PermissionsExt::from_mode(0o2775)).unwrap();
+    let shared = Entry { gid: 1000, mode: 0o2775, ..folder("shared") };
+    let entries = [shared, file("shared/f"), file("shared/implied/f"), link("shared/l", "shared/f"), file(".wh.gone")];
+    let fifo = entry(EntryKind::Fifo, "shared/fifo", "");
+    lab.lay([file("gone"), file("lower")], Limits::default()).unwrap();
+    lab.lay(entries.into_iter().chain([fifo, link("shared/copied", "lower")]), Limits::default()).unwrap();
+    let look = |path: &str| {
+        let found = std::fs::symlink_metadata(lab.layers[1].join(path)).unwrap();
+        (found.mode() & 0o7777, found.gid())
+    };
+    assert_eq!(look(""), (0o755, 0));
+    assert_eq!(look("shared"), (0o2775, 1000));
+    for path in ["shared/f", "shared/implied", "shared/implied/f", "shared/fifo", "shared/copied"] {
+        assert_eq!(look(path), (0o755, 0), "{path}");
+    }
+    assert_eq!(look("gone").1, 0);
 }
