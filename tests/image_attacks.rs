@@ -340,6 +340,33 @@ fn bombs_are_refused_before_they_fill_the_disk() {
     scratch.image(&["load", &layout, "--limit", "ratio=100"]).refused("over 100 times as much");
 }
 
+/// Each layer is small, and there may be a hundred: what they take is counted together, also what a hard link copies of a layer below.
+#[test]
+fn layers_are_counted_together() {
+    let scratch = Scratch::new();
+    let three = scratch.layout("rows", "f:a | f:b | f:c");
+    let large = "x".repeat(50_000);
+    let copies = scratch.layout("rows", &format!("f:X={large} | h:A>X | h:B>X | h:C>X"));
+    let folders = scratch.layout("rows", "d:a | d:b");
+    for (number, (layout, limit, reason)) in [
+        (&folders, "paths=200", "more than 200 bytes to remember"),
+        (&three, "bytes=25000", "the image unpacks to more than 25000 bytes"),
+        (&three, "entries=2", "the image has more than 2 entries"),
+        (&copies, "bytes=150000", "the image unpacks to more than 150000 bytes"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        scratch.image(&["load", layout, "--limit", limit]).refused(reason);
+        let target = scratch.path(&format!("bundle-{number}"));
+        let refused = scratch.image(&["unpack", &format!("oci:{layout}"), &target, "--limit", limit]).refused(reason);
+        assert!(refused.err.contains("--limit"), "{}", refused.err);
+    }
+    // What is there from the tries before is counted as well, and is not too much.
+    scratch.image(&["load", &three, "--limit", "bytes=31000", "--limit", "entries=3"]).good();
+    scratch.image(&["load", &copies, "--limit", "bytes=300000"]).good();
+}
+
 /// Without its digest check a corrupt layer would be taken.
 #[test]
 fn without_digests_a_corrupt_layer_is_not_noticed() {

@@ -371,6 +371,60 @@ fn a_damaged_blob_of_the_store_is_fetched_again() {
     scratch.image(&["verify"]).good();
 }
 
+/// A registry whose only layer is said to have `size` bytes and never ends.
+fn endless(size: u64, kind: &str) -> Server {
+    servers::talking(Command::new("python3").arg(support::script("endless.py")).args([&size.to_string(), kind]))
+}
+
+/// Parts of blobs that wait for the rest.
+fn partial(scratch: &Scratch) -> usize {
+    let names = std::fs::read_dir(scratch.path("store/temporary")).unwrap();
+    names.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("partial-")).count()
+}
+
+#[test]
+fn a_layer_that_is_said_to_be_too_large_is_not_asked_for() {
+    let scratch = Scratch::new();
+    let server = endless(1_000_000_000_000_000, "junk");
+    for (limit, reason) in [("bytes=1000000", "more than 1000000 bytes"), ("depth=255", "more than 137438953472 bytes")]
+    {
+        let refused = scratch.image(&["pull", &server.reference(), "--limit", limit]).refused(reason);
+        assert!(refused.err.contains("--limit"), "{}", refused.err);
+    }
+    let requests = server.requests();
+    assert!(!requests.is_empty() && !requests.iter().any(|request| request.contains("11111111")), "{requests:#?}");
+}
+
+#[test]
+fn what_is_no_archive_is_neither_read_to_its_end_nor_kept() {
+    let scratch = Scratch::new();
+    // An hour of it, at the speed of a disk.
+    let server = endless(100_000_000_000, "junk");
+    let refused = scratch.image(&["pull", &server.reference()]).refused("unpack the layer");
+    assert!(refused.took < Duration::from_secs(60), "{:?}", refused.took);
+    assert_eq!(partial(&scratch), 0);
+}
+
+#[test]
+fn a_pull_that_filled_the_disk_gives_it_back() {
+    if skipped("root", support::is_root()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    let server = endless(1_000_000_000, "tar");
+    let (brig, store) = (env!("CARGO_BIN_EXE_brig"), scratch.path("store"));
+    std::fs::create_dir(&store).unwrap();
+    let text = format!(
+        "mount -t tmpfs -o size=24m none {store}; {brig} image --store {store} pull {} && exit 1; ls {store}/temporary; \
+         {brig} image --store {store} load {layout} --name x",
+        server.reference()
+    );
+    let ran = support::run(Command::new("unshare").args(["-m", "sh", "-c", &text])).good();
+    assert!(ran.err.contains("No space left on device"), "{}", ran.err);
+    assert!(!ran.out.contains("partial-"), "{}", ran.out);
+}
+
 #[test]
 fn a_mirror_is_asked_first_and_the_registry_if_it_has_nothing() {
     if !ready() {

@@ -4,7 +4,7 @@
 use super::manifest::Descriptor;
 use super::source::{Blob, Source};
 use super::store::Store;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
@@ -61,6 +61,18 @@ impl<'a> Keeping<'a> {
         let rest = self.source.open(self.descriptor, there)?;
         file.seek(SeekFrom::Start(there)).map_err(failed)?;
         Ok(Box::new(reader.chain(Kept { rest, file })))
+    }
+
+    /// The blob has not been read to its end. What has come is kept for the next try if the source is why; not if the disk is, which
+    /// it would go on filling, or the content, of which more would come.
+    pub(crate) fn give_up(self, error: Error) -> Error {
+        if let Some((path, _)) = self.file
+            && matches!(error.kind(), Kind::Disk | Kind::Image)
+        {
+            // Why it was given up is worth more than why it could not be removed, which `prune` does too.
+            let _ = std::fs::remove_file(&path);
+        }
+        error
     }
 
     /// Gives the blob its name if it was right; throws it away if it was complete and wrong.

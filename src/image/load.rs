@@ -3,7 +3,7 @@
 
 use super::digest::chain;
 use super::keep::Keeping;
-use super::layer::{Extractor, Limits, Measured, Together, decode, lost, settle};
+use super::layer::{Budget, Extractor, Limits, Measured, Together, decode, lost, settle};
 use super::manifest::{Descriptor, mismatch};
 use super::progress::{Event, Report, Watched};
 use super::source::{Blob, Chosen, Source, choose};
@@ -17,15 +17,15 @@ use crate::sys::weaken;
 use rustix::fs::RenameFlags;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What a caller may choose.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
     /// Which image of an index; this machine's if nothing is said.
     pub platform: Option<Platform>,
-    /// What a layer may ask for.
+    /// What the image may ask for.
     pub limits: Limits,
     /// Wait until everything is on disk. Else a power cut in the next seconds means that layers are unpacked again.
     pub sync: bool,
@@ -147,6 +147,7 @@ struct Work<'a> {
     diff_ids: &'a [Digest],
     chain: Vec<Digest>,
     options: &'a LoadOptions,
+    budget: Arc<Budget>,
     report: Report<'a>,
     /// Layers that still have to be unpacked, the largest first.
     queue: Vec<usize>,
@@ -168,6 +169,8 @@ fn bring(
 ) -> Result<ImageRecord> {
     let layers = &chosen.manifest.layers;
     let chain = chain(&chosen.config.diff_ids);
+    let budget = Budget::new(options.limits);
+    budget.check_announced(layers.iter().map(|layer| layer.size))?;
     let mut queue = Vec::new();
     for (index, layer) in layers.iter().enumerate() {
         if layer.is_foreign() {
@@ -176,7 +179,9 @@ fn bring(
                 format!("the layer `{}` must not be passed on and is fetched from nowhere else", layer.digest),
             ));
         }
-        if store.layer(&chain[index])?.is_some() && store.has_blob(layer) {
+        let there = store.layer(&chain[index])?.filter(|_| store.has_blob(layer));
+        if let Some(record) = there {
+            budget.take_layer(layer.size, record.size, record.entries)?;
             report(Event::There { digest: &layer.digest, size: layer.size });
             continue;
         }
@@ -199,6 +204,7 @@ fn bring(
         diff_ids: &chosen.config.diff_ids,
         chain,
         options,
+        budget,
         report,
         queue,
         together,
@@ -258,13 +264,16 @@ impl Work<'_> {
         (self.report)(Event::Begin { digest: &descriptor.digest, size: descriptor.size });
         let mut keeping = Keeping::open(self.store, self.source, descriptor, work.path())?;
         let watched = Box::new(Watched { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
-        let mut extractor = Extractor::new(root, self.store.form(), self.options.limits);
+        let mut extractor = Extractor::new(root, self.store.form(), &self.budget);
         let algorithm = descriptor.digest.algorithm();
         let together = self.together.as_ref().and_then(|together| together.of(turn));
-        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.options.limits, together, |stream| {
+        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.budget, together, |stream| {
             extractor.apply(&mut Reader::new(stream))
         });
-        let (outcome, measured) = decoded?;
+        let (outcome, measured) = match decoded {
+            Ok(decoded) => decoded,
+            Err(error) => return Err(keeping.give_up(error)),
+        };
         let checked = check(descriptor, &self.diff_ids[index], &measured, outcome);
         keeping.finish(checked.is_ok())?;
         checked?;

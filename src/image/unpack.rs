@@ -7,7 +7,7 @@ use super::ImageConfig;
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
-use super::layer::{Extractor, Form, Owners, Settled, Together, decode, lost, settle};
+use super::layer::{Budget, Extractor, Form, Owners, Settled, Together, decode, lost, settle};
 use super::load::{LoadOptions, check, in_parallel};
 use super::manifest::Descriptor;
 use super::progress::{Event, Report, Watched};
@@ -81,6 +81,8 @@ fn layers(
     report: Report<'_>,
 ) -> Result<Vec<Extractor>> {
     let blobs = &chosen.manifest.layers;
+    let budget = Budget::new(options.limits);
+    budget.check_announced(blobs.iter().map(|blob| blob.size))?;
     let mut queue: Vec<usize> = (0..blobs.len()).collect();
     queue.sort_by_key(|index| std::cmp::Reverse(blobs[*index].size));
     let sizes: Vec<u64> = queue.iter().map(|index| blobs[*index].size).collect();
@@ -91,10 +93,10 @@ fn layers(
         loop {
             let turn = next.fetch_add(1, Ordering::Relaxed);
             let Some(&index) = queue.get(turn) else { return Ok(()) };
-            let mut extractor = Extractor::new(work.make(&format!("layers/{index}"))?, form, options.limits);
+            let mut extractor = Extractor::new(work.make(&format!("layers/{index}"))?, form, &budget);
             let hashing = together.as_ref().and_then(|together| together.of(turn));
             let diff_id = &chosen.config.diff_ids[index];
-            if let Err(error) = layer(source, &blobs[index], diff_id, &mut extractor, hashing, report) {
+            if let Err(error) = layer(source, &blobs[index], diff_id, &mut extractor, &budget, hashing, report) {
                 next.store(usize::MAX / 2, Ordering::Relaxed);
                 return Err(error).doing(|| format!("unpack the layer `{}`", blobs[index].digest));
             }
@@ -112,14 +114,14 @@ fn layer(
     blob: &Descriptor,
     diff_id: &super::Digest,
     extractor: &mut Extractor,
+    budget: &Budget,
     together: Option<&Together>,
     report: Report<'_>,
 ) -> Result<()> {
     report(Event::Begin { digest: &blob.digest, size: blob.size });
     let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
-    let limits = extractor.limits;
     let algorithm = blob.digest.algorithm();
-    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), &limits, together, |stream| {
+    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), budget, together, |stream| {
         extractor.apply(&mut Reader::new(stream))
     })?;
     check(blob, diff_id, &measured, outcome)?;

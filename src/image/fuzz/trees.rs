@@ -2,7 +2,7 @@
 
 use super::{Dice, rounds};
 use crate::image::flatten::{self, How};
-use crate::image::layer::{Extractor, Form, Limits, settle};
+use crate::image::layer::{Budget, Extractor, Form, Limits, settle};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;
@@ -116,7 +116,7 @@ fn nothing_outside_the_root_is_touched() {
             let path = work.join(format!("layers/{index}"));
             std::fs::create_dir(&path).unwrap();
             let bytes = layer(dice, &canary.display().to_string());
-            let mut extractor = Extractor::new(open(&path), form, Limits::default());
+            let mut extractor = Extractor::new(open(&path), form, &Budget::new(Limits::default()));
             let applied = extractor.apply(&mut Reader::new(bytes.as_slice()));
             let below: Vec<_> = paths.iter().rev().collect();
             let stack = Stack::open(&below, form).unwrap();

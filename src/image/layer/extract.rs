@@ -6,7 +6,7 @@
 
 use super::attributes::{self, Held, Skipped};
 use super::form::Form;
-use super::limits::Limits;
+use super::limits::Budget;
 use super::place::{self, Place, Tree, made, normalise, split};
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
@@ -19,6 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::io::BufRead;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -36,22 +37,20 @@ pub(super) struct Folder {
 pub(crate) struct Extractor {
     pub(super) tree: Tree,
     pub(super) form: Form,
-    pub(crate) limits: Limits,
+    pub(super) budget: Arc<Budget>,
     pub(super) skipped: Skipped,
     pub(super) entries: u64,
-    apparent: u64,
 }
 
 impl Extractor {
-    /// Fills `root`, which must be empty.
-    pub(crate) fn new(root: OwnedFd, form: Form, limits: Limits) -> Extractor {
+    /// Fills `root`, which must be empty. `budget` is the image's.
+    pub(crate) fn new(root: OwnedFd, form: Form, budget: &Arc<Budget>) -> Extractor {
         Extractor {
-            tree: Tree::new(root, form, limits),
+            tree: Tree::new(root, form, budget),
             form,
-            limits,
+            budget: Arc::clone(budget),
             skipped: Skipped::default(),
             entries: 0,
-            apparent: 0,
         }
     }
 
@@ -60,15 +59,14 @@ impl Extractor {
         attributes::claim(self.tree.root().as_fd())?;
         while let Some(entry) = reader.next()? {
             self.entries += 1;
-            self.apparent = self.apparent.saturating_add(entry.size);
-            self.limits.check_entries(self.entries, self.apparent)?;
+            self.budget.take_entries(1, entry.size)?;
             self.entry(&entry, reader).map_err(|error| error.doing(named(&entry.path)))?;
         }
         Ok(())
     }
 
     fn entry<R: BufRead>(&mut self, entry: &Entry, reader: &mut Reader<R>) -> Result<()> {
-        let path = normalise(&entry.path, &self.limits)?;
+        let path = normalise(&entry.path, &self.budget.limits)?;
         if path.is_empty() {
             return self.root(entry);
         }
@@ -101,7 +99,7 @@ impl Extractor {
                 // What umoci did: everything that follows lies where the link leads.
                 let elsewhere =
                     openat(rustix::fs::CWD, entry.link.as_slice(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-                self.tree = Tree::new(elsewhere.map_err(made)?, self.form, self.limits);
+                self.tree = Tree::new(elsewhere.map_err(made)?, self.form, &self.budget);
                 return Ok(());
             }
             return Err(Error::new(Kind::Image, "the root of the image must be a directory"));
@@ -181,7 +179,8 @@ impl Extractor {
 
     /// The target is a name of the same tree, linked as it is: a symlink is linked, not followed (CVE-2018-20990).
     fn hard_link(&mut self, parent: &Place, name: &[u8], entry: &Entry) -> Result<()> {
-        let target = normalise(&entry.link, &self.limits).map_err(|error| error.doing("find what it links to"))?;
+        let target =
+            normalise(&entry.link, &self.budget.limits).map_err(|error| error.doing("find what it links to"))?;
         if target.is_empty() {
             return Err(Error::new(Kind::Image, "it is a hard link to the root"));
         }

@@ -330,7 +330,7 @@ impl Drop for Fed<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::Limits;
+    use super::super::limits::{Budget, Limits};
     use super::super::stream::decode;
     use super::*;
     use crate::error::{Error, Kind};
@@ -366,8 +366,8 @@ mod tests {
             let together = Together::with(kernel, Vec::new());
             let decode = |blob: &Vec<u8>| {
                 let fails = blob.len() == 5 * chunk;
-                let (blob, limits) = (Box::new(&blob[..]), Limits::default());
-                decode(blob, Algorithm::Sha256, None, &limits, Some(&together), |_| match fails {
+                let (blob, budget) = (Box::new(&blob[..]), Budget::new(Limits::default()));
+                decode(blob, Algorithm::Sha256, None, &budget, Some(&together), |_| match fails {
                     true => Err(Error::new(Kind::Image, "given up")),
                     false => Ok(()),
                 })

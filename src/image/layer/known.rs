@@ -5,11 +5,12 @@
 //! Not here: the marks on disk, which whoever tells of something here has made or makes.
 
 use super::extract::Folder;
-use super::limits::Limits;
+use super::limits::Budget;
 use super::place::{join, split};
 use crate::error::Result;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// Real paths below the root, without symlinks of this layer, and what is known of each.
 type Paths<V> = BTreeMap<Vec<u8>, V>;
@@ -41,12 +42,11 @@ pub(super) struct Known {
     whiteouts: Paths<()>,
     links: Paths<Link>,
     turns: u64,
-    limits: Limits,
-    remembered: u64,
+    budget: Arc<Budget>,
 }
 
 impl Known {
-    pub(super) fn new(limits: Limits) -> Known {
+    pub(super) fn new(budget: Arc<Budget>) -> Known {
         Known {
             implicit: Paths::new(),
             folders: Paths::new(),
@@ -54,14 +54,13 @@ impl Known {
             whiteouts: Paths::new(),
             links: Paths::new(),
             turns: 0,
-            limits,
-            remembered: 0,
+            budget,
         }
     }
 
     /// A directory was made that no entry mentions.
     pub(super) fn make_implicit(&mut self, path: &[u8], how: Implicit) -> Result<()> {
-        self.remember(path)?;
+        self.budget.take_path(path)?;
         self.implicit.insert(path.to_vec(), how);
         Ok(())
     }
@@ -79,7 +78,7 @@ impl Known {
     pub(super) fn set_folder(&mut self, path: Vec<u8>, folder: Folder) -> Result<()> {
         self.implicit.remove(&path);
         if !self.folders.contains_key(&path) {
-            self.remember(&path)?;
+            self.budget.take_path(&path)?;
         }
         self.folders.insert(path, folder);
         Ok(())
@@ -99,7 +98,7 @@ impl Known {
         if self.is_opaque(path) {
             return Ok(false);
         }
-        self.remember(path)?;
+        self.budget.take_path(path)?;
         self.opaque.insert(path.to_vec(), ());
         Ok(true)
     }
@@ -118,7 +117,7 @@ impl Known {
 
     /// There is a whiteout at a name.
     pub(super) fn add_whiteout(&mut self, path: &[u8]) -> Result<()> {
-        self.remember(path)?;
+        self.budget.take_path(path)?;
         self.whiteouts.insert(path.to_vec(), ());
         Ok(())
     }
@@ -143,8 +142,8 @@ impl Known {
 
     /// A name is to be linked to one of the layers below.
     pub(super) fn add_link(&mut self, path: &[u8], target: Vec<u8>) -> Result<()> {
-        self.remember(path)?;
-        self.remember(&target)?;
+        self.budget.take_path(path)?;
+        self.budget.take_path(&target)?;
         self.turns += 1;
         self.links.insert(path.to_vec(), Link { target, turn: self.turns });
         Ok(())
@@ -226,15 +225,7 @@ impl Known {
         let here = |path: &[u8]| self.links.contains_key(path) || self.whiteouts.contains_key(path);
         here(path) || self.is_opaque(path) || above(path).any(here) || self.is_hidden(path)
     }
-
-    fn remember(&mut self, path: &[u8]) -> Result<()> {
-        self.remembered = self.remembered.saturating_add(path.len() as u64 + ENTRY);
-        self.limits.check_paths(self.remembered)
-    }
 }
-
-/// What a path takes beside its own bytes.
-const ENTRY: u64 = 64;
 
 /// The directories above a path, the nearest first, the root last.
 fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -266,6 +257,7 @@ fn rename<V>(paths: &mut Paths<V>, old: &[u8], new: &[u8], meet: impl Fn(&mut V,
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::Limits;
     use super::*;
 
     fn folder() -> Folder {
@@ -285,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_begins_with_the_same_letters_is_not_below() {
-        let mut known = Known::new(Limits::default());
+        let mut known = Known::new(Budget::new(Limits::default()));
         for path in ["a", "a-b", "a/b", "a/b/c", "a.b", "a0", "b"] {
             known.add_whiteout(path.as_bytes()).unwrap();
             known.set_folder(path.into(), folder()).unwrap();
@@ -302,7 +294,7 @@ mod tests {
 
     #[test]
     fn into_the_root_nothing_is_renamed_with_a_slash_before_it() {
-        let mut known = Known::new(Limits::default());
+        let mut known = Known::new(Budget::new(Limits::default()));
         known.set_folder(b"here/x".to_vec(), folder()).unwrap();
         known.rename_below(b"here", b"");
         assert!(known.has_folder(b"x"));
@@ -310,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_hides_a_path_is_above_it() {
-        let mut known = Known::new(Limits::default());
+        let mut known = Known::new(Budget::new(Limits::default()));
         known.hide_below(b"o").unwrap();
         known.add_whiteout(b"w").unwrap();
         known.add_link(b"l", b"target".to_vec()).unwrap();
@@ -334,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_last_link_of_a_name_counts_and_stands_where_it_was_made() {
-        let mut known = Known::new(Limits::default());
+        let mut known = Known::new(Budget::new(Limits::default()));
         for (path, target) in [("a", "x"), ("b", "x"), ("d/a", "z"), ("a", "y")] {
             known.add_link(path.as_bytes(), target.into()).unwrap();
         }
@@ -349,7 +341,7 @@ mod tests {
     fn what_is_asked_of_one_path_does_not_go_through_all() {
         let busy = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_sec;
         let before = busy();
-        let mut known = Known::new(Limits::default());
+        let mut known = Known::new(Budget::new(Limits::default()));
         for n in 0..50_000 {
             known.add_whiteout(format!("w/{n}").as_bytes()).unwrap();
             known.hide_below(format!("o/{n}").as_bytes()).unwrap();

@@ -1,12 +1,15 @@
-//! What one layer may ask of the disk: bombs are refused while they unpack, long before the disk is full.
+//! What one image may ask of the disk and of memory: bombs are refused while they unpack, long before the disk is full.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bounds of one layer. The defaults are far above what honest images have.
+/// The bounds of one image, all its layers together. The defaults are far above what honest images have.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the uncompressed tar.
+    /// Bytes of the uncompressed tars, and of files of lower layers that are copied for a hard link; of the packed layers too,
+    /// which is refused before the first of them is asked for.
     pub bytes: u64,
     /// Bytes that the files claim to have, holes included.
     pub apparent_bytes: u64,
@@ -16,8 +19,8 @@ pub struct Limits {
     pub path: usize,
     /// Components of a path: removing a tree holds a descriptor a level.
     pub depth: usize,
-    /// Bytes of memory for what is remembered until the layers below are there: the paths of directories, of removed names and of
-    /// hard links to files below. Unlike all else it is not given back while the layer unpacks.
+    /// Bytes of memory for what is remembered of a layer until the layers below are there: the paths of directories, of removed
+    /// names and of hard links to files below.
     pub paths: u64,
     /// Uncompressed to compressed. gzip cannot do more than 1,032; honest layers stay below 100.
     pub ratio: u64,
@@ -40,47 +43,101 @@ impl Default for Limits {
     }
 }
 
+/// What a path takes in memory beside its own bytes.
+const PATH: u64 = 64;
+
+/// What an image has taken of its limits so far. All its layers share one: what is little for each is much for a hundred.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(super) limits: Limits,
+    packed: AtomicU64,
+    unpacked: AtomicU64,
+    apparent: AtomicU64,
+    entries: AtomicU64,
+    paths: AtomicU64,
+}
+
+impl Budget {
+    /// Nothing is taken yet.
+    pub(crate) fn new(limits: Limits) -> Arc<Budget> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Budget { limits, packed: zero(), unpacked: zero(), apparent: zero(), entries: zero(), paths: zero() })
+    }
+
+    /// What the layers are said to have, packed, before anything of them is asked for.
+    pub(crate) fn check_announced(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
+        let announced = sizes.fold(0, u64::saturating_add);
+        if announced > self.limits.bytes && !weaken::is_off("image-limits") {
+            let bytes = self.limits.bytes;
+            return Err(bomb(format!(
+                "its layers are said to have {announced} bytes, packed, which is more than {bytes} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A layer that the store has already.
+    pub(crate) fn take_layer(&self, packed: u64, unpacked: u64, entries: u64) -> Result<()> {
+        self.take_packed(packed);
+        self.take_unpacked(unpacked)?;
+        self.take_entries(entries, 0)
+    }
+
+    pub(super) fn take_packed(&self, bytes: u64) {
+        add(&self.packed, bytes);
+    }
+
+    /// Bytes of a tar, or of a copy. Refuses what is too much, or compressed beyond belief.
+    pub(super) fn take_unpacked(&self, bytes: u64) -> Result<()> {
+        let Limits { bytes: most, ratio, ratio_from, .. } = self.limits;
+        let unpacked = add(&self.unpacked, bytes);
+        let packed = self.packed.load(Ordering::Relaxed);
+        if weaken::is_off("image-limits") {
+            return Ok(());
+        }
+        if unpacked > most {
+            return Err(bomb(format!("the image unpacks to more than {most} bytes")));
+        }
+        if unpacked > ratio_from && unpacked / packed.max(1) > ratio {
+            let cause = format!("{packed} bytes unpack to more than {unpacked}, over {ratio} times as much");
+            return Err(bomb(cause));
+        }
+        Ok(())
+    }
+
+    /// Entries, and what their files claim to have.
+    pub(super) fn take_entries(&self, count: u64, apparent: u64) -> Result<()> {
+        let Limits { entries: most, apparent_bytes, .. } = self.limits;
+        let entries = add(&self.entries, count);
+        let apparent = add(&self.apparent, apparent);
+        if entries > most && !weaken::is_off("image-limits") {
+            return Err(bomb(format!("the image has more than {most} entries")));
+        }
+        if apparent > apparent_bytes && !weaken::is_off("image-limits") {
+            return Err(bomb(format!("the image's files claim more than {apparent_bytes} bytes")));
+        }
+        Ok(())
+    }
+
+    /// A path that is remembered.
+    pub(super) fn take_path(&self, path: &[u8]) -> Result<()> {
+        let most = self.limits.paths;
+        if add(&self.paths, path.len() as u64 + PATH) > most && !weaken::is_off("image-limits") {
+            return Err(bomb(format!(
+                "its directories, whiteouts and hard links take more than {most} bytes to remember"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Adds, and gives the sum, which stays at the largest number where it would begin anew.
+fn add(sum: &AtomicU64, number: u64) -> u64 {
+    let before = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old.saturating_add(number)));
+    before.unwrap_or_else(|old| old).saturating_add(number)
+}
+
 impl Limits {
-    /// The tar's size so far.
-    pub(super) fn check_size(&self, size: u64) -> Result<()> {
-        if size > self.bytes && !weaken::is_off("image-limits") {
-            return Err(bomb(format!("it unpacks to more than {} bytes", self.bytes)));
-        }
-        Ok(())
-    }
-
-    /// Refuses what is compressed beyond belief.
-    pub(super) fn check_ratio(&self, compressed: u64, size: u64) -> Result<()> {
-        if size > self.ratio_from && size / compressed.max(1) > self.ratio && !weaken::is_off("image-limits") {
-            return Err(bomb(format!(
-                "{compressed} bytes unpack to more than {size}, over {} times as much",
-                self.ratio
-            )));
-        }
-        Ok(())
-    }
-
-    pub(super) fn check_entries(&self, entries: u64, apparent: u64) -> Result<()> {
-        if entries > self.entries && !weaken::is_off("image-limits") {
-            return Err(bomb(format!("it has more than {} entries", self.entries)));
-        }
-        if apparent > self.apparent_bytes && !weaken::is_off("image-limits") {
-            return Err(bomb(format!("its files claim more than {} bytes", self.apparent_bytes)));
-        }
-        Ok(())
-    }
-
-    /// What is remembered of paths so far.
-    pub(super) fn check_paths(&self, remembered: u64) -> Result<()> {
-        if remembered > self.paths && !weaken::is_off("image-limits") {
-            return Err(bomb(format!(
-                "its directories, whiteouts and hard links take more than {} bytes to remember",
-                self.paths
-            )));
-        }
-        Ok(())
-    }
-
     /// A normalised path.
     pub(super) fn check_path(&self, path: &[u8]) -> Result<()> {
         let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
@@ -96,4 +153,29 @@ impl Limits {
 
 fn bomb(cause: String) -> Error {
     Error::new(Kind::Image, cause).hint("if you trust this image, raise the limit with --limit")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_share_one_bound() {
+        let budget = Budget::new(Limits { bytes: 100, ratio: 2, ratio_from: 50, entries: 3, ..Limits::default() });
+        budget.take_layer(10, 40, 1).unwrap();
+        budget.take_packed(20);
+        budget.take_unpacked(20).unwrap();
+        let refused = budget.take_unpacked(31).unwrap_err().to_string();
+        assert!(refused.contains("30 bytes unpack to more than 91, over 2 times as much"), "{refused}");
+        let refused = budget.take_unpacked(u64::MAX).unwrap_err().to_string();
+        assert!(refused.contains("more than 100 bytes"), "{refused}");
+        assert!(budget.take_unpacked(1).is_err(), "a sum has begun anew");
+        (0..2).for_each(|_| budget.take_entries(1, 0).unwrap());
+        assert!(budget.take_entries(1, 0).unwrap_err().to_string().contains("more than 3 entries"));
+        let announced = |sizes: &[u64]| budget.check_announced(sizes.iter().copied());
+        announced(&[50, 50]).unwrap();
+        let refused = announced(&[50, 51]).unwrap_err();
+        assert!(refused.advice().is_some_and(|advice| advice.contains("--limit")), "{refused:?}");
+        announced(&[u64::MAX, u64::MAX]).unwrap_err();
+    }
 }

@@ -20,6 +20,7 @@ pub(crate) use extract::Extractor;
 pub use form::Form;
 pub use form::{Marks, Owners, Whiteouts};
 pub(crate) use hashing::Together;
+pub(crate) use limits::Budget;
 pub use limits::Limits;
 pub(crate) use place::{open_below, open_child, split};
 pub(crate) use settle::{Settled, settle};

@@ -7,7 +7,7 @@
 
 use super::form::Form;
 use super::known::{Implicit, Known};
-use super::limits::Limits;
+use super::limits::{Budget, Limits};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat};
@@ -51,8 +51,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    pub(super) fn new(root: OwnedFd, form: Form, limits: Limits) -> Tree {
-        Tree { root: Arc::new(root), cache: HashMap::new(), known: Known::new(limits), form, limits }
+    pub(super) fn new(root: OwnedFd, form: Form, budget: &Arc<Budget>) -> Tree {
+        let known = Known::new(Arc::clone(budget));
+        Tree { root: Arc::new(root), cache: HashMap::new(), known, form, limits: budget.limits }
     }
 
     pub(super) fn root(&self) -> Place {

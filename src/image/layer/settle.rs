@@ -153,6 +153,8 @@ fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         if hit.kind() == FileType::Directory {
             return Err(Error::new(Kind::Image, "it is a hard link to a directory").doing(named(&path)));
         }
+        let blocks = u64::try_from(hit.stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        extractor.budget.take_unpacked(blocks)?;
         if is_replaced(extractor, &real) {
             copy::node(hit.directory.as_fd(), &hit.name, &hit.stat, parent.as_fd(), name, form)?;
             placed.insert(real, path.clone());

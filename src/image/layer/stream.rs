@@ -5,12 +5,11 @@
 //! What is compressed how is told by the content, not by the media type, which is often wrong.
 
 use super::hashing::{Sink, Together};
-use super::limits::Limits;
+use super::limits::Budget;
 use crate::error::{Error, Kind, Result};
 use crate::image::digest::Algorithm;
 use crate::image::{Digest, tar::unreadable};
 use std::io::{self, BufRead, Read};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +17,9 @@ use std::sync::{Arc, Mutex};
 const CHUNK: usize = 256 << 10;
 /// Chunks on their way to one consumer: what smooths out a slow file.
 pub(super) const QUEUE: usize = 6;
+/// Bytes of a refused blob that are still read to tell whether it is the one that was meant. Whoever sends something else may
+/// send it without end.
+const LONGEST_REST: u64 = 64 << 20;
 /// What zstd may ask for as its window: the most that its own tools make without a special option.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
@@ -33,12 +35,12 @@ pub(crate) struct Measured {
 }
 
 /// Runs the pipeline. `consume` sees the tar's bytes; what it leaves is read to the end, since the DiffID covers it.
-/// With `together` both streams are hashed by its thread.
+/// With `together` both streams are hashed by its thread. An error of the whole: the blob has not been read to its end.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
     algorithm: Algorithm,
     expected_size: Option<u64>,
-    limits: &Limits,
+    budget: &Budget,
     together: Option<&Together>,
     consume: impl FnOnce(&mut Stream) -> Result<T>,
 ) -> Result<(Result<T>, Measured)> {
@@ -49,14 +51,17 @@ pub(crate) fn decode<'a, T>(
         let hash = Sink::of_blob(algorithm, together);
         let decoder = threads.spawn(|| {
             let pool = Arc::clone(&pool);
-            let tap = Tap { blob, hash, pool, current: None, position: 0, seen: Arc::default(), limit: expected_size };
-            inflate(tap, limits, tar, to_reader)
+            let tap = Tap { blob, hash, pool, current: None, position: 0, seen: 0, limit: expected_size, budget };
+            inflate(tap, budget, tar, to_reader)
         });
         let mut stream = Stream { chunks: from_decoder, current: None, position: 0 };
         let outcome = consume(&mut stream).and_then(|value| stream.drain().map(|()| value));
         drop(stream);
-        let measured = decoder.join().map_err(|_| lost())??;
-        Ok((outcome, measured))
+        match (decoder.join().map_err(|_| lost())??, outcome) {
+            (Some(measured), outcome) => Ok((outcome, measured)),
+            (None, Err(error)) => Err(error.hint("if the blob was damaged on its way, fetch it again")),
+            (None, Ok(_)) => Err(lost()),
+        }
     })
 }
 
@@ -72,9 +77,17 @@ struct Tap<'a, 'b, 'scope> {
     pool: Arc<Pool>,
     current: Option<Arc<Chunk>>,
     position: usize,
-    /// Bytes so far; the decoder above, which borrows the tap, is watched through it.
-    seen: Arc<AtomicU64>,
+    /// Bytes so far.
+    seen: u64,
     limit: Option<u64>,
+    budget: &'a Budget,
+}
+
+impl Tap<'_, '_, '_> {
+    /// Bytes that are still to come, if the descriptor is right.
+    fn left(&self) -> u64 {
+        self.limit.map_or(0, |limit| limit.saturating_sub(self.seen))
+    }
 }
 
 impl BufRead for Tap<'_, '_, '_> {
@@ -84,8 +97,9 @@ impl BufRead for Tap<'_, '_, '_> {
             self.current = None;
             if let Some(chunk) = self.pool.fill(&mut self.blob)? {
                 let count = chunk.bytes.len() as u64;
-                let seen = self.seen.fetch_add(count, Ordering::Relaxed) + count;
-                if self.limit.is_some_and(|limit| seen > limit) {
+                self.seen += count;
+                self.budget.take_packed(count);
+                if self.limit.is_some_and(|limit| self.seen > limit) {
                     return Err(io::Error::other(Error::new(
                         Kind::Image,
                         "the blob is longer than its descriptor says",
@@ -110,38 +124,43 @@ impl Read for Tap<'_, '_, '_> {
 }
 
 /// The decoding thread. An error goes to the consumer in place of a chunk; then the rest of the blob is only hashed, so
-/// that a corrupt blob is called corrupt and not whatever its damaged bytes looked like.
+/// that a corrupt blob is called corrupt and not whatever its damaged bytes looked like. None if that rest is too long.
 fn inflate(
     mut tap: Tap<'_, '_, '_>,
-    limits: &Limits,
+    budget: &Budget,
     mut tar: Sink<'_, '_>,
     to_reader: SyncSender<Result<Arc<Chunk>>>,
-) -> Result<Measured> {
+) -> Result<Option<Measured>> {
     let mut size = 0;
-    let result = pump(&mut tap, limits, &to_reader, &mut tar, &mut size);
-    if let Err(error) = result {
-        // Nobody listens any more if it was the consumer who failed.
-        let _ = to_reader.send(Err(error));
-    }
+    let is_whole = match pump(&mut tap, budget, &to_reader, &mut tar, &mut size) {
+        Ok(is_whole) => is_whole,
+        Err(error) => {
+            // Nobody listens any more if it was the consumer who failed.
+            let _ = to_reader.send(Err(error));
+            false
+        }
+    };
     drop(to_reader);
+    if !is_whole && tap.left() > LONGEST_REST {
+        return Ok(None);
+    }
     loop {
         match tap.fill_buf().map_err(unreadable)?.len() {
             0 => break,
             count => tap.consume(count),
         }
     }
-    let blob_size = tap.seen.load(Ordering::Relaxed);
-    Ok(Measured { blob: tap.hash.finish()?, blob_size, diff_id: tar.finish()?, size })
+    Ok(Some(Measured { blob_size: tap.seen, blob: tap.hash.finish()?, diff_id: tar.finish()?, size }))
 }
 
+/// Hands the tar on until its end. Whether all of it was wanted.
 fn pump(
     source: &mut Tap<'_, '_, '_>,
-    limits: &Limits,
+    budget: &Budget,
     to_reader: &SyncSender<Result<Arc<Chunk>>>,
     tar: &mut Sink<'_, '_>,
     size: &mut u64,
-) -> Result<()> {
-    let seen = Arc::clone(&source.seen);
+) -> Result<bool> {
     let pool = Arc::clone(&source.pool);
     let head = source.fill_buf().map_err(unreadable)?;
     let mut decoder: Box<dyn Read + '_> = match Compression::of(head)? {
@@ -154,15 +173,15 @@ fn pump(
         }
     };
     while let Some(chunk) = pool.fill(&mut decoder).map_err(corrupt)? {
-        *size += chunk.bytes.len() as u64;
-        limits.check_size(*size)?;
-        limits.check_ratio(seen.load(Ordering::Relaxed), *size)?;
+        let count = chunk.bytes.len() as u64;
+        *size += count;
+        budget.take_unpacked(count)?;
         tar.push(&chunk);
         if to_reader.send(Ok(chunk)).is_err() {
-            break;
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn corrupt(cause: io::Error) -> Error {

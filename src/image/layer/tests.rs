@@ -1,11 +1,13 @@
 //! Layers from entries to directories, where what matters is not seen in the tree: how long it takes, what is refused, whose it is.
 
-use super::{Extractor, Form, Limits, Settled, settle};
-use crate::error::Result;
+use super::{Budget, Extractor, Form, Limits, Settled, decode, settle};
+use crate::error::{Error, Kind, Result};
+use crate::image::digest::Algorithm;
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;
 use rustix::time::{ClockId, clock_gettime};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -65,7 +67,7 @@ impl Lab {
     fn extractor(&self, limits: Limits) -> Extractor {
         let path = self.scratch.path().join(self.layers.len().to_string());
         std::fs::create_dir(&path).unwrap();
-        Extractor::new(open(&path), self.form(), limits)
+        Extractor::new(open(&path), self.form(), &Budget::new(limits))
     }
 
     /// Puts one more layer on top.
@@ -124,6 +126,20 @@ fn what_is_remembered_of_paths_is_bounded() {
     for again in [|| file(".wh.x"), || file(".wh..wh..opq"), || folder("a")] {
         Lab::new().lay((0..3_000).map(|_| again()), limits).unwrap();
     }
+}
+
+/// What is left of a refused blob is read only as far as it is worth to tell a damaged one from a wrong one.
+#[test]
+fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
+    let refuse = |size: u64| {
+        let budget = Budget::new(Limits::default());
+        let blob = Box::new(std::io::repeat(0xaa).take(size));
+        let refused = |_: &mut _| Err::<(), Error>(Error::new(Kind::Image, "refused"));
+        decode(blob, Algorithm::Sha256, Some(size), &budget, None, refused)
+    };
+    let (outcome, measured) = refuse(1 << 20).unwrap();
+    assert_eq!((outcome.unwrap_err().to_string().as_str(), measured.blob_size), ("refused", 1 << 20));
+    assert_eq!(refuse(1 << 40).unwrap_err().to_string(), "refused");
 }
 
 /// A directory with the set-group-ID bit hands its group on, and the bit too, wherever the store or the bundle lies below it.
