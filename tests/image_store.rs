@@ -144,6 +144,27 @@ fn a_layer_that_is_in_use_is_not_replaced() {
     scratch.image(&["verify"]).good();
 }
 
+/// What shows a removed file again, or lets anybody write, is damage too, though no file's content is another.
+#[test]
+fn a_lost_mark_and_an_opened_root_are_damage() {
+    let scratch = Scratch::new();
+    let layout = scratch.layout("layered", "gzip");
+    scratch.image(&["load", &layout, "--name", "x"]).good();
+    let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "x"]).good().out).unwrap();
+    let middle = inspected[0]["layers"][1].as_str().unwrap();
+    let mark = if is_root() { "trusted.overlay.opaque" } else { "user.overlay.opaque" };
+    let verified = |fault: &str| {
+        let refused = scratch.image(&["verify"]).refused("1 faults");
+        assert!(refused.out.contains(fault), "{}", refused.out);
+        assert!(scratch.image(&["verify", "--repair"]).good().out.contains("repaired"));
+        scratch.image(&["verify"]).good();
+    };
+    rustix::fs::removexattr(format!("{middle}/o"), mark).unwrap();
+    verified("`/o/` has other attributes");
+    std::fs::set_permissions(middle, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    verified("`/` has another type or mode");
+}
+
 /// After a power cut, layers that nobody waited for are made again before they are used.
 #[test]
 fn a_layer_of_another_boot_is_made_again() {

@@ -1,17 +1,44 @@
-//! Whether two trees are the same in everything that an image can say.
+//! Whether two trees of layers are the same in everything that an image can say, and in what they hide of the layers below.
 
 use super::copy;
 use super::layer::open_child;
 use super::tree::names;
 use crate::error::{Context, Kind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The first difference, in words; `None` if there is none.
+/// The first difference, in words; `None` if there is none. The directories themselves are compared as what is in them is.
 pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
+    let look = |directory| fstat(directory).failing(Kind::Store, || path.to_owned());
+    match metadata(&look(one)?, &look(other)?) {
+        Some(what) => Ok(Some(format!("`{path}` has another {what}"))),
+        None => inside(one, other, path),
+    }
+}
+
+/// What differs of two files of one name, apart from their content.
+fn metadata(one: &Stat, other: &Stat) -> Option<&'static str> {
+    let same = [
+        ("type or mode", one.st_mode == other.st_mode),
+        ("owner", (one.st_uid, one.st_gid) == (other.st_uid, other.st_gid)),
+        ("time", (one.st_mtime, one.st_mtime_nsec) == (other.st_mtime, other.st_mtime_nsec)),
+        ("device number", one.st_rdev == other.st_rdev),
+        ("links", one.st_mode & 0o170_000 == 0o040_000 || one.st_nlink == other.st_nlink),
+    ];
+    same.iter().find(|(_, same)| !same).map(|(what, _)| *what)
+}
+
+/// All attributes of a file or directory, those of overlayfs too.
+fn all_attributes(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut all = copy::listed(file)?;
+    all.extend(copy::marks(file)?);
+    Ok(all)
+}
+
+fn inside(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
     let listed =
         |directory| -> Result<BTreeSet<Vec<u8>>> { Ok(names(directory)?.into_iter().map(|(name, _)| name).collect()) };
     let (left, right) = (listed(one)?, listed(other)?);
@@ -20,7 +47,7 @@ pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str)
         let what = if left.contains(name) { "does not belong there" } else { "is missing" };
         return Ok(Some(format!("`{}` {what}", shown(name))));
     }
-    if copy::listed(one)? != copy::listed(other)? {
+    if all_attributes(one)? != all_attributes(other)? {
         return Ok(Some(format!("`{path}` has other attributes")));
     }
     for name in &left {
@@ -28,20 +55,13 @@ pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str)
             statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, || shown(name))
         };
         let (a, b) = (look(one)?, look(other)?);
-        let same = [
-            ("type or mode", a.st_mode == b.st_mode),
-            ("owner", (a.st_uid, a.st_gid) == (b.st_uid, b.st_gid)),
-            ("time", (a.st_mtime, a.st_mtime_nsec) == (b.st_mtime, b.st_mtime_nsec)),
-            ("device number", a.st_rdev == b.st_rdev),
-            ("links", a.st_mode & 0o170_000 == 0o040_000 || a.st_nlink == b.st_nlink),
-        ];
-        if let Some((what, _)) = same.iter().find(|(_, same)| !same) {
+        if let Some(what) = metadata(&a, &b) {
             return Ok(Some(format!("`{}` has another {what}", shown(name))));
         }
         let found = match FileType::from_raw_mode(a.st_mode) {
             FileType::Directory => {
                 let open = |directory| open_child(directory, name).failing(Kind::Store, || shown(name));
-                difference(open(one)?.as_fd(), open(other)?.as_fd(), &format!("{}/", shown(name)))?
+                inside(open(one)?.as_fd(), open(other)?.as_fd(), &format!("{}/", shown(name)))?
             }
             FileType::Symlink => {
                 let read =
@@ -57,7 +77,7 @@ pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str)
                     ))
                 };
                 let (one, other) = (open(one)?, open(other)?);
-                let attributes = copy::listed(one.as_fd())? != copy::listed(other.as_fd())?;
+                let attributes = all_attributes(one.as_fd())? != all_attributes(other.as_fd())?;
                 let content = a.st_size != b.st_size || !same_content(one, other)?;
                 (attributes || content).then(|| format!("`{}` has other content or attributes", shown(name)))
             }

@@ -110,17 +110,28 @@ fn data(source: &File, target: &File, size: u64) -> std::io::Result<()> {
 
 /// All attributes that an image may have, capabilities too, in order of their names.
 pub(crate) fn listed(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    attributes_that(file, |name| {
+        name == b"security.capability"
+            || name.starts_with(b"user.") && !is_mark(name)
+            || name.starts_with(b"system.posix_acl_")
+    })
+}
+
+/// Overlayfs's own marks, which say what a layer hides, in order of their names.
+pub(crate) fn marks(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    attributes_that(file, is_mark)
+}
+
+fn is_mark(name: &[u8]) -> bool {
+    name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.")
+}
+
+fn attributes_that(file: BorrowedFd<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let all = (|| {
         let list = read(|buffer| flistxattr(file, buffer))?;
         let mut all = Vec::new();
-        for name in list.split(|byte| *byte == 0) {
-            let overlay = name.starts_with(b"user.overlay.") || name.starts_with(b"trusted.overlay.");
-            if name == b"security.capability"
-                || name.starts_with(b"user.") && !overlay
-                || name.starts_with(b"system.posix_acl_")
-            {
-                all.push((name.to_vec(), read(|buffer| fgetxattr(file, name, buffer))?));
-            }
+        for name in list.split(|byte| *byte == 0).filter(|name| wanted(name)) {
+            all.push((name.to_vec(), read(|buffer| fgetxattr(file, name, buffer))?));
         }
         all.sort();
         Ok::<_, Errno>(all)
