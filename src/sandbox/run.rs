@@ -199,7 +199,10 @@ fn finish(
     let removal = running.remove();
     if let Err(cause) = collected {
         error.get_or_insert(cause.doing("collect the work"));
-        outcome = Outcome::PushFailed;
+        // Its files are the agent's: what ended the attempt before is not to be undone by what it leaves.
+        if outcome == Outcome::Succeeded {
+            outcome = Outcome::PushFailed;
+        }
     }
     if !removal.left.is_empty() && outcome == Outcome::Succeeded {
         outcome = Outcome::CleanupFailed;

@@ -187,8 +187,11 @@ impl Attempt<'_> {
             && self.course.changes.is_some()
             && let Err(error) = self.timed("hand_back", |attempt| attempt.hand_back(&report.outcome))
         {
-            report.outcome = Outcome::PushFailed;
-            report.error = Some(error);
+            // The repository is the agent's: what ended the attempt before is not to be undone by breaking it.
+            if report.outcome == Outcome::Succeeded {
+                report.outcome = Outcome::PushFailed;
+            }
+            report.error.get_or_insert(error);
         }
         report
     }
@@ -199,8 +202,7 @@ impl Attempt<'_> {
         let found = export::head_of(changes, &base.path);
         self.course.commit_out = found.as_ref().ok().map(|head| head.commit.clone());
         let Some(wanted) = &self.definition.git.push else { return Ok(()) };
-        let mut push =
-            Push { branch: wanted.branch.clone(), state: PushState::Failed, bundle: None, left_behind: Vec::new() };
+        let mut push = Push::failed(&wanted.branch);
         let errand = self.errand();
         let pushed = (|| {
             let head = found?;
@@ -218,8 +220,9 @@ impl Attempt<'_> {
             let remote = remote(self.definition)?.ok_or_else(|| Error::new(Kind::Internal, "no remote"))?;
             git::push(&errand, &remote, wanted, (&base.path, &base.commit), &head.commit, &mut push.left_behind)
         })();
-        if let Ok(state) = &pushed {
-            push.state = *state;
+        match &pushed {
+            Ok(state) => push.state = *state,
+            Err(error) => push.error = Some(self.held.redactor().text(&error.to_string())),
         }
         self.course.push = Some(push);
         pushed.map(|_| ())

@@ -59,17 +59,38 @@ fn it_is_seen_where_the_changes_are_not_kept_and_in_names_that_are_asked_for() {
     assert!(receipt.contains("[redacted:CANARY].example.com"), "{receipt}");
 }
 
+/// A repository with one commit on `main`.
+fn repository(lab: &Lab) -> std::path::PathBuf {
+    lab.file("repository/file", "one\n");
+    let repository = lab.path().join("repository");
+    let script = "git init -q -b main && git add -A && git -c user.name=t -c user.email=t@localhost commit -qm one";
+    let done = std::process::Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap();
+    assert!(done.success());
+    repository
+}
+
+#[test]
+fn a_repository_that_the_agent_breaks_hides_nothing_of_it() {
+    let lab = Lab::new();
+    let repository = repository(&lab);
+    let task = lab.task().args(["--canary", "--push-branch", "agent/x", "--repo"]).args([&repository]);
+    let run = task.sh("echo $CANARY; echo bad >.git/HEAD");
+    came_out(&run, "its output");
+    let push = run.receipt()["push"].clone();
+    assert_eq!((push["state"].as_str(), push["bundle"].is_null()), (Some("failed"), true), "{push:#}");
+    assert!(push["error"].as_str().unwrap().contains("`HEAD` is no reference"), "{push:#}");
+    assert_eq!(run.receipt()["retryable"], false);
+}
+
 #[test]
 fn what_it_came_out_of_is_pushed_nowhere() {
     let lab = Lab::new();
-    lab.file("repository/file", "one\n");
-    let repository = lab.path().join("repository");
+    let repository = repository(&lab);
     let git = |script: &str| {
         let done = std::process::Command::new("sh").args(["-c", script]).current_dir(&repository).output().unwrap();
         assert!(done.status.success(), "{done:?}");
         String::from_utf8(done.stdout).unwrap()
     };
-    git("git init -q -b main && git add -A && git -c user.name=t -c user.email=t@localhost commit -qm one");
     let run = lab
         .task()
         .args(["--canary", "--push-branch", "agent/x", "--repo"])

@@ -222,13 +222,60 @@ fn a_task_that_was_ended_by_a_limit_still_hands_back_its_work() {
     assert!(lab.brig(["task", "diff", &id(&lab)]).stdout.contains("+half"));
 }
 
-#[test]
-fn a_repository_gets_the_work_and_not_the_history() {
-    let lab = Lab::new();
+/// A repository with one commit on `main`.
+fn repository(lab: &Lab) -> std::path::PathBuf {
     let repository = lab.directory("repository");
     lab.file("repository/file", "one\n");
     let script = "git init -q -b main && git add -A && git -c user.name=t -c user.email=t@localhost commit -qm one";
     assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    repository
+}
+
+#[test]
+fn a_repository_that_the_agent_breaks_changes_no_outcome_but_success() {
+    let lab = Lab::new();
+    let repository = repository(&lab);
+    let check = |limits: &[&str], end: &str, outcome: &str, status: i32| {
+        let task = lab
+            .task()
+            .args(["--push-branch", "agent/x"])
+            .args(limits)
+            .args(["--repo".as_ref(), repository.as_os_str()]);
+        let run = task.sh(&format!("echo bad >.git/HEAD; {end}"));
+        run.ended_as(outcome, status);
+        let receipt = run.receipt();
+        assert_eq!((&receipt["push"]["state"], &receipt["error"]["code"]), (&"failed".into(), &"E-WORKSPACE".into()));
+        assert!(receipt["push"]["error"].as_str().unwrap().contains("`HEAD` is no reference"), "{receipt:#}");
+        assert_eq!(receipt["retryable"], outcome == "push_failed", "{receipt:#}");
+    };
+    check(&[], "exit 7", "failed", 7);
+    check(&["--wall", "1s"], "sleep 60", "timeout", 124);
+    check(&[], "exit 0", "push_failed", 125);
+    // A person is told as well.
+    let task = lab.task().plain().args(["--push-branch", "agent/x", "--repo"]).args([&repository]);
+    let run = task.sh("echo bad >.git/HEAD; exit 7");
+    assert!(run.status == Some(7) && run.stderr.contains("`HEAD` is no reference"), "{run:#?}");
+}
+
+#[test]
+fn work_that_cannot_be_collected_changes_no_outcome_but_success() {
+    let lab = Lab::new();
+    for (status, outcome) in [(7, "failed"), (0, "push_failed")] {
+        let task = lab.task().start_sh(&format!("echo x >file; echo ready; sleep 1; exit {status}"));
+        task.wait_for("ready");
+        // Where the copies are to be made, something else is.
+        std::fs::create_dir_all(lab.store().join("tasks").join(id(&lab)).join("changes/files")).unwrap();
+        let run = task.finish();
+        run.ended_as(outcome, if status == 0 { 125 } else { status });
+        let error = run.receipt()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(error.contains("collect the work"), "{error}");
+    }
+}
+
+#[test]
+fn a_repository_gets_the_work_and_not_the_history() {
+    let lab = Lab::new();
+    let repository = repository(&lab);
     // By a relative path, and applied from elsewhere.
     let script = "echo two >>file && git -c user.name=a -c user.email=a@localhost commit -qam two";
     let mut run = lab.task().args(["--repo", "repository"]).command_for(["sh", "-c", script]);

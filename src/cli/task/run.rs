@@ -267,6 +267,10 @@ pub(super) fn tell(receipt: &Receipt) {
             push.bundle.as_ref().map(|path| format!("the commits are in {}", path.display()))
         }
     });
+    // Where the attempt itself has not failed, the receipt's error says it.
+    let told = |why: &&String| receipt.error.as_ref().is_none_or(|failure| failure.message != **why);
+    let not_pushed = receipt.push.iter().filter_map(|push| push.error.as_ref()).filter(told);
+    let not_pushed = not_pushed.map(|why| format!("not pushed: {why}"));
     let behind = receipt.push.iter().flat_map(|push| &push.left_behind).take(MOST_TOLD);
     let behind =
         behind.map(|what| format!("the push does not carry {what}: push that too, or the branch leads nowhere there"));
@@ -282,6 +286,7 @@ pub(super) fn tell(receipt: &Receipt) {
         .chain(refused)
         .chain(not_taken(receipt))
         .chain(secrets)
+        .chain(not_pushed)
         .chain(pushed)
         .chain(behind)
         .chain(told_artifacts(receipt))

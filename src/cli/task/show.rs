@@ -54,6 +54,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     }
     if let Some(push) = &receipt.push {
         row("push", format!("{:?} to {}", push.state, push.branch).to_lowercase());
+        push.error.iter().for_each(|why| row("not pushed", why.clone()));
         push.bundle.iter().for_each(|path| row("commits", path.display().to_string()));
     }
     for secret in &receipt.secrets {

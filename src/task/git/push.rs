@@ -21,6 +21,16 @@ pub struct Push {
     /// What the commits name and a push does not carry: commits of submodules, contents of large files (git LFS). The first of them.
     #[serde(default)]
     pub left_behind: Vec<String>,
+    /// Why it failed: the receipt's own error is that of an attempt that had failed before.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+impl Push {
+    /// One that has not come to its end.
+    pub(in crate::task) fn failed(branch: &str) -> Push {
+        Push { branch: branch.to_owned(), state: PushState::Failed, bundle: None, left_behind: Vec::new(), error: None }
+    }
 }
 
 /// What became of a push.
@@ -35,7 +45,7 @@ pub enum PushState {
     NothingNew,
     /// The attempt did not succeed, so nothing was pushed.
     NotTried,
-    /// It is not; the error says why.
+    /// It is not, or its commits could not be found; the error says why.
     Failed,
 }
 
