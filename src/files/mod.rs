@@ -32,10 +32,20 @@ pub(crate) enum Durability {
 
 /// Writes `bytes` to `path` so that a reader sees the old file or the whole new one: a temporary name, then rename(2).
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> Result<()> {
+    replace_by(path, mode, durability, |file| file.write_all(bytes))
+}
+
+/// The same for what `write` writes.
+pub(crate) fn replace_by(
+    path: &Path,
+    mode: u32,
+    durability: Durability,
+    write: impl FnOnce(&mut fs::File) -> std::io::Result<()>,
+) -> Result<()> {
     let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-        file.write_all(bytes)?;
+        write(&mut file)?;
         if durability == Durability::Synced {
             file.sync_all()?;
         }
@@ -46,6 +56,32 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durabili
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(|cause| failed(cause, format!("write `{}`", path.display())))
+}
+
+/// Passes on so many bytes and no more: what is longer would not be read back ([`read_bounded`]).
+pub(crate) struct Bounded<Out> {
+    out: Out,
+    left: u64,
+}
+
+impl<Out> Bounded<Out> {
+    /// One that passes on at most `limit` bytes.
+    pub(crate) fn new(out: Out, limit: u64) -> Bounded<Out> {
+        Bounded { out, left: limit }
+    }
+}
+
+impl<Out: Write> Write for Bounded<Out> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let longer = || std::io::Error::other("it would be longer than what is read back");
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(longer)?;
+        self.out.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Makes a directory and its parents with `mode`, like mkdir -p. One that is there already is fine.

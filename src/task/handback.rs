@@ -4,6 +4,7 @@
 //! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt; later [`patch`] and [`apply`].
 //! Not here: how a hostile tree is read (`changes`).
 
+use super::changes::path::json_length;
 use super::changes::{self, Binary, Change, Changes, DiffOptions, Form};
 use super::definition::WorkspaceSource;
 use super::redact::Redactor;
@@ -74,6 +75,15 @@ pub struct RunnableFile {
 
 /// The list in a receipt is for reading; the record has the rest.
 const LISTED: usize = 200;
+/// Bytes of the paths in one, which the agent has chosen.
+pub(super) const LISTED_BYTES: u64 = 1 << 20;
+
+/// The first of them, as many as a list has.
+fn listed<Item>(items: impl Iterator<Item = Item>, path: impl Fn(&Item) -> &str) -> Vec<Item> {
+    let mut left = LISTED_BYTES;
+    let fits = |item: &Item| left.checked_sub(json_length(path(item))).map(|rest| left = rest).is_some();
+    items.take(LISTED).take_while(fits).collect()
+}
 
 /// What a workspace has that its base has not, on the scratch file system of a sandbox whose processes are gone; `None` if that ended before its
 /// workspace was made.
@@ -148,14 +158,15 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> H
         deleted: count(Change::Deleted),
         in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
         skipped: changes.skipped.len() as u64 + changes.skipped_more,
-        not_taken: changes.skipped.iter().take(LISTED).map(not_taken).collect(),
+        not_taken: listed(changes.skipped.iter().map(not_taken), |each| &each.path),
         complete: changes.complete,
-        runnable: changes::runnable(changes)
-            .into_iter()
-            .filter(|each| !is_history(each.path.names()))
-            .take(LISTED)
-            .map(|each| RunnableFile { path: each.path.to_string(), why: each.why.to_owned() })
-            .collect(),
+        runnable: listed(
+            changes::runnable(changes)
+                .into_iter()
+                .filter(|each| !is_history(each.path.names()))
+                .map(|each| RunnableFile { path: each.path.to_string(), why: each.why.to_owned() }),
+            |each| &each.path,
+        ),
         secrets: Vec::new(),
     }
 }
@@ -204,7 +215,7 @@ pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
             found.push(redactor.text(&entry.path.to_string()));
         }
     }
-    Ok(found)
+    Ok(listed(found.into_iter(), |path| path))
 }
 
 /// Removes what was collected.
@@ -375,6 +386,17 @@ fn load(store: &Store, id: &str) -> Result<Option<(Changes, PathBuf, Handback)>>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_short_in_lines_and_in_bytes() {
+        let check = |length: usize, count: usize, expected: usize| {
+            let items = std::iter::repeat_n("\\".repeat(length), count);
+            assert_eq!(listed(items, |text| text).len(), expected, "{count} of {length}");
+        };
+        check(10, 100, 100);
+        check(10, 1000, LISTED);
+        check(16 << 10, 100, 31); // 32 KiB as JSON, and the quotes
+    }
 
     #[test]
     fn what_a_commit_writes_is_history_and_what_git_runs_is_not() {

@@ -9,7 +9,7 @@ use super::result::ResultOptions;
 use super::secrets::{Held, SecretUse};
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
-use crate::files::{self, Attempt, Durability, Lock};
+use crate::files::{self, Attempt, Bounded, Durability, Lock};
 use crate::sandbox::{ExitCodes, Limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -20,8 +20,8 @@ use std::time::SystemTime;
 pub(super) const SCHEMA: u32 = 1;
 /// The version of the record's form. Older ones are migrated when they are read (`migrate`), newer ones refused.
 const RECORD: u32 = 3;
-/// No record or receipt of ours is longer.
-const LONGEST: u64 = 64 << 20;
+/// No record or receipt of ours is longer: what an agent can put into one is bounded where it is collected, to half of this together.
+pub(super) const LONGEST: u64 = 64 << 20;
 
 /// The beginning of a task, written before anything of it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -260,9 +260,10 @@ impl Summary {
     }
 }
 
-/// Writes a new JSON file of ours.
+/// Writes a new JSON file of ours: never one that is longer than what is read.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> Result<()> {
-    let bytes = serde_json::to_vec_pretty(value)
+    let mut bytes = Vec::new();
+    serde_json::to_writer_pretty(Bounded::new(&mut bytes, LONGEST), value)
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("write `{}`", path.display())))?;
     files::replace(path, &bytes, 0o600, Durability::Cached)
 }
@@ -286,6 +287,23 @@ mod tests {
     const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
         "workspace":"empty","rootfs":null,"limits":{"cpus":2.0,"cpu_time":14400.0,"memory":4294967296,"swap":0,"pids":1024,"disk":null,
         "inodes":1000000,"open_files":8192,"wall":7200.0,"idle":1800.0,"output_bytes":268435456,"io_bps":null,"io_iops":null},"supervisor":1}"#;
+
+    #[test]
+    fn what_an_agent_can_put_into_a_receipt_is_half_of_what_is_read() {
+        // What could run later, what is not taken, what holds a secret: three lists, each with the same reason a line.
+        let lists = 3 * (crate::task::handback::LISTED_BYTES + (64 << 10));
+        // Two accounts of 512 lines, a name of at most 253 bytes and a rule in each.
+        let accounts = 2 * 512 * 1024;
+        let most = crate::task::result::LONGEST_WRITTEN + crate::task::artifact::MOST_WRITTEN + lists + accounts;
+        assert!(most < LONGEST / 2, "{most} bytes");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("long");
+        let long = "x".repeat(LONGEST as usize);
+        assert_eq!(write(&path, &long).unwrap_err().kind(), Kind::Record);
+        assert!(!path.exists());
+        write(&path, &long[..LONGEST as usize - 2].to_owned()).unwrap();
+        assert!(read::<String>(&path).is_ok());
+    }
 
     #[test]
     fn a_record_of_every_version_is_read_and_a_newer_one_refused_by_name() {

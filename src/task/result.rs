@@ -9,7 +9,7 @@ use super::changes::tree;
 use super::redact::Redactor;
 use super::schema::Schema;
 use crate::error::{Error, Kind, Result, Step};
-use crate::files;
+use crate::files::{self, Bounded};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ use std::path::PathBuf;
 
 /// Longer than any result: what is larger is an artifact.
 const LONGEST: u64 = 1 << 20;
+
+/// Longer than any result as the receipt has it: indented, a line an item, so that items deep inside take a hundred times what the file has of them.
+pub(super) const LONGEST_WRITTEN: u64 = 16 << 20;
 
 /// Where the result is looked for, and what it must look like.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +96,9 @@ impl Expected {
             Ok(value) => redactor.value(value),
             Err(cause) => return Some(self.without(&redactor.text(&format!("it is not JSON: {cause}")))),
         };
+        if serde_json::to_writer_pretty(Bounded::new(std::io::sink(), LONGEST_WRITTEN), &value).is_err() {
+            return Some(self.without("as the receipt would have it, it is longer than 16 MiB"));
+        }
         let faults = self.schema.as_ref().map(|schema| schema.faults(&value)).unwrap_or_default();
         Some(TaskResult { path: self.path.to_string(), valid: faults.is_empty(), faults, value })
     }
@@ -125,5 +131,28 @@ impl Expected {
         let mut bytes = Vec::new();
         file.take(LONGEST).read_to_end(&mut bytes).map_err(|_| "it cannot be read")?;
         Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_is_long_only_as_the_receipt_has_it_is_not_taken() {
+        let expected = ResultOptions::default().read().unwrap();
+        let take = |nested: usize, items: usize| {
+            let directory = tempfile::tempdir().unwrap();
+            let text = "[".repeat(nested) + &"1,".repeat(items) + "1" + &"]".repeat(nested);
+            assert!(text.len() as u64 <= LONGEST);
+            std::fs::create_dir(directory.path().join(".brig")).unwrap();
+            std::fs::write(directory.path().join(".brig/result.json"), text).unwrap();
+            let upper = std::fs::File::open(directory.path()).unwrap();
+            let source = Source { upper: upper.as_fd(), form: crate::task::changes::Form::Plain };
+            expected.take(source, &Redactor::new()).unwrap()
+        };
+        assert!(take(1, 500_000).valid);
+        let long = take(120, 500_000);
+        assert!(!long.valid && long.value.is_null() && long.faults[0].contains("longer than 16 MiB"), "{long:?}");
     }
 }

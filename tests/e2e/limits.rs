@@ -316,3 +316,61 @@ fn operations_on_the_sandboxes_disk_are_as_few_as_the_limit() {
     let free = fastest(2.0 * held, || 40.0 / lab.task().sh(script).used("wall_seconds"));
     assert!(free > 2.0 * held, "{free} operations a second without a limit, {held} with one");
 }
+
+/// Python, run by the command: folders with the longest names of the dearest bytes, one in the other, and in the last one what is said.
+const DEEP: &str = "import os
+for _ in range(15):
+ name = b'\\xff' * 254
+ os.mkdir(name); os.chdir(name)
+";
+
+#[test]
+fn names_without_end_are_told_as_such_and_the_records_can_be_read() {
+    const MOST: u64 = 80 << 20;
+    let lab = Lab::new();
+    let script =
+        format!("{DEEP}for number in range(3600): os.close(os.open(b'%04d' % number, os.O_CREAT | os.O_WRONLY))");
+    let run = lab.task().run(["python3", "-c", &script]);
+    run.ended_as("succeeded", 0);
+    let changes = run.receipt()["changes"].clone();
+    assert_eq!((&changes["complete"], &changes["skipped"]), (&false.into(), &1.into()), "{run:#?}");
+    assert!(changes["not_taken"][0]["why"].as_str().unwrap().contains("they take more than 64M"), "{changes:#}");
+    let record = std::path::Path::new(changes["path"].as_str().unwrap()).join("changes.json");
+    let length = std::fs::metadata(&record).unwrap().len();
+    assert!(length < MOST, "{length} bytes");
+    let id = lab.ids().remove(0);
+    lab.brig(["task", "diff", "--stat", &id]).succeeded();
+    let into = lab.directory("into");
+    lab.brig(["task", "apply", "--dry-run", "--into", into.to_str().unwrap(), &id]).succeeded();
+}
+
+#[test]
+fn whatever_a_task_leaves_its_receipt_can_be_read() {
+    const MOST: usize = 32 << 20;
+    let lab = Lab::new();
+    // As much of everything that a receipt lists as there may be: what could run later, what is not taken, artifacts, a result.
+    let script = format!(
+        "{DEEP}for number in range(500):
+ os.close(os.open(b'a%d' % number, os.O_CREAT | os.O_WRONLY, 0o755))
+ os.mkfifo(b'f%d' % number)
+os.chdir('/workspace'); os.mkdir('.brig')
+with open('.brig/result.json', 'w') as file: file.write('[' * NESTED + '1,' * COUNT + '1' + ']' * NESTED)"
+    );
+    let check = |nested: usize, count: usize, is_valid: bool| {
+        let script = script.replace("NESTED", &nested.to_string()).replace("COUNT", &count.to_string());
+        let run = lab.task().args(["--artifact", "**"]).run(["python3", "-c", &script]);
+        run.ended_as("succeeded", 0);
+        let receipt = run.receipt();
+        assert_eq!(receipt["result"]["valid"], is_valid, "{}", receipt["result"]["faults"]);
+        let id = receipt["id"].as_str().unwrap();
+        let length = std::fs::metadata(lab.store().join("tasks").join(id).join("receipt.json")).unwrap().len();
+        assert!(length < MOST as u64, "{length} bytes");
+        for verb in ["show", "wait", "diff"] {
+            lab.brig(["task", verb, id]).succeeded();
+        }
+        length
+    };
+    let longest = check(12, 520_000, true);
+    assert!(longest > 10 << 20, "the worst case is none: {longest} bytes");
+    check(120, 524_000, false);
+}

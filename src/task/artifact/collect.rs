@@ -7,7 +7,7 @@ use crate::files;
 use crate::files::hash::Sha256;
 use crate::task::changes::Form;
 use crate::task::changes::copy::{self, Digest};
-use crate::task::changes::path::{TreePath, escape};
+use crate::task::changes::path::{TreePath, escape, json_length, written};
 use crate::task::changes::store::Store;
 use crate::task::changes::tree;
 use crate::task::redact::{Redactor, Stream};
@@ -19,13 +19,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Files of one task; a tree of millions of empty ones is no result.
-const MOST_FILES: usize = 10_000;
+pub(super) const MOST_FILES: usize = 10_000;
+/// Bytes of their paths together, as the receipt has them: it is a list to be read.
+pub(super) const MOST_PATH_BYTES: u64 = 8 << 20;
 /// Names that are looked at.
 const MOST_NAMES: usize = 500_000;
 /// Directories inside each other, each of which holds a descriptor.
 const DEEPEST: usize = 200;
 /// Refused ones that are listed one by one.
-const MOST_REFUSED: usize = 1000;
+pub(super) const MOST_REFUSED: usize = 1000;
+/// Bytes of their paths together.
+pub(super) const MOST_REFUSED_BYTES: u64 = 1 << 20;
 /// As git has it: a file with a NUL byte in its beginning is no text.
 const BEGINNING: usize = 8000;
 
@@ -54,6 +58,8 @@ pub(in crate::task) fn collect(
         place: options.place(task),
         store: None,
         left: options.bytes,
+        paths_left: MOST_PATH_BYTES,
+        refused_left: MOST_REFUSED_BYTES,
         names: 0,
         matched: vec![false; options.patterns.len()],
         redactor,
@@ -85,6 +91,9 @@ struct Walk<'a> {
     place: PathBuf,
     store: Option<Store>,
     left: u64,
+    /// Bytes of paths that the list still takes.
+    paths_left: u64,
+    refused_left: u64,
     names: usize,
     matched: Vec<bool>,
     redactor: &'a Redactor,
@@ -172,7 +181,8 @@ impl Walk<'_> {
         if tree::size(&status) > self.left {
             return self.no(path, RefusedBecause::TooLarge);
         }
-        if self.found.files.len() >= MOST_FILES {
+        let length = written(path.as_bytes());
+        if self.found.files.len() >= MOST_FILES || length > self.paths_left {
             return self.no(path, RefusedBecause::TooMany);
         }
         // The copy would have that name too.
@@ -181,6 +191,7 @@ impl Walk<'_> {
         }
         match self.take(path, file, &status)? {
             Ok(artifact) => {
+                self.paths_left -= length;
                 self.left -= artifact.size.min(self.left);
                 self.found.files.push(artifact);
                 Ok(())
@@ -273,12 +284,15 @@ impl Walk<'_> {
     }
 
     fn refuse(&mut self, path: Option<&TreePath>, why: RefusedBecause) {
-        if self.found.refused.len() >= MOST_REFUSED {
+        let path = self.redactor.text(&path.map_or_else(|| escape(b"."), ToString::to_string));
+        let Some(left) =
+            self.refused_left.checked_sub(json_length(&path)).filter(|_| self.found.refused.len() < MOST_REFUSED)
+        else {
             self.found.refused_more += 1;
             return;
-        }
-        let path = path.map_or_else(|| escape(b"."), ToString::to_string);
-        self.found.refused.push(RefusedArtifact { path: self.redactor.text(&path), why });
+        };
+        self.refused_left = left;
+        self.found.refused.push(RefusedArtifact { path, why });
     }
 
     fn refused(&mut self, path: &TreePath, why: RefusedBecause) -> Option<Frame> {

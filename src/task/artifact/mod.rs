@@ -64,6 +64,11 @@ impl ArtifactOptions {
     }
 }
 
+/// The most bytes of a receipt that the artifacts of a task take, whatever it makes.
+#[cfg(test)]
+pub(super) const MOST_WRITTEN: u64 =
+    collect::MOST_PATH_BYTES + collect::MOST_REFUSED_BYTES + 256 * (collect::MOST_FILES + collect::MOST_REFUSED) as u64;
+
 const WHERE: &str = "name a folder that is empty or not there yet";
 
 /// What came out, as the receipt has it.

@@ -8,7 +8,7 @@
 use super::base;
 use super::copy;
 use super::overlay::{Directory, Form};
-use super::path::{Raw, TreePath};
+use super::path::{Raw, TreePath, written};
 use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
 use super::store::Store;
 use super::tree;
@@ -32,14 +32,26 @@ pub(crate) struct Limits {
     pub(crate) file_bytes: u64,
     /// Bytes of all copies together.
     pub(crate) total_bytes: u64,
+    /// Bytes of all names and link targets together, as the record has them: a byte of a name takes up to five there.
+    pub(crate) path_bytes: u64,
     /// Things left out that are listed one by one.
     pub(crate) skipped: usize,
+    /// Bytes of their names and reasons together.
+    pub(crate) skipped_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         // A level costs two descriptors, of which a process has 1024 by default.
-        Limits { names: 500_000, depth: 200, file_bytes: 2 << 30, total_bytes: 16 << 30, skipped: 10_000 }
+        Limits {
+            names: 500_000,
+            depth: 200,
+            file_bytes: 2 << 30,
+            total_bytes: 16 << 30,
+            path_bytes: 64 << 20,
+            skipped: 10_000,
+            skipped_bytes: 8 << 20,
+        }
     }
 }
 
@@ -72,6 +84,9 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         limits,
         store,
         copied: 0,
+        paths_left: limits.path_bytes,
+        skipped_left: limits.skipped_bytes,
+        is_full: false,
         changes: Changes { complete: true, ..Changes::default() },
         seen: 0,
     };
@@ -104,6 +119,11 @@ struct Walk<'a> {
     limits: &'a Limits,
     store: Store,
     copied: u64,
+    /// Bytes of names that the record still takes.
+    paths_left: u64,
+    skipped_left: u64,
+    /// Whether it takes no more; then nothing more is looked at.
+    is_full: bool,
     changes: Changes,
     seen: usize,
 }
@@ -162,12 +182,18 @@ impl Walk<'_> {
 
     /// Looks at one name; gives the directory that is to be walked next, if it is one.
     fn visit(&mut self, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
+        if self.is_full {
+            return Ok(None);
+        }
         let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
             let above = frame.path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_default();
             self.changes.complete = false;
             self.skip(Raw(above), Reason::TooDeep, None);
             return Ok(None);
         };
+        if !self.takes(&path, path.as_bytes()) {
+            return Ok(None);
+        }
         let status = |side: &Option<OwnedFd>| side.as_ref().map_or(Ok(None), |side| tree::status(side.as_fd(), name));
         let (now, base) = match (status(&frame.upper), status(&frame.lower)) {
             (Ok(now), Ok(base)) => (now, base),
@@ -269,6 +295,9 @@ impl Walk<'_> {
             Ok(target) => Raw(target),
             Err(errno) => return Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         };
+        if !self.takes(&place.path, &target.0) {
+            return Ok(None);
+        }
         let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
         if base != Some(Base::Symlink { target: target.clone() }) {
             let now = Some(Node::Symlink { target });
@@ -316,6 +345,11 @@ impl Walk<'_> {
         let (Some(status), Some(lower)) = (&place.base, &place.frame.lower) else { return Some((None, false)) };
         match base::read(lower.as_fd(), place.name, status, self.limits.file_bytes) {
             Ok(base) => {
+                if let Base::Symlink { target } = &base
+                    && !self.takes(&place.path, &target.0)
+                {
+                    return None;
+                }
                 let is_newer = self.workspace.started.is_some_and(|started| base::is_newer(&base, status, started));
                 Some((Some(base), is_newer))
             }
@@ -330,8 +364,25 @@ impl Walk<'_> {
         self.skip_because(path, reason, errno.map(|errno| std::io::Error::from(errno).to_string()));
     }
 
+    /// Whether the record still takes this text of `path`. If not, the rest of the tree is left out.
+    fn takes(&mut self, path: &TreePath, text: &[u8]) -> bool {
+        match self.paths_left.checked_sub(written(text)) {
+            Some(left) => self.paths_left = left,
+            None => {
+                self.is_full = true;
+                self.changes.complete = false;
+                let above = path.parent().map_or_else(|| b".".to_vec(), |above| above.as_bytes().to_vec());
+                self.skip(Raw(above), Reason::TooMany, None);
+            }
+        }
+        !self.is_full
+    }
+
     fn skip_because(&mut self, path: Raw, reason: Reason, cause: Option<String>) {
-        if self.changes.skipped.len() < self.limits.skipped {
+        let bytes = written(&path.0) + cause.as_ref().map_or(0, |cause| written(cause.as_bytes()));
+        // The last one may be longer than what is left: a name is never cut.
+        if self.changes.skipped.len() < self.limits.skipped && self.skipped_left > 0 {
+            self.skipped_left = self.skipped_left.saturating_sub(bytes);
             self.changes.skipped.push(Skipped { path, reason, cause });
         } else {
             self.changes.skipped_more += 1;

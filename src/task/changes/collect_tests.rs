@@ -218,6 +218,30 @@ fn limits_hold_and_are_said() {
 }
 
 #[test]
+fn names_and_targets_are_taken_as_long_as_the_record_has_room_for_them() {
+    let lab = Lab::new(Form::Plain).unwrap();
+    // `a` is 3 bytes of JSON with its quotes, one `\xff` is 7, and a target counts as a name does.
+    lab.shell("upper", "for n in a b c; do : >$n; done; ln -s $(printf '%0100d' 0) d; : >e; : >f");
+    let check = |path_bytes, taken: usize| {
+        let changes = lab.collect_with(&Limits { path_bytes, ..Limits::default() }).unwrap();
+        assert_eq!((changes.entries.len(), changes.complete), (taken, taken == 6), "{path_bytes}");
+        assert_eq!(skipped(&changes), if taken == 6 { Vec::new() } else { vec![". TooMany"] }, "{path_bytes}");
+        let copies = fs::read_dir(lab.at("out/files")).unwrap().count();
+        assert_eq!(copies, taken.min(3) + taken.saturating_sub(4), "nothing is copied that is in no entry");
+        fs::remove_dir_all(lab.at("out")).unwrap();
+    };
+    check(3 * 6 + 102, 6);
+    check(3 * 6 + 101, 5);
+    check(3 * 4 + 101, 3);
+    check(3 * 2, 2);
+    check(0, 0);
+    // Those that are left out are listed as long as there is room as well.
+    lab.shell("upper", "rm *; for n in 1 2 3 4 5 6; do mkfifo $n; done");
+    let changes = lab.collect_with(&Limits { skipped_bytes: 8, ..Limits::default() }).unwrap();
+    assert_eq!((changes.skipped.len(), changes.skipped_more, changes.complete), (3, 3, true));
+}
+
+#[test]
 fn a_nest_deeper_than_any_path_ends() {
     let lab = Lab::new(Form::Plain).unwrap();
     // Each level is made from inside the one above: the whole path is far longer than a call takes.

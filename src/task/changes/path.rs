@@ -111,6 +111,17 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
+/// Bytes that `bytes` take in a record: escaped, and as JSON.
+pub(crate) fn written(bytes: &[u8]) -> u64 {
+    json_length(&escape(bytes))
+}
+
+/// Bytes of an escaped text as JSON, which escapes quotes and the backslashes once more.
+pub(crate) fn json_length(text: &str) -> u64 {
+    let more = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    (text.len() + more + 2) as u64
+}
+
 /// The bytes that [`escape`] wrote as `text`; `None` if it is not such a text.
 pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -194,6 +205,7 @@ mod tests {
         #[test]
         fn every_byte_string_survives_its_text(bytes: Vec<u8>) {
             let text = escape(&bytes);
+            prop_assert_eq!(serde_json::to_string(&text).unwrap().len() as u64, written(&bytes));
             prop_assert_eq!(unescape(&text), Some(bytes));
             prop_assert!(text.chars().all(|each| !each.is_control()));
         }

@@ -7,12 +7,13 @@ use super::copy::Digest;
 use super::path::{Raw, TreePath};
 use super::wire;
 use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Durability};
+use crate::files::{self, Bounded, Durability};
 use crate::sandbox::size;
 use serde::{Deserialize, Serialize};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The largest record that is read: some two million entries.
+/// The largest record that is read, and written. [`super::Limits`] keep what is collected well below it.
 const LONGEST: u64 = 512 << 20;
 
 /// Everything that differs between the base and what the agent left, ordered by path (a directory before what is in it).
@@ -99,7 +100,7 @@ pub(crate) enum Reason {
     OverTotal,
     /// The path is over the limit of depth or length; nothing below was looked at.
     TooDeep,
-    /// The limit on the number of names was hit; the rest of this directory was not looked at.
+    /// The limit on the number of names or on their bytes was hit; the rest of this directory was not looked at.
     TooMany,
     /// It changed while it was read.
     Changing,
@@ -119,7 +120,13 @@ impl Reason {
             Reason::TooLarge => format!("a file may have {}", size(limits.file_bytes)),
             Reason::OverTotal => format!("all files together may have {}", size(limits.total_bytes)),
             Reason::TooDeep => format!("it is more than {} folders deep, or its path is too long", limits.depth),
-            Reason::TooMany => format!("there are more than {} names", limits.names),
+            Reason::TooMany => {
+                format!(
+                    "there are more than {} names, or they take more than {}",
+                    limits.names,
+                    size(limits.path_bytes)
+                )
+            }
             Reason::Changing => "it changed while it was read".to_owned(),
             Reason::SetIdBits => "only its setuid and setgid bits, the rest of it is".to_owned(),
         }
@@ -182,11 +189,17 @@ impl Changes {
         Ok(())
     }
 
-    /// Writes the record, whole or not at all.
+    /// Writes the record, whole or not at all: never one that is longer than what is read.
     pub(super) fn save(&self, path: &Path) -> Result<()> {
-        let bytes =
-            wire::to_json(self).map_err(|why| Error::new(Kind::Internal, why).doing("write the changes as JSON"))?;
-        files::replace(path, &bytes, 0o600, Durability::Synced)
+        self.save_within(path, LONGEST)
+    }
+
+    fn save_within(&self, path: &Path, most: u64) -> Result<()> {
+        files::replace_by(path, 0o600, Durability::Synced, |file| {
+            let mut out = Bounded::new(BufWriter::new(file), most);
+            wire::write(self, &mut out)?;
+            out.flush()
+        })
     }
 }
 
@@ -257,5 +270,29 @@ mod tests {
         let changes = Changes { skipped: Vec::new(), ..changes };
         changes.save(&at).unwrap();
         assert_eq!(Changes::load(&at).unwrap(), changes);
+        // What would not be read is not written either, and what is there stays.
+        let length = std::fs::metadata(&at).unwrap().len();
+        changes.save_within(&at, length).unwrap();
+        let error = changes.save_within(&at, length - 1).unwrap_err();
+        assert!(error.to_string().contains("longer than what is read back"), "{error}");
+        assert_eq!(Changes::load(&at).unwrap(), changes);
+    }
+
+    #[test]
+    fn no_entry_takes_more_than_is_reckoned_with() {
+        let digest = Digest([255; 32]);
+        let now = Some(Node::File { mode: 0o777, size: u64::MAX, sha256: digest });
+        let base = |content| Some(Base::File { mode: 0o777, size: u64::MAX, content });
+        for content in [Content::Sha256(digest), Content::Unread([i64::MIN; 2])] {
+            let path = TreePath::new(*b"x").unwrap();
+            let entry = Entry { path, now: now.clone(), base: base(content), base_is_newer: true };
+            let changes = Changes { entries: vec![entry; 2], ..Changes::default() };
+            let mut bytes = Vec::new();
+            wire::write(&changes, &mut bytes).unwrap();
+            assert!((bytes.len() as u64) < 2 * wire::ENTRY, "{} bytes", bytes.len());
+        }
+        let limits = crate::task::changes::Limits::default();
+        let most = limits.names as u64 * wire::ENTRY + limits.path_bytes + limits.skipped_bytes;
+        assert!(most + limits.skipped as u64 * wire::ENTRY < LONGEST, "{most} bytes");
     }
 }

@@ -6,21 +6,26 @@
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
 use super::record::{Base, Change, Changes, Content, Entry, Node, Skipped};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use std::io::Write;
 
 /// The version that is written; no other is read.
 const VERSION: u32 = 1;
 
-/// The record as bytes.
-pub(super) fn to_json(changes: &Changes) -> Result<Vec<u8>, String> {
+/// The most bytes that an entry takes besides its names: two nodes with digests, sizes and times, and all the keys.
+#[cfg(test)]
+pub(super) const ENTRY: u64 = 600;
+
+/// Writes the record, one entry after the other: all of them as text at once would be memory for as much again.
+pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<()> {
     let record = RecordWritten {
         version: VERSION,
         complete: changes.complete,
-        entries: changes.entries.iter().map(entry_to_wire).collect(),
+        entries: &changes.entries,
         skipped: &changes.skipped,
         skipped_more: changes.skipped_more,
     };
-    serde_json::to_vec(&record).map_err(|error| error.to_string())
+    serde_json::to_writer(out, &record).map_err(std::io::Error::from)
 }
 
 /// The record that `bytes` hold, each entry checked by itself.
@@ -44,9 +49,14 @@ struct Head {
 struct RecordWritten<'a> {
     version: u32,
     complete: bool,
-    entries: Vec<WireEntry>,
+    #[serde(serialize_with = "entries_to_wire")]
+    entries: &'a [Entry],
     skipped: &'a [Skipped],
     skipped_more: u64,
+}
+
+fn entries_to_wire<S: Serializer>(entries: &&[Entry], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_seq(entries.iter().map(entry_to_wire))
 }
 
 #[derive(Deserialize)]
