@@ -7,10 +7,11 @@ use super::receipt::{Course, Receipt};
 use super::record;
 use super::secrets::Held;
 use super::store::Store;
-use crate::error::Result;
+use super::{git, keep};
+use crate::error::{Kind, Result};
 use crate::files::{Attempt, Lock};
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What the kernel takes a moment for is looked at again after so long, and so often.
@@ -27,29 +28,32 @@ pub struct Leak {
 }
 
 /// Removes what dead supervisors of this store left, and writes the receipts that they could not. Costs one look into an empty directory when
-/// there is nothing.
+/// there is nothing. What cannot be reaped stays, for [`leaks`] to tell of: one broken record is no reason that no other task can begin.
 pub fn reap(store: &Store) -> Result<Vec<String>> {
     let mut reaped = Vec::new();
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
     for entry in entries.filter_map(|entry| entry.ok()) {
         let Ok(name) = entry.file_name().into_string() else { continue };
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            sandbox::remove_begun_disk(&entry.path())?;
-            continue;
-        }
-        let Attempt::Taken(lock) = Lock::attempt(&entry.path())? else { continue };
-        // A name with a dot is a task that had not begun: it has nothing but this.
-        if !name.starts_with('.') {
-            if !remove_remains(store, &name)? {
-                continue; // its name stays, so that another command tries again
-            }
+            let _ = sandbox::remove_begun_disk(&entry.path());
+        } else if reap_one(store, &name).unwrap_or(false) && !name.starts_with('.') {
             reaped.push(name);
         }
-        // Gone already means that another command reaps the same at this moment.
-        let _ = std::fs::remove_file(entry.path());
-        drop(lock);
     }
     Ok(reaped)
+}
+
+/// Says whether it was there and is gone. If not, its name stays, so that another command tries again.
+pub(super) fn reap_one(store: &Store, name: &str) -> Result<bool> {
+    let path = store.live().join(name);
+    let Attempt::Taken(_lock) = Lock::attempt(&path)? else { return Ok(false) };
+    // A name with a dot is a task that had not begun: it has nothing but this.
+    if !name.starts_with('.') && !remove_remains(store, name)? {
+        return Ok(false);
+    }
+    // Gone already means that another command reaps the same at this moment.
+    let _ = std::fs::remove_file(path);
+    Ok(true)
 }
 
 /// Says whether all is gone.
@@ -75,14 +79,19 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     note("unfinished checkout".to_owned(), removed);
     let directory = store.task(id);
     let is_gone = cleanup.left.is_empty();
-    if !directory.exists() || store.receipt(id)?.is_some() {
+    if !directory.exists() || has_receipt(store, id)? {
         return Ok(is_gone);
     }
-    let Ok(begun) = store.record(id) else {
-        // Killed before the record was whole: there is nothing to tell of this task.
-        return std::fs::remove_dir_all(&directory)
-            .map(|()| is_gone)
-            .map_err(|cause| crate::files::failed(cause, format!("remove the unfinished task `{id}`")));
+    let begun = match store.record(id) {
+        Ok(begun) => begun,
+        // Killed before the record was there: there is nothing to tell of this task.
+        Err(error) if error.kind() == Kind::NotFound && !has_work(&directory) => {
+            return std::fs::remove_dir_all(&directory)
+                .map(|()| is_gone)
+                .map_err(|cause| crate::files::failed(cause, format!("remove the unfinished task `{id}`")));
+        }
+        // One of a newer version, or one that cannot be read now: whose it is can.
+        Err(error) => return Err(error),
     };
     let report = Report {
         outcome: Outcome::Lost,
@@ -99,6 +108,25 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     Ok(is_gone)
 }
 
+/// Whether a task has told its end. A receipt that a crash of the machine has torn counts for nothing: it is kept under another name, and the end
+/// is told anew.
+fn has_receipt(store: &Store, id: &str) -> Result<bool> {
+    match store.receipt(id) {
+        Err(error) if error.kind() == Kind::Record => {
+            let receipt = store.task(id).join("receipt.json");
+            std::fs::rename(&receipt, receipt.with_extension("bad"))
+                .map(|()| false)
+                .map_err(|cause| crate::files::failed(cause, format!("put the torn receipt of `{id}` aside")))
+        }
+        other => other.map(|receipt| receipt.is_some()),
+    }
+}
+
+/// Whether there is something in a task's directory that nobody can make again.
+fn has_work(directory: &Path) -> bool {
+    [keep::IMAGE, git::COMMITS].iter().any(|name| directory.join(name).exists())
+}
+
 /// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.
 pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
@@ -107,16 +135,19 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
         for entry in entries.filter_map(|entry| entry.ok()) {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let path = entry.path();
-                if sandbox::is_begun_disk_abandoned(&path)? && path.exists() {
+                // One that nobody can look at is told as well.
+                if sandbox::is_begun_disk_abandoned(&path).unwrap_or(true) && path.exists() {
                     found.push(Leak { kind: "directories of a disk".into(), path });
                 }
                 continue;
             }
-            match Lock::attempt(&entry.path())? {
-                Attempt::Taken(_) if !entry.path().exists() => {} // it ended just now
-                Attempt::Taken(_) => found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() }),
-                Attempt::Held => running.extend(entry.file_name().into_string()),
-                Attempt::Missing => {}
+            match Lock::attempt(&entry.path()) {
+                Ok(Attempt::Taken(_)) if !entry.path().exists() => {} // it ended just now
+                Ok(Attempt::Held) => running.extend(entry.file_name().into_string()),
+                Ok(Attempt::Missing) => {}
+                Ok(Attempt::Taken(_)) | Err(_) => {
+                    found.push(Leak { kind: "task whose supervisor died".into(), path: entry.path() });
+                }
             }
         }
     }
@@ -185,4 +216,60 @@ fn attached(store: &Store) -> Vec<PathBuf> {
             ours.then(|| PathBuf::from("/dev").join(entry.file_name()))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::record::{Status, tests::FIRST};
+
+    /// A store with a task of this record, whose supervisor has died.
+    fn dead(store: &Store, id: &str, record: Option<&str>) -> PathBuf {
+        store.begin(id).unwrap().leave();
+        let directory = store.make(id).unwrap();
+        if let Some(record) = record {
+            std::fs::write(directory.join("record.json"), record.replace("t0", id)).unwrap();
+        }
+        directory
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_is_told_and_stops_nobody() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        let newer = FIRST.replacen("\"schema\":1", "\"schema\":4", 1);
+        let kept = dead(&store, "kept", Some(&newer));
+        std::fs::write(kept.join(keep::IMAGE), "work").unwrap();
+        let torn = dead(&store, "torn", Some(""));
+        let unknown = dead(&store, "unknown", None);
+        std::fs::create_dir(unknown.join(git::COMMITS)).unwrap();
+        let unfinished = dead(&store, "unfinished", None);
+        dead(&store, "whole", Some(FIRST));
+        let mut reaped = reap(&store).unwrap();
+        reaped.sort();
+        assert_eq!(reaped, ["unfinished", "whole"]);
+        assert_eq!(store.receipt("whole").unwrap().unwrap().outcome, Outcome::Lost);
+        assert!(kept.join(keep::IMAGE).exists() && torn.exists() && unknown.exists() && !unfinished.exists());
+        let told: Vec<_> = leaks(&store).unwrap().into_iter().map(|leak| leak.path).collect();
+        assert!(["kept", "torn", "unknown"].iter().all(|id| told.contains(&store.live().join(id))), "{told:?}");
+        // Whoever wants to be rid of one can.
+        for id in ["kept", "torn", "unknown"] {
+            assert_eq!(store.status(id).unwrap(), Status::Lost);
+            store.remove(id).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_torn_receipt_counts_for_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        for (id, text) in [("t1", ""), ("t2", "{\"schema\":1,")] {
+            let directory = dead(&store, id, Some(FIRST));
+            std::fs::write(directory.join("receipt.json"), text).unwrap();
+            assert_eq!(reap(&store).unwrap(), [id]);
+            assert_eq!(store.receipt(id).unwrap().unwrap().outcome, Outcome::Lost);
+            assert_eq!(std::fs::read_to_string(directory.join("receipt.bad")).unwrap(), text);
+        }
+    }
 }

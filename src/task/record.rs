@@ -209,7 +209,7 @@ impl Store {
         std::fs::File::open(&path).map_err(|cause| files::failed(cause, format!("open the log of `{id}`")))
     }
 
-    /// Removes an ended task with all that is kept of it.
+    /// Removes an ended task with all that is kept of it, whether or not its records can be read.
     pub fn remove(&self, id: &str) -> Result<()> {
         if self.status(id)? == Status::Running {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
@@ -219,7 +219,9 @@ impl Store {
         let hidden = self.tasks().join(format!(".removed-{id}"));
         std::fs::rename(self.task(id), &hidden)
             .and_then(|()| std::fs::remove_dir_all(&hidden))
-            .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))
+            .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
+        // What nobody could reap while its record was there.
+        super::reconcile::reap_one(self, id).map(|_| ())
     }
 }
 
@@ -280,11 +282,11 @@ pub(super) fn now() -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// As the first version wrote it.
-    const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
+    pub(in crate::task) const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
         "workspace":"empty","rootfs":null,"limits":{"cpus":2.0,"cpu_time":14400.0,"memory":4294967296,"swap":0,"pids":1024,"disk":null,
         "inodes":1000000,"open_files":8192,"wall":7200.0,"idle":1800.0,"output_bytes":268435456,"io_bps":null,"io_iops":null},"supervisor":1}"#;
 

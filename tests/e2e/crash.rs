@@ -132,6 +132,62 @@ fn a_new_task_reaps_what_an_old_one_left() {
     assert!(lab.brig(["task", "ls"]).stdout.contains("lost"));
 }
 
+/// Starts a task with these words, and kills brig when it has begun; gives the task's id.
+fn killed(lab: &Lab, words: &[&str]) -> String {
+    let before = lab.ids();
+    let task = lab.task().args(words).start_sh("echo mine >file; sync; echo ready; sleep 300");
+    task.wait_for("ready");
+    task.signal(Signal::KILL);
+    task.finish();
+    lab.ids().into_iter().find(|id| !before.contains(id)).unwrap()
+}
+
+#[test]
+fn one_record_that_cannot_be_read_stops_no_other_task_and_loses_no_work() {
+    let Some(lab) = Lab::root() else { return };
+    let id = killed(&lab, &["--keep"]);
+    let directory = lab.store().join("tasks").join(&id);
+    let record = std::fs::read_to_string(directory.join("record.json")).unwrap();
+    let check = |text: &str| {
+        std::fs::write(directory.join("record.json"), text).unwrap();
+        assert!(lab.brig(["task", "ls"]).succeeded().stderr.contains("E-RECORD"), "{text}");
+        lab.task().sh("true").ended_as("succeeded", 0);
+        lab.brig(["task", "prune", "--keep", "1000"]).succeeded();
+        assert!(directory.join("workspace.img").exists(), "{text}");
+        let leaks = lab.brig(["doctor", "--leaks"]);
+        assert!(leaks.status == Some(1) && leaks.stdout.contains(&id), "{leaks:#?}");
+    };
+    check(&record.replacen("\"schema\": 3", "\"schema\": 9", 1));
+    check("");
+    std::fs::write(directory.join("record.json"), record).unwrap();
+    let run = lab.brig(["task", "resume", "--json", &id, "--", "cat", "file"]);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("mine\n"), "{run:#?}");
+    // Whoever wants to be rid of such a task can.
+    let other = killed(&lab, &["--keep"]);
+    std::fs::write(lab.store().join("tasks").join(&other).join("record.json"), "").unwrap();
+    lab.brig(["task", "rm", &other]).succeeded();
+    assert!(!lab.ids().contains(&other));
+    lab.assert_clean();
+}
+
+#[test]
+fn a_receipt_that_is_torn_is_told_anew() {
+    let lab = Lab::new();
+    let id = killed(&lab, &[]);
+    let receipt = lab.store().join("tasks").join(&id).join("receipt.json");
+    std::fs::write(&receipt, "").unwrap(); // as a power cut leaves it
+    lab.task().sh("true").ended_as("succeeded", 0);
+    let shown = lab.brig(["task", "show", &id, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
+    assert_eq!(told["outcome"], "lost");
+    assert_eq!(std::fs::read(receipt.with_extension("bad")).unwrap(), b"");
+    // One whose lock has no name any more can at least be removed.
+    std::fs::write(&receipt, "").unwrap();
+    assert!(lab.brig(["task", "show", &id]).stderr.contains("E-RECORD"));
+    lab.brig(["task", "rm", &id]).succeeded();
+}
+
 /// The host's ids of all processes in the PID namespace of `pid`.
 fn inside(pid: i32) -> Vec<i32> {
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();

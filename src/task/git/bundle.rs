@@ -41,7 +41,7 @@ git "$@" --git-dir=checked fsck --strict --no-dangling --connectivity-only refs/
 "#;
 
 /// The folder of the file, below the task's directory: a courier that pushes sees nothing else of the task.
-pub(super) const DIRECTORY: &str = "commits";
+pub(in crate::task) const DIRECTORY: &str = "commits";
 const NAME: &str = "commits.bundle";
 
 /// What the commits are taken from.

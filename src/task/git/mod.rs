@@ -22,7 +22,7 @@ mod submodule;
 mod unused;
 
 pub(super) use base::{Base, base, local_path};
-pub(super) use bundle::{Work, bundle};
+pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
 pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
