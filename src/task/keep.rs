@@ -119,6 +119,12 @@ pub(super) fn read_note(store: &Store, id: &str) -> Result<Note> {
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
 }
 
+/// Gives the disk of one task to another, which has its note already.
+pub(super) fn take_over(store: &Store, from: &str, id: &str) -> Result<()> {
+    std::fs::rename(store.task(from).join(IMAGE), store.task(id).join(IMAGE))
+        .map_err(|cause| files::failed(cause, format!("take over the workspace of `{from}`")))
+}
+
 /// How a task that goes on differs from the one that it comes from.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {

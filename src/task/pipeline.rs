@@ -19,7 +19,6 @@ use super::secrets::Held;
 use super::store::{Store, new_id};
 use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
-use crate::files;
 use crate::sandbox::{
     self, Audience, Backend, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report,
     Signals, Site, Usage, Workspace,
@@ -288,7 +287,8 @@ impl Attempt<'_> {
 
     /// The workspace's own tree, which is never written.
     fn prepare(&mut self) -> Result<Workspace> {
-        let workspace = match &self.definition.continued {
+        let continued = self.definition.continued.as_ref();
+        let workspace = match continued {
             Some(continued) => self.go_on(continued)?,
             None => self.begin()?,
         };
@@ -299,20 +299,18 @@ impl Attempt<'_> {
             };
             keep::note(self.store, self.id, base, self.course.commit_in.clone(), self.definition)?;
         }
+        // After the note: whichever task has the disk when we are killed can be gone on from.
+        if let Some(continued) = continued.filter(|continued| !continued.is_fork) {
+            keep::take_over(self.store, &continued.from, self.id)?;
+        }
         Ok(workspace)
     }
 
-    /// Takes over what another task has left: its disk as well, unless that is copied.
+    /// What another task has left.
     fn go_on(&mut self, continued: &Continued) -> Result<Workspace> {
         let note = keep::read_note(self.store, &continued.from)?;
         self.course.commit_in = note.commit.clone();
-        let workspace = keep::workspace(&note, &self.definition.workspace)?;
-        if !continued.is_fork {
-            let (of, to) = (self.store.task(&continued.from), self.store.task(self.id));
-            std::fs::rename(of.join(keep::IMAGE), to.join(keep::IMAGE))
-                .map_err(|cause| files::failed(cause, format!("take over the workspace of `{}`", continued.from)))?;
-        }
-        Ok(workspace)
+        keep::workspace(&note, &self.definition.workspace)
     }
 
     fn begin(&mut self) -> Result<Workspace> {

@@ -83,6 +83,29 @@ fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets
 }
 
 #[test]
+fn a_kill_at_the_moment_at_which_it_changes_hands_loses_no_workspace() {
+    const TRIES: usize = 12;
+    let Some(lab) = Lab::root() else { return };
+    lab.task().args(["--keep"]).sh("echo mine >file; sync").succeeded();
+    let mut holder = lab.ids().remove(0);
+    let image = |id: &str| lab.store().join("tasks").join(id).join("workspace.img");
+    for _ in 0..TRIES {
+        let task = lab.start(["task", "resume", &holder, "--", "sleep", "60"]);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while image(&holder).exists() {
+            assert!(std::time::Instant::now() < end, "{}", task.output());
+        }
+        task.signal(rustix::process::Signal::KILL);
+        task.finish();
+        lab.reap();
+        holder = lab.ids().into_iter().find(|id| image(id).exists()).expect("somebody has it");
+    }
+    let run = lab.brig(["task", "resume", "--json", &holder, "--", "cat", "file"]);
+    run.ended_as("succeeded", 0);
+    assert!(run.stderr.contains("mine\n"), "{run:#?}");
+}
+
+#[test]
 fn forks_begin_alike_and_go_apart() {
     let Some(lab) = Lab::root() else { return };
     lab.task().args(["--keep"]).sh("head -c 2M /dev/urandom > data; sha256sum data").succeeded();
