@@ -190,6 +190,19 @@ fn what_the_user_changed_meanwhile_is_overwritten_only_by_force() {
 }
 
 #[test]
+fn force_makes_no_link_that_leads_out_of_the_folder() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]);
+    task.sh("echo two >>file; ln -s /etc/cron.d build; ln -s file inside").ended_as("succeeded", 0);
+    lab.file("work/file", "the user's\n");
+    let applied = lab.brig(["task", "apply", &id(&lab), "--force"]);
+    assert!(applied.succeeded().stdout.contains("left out  build: the link may lead out of the tree"), "{applied:#?}");
+    assert_eq!(names(&folder), ["file", "gone", "inside"]);
+    assert_eq!(read(folder.join("file")), "one\ntwo\n");
+}
+
+#[test]
 fn an_empty_workspace_comes_out_whole_and_only_where_it_is_told() {
     let lab = Lab::new();
     lab.task().sh("mkdir -p a/b && echo x >a/b/c").ended_as("succeeded", 0);

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 /// Make a task's changes in the folder or repository that it worked on; all of them or none
 #[derive(Args)]
 #[command(after_help = "\
-What is in `.git` is never applied. A path that is not as the task found it is a conflict, and nothing is written.
+What is in `.git` is never applied, nor is a link that leads out of the folder. A path that is not
+as the task found it is a conflict, and nothing is written. --force overwrites such paths, and takes
+what is there of changes that were too many to be collected whole.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning

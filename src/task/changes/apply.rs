@@ -22,7 +22,7 @@ const LISTED: usize = 20;
 pub(crate) struct Options {
     /// Also what is in `.git`: its hooks and configuration run commands of the agent's as the user.
     pub(crate) include_git: bool,
-    /// Overwrite what the user changed meanwhile, make links that lead out of the tree, take an incomplete record.
+    /// Overwrite what the user changed meanwhile, and take an incomplete record.
     pub(crate) force: bool,
     /// Check only: nothing is written, and conflicts are in the answer instead of an error.
     pub(crate) dry_run: bool,
@@ -160,7 +160,7 @@ fn refuse(conflicts: &[&Conflict]) -> Result<()> {
 /// The entries with what has to be done, as the commit takes them.
 pub(super) type Steps<'a> = Plan<'a>;
 
-/// Whether an entry is left out whatever the target looks like.
+/// Whether an entry is left out whatever the target looks like, and whatever is forced.
 pub(super) fn left_out(entry: &Entry, options: Options) -> Option<Why> {
     let first = entry.path.names().next().unwrap_or_default();
     if first.eq_ignore_ascii_case(commit::STAGING.as_bytes()) {
@@ -170,7 +170,8 @@ pub(super) fn left_out(entry: &Entry, options: Options) -> Option<Why> {
     if git_guard && entry.path.is_in_git() {
         return Some(Why::Git);
     }
-    let link_guard = !options.force && !super::tree::is_off("changes-links");
+    // Whoever overwrites what stands in the way of one file has not asked for the links beside it.
+    let link_guard = !super::tree::is_off("changes-links");
     match &entry.now {
         Some(super::Node::Symlink { target }) if link_guard && leads_out(&entry.path, &target.0) => Some(Why::LinkOut),
         _ => None,

@@ -13,7 +13,7 @@ const ATTACKS: &[(&str, &str)] = &[
     ("changes-beneath", "collect_tests::a_directory_that_becomes_a_link_under_the_walk_is_not_followed"),
     ("changes-beneath", "../artifact::collect::tests::a_folder_that_becomes_a_link_under_the_walk_is_not_followed"),
     ("changes-git", "apply_tests::git_is_left_out_unless_asked_for"),
-    ("changes-links", "apply_tests::links_that_lead_out_are_left_out_unless_forced"),
+    ("changes-links", "apply_tests::links_that_lead_out_are_left_out_also_by_force"),
     ("changes-verify", "apply_tests::what_the_user_changed_meanwhile_is_a_conflict_and_nothing_is_written"),
     ("changes-form", "collect_tests::an_agent_cannot_forge_the_marks_of_the_other_form"),
 ];
