@@ -51,7 +51,7 @@ pub enum Outcome {
     PushFailed,
     /// Something could not be removed.
     CleanupFailed,
-    /// The process that watched it, or the one that served its network, died.
+    /// The process that watched it, or the one that served its network, died, or could not go on.
     Lost,
 }
 
@@ -184,6 +184,8 @@ pub(crate) enum Stopped {
     Gateway,
     /// What led its packets out has ended or was removed before it.
     Link,
+    /// The supervisor could not go on: its output could not be written down, or a meter not be read.
+    Blind,
 }
 
 /// Everything that the decision is made from.
@@ -215,7 +217,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Stopped::Output) => return Outcome::OutputLimit,
         Some(Stopped::Wall) => return Outcome::Timeout,
         Some(Stopped::Idle) => return Outcome::IdleTimeout,
-        Some(Stopped::Gateway | Stopped::Link) => return Outcome::Lost,
+        Some(Stopped::Gateway | Stopped::Link | Stopped::Blind) => return Outcome::Lost,
         None => {}
     }
     if facts.exit_codes.is_success(facts.ended) {
@@ -272,6 +274,7 @@ mod tests {
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
         check(exited(0), Some(Stopped::Gateway), &[], Outcome::Lost);
         check(None, Some(Stopped::Link), &[], Outcome::Lost);
+        check(None, Some(Stopped::Blind), &[LimitName::Disk], Outcome::Lost);
     }
 
     #[test]

@@ -166,11 +166,10 @@ fn close_account(running: &mut Running, seen: &mut Seen) -> Option<Ledger> {
 fn finish(
     options: &Options,
     mut running: Running,
-    seen: Result<Seen>,
+    mut seen: Seen,
     degraded: Vec<Degraded>,
     collect: &mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 ) -> Report {
-    let mut seen = seen.unwrap_or_else(|error| Seen { failure: Some(error), ..Seen::default() });
     let egress = close_account(&mut running, &mut seen);
     let evidence = running.evidence();
     if let Ok(Some(evidence)) = &evidence {
@@ -184,18 +183,23 @@ fn finish(
     }
     if let Err(error) = evidence {
         seen.failure.get_or_insert(error);
+        seen.stopped.get_or_insert(Stopped::Blind);
     }
     seen.hits.sort_by_key(|hit| hit.limit);
     let facts = Facts {
         ended: seen.ended,
         stopped: seen.stopped,
         hits: seen.hits,
-        start_failed: seen.failure.is_some() && !matches!(seen.stopped, Some(Stopped::Gateway | Stopped::Link)),
+        start_failed: seen.start_failed && !matches!(seen.stopped, Some(Stopped::Gateway | Stopped::Link)),
         exit_codes: options.exit_codes.clone(),
     };
     let mut outcome = decide(&facts);
     let mut error = seen.failure;
-    let collected = running.scratch().map_or(Ok(()), collect);
+    let collected = match running.scratch() {
+        Some(_) if seen.may_live => Err(Error::new(Kind::State, "its processes could not be ended")),
+        Some(scratch) => collect(scratch),
+        None => Ok(()),
+    };
     let removal = running.remove();
     if let Err(cause) = collected {
         error.get_or_insert(cause.doing("collect the work"));

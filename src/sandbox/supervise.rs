@@ -31,6 +31,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(super) struct Seen {
     pub ended: Option<Ended>,
     pub failure: Option<Error>,
+    /// Whether the failure came before the command did anything.
+    pub start_failed: bool,
+    /// Whether a process of it may live, because it could not be ended.
+    pub may_live: bool,
     pub stopped: Option<Stopped>,
     pub hits: Vec<LimitHit>,
     pub usage: Usage,
@@ -102,8 +106,8 @@ struct Told {
 }
 
 impl Watch<'_> {
-    /// Watches until every process is gone and all output has come.
-    pub(super) fn run(mut self) -> Result<Seen> {
+    /// Watches until every process is gone and all output has come, or nothing can be watched any more: then it is ended here.
+    pub(super) fn run(mut self) -> Seen {
         let now = Instant::now();
         let mut state = State {
             started: now,
@@ -122,9 +126,18 @@ impl Watch<'_> {
             next_usage: now + FIRST_USAGE,
         };
         let mut seen = Seen::default();
+        if let Err(error) = self.watch(&mut state, &mut seen) {
+            self.give_up(error, &mut state, &mut seen);
+        }
+        seen.usage.wall_seconds = seconds(state.started.elapsed());
+        seen.usage.output_bytes = self.streams.count;
+        seen
+    }
+
+    fn watch(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
         let out_of_memory = self.running.oom_notifier()?;
         let stdin = rustix::stdio::stdin();
-        while !self.finished(&state) {
+        while !self.finished(state) {
             let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN))];
             if state.over.is_none() {
                 waits.push((Ready::Channel, PollFd::from_borrowed_fd(self.running.channel(), PollFlags::IN)));
@@ -152,13 +165,13 @@ impl Watch<'_> {
             let mut of_streams = Vec::new();
             self.streams.watch(&*self.sink, &mut of_streams, state.blocked);
             waits.extend(of_streams.into_iter().map(|(slot, wait)| (Ready::Stream(slot), wait)));
-            let ready = wait_for(waits, self.next_deadline(&state))?;
+            let ready = wait_for(waits, self.next_deadline(state))?;
             for what in ready {
-                self.handle(what, &mut state, &mut seen)?;
+                self.handle(what, state, seen)?;
             }
             self.forget();
-            self.check_deadlines(&mut state, &mut seen)?;
-            self.tell(&mut state, &seen)?;
+            self.check_deadlines(state, seen)?;
+            self.tell(state, seen)?;
         }
         self.streams.close();
         self.sink.end()?;
@@ -167,11 +180,26 @@ impl Watch<'_> {
             self.sink.notice(Notice::Egress(row))?;
         }
         while self.progress.is_some() && self.take_progress()? {}
-        self.sample(&mut state, &mut seen)?;
-        self.tell(&mut state, &seen)?;
-        seen.usage.wall_seconds = seconds(state.started.elapsed());
-        seen.usage.output_bytes = self.streams.count;
-        Ok(seen)
+        self.sample(state, seen)?;
+        self.tell(state, seen)
+    }
+
+    /// Ends a sandbox whose watch is broken. What was seen of it stays, and nobody writes any more to what is collected from it next.
+    fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Seen) {
+        let ended = self.unpause(state).and(self.running.kill());
+        if let Some(control) = &mut self.control {
+            control.end(); // the kernel waits for those before pid 1 is gone
+        }
+        seen.may_live = ended.and_then(|()| self.running.reap()).is_err();
+        self.streams.close();
+        // The meters may be what is broken.
+        let _ = self.sample(state, seen);
+        seen.failure.get_or_insert(error);
+        if state.is_ready {
+            seen.stopped.get_or_insert(Stopped::Blind);
+        } else {
+            seen.start_failed = true;
+        }
     }
 
     fn finished(&self, state: &State) -> bool {
@@ -218,7 +246,10 @@ impl Watch<'_> {
         match self.running.receive()? {
             Some(Message::Scratch(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
-            Some(Message::Failed(error)) => seen.failure = Some(error),
+            Some(Message::Failed(error)) => {
+                seen.failure = Some(error);
+                seen.start_failed = true;
+            }
             Some(Message::Ended(ended)) => {
                 seen.ended = Some(ended);
                 self.running.dismiss_gateway(); // its last words come while the kernel ends the rest

@@ -102,9 +102,11 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     attempt.course.couriers = attempt.couriers.take();
     let (writer, course, control) = (attempt.writer.take(), attempt.course, attempt.control);
     let receipt = Receipt::new(&record, report, course, &held);
-    tell_end(writer, &directory, &receipt)?;
+    let told = tell_end(writer, &directory, &receipt);
     drop(control);
+    // Also where the last event could not be written: without a receipt nobody would know of the work.
     record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
+    told?;
     store.remember(&receipt);
     if !receipt.cleanup.left.is_empty() {
         alive.leave(); // the next command tries again to remove it

@@ -1,6 +1,6 @@
 //! What is kept of tasks: ten thousand of them listed, pruned, a store without room, turns.
 
-use crate::support::{Lab, eventually};
+use crate::support::{Lab, eventually, skip};
 use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -116,6 +116,31 @@ fn a_checkout_goes_by_age_when_no_task_needs_it_and_none_runs() {
     lab.brig(["task", "rm", again.as_str().unwrap()]).succeeded();
     prune(&[]);
     assert_eq!(bases(), 1, "it was used just now");
+}
+
+#[test]
+fn a_task_whose_output_cannot_be_written_down_any_more_is_lost_and_says_what_it_did() {
+    let Some(lab) = Lab::root() else { return };
+    let task = lab.task().start_sh("echo mine >file; echo ready; while sleep 0.1; do echo more; done");
+    task.wait_for("ready");
+    let log = lab.store().join("tasks").join(lab.ids().remove(0)).join("output.log");
+    let set = |flag: &str| {
+        let done = std::process::Command::new("chattr").arg(flag).arg(&log).status();
+        done.is_ok_and(|status| status.success())
+    };
+    if !set("+i") {
+        task.signal(rustix::process::Signal::TERM);
+        task.finish();
+        return skip("this file system has no immutable files");
+    }
+    let run = task.finish();
+    assert!(set("-i"));
+    run.ended_as("lost", 125);
+    let receipt = run.receipt();
+    assert!(receipt["error"]["message"].as_str().unwrap().contains("write the log"), "{receipt:#}");
+    assert_eq!((&receipt["changes"]["added"], &receipt["retryable"]), (&1.into(), &true.into()), "{receipt:#}");
+    assert!(run.used("wall_seconds") > 0.0 && run.used("output_bytes") >= 6.0, "{receipt:#}");
+    assert_eq!(receipt["guarantee"], "full");
 }
 
 #[test]
