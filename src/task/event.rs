@@ -16,7 +16,7 @@ use crate::sandbox::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// The version of the form of an event.
 pub(super) const VERSION: u32 = 1;
 pub(super) const NAME: &str = "events.ndjson";
-const LOG: &str = "output.log";
+pub(super) const LOG: &str = "output.log";
 /// Events of output and progress beyond this many bytes are counted and left out; those of states and limits always come.
 const MOST: u64 = 64 << 20;
 /// How long pieces of one stream are merged, and how much of it.
@@ -177,6 +177,14 @@ impl Drop for Writer {
         // What cannot be written now is in the log all the same.
         let _ = self.flush();
     }
+}
+
+/// Whether the events of a task tell that its command ran. They do at their beginning, and nothing of the command's own is before that.
+pub(super) fn tell_of_a_run(directory: &Path) -> bool {
+    const BEGINNING: u64 = 64 << 10;
+    let mut beginning = Vec::new();
+    let read = File::open(directory.join(NAME)).and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
+    read.is_ok() && String::from_utf8_lossy(&beginning).contains(r#""state":"running""#)
 }
 
 /// Reads the events of a task, with the text of its output put in, also while it runs.

@@ -68,7 +68,8 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
-    let record = Record::new(&id, definition, image.as_ref(), &held);
+    let mut record = Record::new(&id, definition, image.as_ref(), &held);
+    record.guarantee = declared.or(record.guarantee);
     let mut attempt = Attempt {
         store,
         definition,

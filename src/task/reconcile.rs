@@ -4,11 +4,11 @@
 //! the lock's name, and a record without a receipt.
 
 use super::receipt::{Course, Receipt};
-use super::record;
+use super::record::{self, Record};
 use super::secrets::Held;
 use super::store::Store;
-use super::{git, keep};
-use crate::error::{Kind, Result};
+use super::{event, git, keep};
+use crate::error::{Error, Kind, Result};
 use crate::files::{Attempt, Lock};
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use std::path::{Path, PathBuf};
@@ -93,19 +93,38 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         // One of a newer version, or one that cannot be read now: whose it is can.
         Err(error) => return Err(error),
     };
-    let report = Report {
-        outcome: Outcome::Lost,
-        ended: None,
-        error: None,
-        limits_hit: Vec::new(),
-        egress: None,
-        usage: Usage::default(),
-        guarantee: Guarantee::None,
-        degraded: Vec::new(),
-        cleanup,
-    };
+    let report = Report { cleanup, ..last_seen(&directory, &begun) };
     record::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default(), &Held::none()))?;
     Ok(is_gone)
+}
+
+/// What can be told of a task whose supervisor has not told it: from what it wrote while it lived.
+fn last_seen(directory: &Path, begun: &Record) -> Report {
+    let error = Error::new(Kind::Lost, "its supervisor ended without a word").hint(format!(
+        "see what it wrote until then: brig task logs {}; whether the machine had run out of memory: dmesg",
+        begun.id
+    ));
+    let file = |name: &str| std::fs::metadata(directory.join(name)).ok();
+    let last = [event::NAME, event::LOG].iter().filter_map(|name| file(name)?.modified().ok()).max();
+    let began = humantime::parse_rfc3339(&begun.created).ok();
+    // A clock that was set back makes nothing long.
+    let lived = last.zip(began).and_then(|(last, began)| last.duration_since(began).ok()).unwrap_or_default();
+    let has_run = event::tell_of_a_run(directory);
+    Report {
+        outcome: Outcome::Lost,
+        ended: None,
+        error: Some(error),
+        limits_hit: Vec::new(),
+        egress: None,
+        usage: Usage {
+            wall_seconds: if has_run { lived.as_secs_f64() } else { 0.0 },
+            output_bytes: file(event::LOG).map_or(0, |status| status.len()),
+            ..Usage::default()
+        },
+        guarantee: begun.guarantee.filter(|_| has_run).unwrap_or(Guarantee::None),
+        degraded: Vec::new(),
+        cleanup: Cleanup::default(),
+    }
 }
 
 /// Whether a task has told its end. A receipt that a crash of the machine has torn counts for nothing: it is kept under another name, and the end

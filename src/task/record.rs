@@ -10,7 +10,7 @@ use super::secrets::{Held, SecretUse};
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Attempt, Bounded, Durability, Lock};
-use crate::sandbox::{ExitCodes, Limits};
+use crate::sandbox::{ExitCodes, Guarantee, Limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -55,6 +55,9 @@ pub struct Record {
     /// Who isolates it.
     #[serde(default = "native")]
     pub backend: String,
+    /// What isolation is in force once its sandbox runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guarantee: Option<Guarantee>,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
     /// Whether lines of its output that are JSON objects are events of its progress.
@@ -106,6 +109,7 @@ impl Record {
             supervisor: std::process::id(),
             may_degrade: definition.may_degrade.clone(),
             backend: definition.backend.to_string(),
+            guarantee: Some(definition.backend.guarantee()),
             exit_codes: definition.exit_codes.clone(),
             stream_json: definition.stream_json,
             artifacts: definition.artifacts.clone(),

@@ -67,6 +67,7 @@ fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
 #[test]
 fn the_sandbox_dies_with_brig_before_anybody_reaps() {
     let lab = Lab::new();
+    let began = Instant::now();
     let task = lab.task().start_sh("setsid sh -c 'trap \"\" TERM HUP INT; sleep 300' & echo ready; sleep 300");
     task.wait_for("ready");
     let first = task.pid_1();
@@ -85,6 +86,12 @@ fn the_sandbox_dies_with_brig_before_anybody_reaps() {
     assert_eq!(receipt["outcome"], "lost");
     assert_eq!(receipt["retryable"], true);
     assert_eq!(receipt["cleanup"]["left"], serde_json::json!([]));
+    // What is known of it is told.
+    assert_eq!((&receipt["error"]["code"], &receipt["usage"]["output_bytes"]), (&"E-LOST".into(), &6.into()));
+    assert!(receipt["error"]["hint"].as_str().unwrap().contains("brig task logs"), "{receipt:#}");
+    assert_ne!(receipt["guarantee"], "none", "{receipt:#}");
+    let wall = receipt["usage"]["wall_seconds"].as_f64().unwrap();
+    assert!(wall > 0.0 && wall < began.elapsed().as_secs_f64(), "{wall}");
     assert_eq!(lab.brig(["task", "logs", &id]).succeeded().stdout, "ready\n");
 }
 
