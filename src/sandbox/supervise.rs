@@ -213,7 +213,12 @@ impl Watch<'_> {
             Ready::Link => self.lose_link(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
-            Ready::Progress => self.take_progress().map(|_| ()),
+            Ready::Progress => {
+                if self.take_progress()? {
+                    state.last_output = Instant::now();
+                }
+                self.check_output(seen)
+            }
             Ready::Input => self.pass_input(),
             Ready::Control(slot) => {
                 self.serve(slot, state, seen);
@@ -232,14 +237,18 @@ impl Watch<'_> {
                 if self.streams.serve(slot, self.sink)? > 0 {
                     state.last_output = Instant::now();
                 }
-                if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
-                    let evidence = format!("{} bytes of output", self.streams.count);
-                    seen.hits.push(LimitHit { limit: LimitName::OutputBytes, evidence });
-                    self.kill(Stopped::Output, seen)?;
-                }
-                Ok(())
+                self.check_output(seen)
             }
         }
+    }
+
+    fn check_output(&mut self, seen: &mut Seen) -> Result<()> {
+        if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
+            let evidence = format!("{} bytes of output", self.streams.count);
+            seen.hits.push(LimitHit { limit: LimitName::OutputBytes, evidence });
+            self.kill(Stopped::Output, seen)?;
+        }
+        Ok(())
     }
 
     fn hear(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {

@@ -7,7 +7,7 @@ use super::redact::Redactor;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 
 /// A bundle that was made.
@@ -60,7 +60,8 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
     let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
     let (options, redactor) = (&options, &redactor);
-    let errand = Errand { store, id, may_degrade, options, resolver: None, account: &account, redactor };
+    let cancelled = &Cell::default();
+    let errand = Errand { store, id, may_degrade, options, resolver: None, account: &account, redactor, cancelled };
     // Held like a running task's: nobody removes or exports it at the same time.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {

@@ -6,7 +6,7 @@
 
 use super::receipt::Receipt;
 use super::record::{Status, Summary};
-use super::store::Store;
+use super::store::{REMOVED, Store};
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability};
 use std::collections::HashMap;
@@ -31,7 +31,12 @@ impl Store {
         let known = parse(&text);
         let is_current = known.is_some();
         let known = known.unwrap_or_default();
-        let ids = self.ids()?;
+        let (half_gone, mut ids): (Vec<_>, Vec<_>) =
+            self.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
+        // Of a removal that was killed. What cannot be removed is told of as left.
+        half_gone.iter().for_each(|name| drop(std::fs::remove_dir_all(self.tasks().join(name))));
+        ids.retain(|name| !name.starts_with('.'));
+        ids.sort_unstable();
         let (mut rows, mut unread, mut new) = (Vec::with_capacity(ids.len()), Vec::new(), String::new());
         for id in &ids {
             if let Some(row) = known.get(id.as_str()).and_then(|line| read(line)) {

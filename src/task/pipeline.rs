@@ -24,7 +24,7 @@ use crate::sandbox::{
     Signals, Site, Usage, Workspace,
 };
 use serde_json::json;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -84,6 +84,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         writer: None,
         base: None,
         couriers: RefCell::default(),
+        cancelled: Cell::default(),
     };
     if definition.waits_before_its_sandbox() {
         attempt.announce(watcher)?;
@@ -150,6 +151,8 @@ struct Attempt<'run> {
     base: Option<Base>,
     /// What its couriers reached.
     couriers: RefCell<Option<Ledger>>,
+    /// Whether somebody ended one of them.
+    cancelled: Cell<bool>,
 }
 
 impl Attempt<'_> {
@@ -173,6 +176,10 @@ impl Attempt<'_> {
         let prepared = self.timed("prepare", Attempt::prepare);
         let workspace = match prepared {
             Ok(workspace) => workspace,
+            Err(_) if self.cancelled.get() => {
+                let error = Error::new(Kind::State, "it was ended while its workspace was prepared");
+                return stopped(Outcome::Cancelled, error);
+            }
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
         let mut options = match options(self.definition, self.image, workspace) {
@@ -240,6 +247,7 @@ impl Attempt<'_> {
             resolver: self.definition.network.policy.resolver,
             account: &self.couriers,
             redactor: self.held.redactor(),
+            cancelled: &self.cancelled,
         }
     }
 

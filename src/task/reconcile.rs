@@ -6,7 +6,7 @@
 use super::receipt::{Course, Receipt};
 use super::record::{self, Record};
 use super::secrets::Held;
-use super::store::Store;
+use super::store::{REMOVED, Store};
 use super::{event, git, keep};
 use crate::error::{Error, Kind, Result};
 use crate::files::{Attempt, Lock};
@@ -170,7 +170,9 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
             }
         }
     }
-    let known = store.ids()?;
+    let (half_gone, known): (Vec<_>, Vec<_>) = store.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
+    found
+        .extend(half_gone.iter().map(|name| Leak { kind: "task half removed".into(), path: store.tasks().join(name) }));
     for (id, path) in sandbox::groups() {
         if !super::store::is_id(id.split('-').next().unwrap_or(&id)) {
             continue; // somebody else's name that begins as ours do

@@ -220,12 +220,20 @@ impl Store {
                 .hint(format!("end it first: brig task stop {id}")));
         }
         // Out of sight in one step, so that a crash in the middle leaves no half of a task.
-        let hidden = self.tasks().join(format!(".removed-{id}"));
+        let hidden = self.hidden(id);
         std::fs::rename(self.task(id), &hidden)
-            .and_then(|()| std::fs::remove_dir_all(&hidden))
+            .and_then(|()| gone(std::fs::remove_dir_all(&hidden)))
             .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
         // What nobody could reap while its record was there.
         super::reconcile::reap_one(self, id).map(|_| ())
+    }
+}
+
+/// A list of tasks finishes what a removal that was killed has left, and may do so for one that is on its way.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 

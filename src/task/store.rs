@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// How often a new task's lock may be removed by somebody who reaps before we give up: nobody has lost twice in a row.
 const TRIES: u32 = 100;
 
+/// Begins the name of a task that is being removed.
+pub(super) const REMOVED: &str = ".removed-";
+
 /// The tasks of one user on one machine.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -139,19 +142,25 @@ impl Store {
 
     /// The ids of all tasks, oldest first (ids begin with the time).
     pub(super) fn ids(&self) -> Result<Vec<String>> {
-        let mut ids = match std::fs::read_dir(self.tasks()) {
-            Ok(entries) => entries
-                .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-                .filter(|name| !name.starts_with('.'))
-                .collect::<Vec<_>>(),
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(cause) => {
-                return Err(files::failed(cause, format!("list `{}`", self.tasks().display())))
-                    .hint(|| "name a store that you can read: --store DIR");
-            }
-        };
+        let mut ids = self.names()?;
+        ids.retain(|name| !name.starts_with('.'));
         ids.sort_unstable();
         Ok(ids)
+    }
+
+    /// The names where tasks are kept: ids, and what is begun or half gone, whose names have a dot.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        match std::fs::read_dir(self.tasks()) {
+            Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(cause) => Err(files::failed(cause, format!("list `{}`", self.tasks().display())))
+                .hint(|| "name a store that you can read: --store DIR"),
+        }
+    }
+
+    /// Where a task is when it is being removed: out of sight.
+    pub(super) fn hidden(&self, id: &str) -> PathBuf {
+        self.tasks().join(format!("{REMOVED}{id}"))
     }
 
     /// The one task whose id is or begins with `word`.

@@ -195,6 +195,34 @@ fn a_receipt_that_is_torn_is_told_anew() {
     lab.brig(["task", "rm", &id]).succeeded();
 }
 
+#[test]
+fn a_removal_that_was_killed_is_told_of_and_finished_by_the_next_list() {
+    let lab = Lab::new();
+    lab.task().sh("echo x >file").succeeded();
+    let id = lab.ids().remove(0);
+    let tasks = lab.store().join("tasks");
+    let hidden = tasks.join(format!(".removed-{id}"));
+    std::fs::rename(tasks.join(&id), &hidden).unwrap();
+    let leaks = lab.brig(["doctor", "--leaks"]);
+    assert!(leaks.status == Some(1) && leaks.stdout.contains(".removed-"), "{leaks:#?}");
+    lab.brig(["task", "ls"]).succeeded();
+    assert!(!hidden.exists());
+}
+
+#[test]
+fn whoever_ends_a_task_while_its_repository_is_cloned_has_cancelled_it() {
+    let lab = Lab::new();
+    let repository = lab.directory("repository");
+    let script = "git init -q . && for i in $(seq 400); do head -c 200k /dev/urandom > f$i; done && git add . && git -c user.name=a -c user.email=a@b commit -qm x";
+    assert!(Command::new("sh").args(["-c", script]).current_dir(&repository).status().unwrap().success());
+    let task = lab.task().args(["--repo".as_ref(), repository.as_os_str()]).start_sh("true");
+    let is_git =
+        |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("git"));
+    eventually("git is under way", || descendants(task.pid()).into_iter().any(is_git));
+    task.signal(Signal::TERM);
+    task.finish().ended_as("cancelled", 130);
+}
+
 /// The host's ids of all processes in the PID namespace of `pid`.
 fn inside(pid: i32) -> Vec<i32> {
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();

@@ -156,6 +156,17 @@ fn a_silent_hang_ends_as_idle_timeout() {
 }
 
 #[test]
+fn a_command_that_tells_of_its_progress_is_not_idle_and_may_not_do_so_without_end() {
+    let lab = Lab::new();
+    let script = "for i in 1 2 3 4 5; do echo '{\"step\":1}' >&$BRIG_EVENTS_FD; sleep 0.3; done";
+    lab.task().args(["--idle", "900ms"]).sh(script).ended_as("succeeded", 0);
+    let script = "while :; do echo '{\"step\":1}' >&$BRIG_EVENTS_FD; done";
+    let run = lab.task().args(["--output-bytes", "10000", "--wall", "10s"]).sh(script);
+    run.ended_as("output_limit", 153);
+    assert!(run.hit("output_bytes"), "{run:#?}");
+}
+
+#[test]
 fn a_command_that_writes_now_and_then_is_not_idle() {
     let lab = Lab::new();
     let script = "for i in 1 2 3 4 5; do echo $i; sleep 0.3; done";

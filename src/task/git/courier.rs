@@ -132,6 +132,9 @@ impl<'run> Courier<'run> {
         if let Some(ledger) = report.egress.clone() {
             self.errand.account.borrow_mut().get_or_insert_default().add(ledger);
         }
+        if report.outcome == Outcome::Cancelled {
+            self.errand.cancelled.set(true);
+        }
         if let Some(error) = report.error {
             return Err(error);
         }

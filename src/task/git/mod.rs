@@ -36,7 +36,7 @@ use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::Ledger;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -191,6 +191,8 @@ pub(super) struct Errand<'run> {
     pub account: &'run RefCell<Option<Ledger>>,
     /// What hides the credentials in what git says.
     pub redactor: &'run Redactor,
+    /// Whether somebody ended a courier on its way.
+    pub cancelled: &'run Cell<bool>,
 }
 
 #[cfg(test)]
