@@ -6,6 +6,7 @@ pub(crate) mod support;
 
 use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use support::{Child, Place, needs_root};
 
@@ -325,6 +326,13 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();
     assert_eq!(again.record(), below.record());
+    // It may have moved itself into one whose name is no text.
+    let odd = path.join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::create_dir(&odd).unwrap();
+    std::fs::write(odd.join("cgroup.procs"), child.id().to_string()).unwrap();
+    assert_eq!(group.processes().unwrap(), vec![child.id()]);
+    let again = group.of_process(child.id()).unwrap();
+    assert!(again.record().paths().any(|(_, path)| path == odd));
     let beside = format!("../{}x", place.id());
     assert_eq!(group.below(&[&beside]).unwrap_err().to_string(), format!("bad sub cgroup path: {beside}"));
     assert_eq!(group.below(&["/outer"]).unwrap_err().errno(), Some(libc::ENOENT));
