@@ -75,6 +75,21 @@ impl Attributes {
             .doing(|| format!("apply the SELinux label `{}`", self.selinux))
     }
 
+    /// Says the labels of the keyring and of the program before anything of the container is in sight. A child has them too, and nothing is left to be
+    /// said there.
+    pub(super) fn label_ahead(&mut self) -> Result<()> {
+        self.label_keys()?;
+        self.label(Procfs::open)?;
+        self.selinux.clear();
+        self.apparmor.clear();
+        Ok(())
+    }
+
+    /// Whether any of them may need CAP_SYS_NICE.
+    pub(super) fn need_priority(&self) -> bool {
+        self.scheduling.is_some() || self.io_priority.is_some()
+    }
+
     /// Says under which labels the program is to run; it takes them with execve(2).
     pub(super) fn label(&self, procfs: impl FnOnce() -> Result<Procfs>) -> Result<()> {
         if self.apparmor.is_empty() && self.selinux.is_empty() {

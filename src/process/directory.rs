@@ -4,6 +4,14 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::io::Errno;
 use std::path::Path;
 
+/// In the place of a path: the process was born in it (`join`).
+pub(super) const ENTERED: &str = "";
+
+/// Enters `path`, with the privileges of before. Whether that went well is for [`settle`].
+pub(super) fn enter(path: &Path) -> Result<(), Errno> {
+    if path.as_os_str() == ENTERED { Ok(()) } else { rustix::process::chdir(path) }
+}
+
 /// Makes sure that we are in `path`, inside the root. `entered` is how the first attempt went, with the privileges of before: the user of the
 /// command may be the only one who can enter it, or may be the one who cannot.
 pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {

@@ -11,8 +11,7 @@ use super::plan::{Plan, UserNamespace};
 use super::{identity, identity::OomScore};
 use crate::error::{Context, Error, Kind, Result};
 use crate::ns::{self, Maps};
-use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use crate::sys::clone::{Side, clone_process, clone_sibling, exit, wait};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -55,7 +54,7 @@ pub(super) fn spawn(
 pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
-    waitid(WaitId::PidFd(helper.as_fd()), WaitIdOptions::EXITED).failing(Kind::Namespace, step)?;
+    wait(helper.as_fd()).failing(Kind::Namespace, step)?;
     match born? {
         Some(Message::Born(pidfd)) => {
             let pid = pid_of(&pidfd)?;

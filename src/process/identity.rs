@@ -9,9 +9,9 @@ use crate::sys::{keyring, weaken};
 use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, Gid, Uid, configure_capability_in_ambient_set, remove_capability_from_bounding_set,
-    set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
-    set_thread_res_uid,
+    CapabilitySet, CapabilitySets, Gid, Uid, capability_is_in_bounding_set, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 /// Who a command is.
@@ -61,12 +61,22 @@ pub(super) fn become_user(identity: &Identity) -> Result<()> {
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
     match set_thread_groups(&groups) {
         Ok(()) => {}
-        Err(rustix::io::Errno::PERM) if groups.is_empty() => {}
+        Err(rustix::io::Errno::PERM) if groups.is_empty() || has_groups(&groups) => {}
         Err(errno) => return Err(errno).failing(Kind::Identity, || "set the supplementary groups"),
     }
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     set_thread_res_gid(gid, gid, gid).failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
     set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
+}
+
+/// Whether these are our supplementary groups already: who was born with them may not be one who can set them.
+fn has_groups(groups: &[Gid]) -> bool {
+    let sorted = |groups: &[Gid]| {
+        let mut all: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
+        all.sort_unstable();
+        all
+    };
+    rustix::process::getgroups().is_ok_and(|own| sorted(&own) == sorted(groups))
 }
 
 /// The user of the container whose name is this number, where a test asks for it (CVE-2016-3697): the C library looks for that in the container's
@@ -102,12 +112,12 @@ pub(super) fn take_capabilities(capabilities: &Capabilities) -> Result<()> {
     if *capabilities == Capabilities::default() {
         return keep_capabilities(&[]);
     }
-    let own = rustix::thread::capabilities(None).failing(Kind::Identity, || "read our own capabilities")?.permitted;
-    let set = |bits: u64| CapabilitySet::from_bits_retain(bits) & own;
+    let own = rustix::thread::capabilities(None).failing(Kind::Identity, || "read our own capabilities")?;
+    let set = |bits: u64, own: CapabilitySet| CapabilitySet::from_bits_retain(bits) & own;
     let sets = CapabilitySets {
-        effective: set(capabilities.effective & capabilities.permitted),
-        permitted: set(capabilities.permitted),
-        inheritable: set(capabilities.inheritable),
+        effective: set(capabilities.effective & capabilities.permitted, own.permitted),
+        permitted: set(capabilities.permitted, own.permitted),
+        inheritable: set(capabilities.inheritable, own.permitted | own.inheritable),
     };
     set_capabilities(None, sets).failing(Kind::Identity, || "set the capabilities")?;
     set_keep_capabilities(false).failing(Kind::Identity, || "no longer keep capabilities")?;
@@ -151,11 +161,19 @@ fn refused(cause: caps::errors::CapsError) -> Error {
 
 /// One call a capability, where the caps crate makes two; ends at the first that the kernel does not know (capabilities(7)).
 fn limit_bounding_set(kept: u64) -> Result<()> {
+    let step = || "limit the capability bounding set";
     for number in (0..u64::BITS).filter(|number| kept & 1 << number == 0) {
-        match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+        let bit = CapabilitySet::from_bits_retain(1 << number);
+        match remove_capability_from_bounding_set(bit) {
             Ok(()) => {}
             Err(rustix::io::Errno::INVAL) if number > 0 => break,
-            Err(errno) => return Err(errno).failing(Kind::Identity, || "limit the capability bounding set"),
+            // Who was born without it may not be one who can take it away.
+            Err(rustix::io::Errno::PERM) => match capability_is_in_bounding_set(bit) {
+                Ok(false) => {}
+                Err(rustix::io::Errno::INVAL) => break,
+                _ => return Err(rustix::io::Errno::PERM).failing(Kind::Identity, step),
+            },
+            Err(errno) => return Err(errno).failing(Kind::Identity, step),
         }
     }
     Ok(())

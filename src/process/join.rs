@@ -1,20 +1,20 @@
 //! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
 
-use super::attributes::Attributes;
-use super::enter;
-use super::identity::{self, Identity, OomScore};
-use super::launch;
+use super::identity::{self, Capabilities, Identity, OomScore};
 use super::message::{Channel, Tag};
 use super::parent::Spawned;
 use super::plan::{Command, Stdio};
+use super::{directory, enter, launch};
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::Ids;
 use crate::sys::attributes::set_affinity;
-use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
+use crate::sys::clone::{Side, clone_process, clone_sibling, close_from, exit};
 use crate::sys::heap::StartHeap;
+use crate::sys::weaken;
+use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -51,6 +51,9 @@ const KINDS: [(&str, ThreadNameSpaceType); 7] = [
     ("time", ThreadNameSpaceType::TIME),
 ];
 
+const START: &str = "start a process for the container";
+const JOIN: &str = "enter the container's namespaces";
+
 /// Why a process could not be started in the container.
 pub(crate) enum Refused {
     /// Its v2 group takes no processes, having groups below it or being of another kind; another group may.
@@ -62,94 +65,82 @@ pub(crate) enum Refused {
 /// Starts the process. The caller has one thread. An error of its recipe arrives later; when its program has taken over, the channel ends.
 pub(crate) fn join(mut plan: Join) -> Result<Spawned, (Refused, Box<Join>)> {
     let cgroup = plan.cgroup.take();
-    match start(plan, cgroup.as_ref().map(AsFd::as_fd)) {
-        Ok(spawned) => Ok(spawned),
-        Err((errno, plan)) => {
-            let error = Error::os(Kind::Namespace, errno).doing("start a process for the container");
+    start(plan, cgroup.as_ref().map(AsFd::as_fd))
+}
+
+fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused, Box<Join>)> {
+    // Where the container has our PID namespace the child is seen inside from its first instant (CVE-2016-9962).
+    let _hidden = match identity::Hidden::begin() {
+        Ok(hidden) => hidden,
+        Err(error) => return Err((Refused::Other(error), Box::new(plan))),
+    };
+    let begin = || -> Result<_> {
+        let step = || "look at the container's namespaces";
+        let joined = different(plan.pid).failing(Kind::Namespace, step)?;
+        let visits = is_different(plan.pid, "pid").failing(Kind::Namespace, step)?;
+        let root = if joined.contains(ThreadNameSpaceType::MOUNT) { None } else { root(plan.pid)? };
+        Ok((Channel::pair()?, joined, visits, root))
+    };
+    let ((ours, theirs), joined, visits, root) = match begin() {
+        Ok(begun) => begun,
+        Err(error) => return Err((Refused::Other(error), Box::new(plan))),
+    };
+    match clone_process(0, cgroup) {
+        Err(errno) => {
+            let error = Error::os(Kind::Namespace, errno).doing(START);
             let group = cgroup.is_some() && matches!(errno, Errno::BUSY | Errno::OPNOTSUPP);
-            Err((if group { Refused::Group(error) } else { Refused::Other(error) }, plan))
+            Err((if group { Refused::Group(error) } else { Refused::Other(error) }, Box::new(plan)))
         }
-    }
-}
-
-fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Errno, Box<Join>)> {
-    // The child is seen inside from its first instant, so nobody may look into it from then on (CVE-2016-9962).
-    let Ok(_hidden) = identity::Hidden::begin() else { return Err((Errno::PERM, Box::new(plan))) };
-    let begin = || -> Result<_, Errno> {
-        let (ours, theirs) = Channel::pair().map_err(|_| Errno::MFILE)?;
-        let joined = different(plan.pid)?;
-        // A PID namespace is for children: we visit it, have one there, and come back (setns(2)).
-        let own = rustix::fs::open("/proc/self/ns/pid_for_children", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let visits = is_different(plan.pid, "pid")?;
-        // An ordinary user may not visit it before he is in the user namespace that it belongs to, from which there is no way back: a helper does.
-        let in_users = joined.contains(ThreadNameSpaceType::USER) && !rustix::process::geteuid().is_root();
-        // Nor could the root of a user namespace come back to a PID namespace that belongs to the one above, as in a cell.
-        let by_helper =
-            visits && (in_users || move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID)).is_err());
-        if visits && !by_helper {
-            move_into_thread_name_spaces(plan.init.as_fd(), ThreadNameSpaceType::PROCESS_ID)?;
-        }
-        let side = clone_process(0, cgroup);
-        if visits && !by_helper && !matches!(side, Ok(Side::Child)) {
-            move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
-        }
-        Ok((ours, theirs, joined, by_helper, side?))
-    };
-    match begin() {
-        Err(errno) => Err((errno, Box::new(plan))),
-        Ok((ours, theirs, joined, by_helper, Side::Child)) => {
-            drop(ours);
-            if by_helper { help(plan, joined, theirs) } else { run(plan, joined, &theirs) }
-        }
-        Ok((ours, theirs, _, true, Side::Parent(_, helper))) => {
-            drop(theirs);
-            // The helper's words are an error of its own, which the caller gets as that of the recipe.
-            enter::born(ours, &helper, None).map_err(|error| {
-                let errno = error.errno().map_or(Errno::PERM, Errno::from_raw_os_error);
-                (errno, Box::new(plan))
-            })
-        }
-        Ok((ours, _, _, false, Side::Parent(pid, pidfd))) => Ok(Spawned::new(pid, pidfd, ours)),
-    }
-}
-
-/// The helper's part: into the group and the user namespace, and then a child in the PID namespace that is our parent's.
-fn help(mut plan: Join, joined: ThreadNameSpaceType, parent: Channel) -> ! {
-    let mut begin = || -> Result<Side> {
-        identity::die_with_supervisor(&parent)?;
-        identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?;
-        identity::be_undumpable()?;
-        if let Some(cpus) = plan.first_affinity.take() {
-            set_affinity(&cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
-        }
-        crate::cgroup::enter(&std::mem::take(&mut plan.cgroup_tasks))
-            .failing(Kind::Cgroup, || "move into the container's cgroup")?;
-        let first = (joined & ThreadNameSpaceType::USER) | ThreadNameSpaceType::PROCESS_ID;
-        move_into_thread_name_spaces(plan.init.as_fd(), first)
-            .failing(Kind::Namespace, || "enter the container's user namespace")?;
-        clone_sibling(0).failing(Kind::Namespace, || "start a process for the container")
-    };
-    match begin() {
         Ok(Side::Child) => {
-            // What was changed for it is known to the parent before it goes on.
-            let become_root = || match joined.contains(ThreadNameSpaceType::USER) {
-                true => identity::become_user(&plan.entering),
-                false => Ok(()),
-            };
-            match parent.wait_for_go().and_then(|()| become_root()) {
-                Ok(()) => run(plan, joined - ThreadNameSpaceType::USER, &parent),
-                Err(error) => {
-                    parent.fail(&error);
-                    exit(1)
-                }
+            drop(ours);
+            std::panic::set_hook(Box::new(|_| exit(1)));
+            if visits { help(plan, (joined, root), theirs) } else { run(plan, (joined, root), &theirs) }
+        }
+        Ok(Side::Parent(_, helper)) if visits => {
+            drop(theirs);
+            enter::born(ours, &helper, None).map_err(|error| (Refused::Other(error), Box::new(plan)))
+        }
+        Ok(Side::Parent(pid, pidfd)) => Ok(Spawned::new(pid, pidfd, ours)),
+    }
+}
+
+/// The helper's part. It stays outside of the container's PID namespace and does there all that is not the process's own to do: that one, our parent's
+/// child, is born when nothing of the host is left to be seen in it, and with no more power than its program gets. That nobody may look into it is not
+/// enough: without a user namespace of the container's own, CAP_SYS_PTRACE inside is a power over us too (CVE-2016-9962).
+fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: Channel) -> ! {
+    let visited = ThreadNameSpaceType::PROCESS_ID;
+    if weaken::is_off("joined-first") {
+        // As runtimes did: born first, joining then.
+        let born = move_into_thread_name_spaces(plan.init.as_fd(), visited).failing(Kind::Namespace, || JOIN);
+        give_birth(born, &parent);
+        run(plan, (joined, root), &parent);
+    }
+    // A PID namespace is entered by children alone (setns(2)), so that one call is all and shows nobody anything.
+    match prepare(plan, (joined | visited, root), &parent) {
+        Ok(ready) => {
+            give_birth(Ok(()), &parent);
+            become_program(ready, &parent)
+        }
+        Err(error) => give_up(&error, &parent),
+    }
+}
+
+/// Has the child, and returns in it when our parent knows it; it is silent before. We end.
+fn give_birth(prepared: Result<()>, parent: &Channel) {
+    match prepared.and_then(|()| clone_sibling(0).failing(Kind::Namespace, || START)) {
+        Ok(Side::Child) => {
+            if let Err(error) = parent.wait_for_go() {
+                give_up(&error, parent);
             }
         }
         Ok(Side::Parent(_, pidfd)) => exit(i32::from(parent.hand(Tag::Born, pidfd.as_fd()).is_err())),
-        Err(error) => {
-            parent.fail(&error);
-            exit(1)
-        }
+        Err(error) => give_up(&error, parent),
     }
+}
+
+fn give_up(error: &Error, parent: &Channel) -> ! {
+    parent.fail(error);
+    exit(1)
 }
 
 /// The namespaces that the process has and we have not; to enter one's own user namespace is an error for the kernel.
@@ -169,65 +160,146 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
     }
 }
 
-fn run(plan: Join, joined: ThreadNameSpaceType, parent: &Channel) -> ! {
-    std::panic::set_hook(Box::new(|_| exit(1)));
-    let Join { init, cgroup_tasks, first_affinity, oom_score, entering, command, stdio, .. } = plan;
-    let entered = enter(
-        &init,
-        joined,
-        &cgroup_tasks,
-        first_affinity.as_deref(),
-        (oom_score, &entering, &command.attributes),
-        parent,
-    );
-    match entered.and_then(|()| terminal(stdio, &command, parent)) {
-        Ok(stdio) => {
-            if command.errand.is_none() {
-                StartHeap.last();
-            }
-            launch::run(command, &stdio, parent)
-        }
-        Err(error) => {
-            parent.fail(&error);
-            exit(1)
-        }
+/// The root of a process in our own mount namespace, if it is another one than ours.
+fn root(pid: i32) -> Result<Option<OwnedFd>> {
+    let step = || "open the container's root";
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |path: &str| rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, step);
+    let (theirs, ours) = (open(&format!("/proc/{pid}/root"))?, open("/")?);
+    let place = |root: &OwnedFd| -> Result<_> {
+        let status = rustix::fs::fstat(root).failing(Kind::Mount, step)?;
+        Ok((status.st_dev, status.st_ino))
+    };
+    Ok(if place(&theirs)? == place(&ours)? { None } else { Some(theirs) })
+}
+
+fn run(plan: Join, there: (ThreadNameSpaceType, Option<OwnedFd>), parent: &Channel) -> ! {
+    match prepare(plan, there, parent) {
+        Ok(ready) => become_program(ready, parent),
+        Err(error) => give_up(&error, parent),
     }
+}
+
+/// What is left to the process itself.
+struct Ready {
+    command: Command,
+    stdio: Stdio,
+    /// The master of its terminal, for the parent.
+    master: Option<OwnedFd>,
+}
+
+fn become_program(ready: Ready, parent: &Channel) -> ! {
+    let Ready { command, stdio, master } = ready;
+    let begun = || -> Result<()> {
+        identity::die_with_supervisor(parent)?;
+        identity::be_undumpable()?;
+        master.map_or(Ok(()), |master| parent.hand(Tag::Console, master.as_fd()))
+    };
+    if let Err(error) = begun() {
+        give_up(&error, parent);
+    }
+    if command.errand.is_none() {
+        StartHeap.last();
+    }
+    launch::run(command, &stdio, parent)
 }
 
 /// One line a step.
-fn enter(
-    init: &OwnedFd,
-    joined: ThreadNameSpaceType,
-    tasks: &[OwnedFd],
-    affinity: Option<&[u64]>,
-    (score, entering, attributes): (OomScore, &Identity, &Attributes),
-    parent: &Channel,
-) -> Result<()> {
+fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: &Channel) -> Result<Ready> {
+    let Join { init, cgroup_tasks, first_affinity, oom_score, entering, mut command, stdio, .. } = plan;
     identity::die_with_supervisor(parent)?;
-    identity::score(score)?;
+    identity::score(oom_score)?;
     identity::be_undumpable()?; // before anybody inside can see us (CVE-2016-9962)
-    if let Some(cpus) = affinity {
-        set_affinity(cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
+    if let Some(cpus) = first_affinity {
+        set_affinity(&cpus).failing(Kind::Identity, || "set the initial CPU affinity")?;
     }
-    crate::cgroup::enter(tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
-    move_into_thread_name_spaces(init.as_fd(), joined)
-        .failing(Kind::Namespace, || "enter the container's namespaces")?;
+    crate::cgroup::enter(&cgroup_tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
+    drop(cgroup_tasks);
+    command.attributes.label_ahead()?; // where no procfs is one of the container's
+    close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
+    move_into_thread_name_spaces(init.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
+    drop(init);
+    if let Some(root) = root {
+        enter_root(root)?;
+    }
     if joined.contains(ThreadNameSpaceType::USER) {
-        identity::become_user(entering)?; // its root, who may become anybody
+        identity::become_user(&entering)?; // its root, who may become anybody
         identity::be_undumpable()?;
     }
-    identity::leave_keyring(attributes)
+    identity::leave_keyring(&command.attributes)?;
+    identity::set_umask(&command.identity);
+    enter_directory(&mut command)?;
+    let (stdio, master) = terminal(stdio)?;
+    launch::put(&stdio)?; // who looks into the process finds no stream that it does not have
+    let Identity { uid, gid, .. } = command.identity;
+    if master.is_some() && command.managed.is_none() {
+        launch::hand_over(&stdio, Ids { uid, gid })?; // a task's belongs to its user, as that of its command does
+    }
+    launch::give_streams(&stdio, command.managed.as_ref(), uid);
+    let kept = Identity { capabilities: kept(&command, joined), ..command.identity.clone() };
+    identity::bound_capabilities(&kept.capabilities)?;
+    identity::become_user(&kept)?;
+    identity::be_undumpable()?;
+    identity::take_capabilities(&kept.capabilities)?;
+    Ok(Ready { command, stdio, master })
 }
 
-/// A terminal of the container's; a task's belongs to its user, as that of its command does.
-fn terminal(stdio: Stdio, command: &Command, parent: &Channel) -> Result<Stdio> {
-    let Stdio::Terminal(size) = stdio else { return Ok(stdio) };
+/// Closes what the program is not to have and what nobody needs on the way to it: a directory of the host's in a process that is seen inside is a
+/// way out (CVE-2024-21626).
+fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) -> Result<()> {
+    if weaken::is_off("descriptors") {
+        return Ok(());
+    }
+    let mut kept: Vec<_> = needed.into_iter().flatten().chain(command.handed.as_ref().map(AsFd::as_fd)).collect();
+    if let Stdio::Descriptors { input, output, error } = stdio {
+        kept.extend([input.as_fd(), output.as_fd(), error.as_fd()]);
+    }
+    let preserved = command.managed.as_ref().map_or(0, |managed| managed.preserved);
+    close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
+}
+
+/// A container without a mount namespace of its own has its root all the same.
+fn enter_root(root: OwnedFd) -> Result<()> {
+    rustix::process::fchdir(&root)
+        .and_then(|()| rustix::process::chroot("."))
+        .failing(Kind::Mount, || "enter the container's root")
+}
+
+/// Goes to where the program begins, as root of the container: its user may not be able to. What cannot be entered is left to the process, which tries
+/// again as its user and says why not.
+fn enter_directory(command: &mut Command) -> Result<()> {
+    if command.managed.is_some() {
+        directory::make(&command.directory);
+    }
+    if rustix::process::chdir(&command.directory).is_ok() {
+        directory::settle(&command.directory, Ok(()))?;
+        command.directory = directory::ENTERED.into();
+    }
+    Ok(())
+}
+
+/// The capabilities of the program, and those without which the process cannot do what is left to it.
+fn kept(command: &Command, joined: ThreadNameSpaceType) -> Capabilities {
+    let mut extra = 0;
+    if !command.identity.no_new_privileges && !command.seccomp.is_empty() {
+        extra |= Capability::CAP_SYS_ADMIN.bitmask(); // seccomp(2)
+    }
+    if command.attributes.need_priority() {
+        extra |= Capability::CAP_SYS_NICE.bitmask();
+    }
+    // The parent of a managed one raises its limits. In a user namespace nobody may.
+    if !command.rlimits.is_empty() && !joined.contains(ThreadNameSpaceType::USER) {
+        extra |= Capability::CAP_SYS_RESOURCE.bitmask();
+    }
+    let own = command.identity.capabilities;
+    Capabilities { effective: own.effective | extra, permitted: own.permitted | extra, ..own }
+}
+
+/// A terminal of the container's, and its master.
+fn terminal(stdio: Stdio) -> Result<(Stdio, Option<OwnedFd>)> {
+    let Stdio::Terminal(size) = stdio else { return Ok((stdio, None)) };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(Path::new("/"), flags, Mode::empty()).failing(Kind::Mount, || "open the container's root")?;
-    let stdio = launch::open_console(root.as_fd(), size, parent)?;
-    if command.managed.is_none() {
-        launch::hand_over(&stdio, Ids { uid: command.identity.uid, gid: command.identity.gid })?;
-    }
-    Ok(stdio)
+    launch::make_console(root.as_fd(), size).map(|(stdio, master)| (stdio, Some(master)))
 }

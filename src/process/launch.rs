@@ -53,7 +53,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     if managed.is_some() {
         directory::make(&command.directory); // as root of the container: its user may not
     }
-    let entered = rustix::process::chdir(&command.directory);
+    let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
     give_streams(stdio, managed, identity.uid);
     identity::become_user(identity)?;
@@ -171,7 +171,7 @@ fn new_session() -> Result<()> {
 
 /// Pipes and terminals of the command become its user's, so that it can open them by name again. Only those: what else stands there may be the
 /// caller's file (CVE-2026-88265). A refusal is of no weight, the descriptors work all the same.
-fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
+pub(super) fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
     if managed.is_none() {
         return;
     }
@@ -210,6 +210,16 @@ fn execute(vectors: &Vectors) -> Error {
 }
 
 fn connect(stdio: &Stdio, managed: Option<&Managed>) -> Result<()> {
+    put(stdio)?;
+    let Stdio::Descriptors { input, .. } = stdio else { return Ok(()) };
+    if managed.is_none_or(|managed| managed.controlling_terminal) && rustix::termios::isatty(input) {
+        rustix::process::ioctl_tiocsctty(input).failing(Kind::Identity, || "take the terminal as our own")?;
+    }
+    Ok(())
+}
+
+/// Puts the three standard streams where programs look for them.
+pub(super) fn put(stdio: &Stdio) -> Result<()> {
     let step = || "connect the standard streams";
     let (input, output, error) = match stdio {
         Stdio::Descriptors { input, output, error } => (input, output, error),
@@ -218,16 +228,19 @@ fn connect(stdio: &Stdio, managed: Option<&Managed>) -> Result<()> {
     };
     rustix::stdio::dup2_stdin(input).failing(Kind::Identity, step)?;
     rustix::stdio::dup2_stdout(output).failing(Kind::Identity, step)?;
-    rustix::stdio::dup2_stderr(error).failing(Kind::Identity, step)?;
-    if managed.is_none_or(|managed| managed.controlling_terminal) && rustix::termios::isatty(input) {
-        rustix::process::ioctl_tiocsctty(input).failing(Kind::Identity, || "take the terminal as our own")?;
-    }
-    Ok(())
+    rustix::stdio::dup2_stderr(error).failing(Kind::Identity, step)
 }
 
 /// Opens a terminal in the container's own devpts, hands its master to the parent and returns the other side as standard streams. The
 /// slave is opened through the master, not by a path that the image could have replaced (CVE-2025-52565).
 pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channel) -> Result<Stdio> {
+    let (stdio, master) = make_console(root, size)?;
+    parent.hand(Tag::Console, master.as_fd())?;
+    Ok(stdio)
+}
+
+/// The same, with the master for whoever hands it on.
+pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdio, OwnedFd)> {
     let step = || "open a terminal of the container";
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let master = mounts::resolve::open_as(root, Path::new("/dev/pts/ptmx"), flags)?;
@@ -236,9 +249,8 @@ pub(super) fn open_console(root: BorrowedFd<'_>, size: Terminal, parent: &Channe
     tcsetwinsize(&master, size).failing(Kind::Identity, step)?;
     let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
         .failing(Kind::Identity, step)?;
-    parent.hand(Tag::Console, master.as_fd())?;
     let copy = || slave.try_clone().failing(Kind::Identity, step);
-    Ok(Stdio::Descriptors { input: copy()?, output: copy()?, error: slave })
+    Ok((Stdio::Descriptors { input: copy()?, output: copy()?, error: slave }, master))
 }
 
 /// Gives pipes and terminals of ours to the container's user: who opens `/dev/stderr` opens the pipe anew, and that is for its owner.

@@ -18,26 +18,35 @@ fn around(lab: &Lab, arguments: &[&str], shell: &str) -> crate::support::Done {
 
 #[test]
 fn processes_that_enter_a_container_cannot_be_looked_into() {
-    // T-02, T-31, CVE-2016-9962: the container's root, who may trace everybody in its user namespace, watches for those who come in
-    attempt("undumpable", |lab| {
+    // T-02, T-31, CVE-2016-9962: the container's root watches for those who come in, and may trace who has no more power than he has
+    attempt("undumpable", looks_into_who_enters);
+    // In a user namespace he may trace everybody; who changes his user on the way into it is undumpable by that, and before it if he comes in too soon.
+    attempt("joined-first,undumpable", |lab| looks_into_who_enters(lab.user_namespace()));
+}
+
+/// Whether the container has seen a program of those who entered it that is none of its own.
+fn looks_into_who_enters(lab: &mut Lab) -> bool {
+    if lab.config["linux"]["uidMappings"].is_array() {
         let all: Vec<_> = (0..=40).filter_map(capability).collect();
         for set in ["bounding", "effective", "permitted"] {
             lab.config["process"]["capabilities"][set] = json!(all);
         }
-        lab.user_namespace().sh("while :; do ls -l /proc/[0-9]*/exe 2> /dev/null; done");
-        let seen = lab.path().join("seen");
-        for verb in ["create", "start"] {
-            let mut command = lab.command(&[verb, &lab.id]);
-            let output = std::fs::File::create(&seen).unwrap();
-            assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
-        }
-        for _ in 0..40 {
-            lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
-        }
-        let found = std::fs::read_to_string(&seen).unwrap();
-        assert!(found.contains("-> /bin/busybox"), "it has not looked");
-        found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/"))
-    });
+    }
+    // Whoever comes is stopped at once, and goes on when he was looked at.
+    let look = "ls -l /proc/[0-9]*/exe 2> /dev/null; kill -CONT -1; usleep 3000";
+    lab.sh(&format!("while :; do kill -STOP -1 2> /dev/null && {{ {look}; }}; done"));
+    let seen = lab.path().join("seen");
+    for verb in ["create", "start"] {
+        let mut command = lab.command(&[verb, &lab.id]);
+        let output = std::fs::File::create(&seen).unwrap();
+        assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
+    }
+    for _ in 0..40 {
+        lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
+    }
+    let found = std::fs::read_to_string(&seen).unwrap();
+    assert!(found.contains("-> /bin/busybox"), "it has not looked");
+    found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/"))
 }
 
 fn capability(number: u8) -> Option<String> {

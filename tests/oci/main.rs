@@ -16,6 +16,7 @@ mod cri;
 mod docker;
 mod document;
 mod engines;
+mod entrants;
 mod fields;
 mod hooks;
 mod hostile;
