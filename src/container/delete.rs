@@ -1,7 +1,7 @@
 //! `delete`: all that is left of a container goes.
 
 use super::id::ContainerId;
-use super::record::{Place, Record};
+use super::record::{self, Place, Record};
 use super::signal::{hold, send};
 use super::{Containers, group};
 use crate::cgroup::Cgroup;
@@ -22,6 +22,9 @@ impl Containers {
     /// Removes a container, and returns what its `poststop` hooks said against it. With `force` one that runs is killed, one that is not there is
     /// removed already, and one of which nothing can be read is swept away.
     pub fn delete(&self, id: &ContainerId, force: bool) -> Result<Vec<String>> {
+        if force {
+            self.kill_first(id)?;
+        }
         let place = match Place::find(&self.root, id) {
             Err(error) if force && error.kind() == Kind::NotFound => return Ok(Vec::new()),
             other => other?,
@@ -44,6 +47,13 @@ impl Containers {
             }
         }
         destroy(&place, &record)
+    }
+}
+
+impl Containers {
+    /// Before the lock is waited for: whoever has it may wait for the container. One that cannot be read, or has no process yet, comes later.
+    fn kill_first(&self, id: &ContainerId) -> Result<()> {
+        record::read(&self.root.join(id.as_str())).map_or(Ok(()), |record| kill(&record))
     }
 }
 

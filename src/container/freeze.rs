@@ -2,13 +2,14 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{Place, Record};
+use super::record::{self, Place, Record};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::resources::Resources;
 use crate::spec::state::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 impl Containers {
@@ -23,8 +24,8 @@ impl Containers {
 
     /// Lets them go on.
     pub fn resume(&self, id: &ContainerId) -> Result<()> {
-        let (place, record, group) = self.with_group(id)?;
-        match record.status(&place.path) {
+        let (path, record, group) = self.see_group(id)?;
+        match record.status(&path) {
             Status::Paused => group.thaw(),
             _ => Err(Error::new(Kind::State, "container not paused")),
         }
@@ -58,8 +59,8 @@ impl Containers {
 
     /// What a container uses, as one line of JSON.
     pub fn stats(&self, id: &ContainerId) -> Result<String> {
-        let (place, record, group) = self.with_group(id)?;
-        if record.status(&place.path) == Status::Stopped {
+        let (path, record, group) = self.see_group(id)?;
+        if record.status(&path) == Status::Stopped {
             return Err(Error::new(Kind::State, "container is not running"));
         }
         event("stats", id, Some(&group.stats()))
@@ -67,9 +68,8 @@ impl Containers {
 
     /// Hands `print` a line of JSON every `interval`, and one each time that the kernel killed for want of memory, until the container has ended.
     pub fn events(&self, id: &ContainerId, interval: Duration, mut print: impl FnMut(String)) -> Result<()> {
-        let (place, record, group) = self.with_group(id)?;
+        let (_, record, group) = self.see_group(id)?;
         let init = super::signal::hold(&record)?.ok_or_else(|| Error::new(Kind::State, "container is not running"))?;
-        drop(place); // others may change the container while we look
         let notifier = group.oom_notifier()?;
         let mut kills = group.evidence()?.oom_kills;
         let mut next = Instant::now() + interval;
@@ -105,12 +105,20 @@ impl Containers {
         }
     }
 
+    /// For a change.
     fn with_group(&self, id: &ContainerId) -> Result<(Place, Record, Cgroup)> {
         let place = Place::find(&self.root, id)?;
-        let record = place.read()?;
+        let (_, record, group) = self.see_group(id)?;
+        Ok((place, record, group))
+    }
+
+    /// Without the lock: for a look, or for what somebody who has the lock may wait for.
+    fn see_group(&self, id: &ContainerId) -> Result<(PathBuf, Record, Cgroup)> {
+        let path = self.root.join(id.as_str());
+        let record = record::read(&path)?;
         let group = record.cgroup.as_ref().ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
         let group = Cgroup::open(group)?;
-        Ok((place, record, group))
+        Ok((path, record, group))
     }
 }
 

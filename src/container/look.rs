@@ -2,7 +2,7 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{self, Place, Record};
+use super::record::{self, Record};
 use crate::cgroup::Cgroup;
 use crate::error::{Error, Kind, Result};
 use crate::spec::state::Status;
@@ -66,7 +66,7 @@ impl Containers {
 
     /// The processes of a container, by their pids on the host.
     pub fn processes(&self, id: &ContainerId) -> Result<Vec<i32>> {
-        let record = Place::find(&self.root, id)?.read()?;
+        let record = record::read(&self.root.join(id.as_str()))?;
         let group = record.cgroup.ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
         let mut pids = Cgroup::open(&group)?.processes()?;
         pids.sort_unstable();

@@ -61,11 +61,11 @@ fn unknown() -> bool {
     true
 }
 
-/// A container's directory, and the lock on it while this is held.
+/// A container's directory, and the lock on it while this is held. Who only looks, or ends what there is, reads without it: [`read`], [`config`].
 #[derive(Debug)]
 pub(crate) struct Place {
     pub path: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Place {
@@ -97,14 +97,30 @@ impl Place {
             Err(Errno::NOENT) => return Err(does_not_exist()),
             Err(errno) => return Err(files::failed(errno.into(), format!("open `{}`", path.display()))),
         };
+        let place = Place { path, lock: directory };
+        place.hold()?;
+        Ok(place)
+    }
+
+    /// Waits until no other command changes it.
+    pub(crate) fn hold(&self) -> Result<()> {
         loop {
-            match flock(&directory, FlockOperation::LockExclusive) {
+            match flock(&self.lock, FlockOperation::LockExclusive) {
                 Err(Errno::INTR) => {}
-                other => break other,
+                other => break other.failing(Kind::Store, || format!("lock `{}`", self.path.display())),
             }
         }
-        .failing(Kind::Store, || format!("lock `{}`", path.display()))?;
-        Ok(Place { path, _lock: directory })
+    }
+
+    /// Whether another command has removed it.
+    pub(crate) fn is_removed(&self) -> bool {
+        rustix::fs::fstat(&self.lock).is_ok_and(|status| status.st_nlink == 0)
+    }
+
+    /// Lets other commands change it, also where a child of ours has the lock with us: whoever waits for what the container does must not keep it, since
+    /// the container would decide for how long.
+    pub(crate) fn release(&self) -> Result<()> {
+        flock(&self.lock, FlockOperation::Unlock).failing(Kind::Store, || format!("unlock `{}`", self.path.display()))
     }
 
     pub(crate) fn read(&self) -> Result<Record> {
@@ -127,8 +143,7 @@ impl Place {
     }
 
     pub(crate) fn config(&self) -> Result<Config> {
-        let bytes = files::read_bounded(&self.path.join(CONFIG), 32 << 20)?;
-        config::load::parse(&bytes)
+        config(&self.path)
     }
 
     pub(crate) fn fifo(&self) -> PathBuf {
@@ -156,6 +171,12 @@ impl Place {
 /// The words that callers look for.
 pub(super) fn does_not_exist() -> Error {
     Error::new(Kind::NotFound, "container does not exist")
+}
+
+/// The configuration that was copied to a container's directory.
+pub(super) fn config(path: &Path) -> Result<Config> {
+    let bytes = files::read_bounded(&path.join(CONFIG), 32 << 20)?;
+    config::load::parse(&bytes)
 }
 
 /// The record in a container's directory.

@@ -2,7 +2,7 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{Place, Record, stat};
+use super::record::{self, Record, stat};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::state::Status;
@@ -13,9 +13,10 @@ use std::os::fd::OwnedFd;
 impl Containers {
     /// Sends a signal, by its number. With `all`, to every process, and a container that has ended already is no error.
     pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
-        let place = Place::find(&self.root, id)?;
-        let record = place.read()?;
-        let status = record.status(&place.path);
+        // Without the lock: whoever has it may wait for the container that is to be ended.
+        let path = self.root.join(id.as_str());
+        let record = record::read(&path)?;
+        let status = record.status(&path);
         let number = signal(number)?;
         if all || (status == Status::Stopped && !record.own_pids) {
             let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?.filter(|group| !group.is_gone());

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use std::io::Read;
 
 impl Containers {
     /// Starts a created container.
@@ -26,10 +27,10 @@ impl Containers {
         }
         let notify = Notify::listen(&place)?;
         let process = notify.as_ref().map(|_| signal::hold(&record)).transpose()?.flatten();
+        let hooks = place.late_hooks(&record)?;
         open_gate(&place)?;
-        poststart(&place.late_hooks(&record)?, &record)?;
+        poststart(&hooks, &record)?;
         if let (Some(notify), Some(process)) = (notify, process) {
-            drop(place); // others may look while its program gets ready
             notify.pass_on(&process, record.pid)?;
         }
         Ok(())
@@ -47,8 +48,10 @@ impl Created {
 
     /// Removes what was created, if its command could not be started after all.
     pub fn discard(self) {
-        // The error that led here is the one that is reported.
-        let _ = delete::destroy(&self.place, &self.record);
+        // The error that led here is the one that is reported. Meanwhile somebody else may have removed it.
+        if self.place.hold().is_ok() && !self.place.is_removed() {
+            let _ = delete::destroy(&self.place, &self.record);
+        }
     }
 }
 
@@ -56,7 +59,8 @@ fn refuse(words: &str) -> Error {
     Error::new(Kind::State, words)
 }
 
-/// Lets init go on, and waits until its program has taken over or it has said why not.
+/// Lets init go on, and waits until its program has taken over or it has said why not. From here on nobody else can start it, and so the lock is given
+/// up: how long the rest takes is for the container to decide, and for hooks, which may ask us about it.
 fn open_gate(place: &Place) -> Result<()> {
     let fifo = place.fifo();
     let step = || "open the container's gate";
@@ -65,8 +69,13 @@ fn open_gate(place: &Place) -> Result<()> {
         Err(Errno::NXIO) => return Err(refuse("container process is already dead")),
         other => other.failing(Kind::State, step)?,
     };
+    // While the name is ours to take away: later it may be that of another container.
+    let report = place.path.join(REPORT);
+    let mut words = std::fs::File::open(&report).failing(Kind::State, || format!("open `{}`", report.display()))?;
     rustix::io::write(&gate, b"s").failing(Kind::State, step)?;
     rustix::fs::unlink(&fifo).failing(Kind::State, step)?;
+    rustix::fs::unlink(&report).failing(Kind::State, || format!("remove `{}`", report.display()))?;
+    place.release()?;
     // When init's end is closed, by execve or because init has ended, the pipe has no reader any more.
     loop {
         match poll(&mut [PollFd::new(&gate, PollFlags::empty())], None) {
@@ -77,10 +86,9 @@ fn open_gate(place: &Place) -> Result<()> {
             }
         };
     }
-    let report = place.path.join(REPORT);
-    let words = std::fs::read(&report).failing(Kind::State, || format!("read `{}`", report.display()))?;
-    std::fs::remove_file(&report).failing(Kind::State, || format!("remove `{}`", report.display()))?;
-    if words.is_empty() { Ok(()) } else { Err(unable(wire::from_bytes(&words))) }
+    let mut said = Vec::new();
+    words.read_to_end(&mut said).failing(Kind::State, || format!("read `{}`", report.display()))?;
+    if said.is_empty() { Ok(()) } else { Err(unable(wire::from_bytes(&said))) }
 }
 
 /// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).

@@ -28,3 +28,4 @@ mod rootless;
 mod sockets;
 mod support;
 mod systemd;
+mod waiting;

@@ -71,11 +71,12 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         preserve_fds: arguments.number("preserve-fds")?.unwrap_or(0),
         process,
     };
-    let signals = if wish.detached { None } else { Some(run::Signals::block()?) };
     let id = id(arguments.id()?)?;
     let mut running = context.containers.exec(&id, &wish).map_err(|error| error.doing("exec failed"))?;
-    match signals {
-        None => Ok(ExitCode::SUCCESS),
-        Some(signals) => run::serve(&signals, running.pid(), running.take_console()).map(ExitCode::from),
+    if wish.detached {
+        return Ok(ExitCode::SUCCESS);
     }
+    // Only now, when they are for a program that runs: before, they end us, who wait for the container, and with us what is on its way into it.
+    let signals = run::Signals::block()?;
+    run::serve(&signals, running.pid(), running.take_console()).map(ExitCode::from)
 }
