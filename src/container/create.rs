@@ -114,7 +114,7 @@ impl Containers {
         let (identity, unknown) = prepare::identity(process);
         let mut warnings: Vec<_> = unknown.iter().map(|name| format!("ignoring unknown capability `{name}`")).collect();
         let rlimits = prepare::rlimits(process)?;
-        let mut attributes = attributes::plan(process, Some(&config.linux))?;
+        let mut attributes = attributes::plan(process, &config.linux, attributes::Which::First)?;
         if !wish.no_cgroup {
             attributes.affinity = Some(attributes::every_cpu()); // not the caller's, but what the group allows
         }

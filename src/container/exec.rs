@@ -253,7 +253,7 @@ fn plan(
     let (environment, home_is_missing) = prepare::environment(process);
     let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
     let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
-    let mut attributes = attributes::plan(process, None)?;
+    let mut attributes = attributes::plan(process, &config.linux, attributes::Which::Later)?;
     let affinity = process.exec_cpu_affinity.as_ref();
     let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten();

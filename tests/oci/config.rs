@@ -175,7 +175,17 @@ fn attributes_of_the_process_are_set() {
     let line = "cat /proc/self/oom_score_adj; cut -d' ' -f41 /proc/self/stat; ionice -p $$; ulimit -n; ulimit -Hn; uname -m; cat /proc/sys/kernel/domainname; grep -c bind:0 /proc/self/numa_maps";
     let out = lab.sh(line).run();
     assert!(out.out.starts_with("321\n3\nidle\n100\n200\ni686\nnis\n"), "{} {}", out.out, out.err);
-    lab.config["process"]["rlimits"] = json!([{"type": "RLIMIT_MOON", "soft": 1, "hard": 1}]);
+    // The personality is that of all of the container's processes, as runc has it.
+    lab.args(&["sleep", "100"]).start();
+    assert_eq!(lab.exec("uname -m; ionice -p $$").out, "i686\nidle\n");
+    // What only a power allows that the program does not get is done all the same.
+    let mut process = lab.config["process"].clone();
+    process["scheduler"] = json!({"policy": "SCHED_OTHER", "nice": -5});
+    process["args"] = json!(["cut", "-d ", "-f19", "/proc/self/stat"]);
+    std::fs::write(lab.path().join("process.json"), process.to_string()).unwrap();
+    assert_eq!(lab.brig(&["exec", "--process", "process.json", &lab.id]).out, "-5\n");
+    lab.on(&["delete", "--force"]).succeeded();
+    lab.args(&["true"]).config["process"]["rlimits"] = json!([{"type": "RLIMIT_MOON", "soft": 1, "hard": 1}]);
     lab.run().failed_with("invalid rlimit type");
 }
 
