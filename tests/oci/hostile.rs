@@ -48,6 +48,8 @@ fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored()
         ("/process/cwd", json!("relative"), "absolute"),
         ("/process/args", json!([]), "args must not be empty"),
         ("/process/args", json!(["a\u{0}b"]), "NUL"),
+        ("/process/env", json!(["PATH=/bin", "PATH"]), "invalid environment variable: missing '='"),
+        ("/process/env", json!(["=x"]), "invalid environment variable: name cannot be empty"),
         ("/linux/rootfsPropagation", json!("sideways"), "rootfsPropagation"),
         ("/linux/cgroupsPath", json!("/a/../../b"), "cgroup path"),
         ("/linux/uidMappings", json!([{"containerID": 0, "hostID": 0, "size": 1}]), "USER namespace"),

@@ -176,6 +176,7 @@ fn exec_has_the_containers_process_and_what_the_command_line_says() {
     assert_eq!(done.out, "uid=1000(user) gid=77 groups=5\n/tmp\n12/home/user\n");
     assert_eq!(lab.brig(&["exec", &lab.id, "sh", "-c", "exit 9"]).status, 9);
     assert_eq!(lab.exec("kill -9 $$").status, 137);
+    lab.brig(&["exec", "-e", "B", &lab.id, "true"]).failed_with("invalid environment variable: missing '='");
     let caps = lab.brig(&["exec", "--cap", "CAP_NET_ADMIN", &lab.id, "grep", "Cap", "/proc/self/status"]).out;
     assert!(caps.contains("CapInh:\t0000000000000000") && caps.contains("CapPrm:\t0000000020001420"), "{caps}"); // T-08
     let process =

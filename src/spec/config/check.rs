@@ -311,6 +311,13 @@ fn process_faults(process: &Process) -> Vec<String> {
             faults.push(format!("rlimit `{}`: the soft limit is above the hard one", limit.kind));
         }
     }
+    // runc's words.
+    if process.env.iter().any(|variable| !variable.contains('=')) {
+        faults.push("invalid environment variable: missing '='".into());
+    }
+    if process.env.iter().any(|variable| variable.starts_with('=')) {
+        faults.push("invalid environment variable: name cannot be empty".into());
+    }
     for variable in process.env.iter().filter(|variable| variable.contains('\0')) {
         faults.push(format!("invalid environment variable: `{}` contains a NUL", variable.escape_debug()));
     }
