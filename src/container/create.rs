@@ -146,8 +146,7 @@ impl Containers {
             cgroup.give_to(owner)?;
         }
         let entry = if wish.no_pivot { Entry::Move } else { Entry::Pivot };
-        let mut bundle = prepare::bundle(&config, &wish.bundle, entry, wanted.places(cgroup), &user_namespace)?;
-        bundle.mounts.extend(notify);
+        let bundle = prepare::bundle(&config, &wish.bundle, (entry, notify), wanted.places(cgroup), &user_namespace)?;
         let clone_into = cgroup.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
         let tasks = cgroup.map(Cgroup::join_files).transpose()?.unwrap_or_default();
         let mut record = Record {

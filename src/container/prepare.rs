@@ -199,11 +199,11 @@ pub(super) fn resources(config: &Config) -> Resources {
     resources
 }
 
-/// The root as init will build it; `groups` are the container's cgroups, and whether they are its own.
+/// The root as init will build it, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and whether they are its own.
 pub(super) fn bundle(
     config: &Config,
     directory: &Path,
-    entry: Entry,
+    (entry, more): (Entry, Option<Mount>),
     (groups, own_groups): (Vec<(String, PathBuf)>, bool),
     user: &UserNamespace,
 ) -> Result<Bundle> {
@@ -214,7 +214,9 @@ pub(super) fn bundle(
         let hint = "make the directory that `root.path` names";
         Error::os(Kind::Spec, errno).doing(format!("find the root `{}`", root.display())).hint(hint)
     })?;
-    let mounts = config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
+    let mut mounts =
+        config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
+    mounts.extend(more);
     let paths = |list: &[String]| list.iter().map(|path| PathBuf::from(clean(path))).collect();
     let mut bundle = Bundle {
         root,
