@@ -13,7 +13,7 @@ fn whole() -> Value {
     let map = json!([{"containerID": 0, "hostID": 1000, "size": 10}]);
     let capabilities = json!(["CAP_KILL", "CAP_CHOWN"]);
     let process = json!({
-        "terminal": true, "consoleSize": {"height": 25, "width": 80}, "args": ["a", "b"], "env": ["PATH=/bin", "X"], "cwd": "/",
+        "terminal": true, "consoleSize": {"height": 25, "width": 80}, "args": ["a", "b"], "env": ["PATH=/bin", "X="], "cwd": "/",
         "user": {"uid": 1, "gid": 2, "umask": 18, "additionalGids": [3, 4]},
         "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities, "inheritable": [], "ambient": []},
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1, "hard": 2}],
