@@ -170,7 +170,7 @@ fn a_receiver_that_makes_no_sense_is_refused_before_anything_starts() {
 #[test]
 fn a_file_for_events_that_cannot_be_written_is_told_before_the_command_begins() {
     let lab = Lab::new();
-    let run = lab.task().args(["--events", "/no/such/folder/events"]).sh("echo started");
+    let run = lab.task().plain().args(["--events", "/no/such/folder/events"]).sh("echo started");
     assert!(run.stderr.contains("/no/such/folder/events") && !run.stderr.contains("started"), "{run:#?}");
     assert_eq!(run.status, Some(125), "{run:#?}");
 }

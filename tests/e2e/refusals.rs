@@ -57,8 +57,8 @@ fn a_flag_that_would_say_nothing_is_refused() {
         &["--push-branch", "b"],
     ];
     for words in of_a_repository {
-        refused(&lab, lab.task().args(["--dir", "work"]).args(words), &[words[0], "--repo"]);
-        refused(&lab, lab.task().args(["--empty"]).args(words), &[words[0], "--repo"]);
+        refused(&lab, lab.task().args(["--dir", "work"]).args(words), &[words[0], "repository"]);
+        refused(&lab, lab.task().args(["--empty"]).args(words), &[words[0], "repository"]);
     }
     let of_an_image = [
         ["--user", "root"],
@@ -68,9 +68,9 @@ fn a_flag_that_would_say_nothing_is_refused() {
         ["--pull", "always"],
     ];
     for words in of_an_image {
-        refused(&lab, lab.task().args(["--rootfs", "root"]).args(words), &[words[0], "--image"]);
+        refused(&lab, lab.task().args(["--rootfs", "root"]).args(words), &[words[0], "an image"]);
     }
-    refused(&lab, lab.task().args(["--pull", "never"]), &["--pull", "--image"]);
+    refused(&lab, lab.task().args(["--pull", "never"]), &["--pull", "an image"]);
 }
 
 #[test]

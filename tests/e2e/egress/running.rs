@@ -446,7 +446,7 @@ fn what_was_refused_is_told_at_a_failure_and_in_the_receipt_for_people() {
     let near = format!("{}:8080", world.address);
     let task = world.bare(&lab).args(["--allow", "a.test:8080", "--allow", &near]).plain();
     let run = task.sh("curl -sS http://a.test:8080/ && curl -sS http://b.test:8080/");
-    assert!(run.status != Some(0) && run.stderr.contains("brig: network: refused b.test: "), "{run:#?}");
+    assert!(run.status != Some(0) && run.stderr.contains("brig: network: refused b.test "), "{run:#?}");
     let shown = lab.brig(["task", "show", &lab.ids().pop().unwrap()]).stdout;
-    assert!(shown.contains("reached a.test:8080 by `a.test:8080`, ") && shown.contains("refused b.test: "), "{shown}");
+    assert!(shown.contains("reached a.test:8080 by `a.test:8080`, ") && shown.contains("refused b.test "), "{shown}");
 }
