@@ -13,10 +13,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// The first difference, in words; `None` if there is none. The directories themselves are compared as what is in them is.
 pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
     let look = |directory| fstat(directory).failing(Kind::Store, || path.to_owned());
-    match metadata(&look(one)?, &look(other)?) {
-        Some(what) => Ok(Some(format!("`{path}` has another {what}"))),
-        None => inside(one, other, path),
+    // What is in them first: a name that came or went says more than the time that it left.
+    if let Some(found) = inside(one, other, path)? {
+        return Ok(Some(found));
     }
+    Ok(metadata(&look(one)?, &look(other)?).map(|what| format!("`{path}` has another {what}")))
 }
 
 /// What differs of two files of one name, apart from their content.

@@ -41,12 +41,18 @@ fn looks_into_who_enters(lab: &mut Lab) -> bool {
         let output = std::fs::File::create(&seen).unwrap();
         assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
     }
-    for _ in 0..40 {
-        lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
+    // Who comes in without a guard is there for some microseconds: on the weakened build it may take long until one is caught.
+    for _ in 0..if lab.weakened.is_some() { 25 } else { 1 } {
+        for _ in 0..40 {
+            lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
+        }
+        let found = std::fs::read_to_string(&seen).unwrap();
+        assert!(found.contains("-> /bin/busybox"), "it has not looked");
+        if found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/")) {
+            return true;
+        }
     }
-    let found = std::fs::read_to_string(&seen).unwrap();
-    assert!(found.contains("-> /bin/busybox"), "it has not looked");
-    found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/"))
+    false
 }
 
 fn capability(number: u8) -> Option<String> {
