@@ -270,6 +270,8 @@ fn an_ordinary_user_is_told_by_what_a_sandbox_can_be_held() {
         return skip("needs an ordinary user");
     }
     let lab = Lab::new();
-    lab.brig(["task", "run", "-d", "--hold", "--empty"]).refused(125, &["--hold", "sleep infinity"]);
+    let run = lab.brig(["task", "run", "-d", "--hold", "--empty"]);
+    run.refused(125, &["--hold"]);
+    assert!(run.stderr.contains("sleep infinity"), "{run:#?}");
     assert!(lab.ids().is_empty());
 }
