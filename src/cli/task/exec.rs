@@ -10,8 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Run another process in a running task: same user, namespaces, filter, rules and limits.
-/// It neither sees nor signals the task's own processes: `brig task top` and `brig task kill` do
+/// Run another process in a running task: same user, namespaces, filter, rules and limits
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -19,7 +18,8 @@ Examples:
   brig task exec -it k3f -- bash
   tar c src | brig task exec -i k3f -- tar x -C /tmp
 
-The exit status is the process's own. It ends with the task at the latest, and with this command.")]
+The exit status is the process's own. It ends with the task at the latest, and with this command.
+It neither sees nor signals the task's own processes: `brig task top` shows them.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,
