@@ -40,11 +40,7 @@ impl Cgroup {
                 Err(errno) => return Err(group.directory.refused("cgroup.kill", "1", errno)),
             }
         }
-        let is_held = self.freeze().is_ok();
-        let signalled = self.signal_all(Signal::KILL, if is_held { 1 } else { ROUNDS });
-        // Always, or the signals are never delivered (and a frozen container would stay behind for ever).
-        let thawed = if is_held { self.thaw() } else { Ok(()) };
-        signalled.and(thawed)
+        self.hold_and_signal(Signal::KILL)
     }
 
     /// Sends a signal to every process, once to each. They stand still meanwhile where they can be frozen, so that none is born unseen; those that
@@ -56,8 +52,13 @@ impl Cgroup {
         if self.is_frozen().unwrap_or(false) {
             return self.signal_all(signal, 1);
         }
+        self.hold_and_signal(signal)
+    }
+
+    fn hold_and_signal(&self, signal: Signal) -> Result<()> {
         let is_held = self.freeze().is_ok();
         let signalled = self.signal_all(signal, if is_held { 1 } else { ROUNDS });
+        // Always, or the signals are never delivered (and a frozen container would stay behind for ever).
         let thawed = if is_held { self.thaw() } else { Ok(()) };
         signalled.and(thawed)
     }
