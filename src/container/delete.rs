@@ -1,7 +1,7 @@
 //! `delete`: all that is left of a container goes.
 
 use super::id::ContainerId;
-use super::record::{self, Place, Record};
+use super::record::{Place, Record};
 use super::signal::{hold, send};
 use super::{Containers, group};
 use crate::cgroup::Cgroup;
@@ -48,12 +48,10 @@ impl Containers {
         }
         destroy(&place, &record)
     }
-}
 
-impl Containers {
     /// Before the lock is waited for: whoever has it may wait for the container. One that cannot be read, or has no process yet, comes later.
     fn kill_first(&self, id: &ContainerId) -> Result<()> {
-        record::read(&self.root.join(id.as_str())).map_or(Ok(()), |record| kill(&record))
+        self.see(id).map_or(Ok(()), |(_, record)| kill(&record))
     }
 }
 

@@ -76,8 +76,7 @@ impl Containers {
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
         StartHeap.warm(StartHeap::START);
         // Without the lock: the container decides how long this takes. That what was read is of one container, `hold` says below.
-        let path = self.root.join(id.as_str());
-        let record = record::read(&path)?;
+        let (path, record) = self.see(id)?;
         match record.status(&path) {
             Status::Running | Status::Created => {}
             Status::Paused if wish.ignore_paused => {}

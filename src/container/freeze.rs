@@ -2,7 +2,7 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{self, Place, Record};
+use super::record::{Place, Record};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::resources::Resources;
@@ -112,10 +112,8 @@ impl Containers {
         Ok((place, record, group))
     }
 
-    /// Without the lock: for a look, or for what somebody who has the lock may wait for.
     fn see_group(&self, id: &ContainerId) -> Result<(PathBuf, Record, Cgroup)> {
-        let path = self.root.join(id.as_str());
-        let record = record::read(&path)?;
+        let (path, record) = self.see(id)?;
         let group = record.cgroup.as_ref().ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
         let group = Cgroup::open(group)?;
         Ok((path, record, group))

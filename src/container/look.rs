@@ -8,6 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::spec::state::Status;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// What callers are shown of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,8 +38,7 @@ pub struct Snapshot {
 impl Containers {
     /// What is known of one container.
     pub fn state(&self, id: &ContainerId) -> Result<Snapshot> {
-        let path = self.root.join(id.as_str());
-        let record = record::read(&path)?;
+        let (path, record) = self.see(id)?;
         Ok(snapshot(record, &path))
     }
 
@@ -64,9 +64,16 @@ impl Containers {
         Ok((found, broken))
     }
 
+    /// A container's directory and its record, without the lock: for a look, or for what somebody who has the lock may wait for.
+    pub(super) fn see(&self, id: &ContainerId) -> Result<(PathBuf, Record)> {
+        let path = self.root.join(id.as_str());
+        let record = record::read(&path)?;
+        Ok((path, record))
+    }
+
     /// The processes of a container, by their pids on the host.
     pub fn processes(&self, id: &ContainerId) -> Result<Vec<i32>> {
-        let record = record::read(&self.root.join(id.as_str()))?;
+        let (_, record) = self.see(id)?;
         let group = record.cgroup.ok_or_else(|| Error::new(Kind::State, "the container has no cgroup"))?;
         let mut pids = Cgroup::open(&group)?.processes()?;
         pids.sort_unstable();

@@ -2,7 +2,7 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{self, Record, stat};
+use super::record::{Record, stat};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::state::Status;
@@ -14,8 +14,7 @@ impl Containers {
     /// Sends a signal, by its number. With `all`, to every process, and a container that has ended already is no error.
     pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
         // Without the lock: whoever has it may wait for the container that is to be ended.
-        let path = self.root.join(id.as_str());
-        let record = record::read(&path)?;
+        let (path, record) = self.see(id)?;
         let status = record.status(&path);
         let number = signal(number)?;
         if all || (status == Status::Stopped && !record.own_pids) {
