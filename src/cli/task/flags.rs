@@ -1,6 +1,6 @@
 //! The flags of limits and of the network.
 
-use brig::error::Result;
+use brig::error::{Error, Kind, Result};
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use clap::{ArgMatches, Args, FromArgMatches};
 
@@ -93,4 +93,12 @@ impl FromArgMatches for LimitFlags {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Refuses the first flag that was given although what it is about is not there; `name` is the flag for that. The parser does not, where a flag is given that excludes what the
+/// other requires.
+pub(super) fn refuse_idle(flags: &[(&str, bool)], about: &str, name: &str) -> Result<()> {
+    let Some((flag, _)) = flags.iter().find(|(_, given)| *given) else { return Ok(()) };
+    Err(Error::new(Kind::Usage, format!("{flag} is about {about}"))
+        .hint(format!("name one with {name}, or leave {flag} out")))
 }

@@ -1,5 +1,6 @@
 //! The flags of a task's image, and fetching it when it is not there.
 
+use super::flags::refuse_idle;
 use brig::error::{Error, Kind, Result};
 use brig::image;
 use brig::task::{Definition, ImageWish};
@@ -49,20 +50,17 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// What they say; over what a profile has said. The parser takes `requires` back where a flag is there that excludes what is required
-    /// (--rootfs and --image), so what would then say nothing is refused here.
+    /// What they say; over what a profile has said.
     pub(super) fn take(self, definition: &mut Definition) -> Result<Pull> {
-        let own = [
-            ("--entrypoint", self.entrypoint.is_some()),
-            ("--user", self.user.is_some()),
-            ("--workdir", self.workdir.is_some()),
-            ("--stop-signal", self.stop_signal.is_some()),
-        ];
-        let idle = own.iter().find(|(_, given)| *given && self.image.is_none()).map(|(flag, _)| *flag);
-        let pulls_nothing = self.pull.is_some() && self.image.is_none() && definition.image.is_none();
-        if let Some(flag) = idle.or(pulls_nothing.then_some("--pull")) {
-            return Err(Error::new(Kind::Usage, format!("{flag} is about an image, and the task has none"))
-                .hint(format!("name one with --image, or leave {flag} out")));
+        if self.image.is_none() {
+            let own = [
+                ("--entrypoint", self.entrypoint.is_some()),
+                ("--user", self.user.is_some()),
+                ("--workdir", self.workdir.is_some()),
+                ("--stop-signal", self.stop_signal.is_some()),
+                ("--pull", self.pull.is_some() && definition.image.is_none()),
+            ];
+            refuse_idle(&own, "an image, and the task has none", "--image")?;
         }
         if let Some(reference) = self.image {
             definition.rootfs = None;

@@ -1,6 +1,6 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
-use super::flags::{LimitFlags, NetworkFlags};
+use super::flags::{LimitFlags, NetworkFlags, refuse_idle};
 use super::image::Pull;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
@@ -184,8 +184,11 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The first flag that says something of --repo. The parser takes `requires` back where a flag is there that excludes what is required.
-    fn of_a_repository(&self) -> Option<&'static str> {
+    /// Refuses what says something of a repository where there is none.
+    fn check_repository(&self) -> Result<()> {
+        if self.repo.is_some() {
+            return Ok(());
+        }
         let flags = [
             ("--ref", self.reference.is_some()),
             ("--depth", self.depth.is_some()),
@@ -200,7 +203,7 @@ impl Arguments {
             ("--git-address", !self.git_address.is_empty()),
             ("--push-branch", self.push_branch.is_some()),
         ];
-        flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+        refuse_idle(&flags, "a repository, and the task works on none", "--repo")
     }
 }
 
@@ -329,12 +332,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         std::path::absolute(path)
             .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
     };
-    if arguments.repo.is_none()
-        && let Some(flag) = arguments.of_a_repository()
-    {
-        return Err(Error::new(Kind::Usage, format!("{flag} is about a repository, and the task works on none"))
-            .hint(format!("name one with --repo, or leave {flag} out")));
-    }
+    arguments.check_repository()?;
     let mut definition = Definition::new(arguments.command);
     if let Some(path) = &arguments.profile {
         brig::task::read_profile(path, &mut definition)?;
