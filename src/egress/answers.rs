@@ -95,7 +95,7 @@ impl Answers {
             State::Head => {
                 let Some(Section { lines, length }) = section(bytes)? else { return Ok(0) };
                 self.state = self.begin(&lines)?;
-                hide(needles, &bytes[..length], out);
+                out.extend(needles.hidden(&bytes[..length]));
                 Ok(length)
             }
             State::Length(left) => {
@@ -140,7 +140,7 @@ impl Answers {
                 fields(&lines)?;
                 self.end(needles, out);
                 out.extend_from_slice(b"0\r\n");
-                hide(needles, &bytes[..length], out);
+                out.extend(needles.hidden(&bytes[..length]));
                 self.state = State::Head;
                 Ok(length)
             }
@@ -203,13 +203,6 @@ fn put_chunk(out: &mut Vec<u8>, content: &[u8]) {
         out.extend_from_slice(content);
         out.extend_from_slice(b"\r\n");
     }
-}
-
-/// Looks through what is there as a whole.
-fn hide(needles: &Needles, text: &[u8], out: &mut Vec<u8>) {
-    let mut mask = Mask::new();
-    mask.pass(needles, text, out);
-    mask.finish(needles, out);
 }
 
 /// The lines up to the first empty one, and how many bytes they are with that.

@@ -28,3 +28,15 @@ pub(crate) use policy::LEARNED_PORTS;
 pub use policy::Policy;
 pub(crate) use rule::ports;
 pub use rule::{Rule, check_rules};
+
+/// Numbers that look like chance and are the same each time (xorshift).
+#[cfg(test)]
+fn random() -> impl FnMut() -> u32 {
+    let mut seed = 0x9e37_79b9_u32;
+    move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 17;
+        seed ^= seed << 5;
+        seed
+    }
+}

@@ -226,13 +226,7 @@ fn what_two_programs_could_understand_in_two_ways_ends_the_connection() {
 
 #[test]
 fn random_bytes_break_nothing() {
-    let mut seed = 0x9e37_79b9_u32;
-    let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 17;
-        seed ^= seed << 5;
-        seed
-    };
+    let mut random = crate::egress::random();
     let words = [
         "HTTP/1.1 200 OK\r\n",
         "Content-Length: 5\r\n",

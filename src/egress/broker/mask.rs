@@ -49,6 +49,13 @@ impl Needles {
         }
     }
 
+    /// A text that is there as a whole, with stars in it.
+    pub(in crate::egress) fn hidden(&self, text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(text.len());
+        scan(self, text, 0, true, &mut out);
+        out
+    }
+
     /// What begins here with the first byte of one.
     fn look(&self, text: &[u8]) -> Option<Seen> {
         let [first, second, ..] = *text else { return Some(Seen::Begun { whole: None, shortest: usize::MAX }) };

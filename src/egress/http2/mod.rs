@@ -13,11 +13,12 @@ mod request;
 mod side;
 mod tables;
 
-use super::broker::Mask;
+use super::broker::{Mask, Needles};
 use super::http::Head;
 use crate::sys::weaken;
 use frame::*;
 use side::{Block, Side};
+use std::cell::Ref;
 use std::collections::HashMap;
 
 /// Streams at once; more are refused, as they may be (section 5.1.2).
@@ -44,12 +45,8 @@ impl From<&'static str> for Broken {
 pub(super) trait Rules {
     /// The request's headers as the server gets them, or why it does not.
     fn admit(&mut self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String>;
-    /// Hides what an answer repeats of the secrets.
-    fn hide(&mut self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>);
-    /// Tells what was held back for too long.
-    fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>);
-    /// Tells what was held back of what is over.
-    fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>);
+    /// What is hidden in answers.
+    fn needles(&self) -> Ref<'_, Needles>;
 }
 
 struct Stream {
@@ -105,10 +102,10 @@ impl Relay {
     }
 
     /// Tells them, because nothing more has come for long.
-    pub(super) fn release(&mut self, rules: &mut dyn Rules, down: &mut Vec<u8>) {
+    pub(super) fn release(&mut self, rules: &dyn Rules, down: &mut Vec<u8>) {
         for (number, stream) in &mut self.streams {
             let mut out = Vec::new();
-            rules.release(&mut stream.mask, &mut out);
+            stream.mask.release(&rules.needles(), &mut out);
             put_data(down, *number, &out, false);
         }
     }
@@ -306,9 +303,9 @@ impl Relay {
                 match self.streams.get_mut(&frame.stream).filter(|stream| !stream.server_ended) {
                     Some(stream) => {
                         let mut out = Vec::with_capacity(content.len());
-                        rules.hide(&mut stream.mask, content, &mut out);
+                        stream.mask.pass(&rules.needles(), content, &mut out);
                         if ends {
-                            rules.finish(&mut stream.mask, &mut out);
+                            stream.mask.finish(&rules.needles(), &mut out);
                         }
                         stream.server_ended = ends;
                         put_window(up, 0, padding);
@@ -352,16 +349,11 @@ impl Relay {
             return Err(Broken("the server's headers are not an answer's"));
         }
         stream.is_answered = status.is_none_or(|status| !status.starts_with(b"1"));
-        let mut hidden = |text: &[u8]| {
-            let (mut mask, mut out) = (Mask::new(), Vec::new());
-            rules.hide(&mut mask, text, &mut out);
-            rules.finish(&mut mask, &mut out);
-            out
-        };
-        let fields: Vec<_> = fields.iter().map(|(name, value)| (hidden(name), hidden(value))).collect();
+        let needles = rules.needles();
+        let fields: Vec<_> = fields.iter().map(|(name, value)| (needles.hidden(name), needles.hidden(value))).collect();
         if block.ends {
             let mut rest = Vec::new();
-            rules.finish(&mut stream.mask, &mut rest);
+            stream.mask.finish(&needles, &mut rest);
             put_data(down, block.stream, &rest, false);
         }
         let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();

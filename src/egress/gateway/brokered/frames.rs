@@ -4,9 +4,10 @@ use super::super::connection::{Connection, HELD, Target};
 use super::super::ends::drain;
 use super::super::front;
 use super::{Brokered, HOLD, HOLD_LONG, LONG};
-use crate::egress::broker::{HTTP_2, Mask, Served};
+use crate::egress::broker::{HTTP_2, Needles, Served};
 use crate::egress::http::Head;
 use crate::egress::http2::{Broken, Relay, Rules};
+use std::cell::Ref;
 use std::io::Write;
 use std::time::Instant;
 
@@ -24,16 +25,8 @@ impl Rules for Guard<'_> {
         }
     }
 
-    fn hide(&mut self, mask: &mut Mask, bytes: &[u8], out: &mut Vec<u8>) {
-        mask.pass(&self.served.needles(), bytes, out);
-    }
-
-    fn release(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
-        mask.release(&self.served.needles(), out);
-    }
-
-    fn finish(&mut self, mask: &mut Mask, out: &mut Vec<u8>) {
-        mask.finish(&self.served.needles(), out);
+    fn needles(&self) -> Ref<'_, Needles> {
+        self.served.needles()
     }
 }
 
@@ -59,7 +52,7 @@ impl Connection {
         if tls.inside.waits() {
             return;
         }
-        let (Some(target), Some(outside)) = (&self.target, &mut tls.outside) else { return };
+        let (Some(target), true) = (&self.target, tls.outside.is_some()) else { return };
         let mut rules = Guard { served: &tls.served, target };
         let (mut up, mut down, mut taken) = (Vec::new(), Vec::new(), 0);
         tls.is_behind = false;
@@ -87,16 +80,17 @@ impl Connection {
         if taken > 0 {
             tls.held_since = now;
         }
-        let waiting = tls.two.as_ref().map_or_else(|| tls.one.waiting(), |two| two.waiting());
+        let waiting = tls.waiting();
         let patience = if waiting < LONG { HOLD } else { HOLD_LONG };
         let is_late = waiting > 0 && now - tls.held_since >= patience;
         let is_over = tls.is_answered && !tls.is_behind;
         match &mut tls.two {
-            Some(two) if is_late || is_over => two.release(&mut rules, &mut down),
+            Some(two) if is_late || is_over => two.release(&rules, &mut down),
             None if is_over => tls.one.end(&tls.served.needles(), &mut down),
             None if is_late => tls.one.release(&tls.served.needles(), &mut down),
             _ => {}
         }
+        let Some(outside) = &mut tls.outside else { return };
         // A buffer without a limit takes everything.
         let _ = outside.writer().write_all(&up);
         drain(outside, self.up.buffer());
