@@ -36,12 +36,17 @@ impl Store {
         if !self.has_blob(descriptor) || self.is_whole(descriptor)? {
             return Ok(false);
         }
-        let path = self.blob_path(&descriptor.digest);
+        self.remove_blob(&descriptor.digest).map(|()| true)
+    }
+
+    /// Removes a blob; one that has gone is removed.
+    pub(super) fn remove_blob(&self, digest: &Digest) -> Result<()> {
+        let path = self.blob_path(digest);
         match std::fs::remove_file(&path) {
             Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
                 Err(files::failed(cause, format!("remove `{}`", path.display())))
             }
-            _ => Ok(true),
+            _ => Ok(()),
         }
     }
 

@@ -127,13 +127,8 @@ impl Store {
         let mut removed = false;
         for blob in record.blobs() {
             if !self.is_whole(blob)? {
-                let path = self.blob_path(&blob.digest);
-                match std::fs::remove_file(&path) {
-                    Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(files::failed(cause, format!("remove `{}`", path.display())));
-                    }
-                    _ => removed = true,
-                }
+                self.remove_blob(&blob.digest)?;
+                removed = true;
             }
         }
         Ok(removed)
