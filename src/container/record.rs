@@ -159,12 +159,8 @@ impl Place {
         if rustix::fs::rmdir(&self.path).is_ok() {
             return Ok(());
         }
-        match std::fs::remove_dir_all(&self.path) {
-            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-                Err(files::failed(cause, format!("remove `{}`", self.path.display())))
-            }
-            _ => Ok(()),
-        }
+        let removed = files::remove_directory(&self.path);
+        removed.map(drop).map_err(|cause| files::failed(cause, format!("remove `{}`", self.path.display())))
     }
 }
 

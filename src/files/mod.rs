@@ -84,6 +84,14 @@ impl<Out: Write> Write for Bounded<Out> {
     }
 }
 
+/// Removes a directory with everything in it; whether it was there.
+pub(crate) fn remove_directory(path: &Path) -> std::io::Result<bool> {
+    match fs::remove_dir_all(path) {
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
 /// Makes a directory and its parents with `mode`, like mkdir -p. One that is there already is fine.
 pub(crate) fn create_directories(path: &Path, mode: u32) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(path);

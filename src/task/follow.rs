@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(200);
 impl Store {
     /// Follows the output of a task.
     pub fn follow_log(&self, id: &str, from: From) -> Result<Follower> {
-        Follower::new(self, id, "output.log", from)
+        Follower::new(self, id, super::event::LOG, from)
     }
 }
 

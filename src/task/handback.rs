@@ -10,6 +10,7 @@ use super::definition::WorkspaceSource;
 use super::redact::Redactor;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files;
 use crate::sandbox;
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
@@ -209,7 +210,7 @@ pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
     let copies = changes::store::Store::open(directory)?;
     let mut found = Vec::new();
     for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
-        let failed = |cause| crate::files::failed(cause, format!("look through `{}`", entry.path));
+        let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
         let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
         if found.len() < LISTED && redactor.has_value(file).map_err(failed)? {
             found.push(redactor.text(&entry.path.to_string()));
@@ -220,12 +221,8 @@ pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
 
 /// Removes what was collected.
 pub(super) fn forget(changes: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(changes) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-            Err(crate::files::failed(cause, "remove what was collected".to_owned()))
-        }
-        _ => Ok(()),
-    }
+    let removed = files::remove_directory(changes);
+    removed.map(drop).map_err(|cause| files::failed(cause, "remove what was collected".to_owned()))
 }
 
 /// What a patch holds and what it leaves out.

@@ -83,7 +83,8 @@ impl Store {
                 self.remove(&task.id)?;
             }
         }
-        if let (Some(older_than), false) = (options.older_than, options.workspaces_only) {
+        let has_repositories = self.bases().exists() || self.mirrors().exists();
+        if let (Some(older_than), false, true) = (options.older_than, options.workspaces_only, has_repositories) {
             let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
             let needed = self.bases_of_tasks(&leaving)?;
             let unused = remove_unused(self, &needed, older_than, options.dry_run)?;

@@ -9,7 +9,7 @@ use super::secrets::Held;
 use super::store::{REMOVED, Store};
 use super::{event, git, keep};
 use crate::error::{Error, Kind, Result};
-use crate::files::{Attempt, Lock};
+use crate::files::{self, Attempt, Lock};
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,11 +71,8 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         note(name, done);
     }
     let checkout = store.unfinished_base(id);
-    let removed = match std::fs::remove_dir_all(&checkout) {
-        Ok(()) => Ok(true),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(cause) => Err(crate::files::failed(cause, "remove the unfinished checkout".to_owned())),
-    };
+    let removed = files::remove_directory(&checkout)
+        .map_err(|cause| files::failed(cause, "remove the unfinished checkout".to_owned()));
     note("unfinished checkout".to_owned(), removed);
     let directory = store.task(id);
     let is_gone = cleanup.left.is_empty();
@@ -88,7 +85,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         Err(error) if error.kind() == Kind::NotFound && !has_work(&directory) => {
             return std::fs::remove_dir_all(&directory)
                 .map(|()| is_gone)
-                .map_err(|cause| crate::files::failed(cause, format!("remove the unfinished task `{id}`")));
+                .map_err(|cause| files::failed(cause, format!("remove the unfinished task `{id}`")));
         }
         // One of a newer version, or one that cannot be read now: whose it is can.
         Err(error) => return Err(error),
@@ -135,7 +132,7 @@ fn has_receipt(store: &Store, id: &str) -> Result<bool> {
             let receipt = store.task(id).join("receipt.json");
             std::fs::rename(&receipt, receipt.with_extension("bad"))
                 .map(|()| false)
-                .map_err(|cause| crate::files::failed(cause, format!("put the torn receipt of `{id}` aside")))
+                .map_err(|cause| files::failed(cause, format!("put the torn receipt of `{id}` aside")))
         }
         other => other.map(|receipt| receipt.is_some()),
     }

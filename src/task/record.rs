@@ -209,7 +209,7 @@ impl Store {
 
     /// The task's output so far.
     pub fn log(&self, id: &str) -> Result<std::fs::File> {
-        let path = self.task(id).join("output.log");
+        let path = self.task(id).join(super::event::LOG);
         std::fs::File::open(&path).map_err(|cause| files::failed(cause, format!("open the log of `{id}`")))
     }
 
@@ -221,19 +221,12 @@ impl Store {
         }
         // Out of sight in one step, so that a crash in the middle leaves no half of a task.
         let hidden = self.hidden(id);
+        // A list of tasks finishes what a removal that was killed has left, and may do so for this one.
         std::fs::rename(self.task(id), &hidden)
-            .and_then(|()| gone(std::fs::remove_dir_all(&hidden)))
+            .and_then(|()| files::remove_directory(&hidden))
             .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
         // What nobody could reap while its record was there.
         super::reconcile::reap_one(self, id).map(|_| ())
-    }
-}
-
-/// A list of tasks finishes what a removal that was killed has left, and may do so for one that is on its way.
-fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
-    match removed {
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

@@ -26,8 +26,9 @@ pub(in crate::task) fn remove_unused(
         for entry in entries.filter_map(|entry| entry.ok()) {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let (path, tomb) = (entry.path(), directory.join(format!("{GONE}{name}")));
+            let failed = |cause| files::failed(cause, format!("remove `{}`", path.display()));
             if name.starts_with(GONE) && !dry_run {
-                remove(&path)?;
+                files::remove_directory(&path).map_err(failed)?;
             }
             if name.starts_with('.') || needed.contains(&entry.file_name()) {
                 continue;
@@ -40,9 +41,7 @@ pub(in crate::task) fn remove_unused(
             }
             let bytes = bytes_of(&path);
             if !dry_run {
-                std::fs::rename(&path, &tomb)
-                    .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
-                remove(&tomb)?;
+                std::fs::rename(&path, &tomb).and_then(|()| files::remove_directory(&tomb)).map_err(failed)?;
             }
             gone.push((path, bytes));
         }
@@ -66,13 +65,4 @@ fn is_anybody_running(store: &Store) -> Result<bool> {
 fn is_unused_since(lock: &Path, older_than: Duration) -> bool {
     let used = std::fs::metadata(lock).and_then(|status| status.modified());
     used.is_ok_and(|used| SystemTime::now().duration_since(used).is_ok_and(|age| age > older_than))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
-            Err(files::failed(cause, format!("remove `{}`", path.display())))
-        }
-        _ => Ok(()),
-    }
 }
