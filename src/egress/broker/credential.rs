@@ -3,6 +3,7 @@
 use super::super::http::Head;
 use super::super::rule::{Host, Rule};
 use super::request::another_request;
+use super::target::unclear;
 use crate::error::{Error, Kind, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -128,7 +129,7 @@ impl Credential {
         if !self.methods.is_empty() && !self.methods.contains(&head.method) {
             return Some(format!("`{name}` is for {}, not for {}", self.methods.join(" "), head.method));
         }
-        if !(self.methods.is_empty() && self.paths.is_empty())
+        if self.is_limited()
             && let Some(header) = another_request(head)
         {
             return Some(format!("`{name}` is for some requests, and `{header}` could make this one another"));
@@ -136,7 +137,7 @@ impl Credential {
         if self.paths.is_empty() {
             return None;
         }
-        let path = head.target.split(['?', '#']).next().unwrap_or_default();
+        let path = head.target.split('?').next().unwrap_or_default();
         if let Some(why) = unclear(path) {
             return Some(format!("`{name}` is for some paths, and this one {why}"));
         }
@@ -150,12 +151,15 @@ impl Credential {
         }
     }
 
+    /// Whether it is for some requests of its host only.
+    pub(super) fn is_limited(&self) -> bool {
+        !(self.methods.is_empty() && self.paths.is_empty())
+    }
+
     /// Whether whatever gets `other` gets this one too, in the same header.
     fn covers(&self, other: &Credential) -> bool {
         let header = |each: &Credential| each.header().to_ascii_lowercase();
-        (&self.host, self.port, header(self)) == (&other.host, other.port, header(other))
-            && self.methods.is_empty()
-            && self.paths.is_empty()
+        (&self.host, self.port, header(self)) == (&other.host, other.port, header(other)) && !self.is_limited()
     }
 }
 
@@ -176,21 +180,6 @@ pub(crate) fn check_credentials(all: &[Credential]) -> Result<()> {
 /// Whether a value can stand in a header (RFC 9110, 5.5).
 pub(crate) fn fits_a_header(value: &[u8]) -> bool {
     value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
-}
-
-/// Why a server could understand a path otherwise than it is written.
-fn unclear(path: &str) -> Option<&'static str> {
-    let lower = path.to_ascii_lowercase();
-    if ["%2f", "%5c", "%2e", "%25", "%00"].iter().any(|each| lower.contains(each)) || path.contains(['\\', ';']) {
-        return Some("has letters that servers read in two ways");
-    }
-    let mut segments = path.split('/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        if segment == "." || segment == ".." || segment.is_empty() && segments.peek().is_some() {
-            return Some("has empty or dotted parts");
-        }
-    }
-    None
 }
 
 fn read(name: &str, words: &Wording<'_>) -> Result<Credential> {

@@ -11,6 +11,7 @@ mod credential;
 mod der;
 mod mask;
 mod request;
+mod target;
 mod trust;
 #[cfg(feature = "weakened")]
 mod weakened;
@@ -202,7 +203,7 @@ impl Served {
         }
         match why {
             Some(why) if added.is_empty() => Err(why),
-            _ => Ok(replaced(head, &added)),
+            _ => Ok(replaced(head, &added, self.credentials.iter().any(Credential::is_limited))),
         }
     }
 

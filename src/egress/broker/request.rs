@@ -1,6 +1,7 @@
 //! A request as the server gets it: with the secret, without what the sandbox said in its place. Pure.
 
 use super::super::http::{Content, Head};
+use super::target::{self, could_rename};
 use crate::sys::weaken;
 
 /// Why a request is not one that a secret may be added to; the strictness of `http` is presumed.
@@ -10,6 +11,14 @@ pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
     }
     if !head.target.starts_with('/') && head.target != "*" {
         return Some("the broker takes a path, not a URL");
+    }
+    if let Some(why) = target::objection(&head.target) {
+        return Some(why);
+    }
+    // A part of an answer could begin in the middle of the secret, where nothing tells it from other text.
+    let is_range = |(name, _): &(String, String)| RANGES.iter().any(|known| is_same(known, name));
+    if head.fields.iter().any(is_range) && !weaken::is_off("broker-range") {
+        return Some("the broker asks for whole answers only: leave `Range` out");
     }
     // A server that takes `head` for HEAD ends its answer where nobody expects it.
     if head.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
@@ -23,6 +32,8 @@ pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
     (is_bad || is_other(&"HEAD")).then_some("the broker passes no such method on")
 }
 
+/// Headers that ask for a part of the answer; some servers still take the second one.
+const RANGES: [&str; 2] = ["range", "request-range"];
 /// Headers by which some servers take another method than the request's own.
 const ANOTHER_METHOD: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
 /// Headers by which some take another path.
@@ -57,12 +68,13 @@ pub(in crate::egress) fn written(head: &Head, fields: &[(String, Vec<u8>)]) -> V
     out
 }
 
-/// The headers of a request with these in the place of the sandbox's own.
-pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)]) -> Vec<(String, Vec<u8>)> {
+/// The headers of a request with these in the place of the sandbox's own. With `is_limited` those are left out that could give it another path.
+pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::with_capacity(head.fields.len() + added.len() + 1);
     let mut put = |name: &str, value: &[u8]| out.push((name.to_owned(), value.to_vec()));
     for (name, value) in &head.fields {
         let is_ours = added.iter().any(|(ours, _)| is_same(ours, name))
+            || is_limited && could_rename(name)
             // What is packed cannot be looked through for the secret.
             || is_same(name, "accept-encoding")
             || is_same(name, "te")
@@ -104,7 +116,7 @@ mod tests {
 
     fn rewritten_with(text: &str, (name, value): (&str, &[u8])) -> String {
         let head = head(text);
-        String::from_utf8(written(&head, &replaced(&head, &[(name, value.to_vec())]))).unwrap()
+        String::from_utf8(written(&head, &replaced(&head, &[(name, value.to_vec())], false))).unwrap()
     }
 
     #[test]
@@ -118,6 +130,17 @@ mod tests {
         );
         let key = "GET / HTTP/1.1\r\nHost: a\r\nx_api_key: mine\r\n\r\n";
         assert!(!rewritten_with(key, ("X-Api-Key", b"v")).contains("mine"));
+    }
+
+    #[test]
+    fn headers_that_could_rename_the_path_are_left_out_where_paths_count() {
+        let head =
+            head("GET /v1/x HTTP/1.1\r\nHost: a\r\nSCRIPT_NAME: /v1/x\r\nX-Forwarded-Prefix: /y\r\nX-Plain: 1\r\n\r\n");
+        let names = |is_limited| -> Vec<String> {
+            replaced(&head, &[], is_limited).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(true), ["Host", "X-Plain", "Accept-Encoding"]);
+        assert_eq!(names(false).len(), 5);
     }
 
     #[test]
@@ -155,6 +178,10 @@ mod tests {
             ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: head\r\n\r\n", true),
             ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method: TRACE\r\n\r\n", true),
             ("POST / HTTP/1.1\r\nHost: a\r\nX-HTTP-Method-Override: PATCH\r\n\r\n", false),
+            ("GET /x#/../y HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nHost: a\r\nRANGE: bytes=3-\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nHost: a\r\nRequest_Range: bytes=3-\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nHost: a\r\nAccept-Ranges: bytes\r\n\r\n", false),
         ] {
             assert_eq!(objection(&head(text)).is_some(), refused, "{text}");
         }

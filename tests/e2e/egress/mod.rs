@@ -9,6 +9,7 @@ mod broker_floods;
 mod broker_http2;
 mod broker_image;
 mod broker_oauth;
+mod broker_paths;
 mod bypasses;
 mod clients;
 mod lost;
