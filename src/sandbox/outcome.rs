@@ -125,8 +125,9 @@ pub struct LimitHit {
     pub evidence: String,
 }
 
-/// What the exit codes of a command mean. 0 is always success, and a code in no list is a failure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What the exit codes of a command mean. 0 is always success, and a code in no list is a failure. The lists are empty unless the caller fills them:
+/// `make`, `grep` and argparse end with 2 for failures that another attempt repeats.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExitCodes {
     /// Success, besides 0.
@@ -135,12 +136,6 @@ pub struct ExitCodes {
     pub retryable: Vec<u8>,
     /// A person must decide something.
     pub needs_input: Vec<u8>,
-}
-
-impl Default for ExitCodes {
-    fn default() -> ExitCodes {
-        ExitCodes { succeeded: Vec::new(), retryable: vec![2], needs_input: vec![3] }
-    }
 }
 
 impl ExitCodes {

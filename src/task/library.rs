@@ -288,7 +288,7 @@ fn finished(store: &Store, id: &str) -> Result<Receipt> {
 ///
 /// let task = Task::start(&Options::new().store(&store), ["sh", "-c", "echo working; exit 2"])?;
 /// let receipt = task.wait()?;
-/// assert_eq!((receipt.outcome.word(), receipt.retryable), ("failed", true));
+/// assert_eq!((receipt.outcome.word(), receipt.retryable), ("failed", false));
 /// assert_eq!(task.log()?, b"working\n");
 /// # // Its supervisor ends a moment after the receipt is there, and writes the index on its way: then its lock is gone.
 /// # while std::fs::read_dir(store.join("live")).is_ok_and(|mut live| live.next().is_some()) {

@@ -321,7 +321,8 @@ pub(super) mod tests {
         let path = store.task("t0").join("record.json");
         std::fs::write(&path, FIRST).unwrap();
         let record = store.record("t0").unwrap();
-        assert_eq!((record.schema, &record.exit_codes), (RECORD, &ExitCodes::default()));
+        let then = ExitCodes { succeeded: Vec::new(), retryable: vec![2], needs_input: vec![3] };
+        assert_eq!((record.schema, &record.exit_codes), (RECORD, &then));
         assert_eq!(record.limits, Limits::default());
         record.write(&store.task("t0")).unwrap();
         assert_eq!(store.record("t0").unwrap().command, ["true"]);

@@ -53,7 +53,7 @@ fn a_task_is_begun_watched_and_waited_for() {
     assert!(task.wait_for(Duration::from_millis(50)).unwrap().is_none());
     task.live().unwrap().write_file("/tmp/go".as_ref(), 0o600, &mut &b""[..]).unwrap();
     let receipt = task.wait().unwrap();
-    assert_eq!((receipt.outcome.word(), receipt.retryable, receipt.exit_status), ("failed", true, 2));
+    assert_eq!((receipt.outcome.word(), receipt.retryable, receipt.exit_status), ("failed", false, 2));
     assert_eq!(task.log().unwrap(), b"hello\n");
     assert!(task.events().unwrap().available().unwrap().unwrap().len() >= 3);
     assert_eq!(task.live().unwrap_err().kind(), Kind::State);
