@@ -9,6 +9,7 @@
 //! Not here: who may have which limits, and when. Never: moving a survivor of a container to the root group.
 
 mod below;
+mod child;
 mod controller;
 mod create;
 mod delegate;

@@ -1,18 +1,20 @@
 //! Another process in a running sandbox: in its namespaces and groups, as its user, under the same filter, Landlock rules and limits.
 //!
-//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, a child of ours that ends with the sandbox at the latest.
+//! In: a [`Running`] sandbox and a [`Visit`]. Out: an [`Entered`] process, a child of ours that ends with the sandbox at the latest. It and all that
+//! it starts are in a group of their own below the sandbox's, by which [`Entered::end`] ends them together.
 //! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
 
 use super::confine::Held;
 use super::running::Running;
+use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
 use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
-use crate::sys::clone::wait;
+use crate::sys::clone::{is_over, wait};
 use rustix::fs::{Gid, Uid, fchown};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -59,7 +61,11 @@ pub(crate) struct Visit {
 
 /// A process that has entered a sandbox.
 #[derive(Debug)]
-pub(crate) struct Entered(Spawned);
+pub(crate) struct Entered {
+    spawned: Spawned,
+    /// The group of its process tree.
+    group: Option<Cgroup>,
+}
 
 impl Running {
     /// Starts a process in the sandbox. Why it could not run its program arrives later, as a message.
@@ -108,11 +114,19 @@ impl Running {
         let (init, pid) = self.member().doing(|| words.clone())?;
         let (uid, gid) = entry.user;
         let held = Held::by(&entry.confinement, entry.user, &entry.groups, &entry.landlock)?;
+        let group = self.make_entrance().doing(|| words.clone())?;
+        let (mut cgroup, mut cgroup_tasks) = (self.clone_into()?, self.join_files()?);
+        if let Some(group) = &group {
+            // The last one moves the process from the sandbox's group of that hierarchy.
+            cgroup_tasks.extend(group.join_files()?);
+            let own = group.clone_into().map(|directory| directory.try_clone_to_owned()).transpose();
+            cgroup = own.failing(Kind::Cgroup, || "keep the group of the process open")?.or(cgroup);
+        }
         let plan = Join {
             init,
             pid,
-            cgroup: self.clone_into()?,
-            cgroup_tasks: self.join_files()?,
+            cgroup,
+            cgroup_tasks,
             first_affinity: None,
             entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
             oom_score: OomScore::Unprotected,
@@ -131,8 +145,12 @@ impl Running {
             stdio: visit.stdio,
         };
         match process::join(plan) {
-            Ok(spawned) => Ok(Entered(spawned)),
-            Err((Refused::Group(error) | Refused::Other(error), _)) => Err(error.doing(words)),
+            Ok(spawned) => Ok(Entered { spawned, group }),
+            Err((Refused::Group(error) | Refused::Other(error), _)) => {
+                // A helper may still be ending in it; then it is removed with the sandbox's group.
+                let _ = group.is_some_and(|group| group.try_remove());
+                Err(error.doing(words))
+            }
         }
     }
 
@@ -269,27 +287,45 @@ pub(super) fn descendants(pid: i32) -> Vec<i32> {
 impl Entered {
     /// Readable when it has something to say.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
-        self.0.channel()
+        self.spawned.channel()
     }
 
     /// The next word; `None` when its program has taken over, or it is gone.
     pub(crate) fn receive(&self) -> Result<Option<Message>> {
-        self.0.receive()
+        self.spawned.receive()
     }
 
     /// Readable when it has ended.
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.0.pidfd()
+        self.spawned.pidfd()
     }
 
-    /// Sends it a signal; one that has ended is no error.
+    /// Sends a signal to its process group, as a terminal would. It must not have been waited for; one that has ended is no error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        self.0.signal(signal)
+        // Its id is not another process's before it is waited for.
+        match Pid::from_raw(self.spawned.pid).map(|leader| kill_process_group(leader, signal)) {
+            Some(Ok(())) => Ok(()),
+            _ => self.spawned.signal(signal), // it leads no group yet
+        }
+    }
+
+    /// Kills it and every process that it has started, also those that are daemons by now. Does not wait for their end.
+    pub(crate) fn end(&self) -> Result<()> {
+        let tree = match &self.group {
+            Some(group) => group.kill(),
+            None => Ok(()),
+        };
+        self.spawned.signal(Signal::KILL).and(tree)
+    }
+
+    /// Whether the process and its tree are gone after [`Entered::end`], and their group is removed. Never waits.
+    pub(crate) fn is_gone(&self) -> bool {
+        is_over(self.spawned.pidfd()) && self.group.as_ref().is_none_or(Cgroup::try_remove)
     }
 
     /// Waits for its end and gives its exit status, as a shell has it.
     pub(crate) fn reap(&self) -> Result<u8> {
-        let status = wait(self.0.pidfd()).failing(Kind::Lost, || "wait for a process of the sandbox")?;
+        let status = wait(self.spawned.pidfd()).failing(Kind::Lost, || "wait for a process of the sandbox")?;
         let code = status
             .and_then(|status| status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)));
         Ok(code.unwrap_or(255) as u8)

@@ -11,9 +11,11 @@ use crate::ns::{Helper, Range};
 use crate::process::{Message, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::sys::clone::Allowed;
+use crate::sys::weaken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -37,6 +39,8 @@ pub(crate) struct Running {
     gateway: Option<Gateway>,
     link: Option<Link>,
     ledger: Option<Ledger>,
+    /// How many groups were made for processes that entered it.
+    entrances: Cell<u64>,
     /// Children that are ending, or do when they are dropped.
     pub(super) helpers: Vec<Helper>,
     /// Where we may run, if we were held on a processor.
@@ -78,6 +82,7 @@ impl Running {
             gateway: None,
             link: None,
             ledger: None,
+            entrances: Cell::new(0),
             helpers: Vec::new(),
             allowed: None,
             removed: false,
@@ -268,6 +273,13 @@ impl Running {
     /// The files of v1 groups through which a process joins them.
     pub(super) fn join_files(&self) -> Result<Vec<OwnedFd>> {
         self.cgroup.as_ref().map(|group| group.0.join_files()).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Makes a group for a process that enters, and for all that it starts; `None` where the sandbox has no group itself.
+    pub(super) fn make_entrance(&self) -> Result<Option<Cgroup>> {
+        let Some(group) = self.cgroup.as_ref().filter(|_| !weaken::is_off("exec-group")) else { return Ok(None) };
+        self.entrances.set(self.entrances.get() + 1);
+        group.0.make_child(&format!("exec-{}", self.entrances.get())).map(Some)
     }
 
     /// Stops every process where it stands.

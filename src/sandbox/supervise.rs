@@ -402,6 +402,9 @@ impl Watch<'_> {
             state.kill_at = Some(now + self.grace.max(SAMPLE));
             self.running.kill()?;
         }
+        if self.control.as_deref().is_some_and(Control::is_copying) {
+            state.last_output = now;
+        }
         if seen.stopped.is_none() {
             if now >= state.started + self.limits.wall {
                 let evidence = format!("ran for {:.1} s", state.started.elapsed().as_secs_f64());

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long output of a process that has ended may still come: a child of it may hold the pipes for ever.
 const DRAIN: Duration = Duration::from_secs(2);
+/// The least time between two reports of output to the supervisor, which counts idle time.
+const REPORT: Duration = Duration::from_millis(100);
 /// What is read at once; a pipe that poll(2) calls writable takes it without waiting (PIPE_BUF).
 const CHUNK: usize = 4096;
 /// Ctrl-P, Ctrl-Q: leaves a terminal without ending what runs in it.
@@ -46,6 +48,7 @@ impl Executed {
     /// Serves the process until it has ended.
     pub fn serve(mut self, console: &mut dyn Console) -> Result<u8> {
         let mut ended: Option<(u8, Instant)> = None;
+        let mut reported: Option<Instant> = None;
         loop {
             if let Some((status, since)) = ended {
                 let drained = self.output.is_none() && self.error.is_none() && self.terminal.is_none();
@@ -61,6 +64,11 @@ impl Executed {
             let [signals, client, output, error, input] = self.wait_for_any(console, ended.is_some())?;
             if signals {
                 self.pass_signals(console)?;
+            }
+            if (output || error) && reported.is_none_or(|at| at.elapsed() >= REPORT) {
+                reported = Some(Instant::now());
+                // A sandbox that has ended is seen below.
+                let _ = self.client.report_output();
             }
             if output {
                 let source = if self.terminal.is_some() { &mut self.terminal } else { &mut self.output };

@@ -56,7 +56,7 @@ fn a_mistake_in_a_task_for_the_background_is_told_at_once() {
 #[test]
 fn what_is_run_in_a_task_is_as_confined_as_its_command() {
     const LOOK: &str = "grep -E '^(Cap|NoNewPrivs|Seccomp:|Uid|Groups)' /proc/self/status; \
-         for n in mnt pid net ipc uts user cgroup; do readlink /proc/self/ns/$n; done; cat /proc/self/cgroup | grep -v ' '; pwd; \
+         for n in mnt pid net ipc uts user cgroup; do readlink /proc/self/ns/$n; done; grep -v ' ' /proc/self/cgroup | sed 's:exec-[0-9]*$::'; pwd; \
          touch /usr/x 2>&1; unshare -r true 2>&1; ls /proc/1/root 2>&1; ulimit -n";
     let lab = Lab::new();
     let id = begin(&lab, &[], &format!("{{ {LOOK}; }} 2>&1; echo end; sleep 300"));
@@ -124,6 +124,86 @@ fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
     started.wait_for("ready");
     lab.brig(["task", "stop", "--grace", "100ms", &id]).succeeded();
     assert_eq!(started.finish().status, Some(137));
+}
+
+/// Chains of processes that each start the next one in a session of its own and end; and a daemon.
+const FORKER: &str = r#"
+    #include <stdio.h>
+    #include <unistd.h>
+    int main(void) {
+        for (int chain = 0; chain < 8; chain++)
+            if (fork() == 0)
+                for (;;) {
+                    pid_t next = fork();
+                    if (next > 0) _exit(0);
+                    if (next == 0) setsid();
+                    usleep(next < 0 ? 1000 : 100);
+                }
+        if (fork() == 0) { setsid(); if (fork() == 0) for (;;) pause(); _exit(0); }
+        puts("ready");
+        fflush(stdout);
+        for (;;) pause();
+    }"#;
+
+/// How many processes a task has when one that started a tree in it was ended by `signal`, after some time.
+fn left_after(lab: &Lab, id: &str, command: &[&str], signal: rustix::process::Signal) -> usize {
+    let count = || {
+        let top = lab.brig(["task", "top", "--json", id]);
+        serde_json::from_str::<Value>(&top.succeeded().stdout).unwrap().as_array().unwrap().len()
+    };
+    let before = count();
+    let started = lab.start(["task", "exec", id, "--"].iter().chain(command));
+    started.wait_for("ready");
+    assert!(count() > before, "nothing was started");
+    started.signal(signal);
+    started.finish();
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(3);
+    while count() > before && std::time::Instant::now() < end {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    count() - before
+}
+
+#[test]
+fn a_process_tree_ends_with_its_client() {
+    use rustix::process::Signal;
+    const DAEMONS: &str = "(setsid sleep 400 &) >/dev/null 2>&1; sleep 401 & echo ready; sleep 402";
+    let lab = Lab::new();
+    lab.compile("work/forker", FORKER);
+    let work = lab.path().join("work");
+    let id = begin(&lab, &["--dir", work.to_str().unwrap()], "sleep 300");
+    for signal in [Signal::KILL, Signal::TERM, Signal::INT] {
+        for command in [["sh", "-c", DAEMONS].as_slice(), &["./forker"]] {
+            assert_eq!(left_after(&lab, &id, command, signal), 0, "{command:?}, {signal:?}");
+        }
+    }
+    // A command that ends leaves nothing in the background either, and its last output comes.
+    let run = exec(&lab, &id, "setsid sleep 403 & (sleep 0.2; echo late) & echo done");
+    assert_eq!(run.succeeded().stdout, "done\nlate\n");
+    eventually("the command's daemon is gone", || {
+        !lab.brig(["task", "top", &id]).succeeded().stdout.contains("sleep 403")
+    });
+    lab.brig(["task", "kill", &id]).succeeded();
+}
+
+#[test]
+fn a_process_tree_outlives_its_client_without_a_group_of_its_own() {
+    let lab = Lab::new();
+    lab.compile("work/forker", FORKER);
+    let work = lab.path().join("work");
+    let task = lab.task().plain().weakened("exec-group").args(["--detach", "--dir", work.to_str().unwrap()]);
+    let id = task.sh("sleep 300").succeeded().stdout.trim().to_owned();
+    assert_ne!(left_after(&lab, &id, &["./forker"], rustix::process::Signal::KILL), 0);
+    lab.brig(["task", "kill", &id]).succeeded();
+}
+
+#[test]
+fn output_of_a_process_that_entered_is_activity_for_the_idle_limit() {
+    let lab = Lab::new();
+    let id = begin(&lab, &["--idle", "1s"], "sleep 300");
+    let run = exec(&lab, &id, "for n in 1 2 3 4 5 6 7 8 9; do sleep 0.3; echo $n; done");
+    assert_eq!(run.succeeded().stdout.lines().count(), 9, "{run:#?}");
+    assert_eq!(wait(&lab, &id)["outcome"], "idle_timeout");
 }
 
 #[test]

@@ -18,7 +18,8 @@ Examples:
   brig task exec -it k3f -- bash
   tar c src | brig task exec -i k3f -- tar x -C /tmp
 
-The exit status is the process's own. It ends with the task at the latest, and with this command.
+The exit status is the process's own. It ends with the task at the latest, and with this command: so does
+all that it has started in the background. Ctrl-C and other signals go to its process group.
 It neither sees nor signals the task's own processes: `brig task top` shows them.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning

@@ -63,6 +63,11 @@ impl Client {
         self.0.ask(&Request::Kill { signal })
     }
 
+    /// Reports that the process that this connection has started wrote something. Has no answer.
+    pub(crate) fn report_output(&self) -> Result<()> {
+        self.0.ask(&Request::Active)
+    }
+
     /// Stops every process where it stands.
     pub(crate) fn pause(&self) -> Result<()> {
         self.done(&Request::Pause)

@@ -37,6 +37,8 @@ pub(crate) struct Control {
     listener: OwnedFd,
     path: PathBuf,
     clients: Vec<Connected>,
+    /// Process trees that were killed because their clients are gone, until they are gone too.
+    ending: Vec<Session>,
 }
 
 /// One who is connected.
@@ -64,7 +66,7 @@ impl Control {
         rustix::fs::fchmod(&listener, Mode::from_raw_mode(0o600)).failing(Kind::Store, step)?;
         bind(&listener, &address(&folder).failing(Kind::Store, step)?).failing(Kind::Store, step)?;
         listen(&listener, 16).failing(Kind::Store, step)?;
-        Ok(Control { listener, path: directory.join(NAME), clients: Vec::new() })
+        Ok(Control { listener, path: directory.join(NAME), clients: Vec::new(), ending: Vec::new() })
     }
 
     /// Takes in whoever waits to be connected, if it may be: this user, or the machine's root.
@@ -86,7 +88,31 @@ impl Control {
 
     /// Ends all that was started for clients. Before pid 1 is waited for: the kernel lets that go only when nobody else is left unreaped.
     pub(crate) fn end(&mut self) {
-        self.clients.iter_mut().for_each(|client| client.end_session());
+        for client in &mut self.clients {
+            let Some(mut session) = client.session.take() else { continue };
+            session.end();
+            // A client that does not take its status is gone.
+            client.gone |= session.report_end(&client.peer).is_err();
+        }
+        for session in std::mem::take(&mut self.ending) {
+            session.wait();
+        }
+    }
+
+    /// Ends the processes of clients that are gone, and forgets what has ended.
+    fn forget(&mut self) {
+        for client in self.clients.iter_mut().filter(|client| client.gone) {
+            let session = client.session.take();
+            session.iter().for_each(Session::end);
+            self.ending.extend(session);
+        }
+        self.clients.retain(|client| !client.gone);
+        self.ending.retain(|session| !session.is_gone());
+    }
+
+    /// Whether files are copied in or out now.
+    pub(in crate::sandbox) fn is_copying(&self) -> bool {
+        self.clients.iter().filter_map(|client| client.session.as_ref()).any(Session::is_copying)
     }
 }
 

@@ -43,23 +43,13 @@ impl Control {
             let Some(session) = &client.session else { continue };
             match session.channel() {
                 Some(channel) => add(Slot::Begun(index), channel),
-                None => add(Slot::Ended(index), session.pidfd()),
+                None => session.pidfd().into_iter().for_each(|pidfd| add(Slot::Ended(index), pidfd)),
             }
         }
     }
 }
 
 impl Connected {
-    /// Ends its process, if it has one, and tells it.
-    pub(super) fn end_session(&mut self) {
-        let Some(session) = self.session.take() else { return };
-        // Ended already is as good.
-        let _ = session.signal(Signal::KILL);
-        if let Ok(status) = session.reap() {
-            let _ = self.peer.reply(&Reply::Exited(status), None);
-        }
-    }
-
     /// Answers; who does not take its answers is forgotten.
     fn answer(&mut self, reply: &Reply) {
         self.gone |= self.peer.reply(reply, None).is_err();
@@ -81,15 +71,19 @@ impl Watch<'_> {
                     client.gone |= session.hear(&client.peer).is_err();
                 }
             }),
-            Slot::Ended(index) => self.with(index, Connected::end_session),
+            Slot::Ended(index) => self.with(index, |client| {
+                if let Some(session) = &mut client.session {
+                    client.gone |= session.report_end(&client.peer).is_err();
+                }
+            }),
         }
     }
 
     /// Forgets who is gone. After all that was ready was served: numbers of clients change.
     pub(in crate::sandbox) fn forget(&mut self) {
-        let Some(control) = &mut self.control else { return };
-        control.clients.iter_mut().filter(|client| client.gone).for_each(Connected::end_session);
-        control.clients.retain(|client| !client.gone);
+        if let Some(control) = &mut self.control {
+            control.forget();
+        }
     }
 
     fn with(&mut self, index: usize, act: impl FnOnce(&mut Connected)) {
@@ -143,6 +137,10 @@ impl Watch<'_> {
             Request::Pause => self.pause(state)?,
             Request::Unpause => self.unpause(state)?,
             Request::Reach { rule, allow } => self.running.change_egress(&Rule::parse(&rule)?, allow)?,
+            Request::Active => {
+                state.last_output = Instant::now();
+                return Ok(None);
+            }
             Request::Stats => return Ok(Some(Reply::Stats(Box::new(self.measure(state)?)))),
             Request::Processes => return Ok(Some(Reply::Processes(self.running.processes()?))),
             Request::Resize { rows, columns } => self.resize_to(rows, columns),

@@ -15,6 +15,10 @@ pub(super) struct Session {
     entered: Entered,
     /// Whether its program has taken over, or never will.
     is_settled: bool,
+    /// Whether the process has ended. Its descendants live until the client is gone: they may have output left for it.
+    has_ended: bool,
+    /// Whether it copies files, which counts as activity of the task.
+    copies: bool,
 }
 
 impl Session {
@@ -39,7 +43,8 @@ impl Session {
             errand: exec.errand.then_some(visitor::serve as crate::process::Errand),
             stdio,
         };
-        let session = Session { entered: running.enter(visit)?, is_settled: false };
+        let session =
+            Session { entered: running.enter(visit)?, is_settled: false, has_ended: false, copies: exec.errand };
         for (number, end) in ours {
             peer.reply(&Reply::Stream(Some(number)), Some(end.as_fd())).failing(Kind::Lost, || "answer a client")?;
         }
@@ -51,12 +56,29 @@ impl Session {
         (!self.is_settled).then(|| self.entered.channel())
     }
 
-    pub(super) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.entered.pidfd()
+    /// Readable when it ends; `None` when that is known.
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        (!self.has_ended).then(|| self.entered.pidfd())
+    }
+
+    /// Whether it copies files now.
+    pub(super) fn is_copying(&self) -> bool {
+        self.copies && !self.has_ended
+    }
+
+    /// Kills the process and all that it has started, without waiting for their end.
+    pub(super) fn end(&self) {
+        // What cannot be killed here ends with the sandbox.
+        let _ = self.entered.end();
+    }
+
+    /// Whether the process and its tree are gone after [`Session::end`].
+    pub(super) fn is_gone(&self) -> bool {
+        self.entered.is_gone()
     }
 
     pub(super) fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
-        self.entered.signal(signal)
+        if self.has_ended { Ok(()) } else { self.entered.signal(signal) }
     }
 
     /// Passes its next word on.
@@ -79,8 +101,20 @@ impl Session {
         }
     }
 
-    /// Its status, when it has ended.
-    pub(super) fn reap(&self) -> Result<u8> {
-        self.entered.reap()
+    /// Waits for the end of the process.
+    pub(super) fn wait(&self) {
+        // One that was waited for already has ended.
+        let _ = self.entered.reap();
+    }
+
+    /// Waits for its end and tells the client its status, once.
+    pub(super) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return Ok(());
+        }
+        match self.entered.reap() {
+            Ok(status) => peer.reply(&Reply::Exited(status), None),
+            Err(error) => peer.reply(&Reply::Failed(error), None),
+        }
     }
 }

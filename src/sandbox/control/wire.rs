@@ -33,6 +33,8 @@ pub(crate) enum Request {
     Processes,
     /// Start another process in it.
     Exec(Exec),
+    /// The process that this connection has started wrote something: the task is not idle. Has no answer.
+    Active,
     /// Send its input from here on, if it takes any.
     Attach,
     /// The size of the terminal of whoever is attached.
