@@ -1,7 +1,6 @@
 //! `brig doctor`: what this machine can do, and what any run left on it.
 
 use super::output;
-use super::task::open_store;
 use brig::doctor::State;
 use brig::error::Result;
 use clap::Args;
@@ -27,8 +26,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
-    let store = open_store(arguments.store)?;
     if arguments.leaks {
+        let store = brig::task::open_store(arguments.store)?;
         let leaks = brig::task::leaks(&store)?;
         if arguments.json {
             output::json(&leaks);

@@ -190,28 +190,66 @@ impl Limits {
 
     /// Each limit with its value in words.
     pub fn rows(&self) -> Vec<(LimitName, String)> {
+        LimitName::ALL.iter().map(|&name| (name, self.value(name))).collect()
+    }
+
+    /// One limit in words.
+    pub(crate) fn value(&self, name: LimitName) -> String {
         let optional = |value: Option<u64>| value.map_or_else(|| "not limited".to_owned(), |value| value.to_string());
-        LimitName::ALL
-            .iter()
-            .map(|&name| {
-                let value = match name {
-                    LimitName::Cpus => self.cpus.to_string(),
-                    LimitName::CpuTime => humantime::format_duration(self.cpu_time).to_string(),
-                    LimitName::Memory => size(self.memory),
-                    LimitName::Swap => size(self.swap),
-                    LimitName::Pids => self.pids.to_string(),
-                    LimitName::Disk => self.disk.map_or_else(|| "by the backing".to_owned(), size),
-                    LimitName::Inodes => self.inodes.to_string(),
-                    LimitName::OpenFiles => self.open_files.to_string(),
-                    LimitName::Wall => humantime::format_duration(self.wall).to_string(),
-                    LimitName::Idle => humantime::format_duration(self.idle).to_string(),
-                    LimitName::OutputBytes => size(self.output_bytes),
-                    LimitName::IoBps => self.io_bps.map_or_else(|| "not limited".to_owned(), size),
-                    LimitName::IoIops => optional(self.io_iops),
-                };
-                (name, value)
-            })
-            .collect()
+        match name {
+            LimitName::Cpus => self.cpus.to_string(),
+            LimitName::CpuTime => humantime::format_duration(self.cpu_time).to_string(),
+            LimitName::Memory => size(self.memory),
+            LimitName::Swap => size(self.swap),
+            LimitName::Pids => self.pids.to_string(),
+            LimitName::Disk => self.disk.map_or_else(|| "by the backing".to_owned(), size),
+            LimitName::Inodes => self.inodes.to_string(),
+            LimitName::OpenFiles => self.open_files.to_string(),
+            LimitName::Wall => humantime::format_duration(self.wall).to_string(),
+            LimitName::Idle => humantime::format_duration(self.idle).to_string(),
+            LimitName::OutputBytes => size(self.output_bytes),
+            LimitName::IoBps => self.io_bps.map_or_else(|| "not limited".to_owned(), size),
+            LimitName::IoIops => optional(self.io_iops),
+        }
+    }
+
+    /// One limit as a number to compare: seconds, bytes or a count. Without a limit it is infinite.
+    pub(crate) fn amount(&self, name: LimitName) -> f64 {
+        let optional = |value: Option<u64>| value.map_or(f64::INFINITY, |value| value as f64);
+        match name {
+            LimitName::Cpus => self.cpus,
+            LimitName::CpuTime => self.cpu_time.as_secs_f64(),
+            LimitName::Memory => self.memory as f64,
+            LimitName::Swap => self.swap as f64,
+            LimitName::Pids => self.pids as f64,
+            LimitName::Disk => self.disk.unwrap_or(Limits::DISK) as f64,
+            LimitName::Inodes => self.inodes as f64,
+            LimitName::OpenFiles => self.open_files as f64,
+            LimitName::Wall => self.wall.as_secs_f64(),
+            LimitName::Idle => self.idle.as_secs_f64(),
+            LimitName::OutputBytes => self.output_bytes as f64,
+            LimitName::IoBps => optional(self.io_bps),
+            LimitName::IoIops => optional(self.io_iops),
+        }
+    }
+
+    /// Takes one limit over from `other`.
+    pub(crate) fn copy_from(&mut self, name: LimitName, other: &Limits) {
+        match name {
+            LimitName::Cpus => self.cpus = other.cpus,
+            LimitName::CpuTime => self.cpu_time = other.cpu_time,
+            LimitName::Memory => self.memory = other.memory,
+            LimitName::Swap => self.swap = other.swap,
+            LimitName::Pids => self.pids = other.pids,
+            LimitName::Disk => self.disk = other.disk,
+            LimitName::Inodes => self.inodes = other.inodes,
+            LimitName::OpenFiles => self.open_files = other.open_files,
+            LimitName::Wall => self.wall = other.wall,
+            LimitName::Idle => self.idle = other.idle,
+            LimitName::OutputBytes => self.output_bytes = other.output_bytes,
+            LimitName::IoBps => self.io_bps = other.io_bps,
+            LimitName::IoIops => self.io_iops = other.io_iops,
+        }
     }
 }
 

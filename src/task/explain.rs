@@ -9,7 +9,9 @@ use crate::sandbox;
 
 /// What would be in force; runs nothing.
 pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, String)>> {
-    let declared = super::hosted::check(definition)?;
+    let admitted = super::hosted::admit(store, definition)?;
+    let declared = admitted.as_ref().and_then(|admitted| admitted.declared);
+    let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     let image = image::open(store, definition)?;
     check_git(definition)?;
     let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;

@@ -136,6 +136,9 @@ impl Live {
     /// Allows what an egress rule covers from now on; `false` refuses it, and cuts what is open. A new port is listened at as long as there are
     /// spare sockets for it; where there is none, the receipt says so.
     pub fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
+        if allow {
+            super::hosted::check_live_rule(rule)?;
+        }
         self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 

@@ -59,6 +59,7 @@ pub use handback::{
     changed_paths, patch,
 };
 pub(crate) use hosted::rules as machine_rules;
+pub use hosted::{HostedRule, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path};
 pub use image::{ImageUsed, ImageWish};
 pub use keep::{Changed, Continued, Keep};
 pub use library::{Options, Output, Sandbox, Task};

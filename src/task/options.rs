@@ -216,7 +216,8 @@ pub(super) fn place(text: &str, cause: &toml::de::Error) -> String {
     format!("line {number} (`{}`): {}", line.escape_debug(), cause.message().replace('\n', " "))
 }
 
-fn limit(key: &str) -> Result<LimitName> {
+/// The limit of that name.
+pub(super) fn limit(key: &str) -> Result<LimitName> {
     LimitName::ALL.into_iter().find(|name| name.word() == key).ok_or_else(|| {
         let all: Vec<_> = LimitName::ALL.iter().map(|name| name.word()).collect();
         Error::new(Kind::Profile, format!("there is no limit `{key}`"))
@@ -321,6 +322,35 @@ mod tests {
             let row = row.unwrap_or_else(|| panic!("docs/profile.md has no row for `{}`", name.word()));
             let default = if name == LimitName::Disk { "10G" } else { &default };
             assert!(row.contains(default), "{row} must say {default}");
+        }
+    }
+
+    /// Every key of a profile, by what the parser says of one that it does not know.
+    fn keys(table: &str) -> Vec<String> {
+        let text = if table.is_empty() { "bogus = 1".to_owned() } else { format!("[{table}]\nbogus = 1") };
+        let error = parse(&text).unwrap_err();
+        let said = format!("{error} {}", error.advice().unwrap_or_default());
+        match said.split_once("expected one of").or_else(|| said.split_once("expected ")) {
+            Some((_, keys)) => keys.split('`').skip(1).step_by(2).map(str::to_owned).collect(),
+            None => LimitName::ALL.iter().map(|name| name.word().to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_profile_has_a_rule_for_hosted_mode() {
+        let tables = ["limits", "network", "git", "push", "result", "exit_codes", "secrets.NAME"];
+        let mut all: Vec<_> =
+            keys("").into_iter().filter(|key| !tables.contains(&key.as_str()) && key != "secrets").collect();
+        for table in tables {
+            all.extend(keys(table).into_iter().map(|key| format!("{}.{key}", table.replace("NAME", "*"))));
+        }
+        assert!(all.len() > 55, "{all:?}");
+        for key in all {
+            let rule = crate::task::hosted_rule_of_key(&key);
+            assert!(
+                rule.is_some(),
+                "`{key}` has no rule: add it to ROWS of src/task/hosted/table.rs and to docs/host.md"
+            );
         }
     }
 }

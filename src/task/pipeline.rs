@@ -34,6 +34,11 @@ use std::time::{Instant, SystemTime};
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
     // First of all, so that the number of its descriptor is one that a shell can write to.
     let progress = Some(Progress::open()?);
+    // Before anything of the store or of a path is opened.
+    let admitted = super::hosted::admit(store, definition)?;
+    let declared = admitted.as_ref().and_then(|admitted| admitted.declared);
+    let is_hosted = admitted.is_some();
+    let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     keep::check(definition)?;
     let mut image = image::open(store, definition)?;
     options(definition, image.as_ref(), checked_workspace(definition)?)?.check()?;
@@ -42,7 +47,6 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     }
     definition.artifacts.check()?;
     check_git(definition)?;
-    let declared = super::hosted::check(definition)?;
     let expected = definition.result.read()?;
     let planted = if definition.canary { canary::secrets()? } else { Vec::new() };
     let mut held = match planted.as_slice() {
@@ -57,7 +61,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if definition.max_parallel.is_none() {
         begin_disk();
     }
-    let least_free = super::prune::least_free()?;
+    let least_free = super::prune::least_free(is_hosted)?;
     if store.has_room(least_free).is_err() {
         super::reconcile::reap(store)?; // which may make room; else it is done when nobody waits for it
         store.has_room(least_free)?;

@@ -144,8 +144,11 @@ pub(super) fn bytes_of(path: &Path) -> u64 {
 /// How much is kept free, if nobody says otherwise.
 const LEAST: u64 = 256 << 20;
 
-/// Bytes that stay free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB.
-pub(super) fn least_free() -> Result<u64> {
+/// Bytes that stay free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB. In hosted mode the variable is not read: the caller has set it.
+pub(super) fn least_free(is_hosted: bool) -> Result<u64> {
+    if is_hosted {
+        return Ok(LEAST);
+    }
     match std::env::var("BRIG_MIN_FREE") {
         Err(_) => Ok(LEAST),
         Ok(text) => parse_size::parse_size(&text).map_err(|cause| {

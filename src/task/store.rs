@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 /// How often a new task's lock may be removed by somebody who reaps before we give up: nobody has lost twice in a row.
 const TRIES: u32 = 100;
 
+/// The store of the machine's root.
+pub(super) const OF_ROOT: &str = "/var/lib/brig";
+
 /// Begins the name of a task that is being removed.
 pub(super) const REMOVED: &str = ".removed-";
 
@@ -42,7 +45,7 @@ impl Store {
             return Ok(path);
         }
         if geteuid().is_root() {
-            return Ok("/var/lib/brig".into());
+            return Ok(OF_ROOT.into());
         }
         from("XDG_DATA_HOME")
             .or_else(|| from("HOME").map(|home| home.join(".local/share")))

@@ -10,7 +10,8 @@ fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
     if !etc.exists() {
         assert!(Command::new("cp").args(["-a", "/etc"]).arg(&etc).status().unwrap().success());
     }
-    lab.file("etc/brig/brig.toml", rules);
+    let store = format!("{HOSTED}store = \"{}\"\n", lab.store().display());
+    lab.file("etc/brig/brig.toml", &rules.replace(HOSTED, &store));
     etc
 }
 
@@ -76,6 +77,17 @@ fn what_weakens_isolation_is_refused_until_the_operator_switches_it_on_by_name()
     check(&["--artifact", "x", "--artifacts-dir", &out], &["folder for artifacts"], &folders);
     check(&["--rootfs", "/"], &["root file system"], &format!("{HOSTED}folders = [\"/\"]\n"));
     brig(&lab, HOSTED, &run(&["--repo", &work])).refused(125, &[]);
+    let networks = format!("{HOSTED}networks = [\"127.0.0.1:9\", \"127.0.0.1:53\"]\n");
+    check(&["--allow", "127.0.0.1:9"], &["address `127.0.0.1:9`"], &networks);
+    check(&["--network", "egress", "--resolver", "127.0.0.1"], &["127.0.0.1:53"], &networks);
+    check(&["--learn"], &["--learn"], &format!("{HOSTED}allow_network_open = true\n"));
+    let publish = format!("{HOSTED}publish = [\"127.0.0.1:39000-39999\"]\n");
+    check(&["--publish", "127.0.0.1:39876:80"], &["port `127.0.0.1:39876`"], &publish);
+    let most = format!("{HOSTED}[max]\nmemory = \"500G\"\nwall = \"3650d\"\ncpus = 64\npids = 4000000\n");
+    check(&["--memory", "500G"], &["`memory` is 500G", "4G"], &most);
+    check(&["--wall", "3650d"], &["`wall`", "2h"], &most);
+    check(&["--cpus", "64"], &["`cpus` is 64"], &most);
+    check(&["--pids", "4000000"], &["`pids` is 4000000", "1024"], &most);
     // What asks for none of that runs.
     let plain = brig(&lab, HOSTED, &run(&["--json"]));
     plain.ended_as("succeeded", 0);
@@ -101,10 +113,9 @@ fn less_isolation_than_the_operator_wants_refuses_and_the_doctor_says_it_before(
     let Some(lab) = lab() else { return };
     // The root of another user namespace is no more than an ordinary user.
     let nested = |rules: &str, words: &[&str]| {
-        let store = lab.directory("nested-store");
         let mut command = shown(&etc(&lab, rules));
         command.args(["unshare", "--user", "--map-root-user"]).arg(crate::support::program_under_test()).args(words);
-        command.env("BRIG_STORE", store).output().unwrap()
+        command.env("BRIG_STORE", lab.store()).output().unwrap()
     };
     let refused = nested(HOSTED, &["task", "run", "--", "true"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -148,4 +159,26 @@ fn no_variable_and_no_flag_names_other_rules() {
         let done = command.env("BRIG_STORE", lab.store()).env(name, &open).output().unwrap();
         assert_eq!(done.status.code(), Some(125), "{name}: {done:?}");
     }
+}
+
+#[test]
+fn the_store_is_the_operators_and_a_default_is_lowered_to_its_ceiling() {
+    let Some(lab) = lab() else { return };
+    let other = lab.directory("other").display().to_string();
+    for words in
+        [vec!["task", "run", "--empty", "--store", &other, "--", "true"], vec!["task", "--store", &other, "ls"]]
+    {
+        brig(&lab, HOSTED, &words).refused(125, &["hosted mode", "store", "operator"]);
+    }
+    let rules = format!("{HOSTED}[max]\nmemory = \"64M\"\n");
+    let lowered = brig(&lab, &rules, &run(&["--json"]));
+    lowered.ended_as("succeeded", 0);
+    let id = lowered.receipt()["id"].as_str().unwrap().to_owned();
+    let record = std::fs::read_to_string(lab.store().join("tasks").join(&id).join("record.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["limits"]["memory"], 64 << 20);
+    brig(&lab, HOSTED, &["task", "cp", &format!("{id}:x"), &other]).refused(125, &["hosted mode", "`cp`"]);
+    brig(&lab, HOSTED, &["task", "export", &id, "--patch", "-o", "/tmp/none"])
+        .refused(125, &["hosted mode", "`export -o`"]);
+    brig(&lab, HOSTED, &run(&["--image", "127.0.0.1:1/none"])).refused(125, &["hosted mode", "`127.0.0.1:1`"]);
 }

@@ -25,6 +25,12 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.to != "-" {
+        brig::task::refuse_host_path(
+            "`cp` would open a path of the host",
+            "copy out with `cp ID:PATH -`, a tar stream",
+        )?;
+    }
     match (inside(&arguments.from), inside(&arguments.to)) {
         (Some((id, path)), None) => out(&store.reach(&store.find(id)?)?, &path, &arguments.to)?,
         (None, Some((id, path))) => into(&store.reach(&store.find(id)?)?, Path::new(&arguments.from), &path)?,

@@ -35,6 +35,12 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.output.is_some() {
+        brig::task::refuse_host_path(
+            "`export -o` would make a file of the host",
+            "leave -o out, and redirect the output",
+        )?;
+    }
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
     if !arguments.with_secrets {

@@ -96,7 +96,12 @@ pub(super) fn fetch(store: &Path, wish: &ImageWish, when: Pull) -> Result<Option
         return Ok(None);
     }
     let failed = |cause| Error::os(Kind::Internal, cause).doing("start `brig image pull`");
-    let fetch = Command::new("/proc/self/exe")
+    let mut fetch = Command::new("/proc/self/exe");
+    if brig::task::check_registry(&wish.reference)? {
+        // The caller's variables name settings of registries and programs that give credentials.
+        fetch.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+    }
+    let fetch = fetch
         .args(["image", "--store"])
         .arg(store)
         .args(["pull", "--", &wish.reference])

@@ -25,7 +25,7 @@ mod stop;
 mod wait;
 
 use brig::error::Result;
-use brig::task::Store;
+use brig::task::{Store, open_store};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -143,11 +143,6 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-/// The store that the command line names, or the user's own.
-pub(super) fn open_store(named: Option<PathBuf>) -> Result<Store> {
-    Ok(Store::at(named.map_or_else(Store::default_path, Ok)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,5 +156,27 @@ mod tests {
         for help in [direct.render_help(), direct.render_long_help()] {
             assert!(help.to_string().starts_with(&first), "{help}");
         }
+    }
+
+    /// `--help` and what clap adds are in no row.
+    #[test]
+    fn every_flag_has_a_rule_for_hosted_mode() {
+        let verbs = Arguments::augment_args(clap::Command::new("task"));
+        let verbs = std::iter::once(&verbs).chain(verbs.get_subcommands());
+        let mut seen = 0;
+        for (verb, argument) in verbs.flat_map(|verb| verb.get_arguments().map(move |argument| (verb, argument))) {
+            let name = match (argument.get_long(), argument.get_id().as_str()) {
+                (Some("help"), _) | (None, "id" | "ids" | "command") => continue,
+                (Some(long), _) => format!("--{long}"),
+                (None, id) => format!("<{} {id}>", verb.get_name()),
+            };
+            seen += 1;
+            let rule = brig::task::hosted_rule_of_flag(&name);
+            assert!(
+                rule.is_some(),
+                "`{name}` has no rule: add it to ROWS of src/task/hosted/table.rs and to docs/host.md"
+            );
+        }
+        assert!(seen > 80, "{seen} flags");
     }
 }

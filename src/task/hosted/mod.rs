@@ -4,18 +4,31 @@
 //! Without the file everything may be asked for. A file that cannot be read or believed refuses every task: nobody knows what it would have said.
 //! Never: another place for it. No variable and no flag names one, because whoever starts a task could give them.
 
+mod amounts;
+mod network;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use table::{HostedRule, hosted_rule_of_flag, hosted_rule_of_key};
+
 use super::definition::{Definition, WorkspaceSource};
 use super::forward::Receiver;
 use super::git::Remote;
 use super::options::degradable;
 use super::secrets::Source;
+use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::sandbox::{self, Backend, Guarantee, NetworkMode};
+use crate::image::Reference;
+use crate::sandbox::{self, Backend, Guarantee, Rule};
+use amounts::{Amount, Ceilings};
+use network::{Addresses, Ports};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 const PATH: &str = "/etc/brig/brig.toml";
 /// Longer than any set of rules.
@@ -32,13 +45,16 @@ enum Mode {
 }
 
 /// The file. An unknown key is an error: a rule that is not understood would hold nothing back.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
     mode: Mode,
     /// The least isolation with which a task may run.
     #[serde(default = "full")]
     guarantee: Guarantee,
+    /// The store of every task.
+    #[serde(default = "default_store")]
+    store: PathBuf,
     /// Folders of the host below which workspaces, roots, repositories and folders for artifacts may be.
     #[serde(default)]
     folders: Vec<PathBuf>,
@@ -48,6 +64,15 @@ pub(crate) struct Rules {
     /// Whether a task may have the host's own network.
     #[serde(default)]
     allow_network_host: bool,
+    /// Addresses that tasks and their repositories may reach, and their resolvers may have.
+    #[serde(default)]
+    networks: Vec<Addresses>,
+    /// Addresses and ports of the host that tasks may have.
+    #[serde(default)]
+    publish: Vec<Ports>,
+    /// Registries that images may be fetched from.
+    #[serde(default)]
+    registries: Vec<String>,
     /// Whether the values of secrets may come from commands, which run on the host.
     #[serde(default)]
     allow_secret_commands: bool,
@@ -60,14 +85,32 @@ pub(crate) struct Rules {
     /// What may be missing although it was asked for, by name.
     #[serde(default)]
     allow_degraded: Vec<String>,
+    /// The most that a task may ask for, by the name of the limit.
+    #[serde(default)]
+    max: BTreeMap<String, Amount>,
+    #[serde(skip)]
+    ceilings: Ceilings,
 }
 
 fn full() -> Guarantee {
     Guarantee::Full
 }
 
-/// The machine's rules; `None` where nobody has made any, or they are `open`.
-pub(crate) fn rules() -> Result<Option<Rules>> {
+fn default_store() -> PathBuf {
+    super::store::OF_ROOT.into()
+}
+
+/// The machine's rules; `None` where nobody has made any, or they are `open`. Read once by a process.
+pub(crate) fn rules() -> Result<Option<&'static Rules>> {
+    static RULES: OnceLock<Option<Rules>> = OnceLock::new();
+    if let Some(rules) = RULES.get() {
+        return Ok(rules.as_ref());
+    }
+    let rules = read()?;
+    Ok(RULES.get_or_init(|| rules).as_ref())
+}
+
+fn read() -> Result<Option<Rules>> {
     let mut file = match std::fs::File::open(PATH) {
         Ok(file) => file,
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -97,11 +140,63 @@ fn believable(owner: u32, mode: u32) -> bool {
 /// How a user namespace shows an owner that it does not know: there the machine's root is one of them.
 const NOBODY: u32 = 65534;
 
-/// Refuses what the machine's rules forbid. Returns the level of isolation that they declare for the task's backend, if they do.
-pub(super) fn check(definition: &Definition) -> Result<Option<Guarantee>> {
+/// A definition under the machine's rules.
+pub(super) struct Admitted {
+    /// The definition, with defaults that are above a ceiling lowered to it.
+    pub definition: Definition,
+    /// The level of isolation that the rules declare for its backend, if they do.
+    pub declared: Option<Guarantee>,
+}
+
+/// Refuses what the machine's rules forbid; `None` where there are no rules.
+pub(super) fn admit(store: &Store, definition: &Definition) -> Result<Option<Admitted>> {
     let Some(rules) = rules()? else { return Ok(None) };
-    rules.check(definition, sandbox::guarantee())?;
-    Ok(rules.declared(&definition.backend))
+    rules.check_store(store.root())?;
+    let definition = rules.check(definition, sandbox::guarantee())?;
+    let declared = rules.declared(&definition.backend);
+    Ok(Some(Admitted { definition, declared }))
+}
+
+/// The store that the command line names, or the default one. In hosted mode the operator's, and no other.
+pub fn open_store(named: Option<PathBuf>) -> Result<Store> {
+    match (named, rules()?) {
+        (named, None) => Ok(Store::at(named.map_or_else(Store::default_path, Ok)?)),
+        (None, Some(rules)) => Ok(Store::at(rules.store.clone())),
+        (Some(named), Some(rules)) => rules.check_store(&named).map(|()| Store::at(rules.store.clone())),
+    }
+}
+
+/// Refuses a rule that would let a running task reach more than the machine's rules allow.
+pub(super) fn check_live_rule(rule: &Rule) -> Result<()> {
+    rules()?.map_or(Ok(()), |rules| rules.check_rule(rule))
+}
+
+/// Refuses to fetch an image from a registry that the machine's rules do not list. Returns whether there are rules.
+pub fn check_registry(reference: &str) -> Result<bool> {
+    let Some(rules) = rules()? else { return Ok(false) };
+    let host = reference.parse::<Reference>()?.host().to_owned();
+    match rules.registries.contains(&host) {
+        true => Ok(true),
+        false => refuse(
+            &format!("the image `{}` would be fetched from `{host}`", reference.escape_debug()),
+            "use an image of the store: `brig image ls`",
+            &format!("registries = [\"{host}\"]"),
+        ),
+    }
+}
+
+/// Refuses a path of the host that brig opens by its name for the caller; the words are about the verb.
+pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
+    match rules()? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(instead.to_owned())),
+    }
+}
+
+/// The error of something that needs a key of the operator's.
+fn refuse<T>(what: &str, instead: &str, key: &str) -> Result<T> {
+    let hint = format!("{instead}, or let the operator set `{key}` in {PATH}");
+    Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint))
 }
 
 impl Rules {
@@ -110,81 +205,73 @@ impl Rules {
             Error::new(Kind::Policy, super::options::place(text, &cause)).hint("docs/host.md has every key")
         })?;
         rules.allow_degraded = rules.allow_degraded.iter().map(|name| degradable(name)).collect::<Result<_>>()?;
+        rules.ceilings = Ceilings::parse(&rules.max).hint(|| "docs/host.md has every key")?;
         if let Some(name) = rules.backends.keys().find(|name| name.parse::<Backend>().is_err() || *name == "native") {
             return Err(Error::new(Kind::Policy, format!("`backends.\"{name}\"` is no other backend"))
                 .hint("write it like \"oci:/usr/bin/runsc\" = \"full\""));
         }
-        if let Some(folder) = rules.folders.iter().find(|folder| !folder.is_absolute()) {
+        if let Some(folder) = rules.folders.iter().chain([&rules.store]).find(|folder| !folder.is_absolute()) {
             return Err(Error::new(Kind::Policy, format!("the folder `{}` is no absolute path", folder.display()))
                 .hint("begin it with `/`"));
         }
         Ok(rules)
     }
 
-    fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<()> {
-        let refuse =
-            |what: String, hint: String| Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint));
+    /// Refuses a store that is not the operator's: a store leads to trees and disk images that brig shows to agents.
+    fn check_store(&self, store: &Path) -> Result<()> {
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if store == self.store || real(store) == real(&self.store) {
+            return Ok(());
+        }
+        let words = format!("the store `{}` is not the operator's", store.display());
+        refuse(&words, "leave `--store` and `BRIG_STORE` out", &format!("store = \"{}\"", store.display()))
+    }
+
+    /// Returns the definition with defaults that are above a ceiling lowered to it.
+    fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<Definition> {
         let backend = &definition.backend;
         let guarantee = match (backend, self.declared(backend)) {
             (Backend::Native, _) => guarantee,
             (_, Some(declared)) => declared,
             (_, None) => {
+                let words = format!("the backend `{backend}` is not allowed");
                 return refuse(
-                    format!("the backend `{backend}` is not allowed"),
-                    format!(
-                        "use native, or let the operator add it to `[backends]` in {PATH} with the level that it gives"
-                    ),
+                    &words,
+                    "use native",
+                    &format!("\"{backend}\" = the level that it gives, in `[backends]`,"),
                 );
             }
         };
         if guarantee < self.guarantee {
-            return refuse(
-                format!("the guarantee would be `{}`, and `{}` is the least", guarantee.word(), self.guarantee.word()),
-                format!("run it as the machine's root, or let the operator set `guarantee` in {PATH}"),
-            );
+            let (word, least) = (guarantee.word(), self.guarantee.word());
+            let words = format!("the guarantee would be `{word}`, and `{least}` is the least");
+            return refuse(&words, "run it as the machine's root", &format!("guarantee = \"{word}\""));
         }
-        if definition.network.mode == NetworkMode::Host && !self.allow_network_host {
-            return refuse(
-                "`network = \"host\"` is not allowed".to_owned(),
-                format!("use `egress`, or let the operator set `allow_network_host = true` in {PATH}"),
-            );
-        }
-        if definition.network.mode.is_open() && !self.allow_network_open {
-            return refuse(
-                format!("`network = \"{}\"` is not allowed", definition.network.mode.word()),
-                format!("use `egress`, or let the operator set `allow_network_open = true` in {PATH}"),
-            );
-        }
+        self.check_network(definition)?;
         if let Some(name) = definition.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
-            return refuse(
-                format!("`--allow-degraded {name}` is not allowed"),
-                format!("leave it out, or let the operator add \"{name}\" to `allow_degraded` in {PATH}"),
-            );
+            let words = format!("`--allow-degraded {name}` is not allowed");
+            return refuse(&words, "leave it out", &format!("allow_degraded = [\"{name}\"]"));
         }
         if let Some(name) = commanded(definition).filter(|_| !self.allow_secret_commands) {
-            return refuse(
-                format!("the value of `{name}` would come from a command on the host"),
-                format!("use env:VARIABLE, or let the operator set `allow_secret_commands = true` in {PATH}"),
-            );
+            let words = format!("the value of `{name}` would come from a command on the host");
+            return refuse(&words, "use env:VARIABLE", "allow_secret_commands = true");
         }
         let has_endpoint = definition.events.iter().any(|receiver| matches!(receiver, Receiver::Http(_)));
         if has_endpoint && !self.allow_event_endpoints {
-            return refuse(
-                "events to an HTTP endpoint are not allowed".to_owned(),
-                format!(
-                    "read them with `brig task events`, or let the operator set `allow_event_endpoints = true` in {PATH}"
-                ),
-            );
+            let words = "events to an HTTP endpoint are not allowed";
+            return refuse(words, "read them with `brig task events`", "allow_event_endpoints = true");
         }
         for (what, path) in host_paths(definition)? {
             if !self.covers(&path) {
-                return refuse(
-                    format!("the {what} `{}` is below no folder that is allowed", path.display()),
-                    format!("use a folder of the list, or let the operator add it to `folders` in {PATH}"),
-                );
+                let words = format!("the {what} `{}` is below no folder that is allowed", path.display());
+                return refuse(&words, "use a folder of the list", &format!("folders = [\"{}\"]", path.display()));
             }
         }
-        Ok(())
+        let mut admitted = definition.clone();
+        self.ceilings
+            .admit(&mut admitted)
+            .map_err(|(words, hint)| Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint))?;
+        Ok(admitted)
     }
 
     /// Whether a path, with its links resolved, is in a folder of the list, or is one. What is not there yet is where its parent is.
@@ -240,6 +327,14 @@ impl Rules {
         for (backend, level) in &self.backends {
             words += &format!("; {backend} as `{}`", level.word());
         }
+        for (what, count) in
+            [("networks", self.networks.len()), ("published ports", self.publish.len()), ("ceilings", self.max.len())]
+        {
+            words += &if count > 0 { format!("; {count} {what}") } else { String::new() };
+        }
+        if !self.registries.is_empty() {
+            words += &format!("; images from {}", self.registries.join(", "));
+        }
         if !self.allow_degraded.is_empty() {
             words += &format!("; without {}", self.allow_degraded.join(", "));
         }
@@ -289,116 +384,4 @@ fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
 /// The first secret that a command would give.
 fn commanded(definition: &Definition) -> Option<&str> {
     sources(definition).find_map(|(name, source)| matches!(source, Source::Command(_)).then_some(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rules(text: &str) -> Rules {
-        Rules::parse(text).unwrap()
-    }
-
-    fn definition(change: impl Fn(&mut Definition)) -> Definition {
-        let mut definition = Definition::new(vec!["true".into()]);
-        change(&mut definition);
-        definition
-    }
-
-    #[test]
-    fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
-        let check = |switch: &str, change: &dyn Fn(&mut Definition), guarantee, words: &[&str]| {
-            let definition = definition(change);
-            let error = rules("mode = \"hosted\"").check(&definition, guarantee).unwrap_err();
-            assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
-            assert!(error.kind() == Kind::Policy && error.advice().is_some_and(|hint| hint.contains(PATH)), "{error}");
-            let allowed = rules(&format!("mode = \"hosted\"\n{switch}\n"));
-            assert!(allowed.check(&definition, guarantee).is_ok(), "{switch}");
-        };
-        let nothing = |_: &mut Definition| {};
-        check("guarantee = \"rootless\"", &nothing, Guarantee::Rootless, &["`rootless`", "`full` is the least"]);
-        check("guarantee = \"none\"", &nothing, Guarantee::Nested, &["`nested`"]);
-        let host = |definition: &mut Definition| definition.network.mode = NetworkMode::Host;
-        check("allow_network_host = true", &host, Guarantee::Full, &["network", "host"]);
-        let open = |definition: &mut Definition| definition.network.mode = NetworkMode::Pasta;
-        check("allow_network_open = true", &open, Guarantee::Full, &["network", "pasta"]);
-        let swap = |definition: &mut Definition| definition.may_degrade.push("swap".to_owned());
-        check("allow_degraded = [\"swap\"]", &swap, Guarantee::Full, &["--allow-degraded swap"]);
-        let folder =
-            |definition: &mut Definition| definition.workspace = WorkspaceSource::Directory("/usr/share".into());
-        check("folders = [\"/usr\"]", &folder, Guarantee::Full, &["`/usr/share`"]);
-        let root = |definition: &mut Definition| definition.rootfs = Some("/usr".into());
-        check("folders = [\"/usr\"]", &root, Guarantee::Full, &["root file system"]);
-        let out = |definition: &mut Definition| definition.artifacts.directory = Some("/usr/none/yet".into());
-        check("folders = [\"/usr\"]", &out, Guarantee::Full, &["artifacts"]);
-        let backend =
-            |word: &'static str| move |definition: &mut Definition| definition.backend = word.parse().unwrap();
-        let level = "guarantee = \"none\"\n[backends]\nlocal = \"none\"";
-        check(level, &backend("local"), Guarantee::Full, &["backend `local`"]);
-        let runsc = "[backends]\n\"oci:/usr/bin/runsc\" = \"full\"";
-        check(runsc, &backend("oci:/usr/bin/runsc"), Guarantee::Full, &["backend `oci:/usr/bin/runsc`"]);
-        let low = rules("mode = \"hosted\"\n[backends]\n\"oci:/usr/bin/runsc\" = \"nested\"");
-        let refused = low.check(&definition(backend("oci:/usr/bin/runsc")), Guarantee::Full).unwrap_err();
-        assert!(refused.to_string().contains("`nested`, and `full` is the least"), "{refused}");
-        let secret = |word: &'static str| {
-            move |definition: &mut Definition| {
-                definition.secrets.push(crate::task::Secret::parse(&format!("K={word}")).unwrap());
-            }
-        };
-        check("allow_secret_commands = true", &secret("cmd:id"), Guarantee::Full, &["`K`", "command"]);
-        check("folders = [\"/usr\"]", &secret("file:/usr/share/none"), Guarantee::Full, &["file of a secret"]);
-        let events = |word: &'static str| {
-            move |definition: &mut Definition| definition.events.push(Receiver::parse(word).unwrap())
-        };
-        check("allow_event_endpoints = true", &events("http://127.0.0.1/"), Guarantee::Full, &["endpoint"]);
-        check("folders = [\"/usr\"]", &events("/usr/none/events"), Guarantee::Full, &["file for events"]);
-        check("folders = [\"/usr\"]", &events("unix:/usr/none/socket"), Guarantee::Full, &["socket for events"]);
-        let ca = |definition: &mut Definition| definition.git.ca = Some("/usr/ca.pem".into());
-        check("folders = [\"/usr\"]", &ca, Guarantee::Full, &["about a remote"]);
-        assert!(rules("mode = \"hosted\"").check(&definition(nothing), Guarantee::Full).is_ok());
-    }
-
-    #[test]
-    fn a_folder_is_allowed_by_where_it_really_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        std::fs::create_dir_all(at("allowed/below")).unwrap();
-        std::fs::create_dir_all(at("allowed-not")).unwrap();
-        std::os::unix::fs::symlink(at("allowed-not"), at("allowed/link")).unwrap();
-        std::os::unix::fs::symlink(at("allowed/below"), at("into")).unwrap();
-        let rules = rules(&format!("mode = \"hosted\"\nfolders = [\"{}\"]", at("allowed").display()));
-        for (path, expected) in [
-            ("allowed", true),
-            ("allowed/below", true),
-            ("allowed/new/deeper", true),
-            ("into", true),
-            ("allowed-not", false),
-            ("allowed/link", false),
-            ("allowed/../allowed-not", false),
-            ("allowed/none/../../allowed-not", false),
-            ("", false),
-        ] {
-            assert_eq!(rules.covers(&at(path)), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_not_understood_or_not_roots_refuses_everything() {
-        let check = |text: &str, words: &str| {
-            let error = Rules::parse(text).unwrap_err();
-            assert!(error.to_string().contains(words), "{text}: {error}");
-        };
-        check("", "mode");
-        check("mode = \"safe\"", "line 1");
-        check("mode = \"hosted\"\nallow_everything = true", "allow_everything");
-        check("mode = \"hosted\"\nallow_degraded = [\"seccomp\"]", "seccomp");
-        check("mode = \"hosted\"\nfolders = [\"work\"]", "absolute");
-        check("mode = \"hosted\"\n[backends]\ndocker = \"full\"", "docker");
-        check("mode = \"hosted\"\n[backends]\nnative = \"full\"", "native");
-        for (owner, mode, expected) in
-            [(0, 0o644, true), (0, 0o664, false), (0, 0o646, false), (1000, 0o644, false), (NOBODY, 0o644, true)]
-        {
-            assert_eq!(believable(owner, mode), expected, "{owner} {mode:o}");
-        }
-    }
 }
