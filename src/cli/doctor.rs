@@ -32,7 +32,7 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
         if arguments.json {
             output::json(&leaks);
         } else {
-            output::lines(leaks.iter().map(|leak| format!("{}  {}", leak.kind, leak.path.display())));
+            output::lines(leaks.iter().map(|leak| output::escaped(&format!("{}  {}", leak.kind, leak.path.display()))));
         }
         return Ok(if leaks.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }

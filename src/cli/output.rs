@@ -1,6 +1,7 @@
 //! What is printed: errors in three lines on stderr, tables and `--json` from the same rows on stdout.
 
 use brig::error::{Error, Kind};
+use brig::task::{is_deceptive, reorders_text};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
@@ -53,16 +54,25 @@ pub(super) fn refused() -> Option<Error> {
     Some(Error::os(Kind::Disk, cause).doing("print").hint(hint))
 }
 
-/// serde_json escapes what is below U+0020; DEL and the control characters above it stand only within strings, where they may be escaped as well.
-fn safe_json(text: &str) -> String {
+/// serde_json escapes what is below U+0020. DEL, the control characters above it, and what a terminal does not show stand only within strings,
+/// where they may be escaped as well.
+pub(super) fn safe_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
-            '\u{7f}'..='\u{9f}' => safe.push_str(&format!("\\u{:04x}", character as u32)),
+            '\u{7f}'..='\u{9f}' => push_json(&mut safe, character),
+            _ if is_deceptive(character) => push_json(&mut safe, character),
             _ => safe.push(character),
         }
     }
     safe
+}
+
+/// A character as JSON escapes it: one above U+FFFF as two.
+fn push_json(safe: &mut String, character: char) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
+        safe.push_str(&format!("\\u{unit:04x}"));
+    }
 }
 
 /// Lines on stdout, many with one write(2); a reader that has gone wants no more.
@@ -147,14 +157,14 @@ pub(super) fn shortened(text: &str, length: usize) -> String {
     text.chars().take(length.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Text that may come from a sandbox, without anything that a terminal would obey.
+/// Text that may come from a sandbox, without anything that a terminal would obey or not show.
 pub(super) fn escaped(text: &str) -> String {
     if text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
         return text.to_owned();
     }
     text.chars()
         .flat_map(|character| {
-            let safe = !character.is_control() || character == '\t';
+            let safe = (!character.is_control() && !is_deceptive(character)) || character == '\t';
             let escape = (!safe).then(|| character.escape_default().collect::<Vec<_>>());
             escape.unwrap_or_else(|| vec![character])
         })
@@ -163,13 +173,22 @@ pub(super) fn escaped(text: &str) -> String {
 
 /// The same for a stream of bytes, whose lines stay lines: ESC becomes `^[`, as `cat -v` shows it. A character may come in two pieces; U+009B, which
 /// terminals obey like `ESC [`, would otherwise slip through between them.
+///
+/// For output of a command: a carriage return draws a line anew, as progress bars do, and joiners and selectors make emoji. What is for review
+/// ([`Escaper::for_review`]) has neither.
 #[derive(Default)]
 pub(super) struct Escaper {
+    is_for_review: bool,
     /// The beginning of a character whose end has not come.
     begun: Vec<u8>,
 }
 
 impl Escaper {
+    /// One that shows every character, a carriage return too: text with one looks like other text, and a person decides by what it looks like.
+    pub(super) fn for_review() -> Escaper {
+        Escaper { is_for_review: true, ..Escaper::default() }
+    }
+
     /// The next bytes of the stream, made safe.
     pub(super) fn escape(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.begun.extend_from_slice(bytes);
@@ -178,7 +197,7 @@ impl Escaper {
         let mut rest = input.as_slice();
         while let Err(cause) = std::str::from_utf8(rest) {
             let (valid, after) = rest.split_at(cause.valid_up_to());
-            push_text(&mut safe, valid);
+            self.push_text(&mut safe, valid);
             let Some(length) = cause.error_len() else {
                 self.begun = after.to_vec();
                 return safe;
@@ -186,8 +205,24 @@ impl Escaper {
             push_bytes(&mut safe, &after[..length]);
             rest = &after[length..];
         }
-        push_text(&mut safe, rest);
+        self.push_text(&mut safe, rest);
         safe
+    }
+
+    /// Bytes that are UTF-8.
+    fn push_text(&self, safe: &mut Vec<u8>, text: &[u8]) {
+        for character in String::from_utf8_lossy(text).chars() {
+            let is_hidden = if self.is_for_review { is_deceptive(character) } else { reorders_text(character) };
+            match character {
+                '\n' | '\t' => safe.push(character as u8),
+                '\r' if !self.is_for_review => safe.push(b'\r'),
+                '\0'..' ' => safe.extend([b'^', character as u8 + 0x40]),
+                '\u{7f}' => safe.extend(b"^?"),
+                '\u{80}'..='\u{9f}' => safe.extend(character.escape_unicode().collect::<String>().bytes()),
+                _ if is_hidden => safe.extend(character.escape_unicode().collect::<String>().bytes()),
+                _ => safe.extend(character.encode_utf8(&mut [0; 4]).bytes()),
+            }
+        }
     }
 
     /// What is left when the stream has ended within a character.
@@ -198,7 +233,7 @@ impl Escaper {
     }
 }
 
-/// A terminal behind an [`Escaper`].
+/// A terminal behind an [`Escaper`] for review.
 pub(super) struct Safe<Out: Write> {
     out: Out,
     escaper: Escaper,
@@ -206,7 +241,7 @@ pub(super) struct Safe<Out: Write> {
 
 impl<Out: Write> Safe<Out> {
     pub(super) fn new(out: Out) -> Safe<Out> {
-        Safe { out, escaper: Escaper::default() }
+        Safe { out, escaper: Escaper::for_review() }
     }
 
     /// Writes what is left when the stream has ended within a character.
@@ -226,19 +261,6 @@ impl<Out: Write> Write for Safe<Out> {
     }
 }
 
-/// Bytes that are UTF-8.
-fn push_text(safe: &mut Vec<u8>, text: &[u8]) {
-    for character in String::from_utf8_lossy(text).chars() {
-        match character {
-            '\n' | '\t' | '\r' => safe.push(character as u8),
-            '\0'..' ' => safe.extend([b'^', character as u8 + 0x40]),
-            '\u{7f}' => safe.extend(b"^?"),
-            '\u{80}'..='\u{9f}' => safe.extend(character.escape_unicode().collect::<String>().bytes()),
-            _ => safe.extend(character.encode_utf8(&mut [0; 4]).bytes()),
-        }
-    }
-}
-
 /// Bytes that are not: a terminal that does not speak UTF-8 obeys 0x80 to 0x9f.
 fn push_bytes(safe: &mut Vec<u8>, bytes: &[u8]) {
     bytes.iter().for_each(|byte| safe.extend(format!("\\x{byte:02x}").bytes()));
@@ -251,6 +273,23 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_obeys_comes_through() {
         assert_eq!(escaped("a\x1b[2Jb\tc\u{9b}1m"), "a\\u{1b}[2Jb\tc\\u{9b}1m");
+        assert_eq!(escaped("né\u{202e}\u{200b}\r\u{e0041}"), "né\\u{202e}\\u{200b}\\r\\u{e0041}");
+    }
+
+    /// Every character by which a line of a patch could look like another one.
+    #[test]
+    fn what_is_for_review_shows_every_character() {
+        let check = |input: &str, output: &str, review: &str| {
+            for (mut escaper, expected) in [(Escaper::default(), output), (Escaper::for_review(), review)] {
+                let safe = [escaper.escape(input.as_bytes()), escaper.finish()].concat();
+                assert_eq!(String::from_utf8(safe).unwrap(), expected);
+            }
+        };
+        check("evil\rgood\n", "evil\rgood\n", "evil^Mgood\n");
+        check("a\r\n", "a\r\n", "a^M\n");
+        check("a\u{202e}b\u{2066}c\u{2069}", "a\\u{202e}b\\u{2066}c\\u{2069}", "a\\u{202e}b\\u{2066}c\\u{2069}");
+        check("a\u{200b}b\u{ad}c", "a\u{200b}b\u{ad}c", "a\\u{200b}b\\u{ad}c");
+        check("\u{feff}\u{e0041}\u{fe0f}é漢", "\u{feff}\u{e0041}\u{fe0f}é漢", "\\u{feff}\\u{e0041}\\u{fe0f}é漢");
     }
 
     #[test]
@@ -272,9 +311,9 @@ mod tests {
 
     #[test]
     fn json_has_nothing_that_a_terminal_obeys_and_stays_the_same_data() {
-        let value = serde_json::json!({"a\u{9b}": "\u{1b}[2J\u{7f}ä"});
+        let value = serde_json::json!({"a\u{9b}": "\u{1b}[2J\u{7f}ä\u{202e}\u{200b}\u{e0041}"});
         let text = safe_json(&value.to_string());
-        assert!(text.chars().all(|character| !character.is_control()), "{text:?}");
+        assert!(text.chars().all(|each| !each.is_control() && !is_deceptive(each)), "{text:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     }
 

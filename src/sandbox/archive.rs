@@ -1,18 +1,19 @@
 //! Files into and out of a sandbox, as a tar stream: packed on one side, unpacked on the other, and each side takes the other for hostile.
 //!
-//! Files, folders and symbolic links only. Owners are whoever unpacks; set-id bits do not travel. Unpacking goes by descriptors, one component at a
+//! Files, folders and links only; holes stay holes, and the names of a hard link that are copied together stay one file. Owners are whoever unpacks; set-id bits do not travel. Unpacking goes by descriptors, one component at a
 //! time, and follows no link: an archive that has `a -> /etc` and `a/passwd` writes nothing outside of its target.
 
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::image::tar::write::Writer;
-use crate::image::tar::{Entry, EntryKind, Reader};
+use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS, Reader};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, futimens, mkdirat, openat, statat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT, futimens, linkat, mkdirat, openat,
+    seek, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use std::collections::{HashMap, HashSet, hash_map};
 use std::fs::File;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -26,6 +27,7 @@ const DEEPEST: usize = 512;
 pub(crate) fn pack<W: Write>(path: &Path, name: &Path, sink: W) -> Result<u64> {
     let mut writer = Writer::new(sink);
     let mut left_out = 0;
+    let mut linked = HashMap::new();
     let mut todo = vec![(path.to_owned(), name.to_owned())];
     while let Some((path, name)) = todo.pop() {
         let step = || format!("read `{}`", path.display());
@@ -42,6 +44,17 @@ pub(crate) fn pack<W: Write>(path: &Path, name: &Path, sink: W) -> Result<u64> {
             let link = std::fs::read_link(&path).failing(Kind::Workspace, step)?.as_os_str().as_bytes().to_vec();
             writer.entry(&Entry { link, ..entry(EntryKind::Symlink, &name, &status) })?;
         } else if kind.is_file() {
+            // A further name of a file that is in the archive.
+            if status.nlink() > 1 {
+                match linked.entry((status.dev(), status.ino())) {
+                    hash_map::Entry::Vacant(first) => drop(first.insert(name.clone())),
+                    hash_map::Entry::Occupied(first) => {
+                        let link = first.get().as_os_str().as_bytes().to_vec();
+                        writer.entry(&Entry { link, ..entry(EntryKind::HardLink, &name, &status) })?;
+                        continue;
+                    }
+                }
+            }
             pack_file(&mut writer, &path, &name)?;
         } else {
             left_out += 1;
@@ -55,28 +68,64 @@ fn pack_file<W: Write>(writer: &mut Writer<W>, path: &Path, name: &Path) -> Resu
     let step = || format!("read `{}`", path.display());
     // Without waiting: it may have become a FIFO since we looked.
     let opened = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let mut file = opened.failing(Kind::Workspace, step)?;
+    let file = opened.failing(Kind::Workspace, step)?;
     let status = file.metadata().failing(Kind::Workspace, step)?;
     if !status.is_file() {
         return Err(Error::new(Kind::Workspace, "it is no longer a file").doing(step()));
     }
-    let mut left = status.len();
-    writer.entry(&entry(EntryKind::File, name, &status))?;
+    let sparse = extents(&file, status.len()).failing(Kind::Workspace, step)?;
+    let whole = [(0, status.len())];
+    let map = sparse.clone();
+    writer.entry(&Entry { sparse, ..entry(EntryKind::File, name, &status) })?;
     let mut buffer = vec![0; 64 << 10];
-    while left > 0 {
-        let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let count = file.read(&mut buffer[..wanted]).failing(Kind::Workspace, step)?;
-        // It became shorter while it was read: what its header says must follow all the same.
-        let count = if count == 0 {
-            buffer[..wanted].fill(0);
-            wanted
-        } else {
-            count
-        };
-        writer.data(&buffer[..count])?;
-        left -= count as u64;
+    for &(mut offset, mut left) in map.as_deref().unwrap_or(&whole) {
+        while left > 0 {
+            let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let count = file.read_at(&mut buffer[..wanted], offset).failing(Kind::Workspace, step)?;
+            // It became shorter while it was read: what its header says must follow all the same.
+            let count = if count == 0 {
+                buffer[..wanted].fill(0);
+                wanted
+            } else {
+                count
+            };
+            writer.data(&buffer[..count])?;
+            offset += count as u64;
+            left -= count as u64;
+        }
     }
     Ok(())
+}
+
+/// Where a file has data, if it has holes. Where there are more parts than an archive takes, small holes are data.
+fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
+    let (mut map, mut offset, mut gap) = (Vec::<(u64, u64)>::new(), 0, 0);
+    while offset < size {
+        let start = match seek(file, SeekFrom::Data(offset)) {
+            Ok(start) if start < size => start,
+            Ok(_) | Err(Errno::NXIO) => break,
+            // A file system that cannot tell: everything is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        offset = seek(file, SeekFrom::Hole(start)).map_or(size, |end| end.clamp(start + 1, size));
+        push(&mut map, (start, offset - start), gap);
+        while map.len() > MOST_EXTENTS {
+            gap = (2 * gap).max(4096);
+            for extent in std::mem::take(&mut map) {
+                push(&mut map, extent, gap);
+            }
+        }
+    }
+    Ok((map != [(0, size)] && size > 0).then_some(map))
+}
+
+/// Adds an extent, as a part of the one before if the hole between them is at most `gap` bytes.
+fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
+    match map.last_mut() {
+        Some((first, before)) if start - (*first + *before) <= gap => *before = start + length - *first,
+        _ => map.push((start, length)),
+    }
 }
 
 fn entry(kind: EntryKind, name: &Path, status: &std::fs::Metadata) -> Entry {
@@ -95,10 +144,40 @@ fn entry(kind: EntryKind, name: &Path, status: &std::fs::Metadata) -> Entry {
     }
 }
 
+/// How much is taken out of an archive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes of data of all files together; holes are none.
+    pub bytes: u64,
+    /// Files, folders and links.
+    pub names: u64,
+}
+
+impl Bounds {
+    /// For an archive that is unpacked in the sandbox, whose own limits hold.
+    pub(super) const NONE: Bounds = Bounds { bytes: u64::MAX, names: u64::MAX };
+
+    fn take(left: &mut u64, count: u64, what: &str) -> Result<()> {
+        // A test shows what comes of it without this guard.
+        if cfg!(feature = "weakened") && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.contains("copy-bounds")) {
+            return Ok(());
+        }
+        *left = left.checked_sub(count).ok_or_else(|| {
+            Error::new(Kind::Disk, format!("the copy has more {what} than the task's disk limit allows"))
+                .hint("copy a part of it, or take it as a stream: brig task cp ID:PATH - | tar x")
+        })?;
+        Ok(())
+    }
+}
+
 /// Makes what the archive holds below `target`, where its one top name is to be `name`. Files that are there are replaced, folders kept.
-pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path) -> Result<()> {
+pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds) -> Result<()> {
     let mut reader = Reader::new(source);
+    let mut left = bounds;
+    // The files that came out of this archive.
+    let mut files = HashSet::new();
     while let Some(entry) = reader.next()? {
+        Bounds::take(&mut left.names, 1, "names")?;
         let shown = String::from_utf8_lossy(&entry.path).escape_debug().to_string();
         let step = || format!("write `{shown}`");
         let parts = parts(&entry.path, name).map_err(|error| error.doing(step()))?;
@@ -114,6 +193,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path)
                 Err(errno) => return Err(errno).failing(Kind::Workspace, step),
             },
             EntryKind::Symlink => {
+                files.remove(&parts);
                 clear(&folder, last).failing(Kind::Workspace, step)?;
                 let link = std::ffi::OsStr::from_bytes(&entry.link);
                 symlinkat(link, &folder, last.as_path()).failing(Kind::Workspace, step)?;
@@ -123,7 +203,10 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path)
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let made = openat(&folder, last.as_path(), flags, mode | Mode::WUSR).failing(Kind::Workspace, step)?;
                 let file = File::from(made);
-                reader.data(&entry, |offset, bytes| file.write_all_at(bytes, offset).failing(Kind::Workspace, step))?;
+                reader.data(&entry, |offset, bytes| {
+                    Bounds::take(&mut left.bytes, bytes.len() as u64, "bytes").doing(step)?;
+                    file.write_all_at(bytes, offset).failing(Kind::Workspace, step)
+                })?;
                 file.set_len(entry.size).failing(Kind::Workspace, step)?;
                 rustix::fs::fchmod(&file, mode).failing(Kind::Workspace, step)?;
                 let (seconds, nanoseconds) = entry.mtime;
@@ -132,6 +215,22 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path)
                     last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() },
                 };
                 futimens(&file, &times).failing(Kind::Workspace, step)?;
+                files.insert(parts);
+            }
+            EntryKind::HardLink => {
+                // Only to a file that this archive made: never to one of the user's that was there before.
+                let first = self::parts(&entry.link, name).map_err(|error| error.doing(step()))?;
+                if !files.contains(&first) {
+                    return Err(Error::new(Kind::Workspace, "it is a link to a file that was not copied").doing(step()));
+                }
+                let Some((first, above)) = first.split_last() else { continue };
+                let mut from = target.try_clone_to_owned().failing(Kind::Internal, step)?;
+                for part in above {
+                    from = open_directory(&from, part).failing(Kind::Workspace, step)?;
+                }
+                clear(&folder, last).failing(Kind::Workspace, step)?;
+                linkat(&from, first.as_path(), &folder, last.as_path(), AtFlags::empty())
+                    .failing(Kind::Workspace, step)?;
             }
             _ => {
                 return Err(Error::new(Kind::Workspace, "it is neither file, folder nor symbolic link").doing(step()));
@@ -180,8 +279,8 @@ pub(super) fn open_target(path: &Path) -> Result<OwnedFd> {
 }
 
 /// [`unpack`] into a folder that is named.
-pub(crate) fn unpack_at<R: BufRead>(source: R, target: &Path, name: &Path) -> Result<()> {
-    unpack(source, open_target(target)?.as_fd(), name)
+pub(crate) fn unpack_at<R: BufRead>(source: R, target: &Path, name: &Path, bounds: Bounds) -> Result<()> {
+    unpack(source, open_target(target)?.as_fd(), name, bounds)
 }
 
 #[cfg(test)]
@@ -198,10 +297,47 @@ mod tests {
         let mut bytes = Vec::new();
         pack(&from.path().join("a"), Path::new("new"), &mut bytes).unwrap();
         for _ in 0..2 {
-            unpack_at(&bytes[..], to.path(), Path::new("new")).unwrap();
+            unpack_at(&bytes[..], to.path(), Path::new("new"), Bounds::NONE).unwrap();
         }
         assert_eq!(std::fs::read(to.path().join("new/b/file")).unwrap(), vec![7; 100_000]);
         assert_eq!(std::fs::read_link(to.path().join("new/link")).unwrap(), Path::new("/etc"));
+    }
+
+    #[test]
+    fn holes_and_hard_links_arrive_as_they_were_and_data_has_a_bound() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(from.path().join("a")).unwrap();
+        let file = File::create(from.path().join("a/holes")).unwrap();
+        file.set_len(8 << 40).unwrap();
+        file.write_all_at(b"one", 5 << 30).unwrap();
+        file.write_all_at(b"two", (8 << 40) - 3).unwrap();
+        File::create(from.path().join("a/empty")).unwrap().set_len(3 << 30).unwrap();
+        std::fs::write(from.path().join("a/first"), vec![7; 50_000]).unwrap();
+        std::fs::hard_link(from.path().join("a/first"), from.path().join("a/second")).unwrap();
+        let mut bytes = Vec::new();
+        pack(&from.path().join("a"), Path::new("a"), &mut bytes).unwrap();
+        assert!(bytes.len() < 200_000, "{} bytes", bytes.len());
+        let unpack = |bytes_allowed, names| {
+            unpack_at(&bytes[..], to.path(), Path::new("a"), Bounds { bytes: bytes_allowed, names })
+        };
+        unpack(100_000, 5).unwrap();
+        let status = |name: &str| to.path().join("a").join(name).metadata().unwrap();
+        assert!(status("holes").len() == 8 << 40 && status("holes").blocks() < 100);
+        assert!(status("empty").len() == 3 << 30 && status("empty").blocks() == 0);
+        assert_eq!((status("first").ino(), status("first").nlink()), (status("second").ino(), 2));
+        let mut end = [0; 3];
+        File::open(to.path().join("a/holes")).unwrap().read_exact_at(&mut end, (8 << 40) - 3).unwrap();
+        assert_eq!(&end, b"two");
+        for (bytes_allowed, names) in [(40_000, 5), (100_000, 4)] {
+            let error = unpack(bytes_allowed, names).unwrap_err();
+            assert!(error.to_string().contains("than the task's disk limit allows"), "{error}");
+        }
+        // Other tar programs read it.
+        std::fs::write(to.path().join("archive"), &bytes).unwrap();
+        let words = ["-xf", "archive", "--one-top-level=tar"];
+        let status_of_tar = std::process::Command::new("tar").args(words).current_dir(to.path()).status().unwrap();
+        let there = to.path().join("tar/a/holes").metadata().unwrap();
+        assert!(status_of_tar.success() && there.len() == 8 << 40 && there.blocks() < 100);
     }
 
     #[test]
@@ -217,7 +353,7 @@ mod tests {
                 writer.entry(&made).unwrap();
             }
             let bytes = writer.finish().unwrap();
-            let done = unpack_at(&bytes[..], &around.path().join("target"), Path::new("x"));
+            let done = unpack_at(&bytes[..], &around.path().join("target"), Path::new("x"), Bounds::NONE);
             assert!(done.is_err(), "{entries:?}");
             assert_eq!(std::fs::read_to_string(around.path().join("secret")).unwrap(), "mine", "{entries:?}");
             assert_eq!(std::fs::read_dir(around.path()).unwrap().count(), 2, "{entries:?}");
@@ -230,5 +366,9 @@ mod tests {
         check(&[(file, "y", "")]);
         check(&[(folder, "x", ""), (EntryKind::Fifo, "x/fifo", "")]);
         check(&[(folder, "x", ""), (link, "x/s", "../../secret"), (EntryKind::HardLink, "x/h", "x/s")]);
+        let hard = EntryKind::HardLink;
+        check(&[(folder, "x", ""), (hard, "x/h", "../secret")]);
+        check(&[(file, "x", ""), (link, "x", "secret"), (hard, "x/h", "x")]);
+        check(&[(folder, "x", ""), (file, "x/f", ""), (link, "x/f", "../../secret"), (hard, "x/h", "x/f")]);
     }
 }

@@ -168,6 +168,12 @@ impl Limits {
     /// What the disk limit is when nobody set one.
     pub(crate) const DISK: u64 = 10 << 30;
 
+    /// The disk limit that holds: the one that was set, or the default of the backing.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let default = if super::profile::on_disk() { Limits::DISK } else { self.memory / 2 };
+        self.disk.unwrap_or(default)
+    }
+
     /// Sets one limit from its text on the command line or in a profile.
     pub fn set(&mut self, name: LimitName, text: &str) -> Result<()> {
         match name {

@@ -40,7 +40,7 @@ pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a
 pub use crate::egress::{Credential, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
-pub(crate) use archive::{pack, unpack_at};
+pub(crate) use archive::{Bounds, pack, unpack_at};
 pub use backend::Backend;
 pub(crate) use control::{Client, Control, Exec, Idle, Reply, idle};
 pub use image::{Files, ImageRoot};

@@ -124,7 +124,7 @@ fn work() -> Result<()> {
             say(&mut out, &describe(String::new(), &status), &path)
         }
         Errand::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
-        Errand::Unpack(target, name) => archive::unpack_at(input, &target, &name),
+        Errand::Unpack(target, name) => archive::unpack_at(input, &target, &name, archive::Bounds::NONE),
         Errand::Hold => loop {
             std::thread::park(); // a signal ends us, or pid 1's end does
         },

@@ -11,6 +11,8 @@ use super::secrets::{Exposure, Secret, Source};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use crate::sandbox::Ledger;
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Its name.
@@ -51,13 +53,18 @@ impl Watch {
     pub(super) fn changes(&mut self, directory: &Path) -> Result<()> {
         let changes = Changes::load(&directory.join("changes.json"))?;
         let copies = Copies::open(directory)?;
+        let mut read = HashSet::new();
         for entry in &changes.entries {
             let _ = self.redactor.bytes(entry.path.as_bytes());
             match &entry.now {
                 Some(Node::File { .. }) => {
                     let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
                     let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
-                    self.redactor.finds_value(file).map_err(failed)?;
+                    let status = file.metadata().map_err(failed)?;
+                    // The names of a hard link are one file, which is read once.
+                    if read.insert((status.dev(), status.ino())) {
+                        self.redactor.finds_value(file).map_err(failed)?;
+                    }
                 }
                 Some(Node::Symlink { target }) => drop(self.redactor.bytes(&target.0)),
                 _ => {}

@@ -44,9 +44,7 @@ pub(super) fn bundle_of(
 pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let step = || format!("export the commits of `{id}`");
     let none = |why: &str, hint: &str| Err(Error::new(Kind::State, why.to_owned()).doing(step()).hint(hint));
-    let Some(receipt) = store.receipt(id)? else {
-        return none("the task is still running", "wait for its end: `brig task wait ID`");
-    };
+    let receipt = store.final_receipt(id).doing(step)?;
     let (Some(commit_in), Some(changes)) = (&receipt.commit_in, &receipt.changes) else {
         return none("it did not work on a repository", "see what it changed: `brig task diff ID`");
     };

@@ -15,8 +15,11 @@ use crate::sandbox;
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -109,6 +112,7 @@ pub(super) fn collect(
     base: Option<&Path>,
     (into, result): (&Path, &str),
     started: SystemTime,
+    disk_bytes: u64,
 ) -> Result<Handback> {
     let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
     let lower = base.map(open_tree).transpose()?;
@@ -122,7 +126,7 @@ pub(super) fn collect(
         form: *form,
         started: Some(started),
     };
-    let mut changes = changes::collect(workspace, into, &changes::Limits::default())?;
+    let mut changes = changes::collect(workspace, into, &changes::Limits { disk_bytes, ..changes::Limits::default() })?;
     let path = (!changes.entries.is_empty()).then(|| into.to_owned());
     leave_result_out(&mut changes, result);
     Ok(summary(&changes, path, base))
@@ -208,11 +212,20 @@ fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
 pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
     let changes = Changes::load(&directory.join("changes.json"))?;
     let copies = changes::store::Store::open(directory)?;
-    let mut found = Vec::new();
+    let (mut found, mut known) = (Vec::new(), HashMap::new());
     for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
+        if found.len() == LISTED {
+            break;
+        }
         let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
         let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
-        if found.len() < LISTED && redactor.has_value(file).map_err(failed)? {
+        let status = file.metadata().map_err(failed)?;
+        // The names of a hard link are one file, which is read once.
+        let has_value = match known.entry((status.dev(), status.ino())) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(redactor.has_value(file).map_err(failed)?),
+        };
+        if has_value {
             found.push(redactor.text(&entry.path.to_string()));
         }
     }
@@ -368,9 +381,7 @@ fn origin(store: &Store, id: &str) -> Result<PathBuf> {
 /// The record of an ended task's changes; `None` if nothing changed.
 fn load(store: &Store, id: &str) -> Result<Option<(Changes, PathBuf, Handback)>> {
     let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
-    let receipt = store
-        .receipt(id)?
-        .ok_or_else(|| state(&format!("the task `{id}` is still running"), "wait for its end: `brig task ls`"))?;
+    let receipt = store.final_receipt(id)?;
     let handback = receipt.changes.ok_or_else(|| {
         state(&format!("the task `{id}` ended without handing anything back"), "see why: `brig task show ID`")
     })?;

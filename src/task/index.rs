@@ -5,6 +5,7 @@
 //! many do, the file is written anew.
 
 use super::receipt::Receipt;
+use super::reconcile::settle;
 use super::record::{Status, Summary};
 use super::store::{REMOVED, Store};
 use crate::error::{Error, Kind, Result};
@@ -43,7 +44,12 @@ impl Store {
                 rows.push(row);
                 continue;
             }
-            match self.summary(id) {
+            let row = match self.summary(id) {
+                // A store that can only be read has the row all the same.
+                Ok(row) if row.status == Status::Lost && settle(self, id).is_ok() => self.summary(id),
+                other => other,
+            };
+            match row {
                 Ok(row) => {
                     if row.status == Status::Ended {
                         write(&mut new, &row);

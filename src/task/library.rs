@@ -24,6 +24,7 @@ use super::live::{Execution, Live};
 use super::receipt::Receipt;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files;
 use crate::sandbox::{FileEntry, Sample};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -32,6 +33,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// The largest file that is read into memory.
+const LONGEST_FILE: u64 = 1 << 30;
 
 /// What a sandbox or task is to be like. What is not said is as on the command line.
 #[derive(Clone, Debug, Default)]
@@ -218,10 +222,11 @@ impl Sandbox {
         Ok(done)
     }
 
-    /// The bytes of a file in it. The path is the sandbox's own, links and all.
+    /// The bytes of a file in it, at most 1 GiB: a longer one is an error, since the sandbox decides how long it is. The path is the sandbox's own,
+    /// links and all.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.live.read_file(path.as_ref(), &mut bytes)?;
+        self.live.read_file(path.as_ref(), &mut files::Bounded::new(&mut bytes, LONGEST_FILE))?;
         Ok(bytes)
     }
 

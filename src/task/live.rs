@@ -10,7 +10,7 @@ use super::record::Status;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files;
-use crate::sandbox::{Client, Errand, Exec, FileEntry, Reply, Rule, Sample};
+use crate::sandbox::{Bounds, Client, Errand, Exec, FileEntry, Reply, Rule, Sample};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,6 +25,7 @@ pub struct Live {
     client: Client,
     directory: PathBuf,
     id: String,
+    store: Store,
 }
 
 /// A process to start in a running task.
@@ -73,7 +74,7 @@ impl Store {
         }
         let directory = self.task(id);
         let client = Client::connect(&directory).doing(step)?;
-        Ok(Live { client, directory, id: id.to_owned() })
+        Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
     }
 
     /// Waits for the end of a task and gives its receipt; `None` when the time is up first.
@@ -85,7 +86,7 @@ impl Store {
                 return Ok(Some(receipt));
             }
             if self.status(id)? == Status::Lost {
-                super::reconcile::reap(self)?;
+                super::reconcile::settle(self, id)?;
                 return self.receipt(id)?.map(Some).ok_or_else(|| {
                     Error::new(Kind::Lost, "its supervisor died before it had begun").doing(format!("wait for `{id}`"))
                 });
@@ -253,8 +254,10 @@ impl Live {
 
     /// Copies a tree of the sandbox into a folder of ours, under the name `name`: files, folders and links, nothing outside of that folder.
     pub fn copy_out(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
+        let limits = self.store.record(&self.id)?.limits;
+        let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
         let mut started = self.errand(&Errand::Pack(path.to_owned(), name.to_owned()))?;
-        started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name))
+        started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
     }
 
     /// Copies a tree of ours into a folder of the sandbox, under the name `name`.

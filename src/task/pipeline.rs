@@ -91,9 +91,20 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         cancelled: Cell::default(),
     };
     if definition.waits_before_its_sandbox() {
-        attempt.announce(watcher)?;
+        // Without a receipt the next command reaps what was begun.
+        if let Err(error) = attempt.announce(watcher) {
+            alive.leave();
+            return Err(error);
+        }
     }
-    let mut report = match attempt.wait_for_turn()? {
+    let turn = match attempt.wait_for_turn() {
+        Ok(turn) => turn,
+        Err(error) => {
+            alive.leave();
+            return Err(error);
+        }
+    };
+    let mut report = match turn {
         Ok(_turn) => {
             begin_disk(); // whoever waits for a turn takes up no disk
             attempt.carry_out(watcher)
@@ -103,15 +114,31 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let Some(declared) = declared.filter(|_| report.guarantee == definition.backend.guarantee()) {
         report.guarantee = declared;
     }
-    attempt.announce(watcher)?;
-    attempt.keep_or_discard(&report)?;
+    if let Err(error) = attempt.announce(watcher) {
+        if !directory.join("record.json").exists() {
+            alive.leave(); // the next command removes what was begun
+            return Err(error);
+        }
+        // The work may be done: its receipt has what went wrong.
+        if report.outcome == Outcome::Succeeded {
+            report.outcome = Outcome::StartFailed;
+        }
+        report.error.get_or_insert(error);
+    }
+    if let Err(error) = attempt.keep_or_discard(&report) {
+        report.cleanup.left.push(error.to_string());
+    }
     attempt.course.couriers = attempt.couriers.take();
     let (writer, course, control) = (attempt.writer.take(), attempt.course, attempt.control);
     let receipt = Receipt::new(&record, report, course, &held);
     let told = tell_end(writer, &directory, &receipt);
     drop(control);
     // Also where the last event could not be written: without a receipt nobody would know of the work.
-    record::write(&directory.join("receipt.json"), &receipt).doing(|| format!("write the receipt of `{id}`"))?;
+    let written = record::write(&directory.join("receipt.json"), &receipt);
+    if let Err(error) = written {
+        alive.leave(); // the next command writes one
+        return Err(error).doing(|| format!("write the receipt of `{id}`"));
+    }
     told?;
     store.remember(&receipt);
     if !receipt.cleanup.left.is_empty() {
@@ -373,7 +400,7 @@ impl Attempt<'_> {
                 watch.look(place);
             }
         };
-        let course = &mut self.course;
+        let (course, disk) = (&mut self.course, options.limits.disk_bytes());
         let place = self.definition.result.path.as_str();
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
@@ -381,7 +408,7 @@ impl Attempt<'_> {
             see(&mut watch, "its output or its events");
             if keeps_changes || watch.is_some() {
                 let into = directory.join("changes");
-                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started)?;
+                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started, disk)?;
                 if let (Some(watch), Some(path)) = (&mut watch, &changes.path) {
                     watch.changes(path)?;
                 }
@@ -403,7 +430,7 @@ impl Attempt<'_> {
             };
             see(&mut watch, "the result");
             if !artifacts.patterns.is_empty() {
-                course.artifacts = Some(artifact::collect(source, artifacts, &directory, &redactor)?);
+                course.artifacts = Some(artifact::collect(source, artifacts, &directory, disk, &redactor)?);
             }
             see(&mut watch, "an artifact");
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });

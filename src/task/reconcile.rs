@@ -4,7 +4,7 @@
 //! the lock's name, and a record without a receipt.
 
 use super::receipt::{Course, Receipt};
-use super::record::{self, Record};
+use super::record::{self, Record, Status};
 use super::secrets::Held;
 use super::store::{REMOVED, Store};
 use super::{event, git, keep};
@@ -41,6 +41,31 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
         }
     }
     Ok(reaped)
+}
+
+impl Store {
+    /// The receipt of a task that has ended. A task that has neither a receipt nor a running supervisor gets one here.
+    pub fn final_receipt(&self, id: &str) -> Result<Receipt> {
+        settle(self, id)?;
+        self.receipt(id)?.ok_or_else(|| {
+            if self.task(id).exists() {
+                Error::new(Kind::State, format!("the task `{id}` is still running"))
+                    .hint("wait for its end: `brig task wait ID`; its output so far: `brig task logs ID`")
+            } else {
+                Error::new(Kind::NotFound, format!("the task `{id}` ended before it was recorded"))
+                    .hint("see `brig task ls`")
+            }
+        })
+    }
+}
+
+/// Reconciles a task that is lost and has no lock that [`reap`] could find: its supervisor could not write the receipt.
+pub(super) fn settle(store: &Store, id: &str) -> Result<()> {
+    if store.status(id)? == Status::Lost {
+        store.begin(id)?.leave();
+        reap_one(store, id)?;
+    }
+    Ok(())
 }
 
 /// Says whether it was there and is gone. If not, its name stays, so that another command tries again.
@@ -239,7 +264,7 @@ fn attached(store: &Store) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::record::{Status, tests::FIRST};
+    use crate::task::record::tests::FIRST;
 
     /// A store with a task of this record, whose supervisor has died.
     fn dead(store: &Store, id: &str, record: Option<&str>) -> PathBuf {
@@ -276,6 +301,26 @@ mod tests {
             store.remove(id).unwrap();
         }
         assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_record_without_lock_and_receipt_is_reconciled() {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::at(place.path().to_path_buf());
+        for id in ["t1", "t2"] {
+            dead(&store, id, Some(FIRST));
+            std::fs::remove_file(store.live().join(id)).unwrap();
+            assert_eq!(store.status(id).unwrap(), Status::Lost);
+        }
+        assert_eq!(store.final_receipt("t1").unwrap().outcome, Outcome::Lost);
+        let (rows, unread) = store.list().unwrap();
+        let told: Vec<_> = rows.iter().map(|row| (row.id.as_str(), row.status, row.outcome.as_deref())).collect();
+        assert_eq!(told, [("t1", Status::Ended, Some("lost")), ("t2", Status::Ended, Some("lost"))]);
+        assert!(unread.is_empty());
+        assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+        let _alive = store.begin("t3").unwrap();
+        store.make("t3").unwrap();
+        assert!(store.final_receipt("t3").unwrap_err().to_string().contains("still running"));
     }
 
     #[test]

@@ -300,3 +300,20 @@ fn a_repository_gets_the_work_and_not_the_history() {
     let log = Command::new("git").args(["log", "--oneline"]).current_dir(&repository).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&log.stdout).lines().count(), 1);
 }
+
+#[test]
+fn many_names_of_one_file_are_one_file_in_the_store_and_in_the_folder() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    let task = lab.task().args(["--disk", "64M", "--dir"]).args([&folder]);
+    let run = task.sh("head -c 20000000 /dev/urandom >a; i=0; while [ $i -lt 50 ]; do ln a n$i; i=$((i+1)); done");
+    run.ended_as("succeeded", 0);
+    assert_eq!(run.receipt()["changes"]["added"], 51, "{run:#?}");
+    let taken = |path: &Path| {
+        let told = Command::new("du").args(["-sm"]).arg(path).output().unwrap();
+        String::from_utf8(told.stdout).unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(taken(&lab.store().join("tasks")) < 64, "the store has {} MiB", taken(&lab.store()));
+    lab.brig(["task", "apply", &id(&lab)]).succeeded();
+    assert!(names(&folder).len() == 53 && taken(&folder) < 64, "the folder has {} MiB", taken(&folder));
+}

@@ -174,3 +174,21 @@ fn a_paused_task_that_is_resumed_goes_on() {
     eventually("it takes others in", || lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).status == Some(0));
     task.finish().ended_as("succeeded", 0);
 }
+
+#[test]
+fn a_kept_file_that_cannot_be_removed_costs_no_receipt() {
+    let Some(lab) = Lab::root() else { return };
+    let task = lab.task().args(["--keep-on-failure"]).start_sh("echo ready; while [ ! -e go ]; do sleep 0.05; done");
+    task.wait_for("ready");
+    let id = lab.ids().remove(0);
+    let note = lab.store().join("tasks").join(&id).join("kept.json");
+    std::fs::remove_file(&note).unwrap();
+    std::fs::create_dir(&note).unwrap();
+    lab.brig(["task", "exec", &id, "--", "touch", "go"]).succeeded();
+    let run = task.finish();
+    let receipt = run.ended_as("succeeded", 0).receipt();
+    assert!(receipt["cleanup"]["left"][0].as_str().unwrap().contains("workspace"), "{receipt:#}");
+    let shown = lab.brig(["task", "show", "--json", &id]);
+    assert_eq!(serde_json::from_str::<Value>(&shown.succeeded().stdout).unwrap()["outcome"], "succeeded");
+    assert!(lab.brig(["task", "ls"]).succeeded().stdout.contains("succeeded"));
+}

@@ -264,6 +264,26 @@ fn files_go_in_and_out_and_no_link_leads_to_the_host() {
 }
 
 #[test]
+fn holes_stay_holes_and_a_copy_has_the_disk_limit() {
+    use std::os::unix::fs::MetadataExt;
+    let lab = Lab::new();
+    let script = "mkdir out big; truncate -s 3G out/holes; echo end >>out/holes; ln out/holes out/name; \
+                  for i in 1 2 3; do head -c 7M /dev/zero >big/$i; done; echo ready; sleep 300";
+    let id = begin(&lab, &["--disk", "32M"], script);
+    eventually("it is ready", || logs(&lab, &id) == "ready\n");
+    let copy = lab.directory("copy");
+    let cp = |path: &str| lab.brig(["task", "cp", &format!("{id}:{path}"), copy.to_str().unwrap()]);
+    cp("out").succeeded();
+    let status = |name: &str| copy.join("out").join(name).metadata().unwrap();
+    assert!(status("holes").len() == (3 << 30) + 4 && status("holes").blocks() < 100);
+    assert_eq!(status("holes").ino(), status("name").ino());
+    cp("big").succeeded();
+    // The host's own /usr is larger than any disk of this task.
+    cp("/usr/bin").refused(125, &["disk limit", "tar x"]);
+    lab.brig(["task", "stop", "--grace", "0s", &id]).succeeded();
+}
+
+#[test]
 fn a_paused_task_stands_still_and_its_idle_limit_rests() {
     let lab = Lab::new();
     let id = begin(&lab, &["--idle", "1s"], "while :; do echo tick; sleep 0.05; done");

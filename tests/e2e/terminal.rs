@@ -1,6 +1,6 @@
 //! A command with a terminal: its own, inside; ours only carries the bytes.
 
-use crate::support::{Lab, eventually};
+use crate::support::{Lab, eventually, program_under_test};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
@@ -20,13 +20,16 @@ struct Keyboard {
 
 impl Keyboard {
     fn run(lab: &Lab, arguments: &[&str], script: &str) -> Keyboard {
+        Keyboard::start(lab.task().plain().args(arguments).command_for(["sh", "-c", script]))
+    }
+
+    fn start(inner: Command) -> Keyboard {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = std::ffi::OsString::from_vec(ptsname(&master, Vec::new()).unwrap().into_bytes());
         let slave = File::options().read(true).write(true).open(name).unwrap();
         size(&master, 40, 100);
-        let inner = lab.task().plain().args(arguments).command_for(["sh", "-c", script]);
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(inner.get_program()).args(inner.get_args());
         command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -152,4 +155,31 @@ fn with_no_tty_what_goes_to_our_terminal_is_escaped() {
     keyboard.wait_for("no terminal");
     keyboard.wait_for("a^[[2Jb");
     assert!(!keyboard.screen().contains('\x1b'), "{:?}", keyboard.screen());
+}
+
+#[test]
+fn a_patch_on_a_terminal_shows_what_could_deceive_and_a_piped_one_is_exact() {
+    let lab = Lab::new();
+    let folder = lab.file("work/file", "one\n").parent().unwrap().to_owned();
+    let script = r#"printf 'evil()\r# good\n\342\200\256rtl\342\200\213 \342\201\246x\342\201\251\n' >>file
+        touch "$(printf 'a\342\200\256b')"; mkfifo "$(printf 'f\342\200\213')""#;
+    lab.task().args(["--dir".as_ref(), folder.as_os_str()]).sh(script).ended_as("succeeded", 0);
+    let id = lab.ids().remove(0);
+    let shown = |arguments: &[&str]| {
+        let mut command = Command::new(program_under_test());
+        command.arg("task").args(arguments).arg(&id).env("BRIG_STORE", lab.store());
+        let mut keyboard = Keyboard::start(command);
+        assert_eq!(keyboard.status(), Some(0), "{arguments:?}: {}", keyboard.screen());
+        keyboard.wait_for("file");
+        keyboard.screen()
+    };
+    let patch = shown(&["diff"]);
+    assert!(patch.contains("+evil()^M# good"), "{patch:?}");
+    assert!(patch.contains("+\\u{202e}rtl\\u{200b} \\u{2066}x\\u{2069}"), "{patch:?}");
+    for arguments in [&["diff"][..], &["diff", "--stat"], &["diff", "--stat", "--json"], &["apply", "--dry-run"]] {
+        let text = shown(arguments);
+        assert!(!text.contains(['\u{202e}', '\u{200b}', '\u{2066}', '\u{2069}']), "{arguments:?}: {text:?}");
+    }
+    let piped = lab.brig(["task", "diff", &id]).succeeded().stdout.clone();
+    assert!(piped.contains("+evil()\r# good\n+\u{202e}rtl\u{200b} \u{2066}x\u{2069}\n"), "{piped:?}");
 }

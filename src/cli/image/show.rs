@@ -1,6 +1,7 @@
 //! How image verbs show things: bars on a terminal, plain lines elsewhere, tables and JSON from the same rows.
 
 use super::Common;
+use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use brig::image::{Digest, Event};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -34,7 +35,7 @@ impl Progress {
                 Event::There { digest, .. } => tell!("{}: there already", digest.short()),
                 Event::Begin { digest, size } => tell!("{}: {}", digest.short(), bytes(size)),
                 Event::Done { digest } => tell!("{}: done", digest.short()),
-                Event::Note(text) => tell!("{text}"),
+                Event::Note(text) => tell!("{}", output::escaped(text)),
                 Event::Advance { .. } => {}
             },
             Progress::Bars(all, bars) => {
@@ -60,7 +61,7 @@ impl Progress {
                     }
                     // A terminal that cannot be written to has nobody in front of it.
                     Event::There { digest, .. } => drop(all.println(format!("{} there already", digest.short()))),
-                    Event::Note(text) => drop(all.println(text)),
+                    Event::Note(text) => drop(all.println(output::escaped(text))),
                 }
             }
         }
@@ -70,11 +71,15 @@ impl Progress {
 /// Prints rows as JSON.
 pub(super) fn json<T: Serialize>(rows: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(rows).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
-    line(&text)
+    print(&output::safe_json(&text))
 }
 
-/// Prints one line of data.
+/// Prints one line of data: names and labels of an image may come from anywhere.
 pub(super) fn line(text: &str) -> Result<()> {
+    print(&output::escaped(text))
+}
+
+fn print(text: &str) -> Result<()> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         // The reader has what it wanted, as in `brig image ls | head -1`.
         Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,6 +1,7 @@
 //! Where runc's callers look for what went wrong: a log file of JSON lines or of text, and stderr.
 
 use brig::error::{Error, Kind, Result};
+use brig::task::is_deceptive;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -73,7 +74,7 @@ fn quoted(text: &str) -> String {
         match each {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            each if each.is_control() => quoted.extend(each.escape_default()),
+            each if each.is_control() || is_deceptive(each) => quoted.extend(each.escape_default()),
             each => quoted.push(each),
         }
     }

@@ -107,6 +107,6 @@ fn ps(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         let pid = line.split_whitespace().nth(column).and_then(|word| word.parse::<i32>().ok());
         pid.is_some_and(|pid| pids.contains(&pid))
     };
-    output::lines(std::iter::once(header).chain(lines.filter(ours)).map(str::to_owned));
+    output::lines(std::iter::once(header).chain(lines.filter(ours)).map(output::escaped));
     Ok(ExitCode::SUCCESS)
 }

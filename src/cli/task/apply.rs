@@ -51,7 +51,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         tell!(
             "brig: {} {words} in {}, {} as they should be already",
             applied.changed.len(),
-            applied.tree.display(),
+            output::escaped(&applied.tree.display().to_string()),
             applied.already
         );
     }

@@ -128,7 +128,7 @@ impl Watcher for Screen {
     }
 
     fn note(&mut self, text: &str) {
-        tell!("brig: note: {text}");
+        tell!("brig: note: {}", output::escaped(text));
     }
 
     fn output(&mut self, error: bool, bytes: &[u8]) {

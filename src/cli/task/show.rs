@@ -1,7 +1,7 @@
 //! `brig task show`: the receipt.
 
 use crate::cli::output;
-use brig::error::{Error, Kind, Result};
+use brig::error::Result;
 use brig::sandbox::{Row, size};
 use brig::task::{Receipt, Store};
 use clap::Args;
@@ -20,10 +20,7 @@ pub(super) struct Arguments {
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
-    let receipt = store.receipt(&id)?.ok_or_else(|| {
-        Error::new(Kind::State, format!("the task `{id}` is still running"))
-            .hint("its output so far: `brig task logs ID`")
-    })?;
+    let receipt = store.final_receipt(&id)?;
     if arguments.json {
         output::json(&receipt);
     } else {

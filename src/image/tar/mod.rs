@@ -6,6 +6,8 @@
 //! are smuggled past a scanner (CVE-2025-62518).
 //! Not here: what an entry does to a directory (`layer`), paths (they are bytes as they stand in the archive).
 
+pub(crate) use pax::MOST_EXTENTS;
+
 mod header;
 mod pax;
 mod sparse;

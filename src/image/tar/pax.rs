@@ -31,7 +31,7 @@ const LONGEST_XATTR_VALUE: usize = 64 << 10;
 /// All attributes of one file: more than any file system keeps.
 const MOST_XATTR_BYTES: usize = 256 << 10;
 /// Extents of one sparse file.
-pub(super) const MOST_EXTENTS: usize = 1 << 18;
+pub(crate) const MOST_EXTENTS: usize = 1 << 18;
 
 /// Parses the records of an `x` header.
 pub(super) fn parse(data: &[u8]) -> Result<Pax> {

@@ -1,4 +1,5 @@
-//! A small tar writer: what `save`, `import` and the tests need. ustar where it fits, a PAX header where it does not.
+//! A small tar writer: what `save`, `import`, `cp` and the tests need. ustar where it fits, a PAX header where it does not; files with holes in
+//! version 1.0 of GNU tar's form, which other readers know.
 
 use super::header::BLOCK;
 use super::{Entry, EntryKind};
@@ -20,10 +21,15 @@ impl<W: Write> Writer<W> {
         Writer { sink, padding: 0 }
     }
 
-    /// Writes an entry's headers; exactly `entry.size` bytes of data must follow by [`Writer::data`].
+    /// Writes an entry's headers; exactly `entry.size` bytes of data must follow by [`Writer::data`], or those of `entry.sparse`.
     pub(crate) fn entry(&mut self, entry: &Entry) -> Result<()> {
         self.pad()?;
-        let records = records(entry);
+        let map = entry.sparse.as_deref().filter(|_| entry.kind == EntryKind::File).map(map_text);
+        let stored = match (&map, &entry.sparse) {
+            (Some(text), Some(map)) => text.len() as u64 + map.iter().map(|(_, length)| length).sum::<u64>(),
+            _ => entry.size,
+        };
+        let records = records(entry, stored);
         if !records.is_empty() {
             let header = block(b"././@PaxHeader", b"", b'x', 0o644, (0, 0), records.len() as u64, 0, (0, 0));
             self.put(&header)?;
@@ -39,12 +45,14 @@ impl<W: Write> Writer<W> {
             EntryKind::Directory => b'5',
             EntryKind::Fifo => b'6',
         };
-        let size = if entry.kind == EntryKind::File { entry.size } else { 0 };
+        let size = if entry.kind == EntryKind::File { stored } else { 0 };
         let seconds = u64::try_from(entry.mtime.0).unwrap_or(0);
         let owner = (entry.uid.min(LARGEST_ID), entry.gid.min(LARGEST_ID));
         let header = block(&entry.path, &entry.link, kind, entry.mode, owner, size, seconds, entry.device);
+        self.put(&header)?;
+        self.put(&map.unwrap_or_default())?;
         self.padding = usize::try_from(size.next_multiple_of(BLOCK as u64) - size).unwrap_or(0);
-        self.put(&header)
+        Ok(())
     }
 
     /// Writes data of the entry that was begun last.
@@ -75,7 +83,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// The records of what the plain header cannot say.
-fn records(entry: &Entry) -> Vec<u8> {
+fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     let mut out = Vec::new();
     if entry.path.len() > 100 {
         record(&mut out, b"path", &entry.path);
@@ -83,8 +91,13 @@ fn records(entry: &Entry) -> Vec<u8> {
     if entry.link.len() > 100 {
         record(&mut out, b"linkpath", &entry.link);
     }
-    if entry.size > LARGEST_SIZE && entry.kind == EntryKind::File {
-        record(&mut out, b"size", entry.size.to_string().as_bytes());
+    if stored > LARGEST_SIZE && entry.kind == EntryKind::File {
+        record(&mut out, b"size", stored.to_string().as_bytes());
+    }
+    if entry.sparse.is_some() && entry.kind == EntryKind::File {
+        record(&mut out, b"GNU.sparse.major", b"1");
+        record(&mut out, b"GNU.sparse.minor", b"0");
+        record(&mut out, b"GNU.sparse.realsize", entry.size.to_string().as_bytes());
     }
     if entry.uid > LARGEST_ID {
         record(&mut out, b"uid", entry.uid.to_string().as_bytes());
@@ -105,6 +118,16 @@ fn records(entry: &Entry) -> Vec<u8> {
         record(&mut out, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
     }
     out
+}
+
+/// Where the stored bytes go, in front of them: the count, then offset and length of each, filled up to whole blocks.
+fn map_text(map: &[(u64, u64)]) -> Vec<u8> {
+    let mut text = format!("{}\n", map.len()).into_bytes();
+    for (offset, length) in map {
+        text.extend_from_slice(format!("{offset}\n{length}\n").as_bytes());
+    }
+    text.resize(text.len().next_multiple_of(BLOCK), 0);
+    text
 }
 
 /// `LENGTH KEY=VALUE\n`, where the length counts its own digits.

@@ -47,6 +47,7 @@ pub(in crate::task) fn collect(
     source: Option<Source<'_>>,
     options: &ArtifactOptions,
     task: &Path,
+    disk_bytes: u64,
     redactor: &Redactor,
 ) -> Result<Artifacts> {
     let patterns = options.parsed()?;
@@ -58,6 +59,7 @@ pub(in crate::task) fn collect(
         place: options.place(task),
         store: None,
         left: options.bytes,
+        disk_left: disk_bytes,
         paths_left: MOST_PATH_BYTES,
         refused_left: MOST_REFUSED_BYTES,
         names: 0,
@@ -91,6 +93,8 @@ struct Walk<'a> {
     place: PathBuf,
     store: Option<Store>,
     left: u64,
+    /// Bytes that all copies together may still take on the host's disk.
+    disk_left: u64,
     /// Bytes of paths that the list still takes.
     paths_left: u64,
     refused_left: u64,
@@ -178,7 +182,7 @@ impl Walk<'_> {
             Ok((_, true, ..)) | Err(_) => return self.no(path, RefusedBecause::Unreadable),
         };
         // A hard link is a file like every other: each of its names is a copy and counts.
-        if tree::size(&status) > self.left {
+        if tree::size(&status) > self.left || tree::allocated(&status) > self.disk_left {
             return self.no(path, RefusedBecause::TooLarge);
         }
         let length = written(path.as_bytes());
@@ -234,6 +238,8 @@ impl Walk<'_> {
         // Never set-id, never for others to write.
         let mode = Mode::from_raw_mode(tree::permissions(status) & 0o755 | 0o600);
         fchmod(&to, mode).map_err(|errno| failed(errno.into()))?;
+        let stored = rustix::fs::fstat(&to).map_err(|errno| failed(errno.into()))?;
+        self.disk_left = self.disk_left.saturating_sub(tree::allocated(&stored));
         let redactions = self.redactor.count() - before;
         Ok(Ok(Artifact { path: path.to_string(), size, sha256: digest.to_string(), redactions }))
     }
@@ -259,7 +265,7 @@ impl Walk<'_> {
                 _ => self.redactor.push(&mut stream, &buffer[..count], &mut out),
             }
             written += out.len() as u64;
-            if written > self.left {
+            if written > self.left.min(self.disk_left) {
                 return Ok(Err(RefusedBecause::TooLarge)); // a name may be longer than the value that it stands for
             }
             hasher.update(&out);
@@ -324,7 +330,7 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let upper = File::open(upper).unwrap();
         let source = Source { upper: upper.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, into, &Redactor::new()).unwrap();
+        let found = collect(Some(source), &options, into, u64::MAX, &Redactor::new()).unwrap();
         found.files.into_iter().map(|file| file.path).collect()
     }
 
@@ -341,7 +347,7 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let upper = File::open(at("upper")).unwrap();
         let source = Source { upper: upper.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, &at("into"), &redactor).unwrap();
+        let found = collect(Some(source), &options, &at("into"), u64::MAX, &redactor).unwrap();
         assert_eq!(found.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["plain"]);
         let mut refused: Vec<_> = found.refused.iter().map(|each| (each.path.as_str(), each.why)).collect();
         refused.sort_unstable_by_key(|(path, _)| *path);
@@ -398,7 +404,7 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let open = File::open(&upper).unwrap();
         let source = Source { upper: open.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, &lab.path().join("out"), &Redactor::new()).unwrap();
+        let found = collect(Some(source), &options, &lab.path().join("out"), u64::MAX, &Redactor::new()).unwrap();
         let count = |why| found.refused.iter().filter(|each| each.why == why).count();
         assert_eq!(
             (found.files.len(), count(RefusedBecause::TooDeep), count(RefusedBecause::TooMany)),

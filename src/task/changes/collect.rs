@@ -6,7 +6,7 @@
 //! a wrong entry comes of it.
 
 use super::base;
-use super::copy;
+use super::copy::{self, Digest};
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath, written};
 use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
@@ -16,10 +16,11 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How much of a hostile tree is taken.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,12 @@ pub(crate) struct Limits {
     pub(crate) depth: usize,
     /// Bytes of one file.
     pub(crate) file_bytes: u64,
-    /// Bytes of all copies together.
+    /// Bytes of all copies together, holes counted. The further names of a hard link count nothing: they are links in the store, too.
     pub(crate) total_bytes: u64,
+    /// Bytes that all copies together take on the host's disk: the task's own disk limit.
+    pub(crate) disk_bytes: u64,
+    /// How long the workspace is read. What takes longer is left out, and the record is incomplete.
+    pub(crate) time: Duration,
     /// Bytes of all names and link targets together, as the record has them: a byte of a name takes up to five there.
     pub(crate) path_bytes: u64,
     /// Things left out that are listed one by one.
@@ -48,6 +53,9 @@ impl Default for Limits {
             depth: 200,
             file_bytes: 2 << 30,
             total_bytes: 16 << 30,
+            disk_bytes: u64::MAX,
+            // 16 GiB at 60 MB a second.
+            time: Duration::from_secs(300),
             path_bytes: 64 << 20,
             skipped: 10_000,
             skipped_bytes: 8 << 20,
@@ -84,6 +92,9 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         limits,
         store,
         copied: 0,
+        stored: 0,
+        links: HashMap::new(),
+        end: Instant::now() + limits.time,
         paths_left: limits.path_bytes,
         skipped_left: limits.skipped_bytes,
         is_full: false,
@@ -114,11 +125,24 @@ struct Place<'a> {
     base: Option<Stat>,
 }
 
+/// A copy in the store.
+struct Copied {
+    path: TreePath,
+    sha256: Digest,
+    size: u64,
+}
+
 struct Walk<'a> {
     workspace: Workspace<'a>,
     limits: &'a Limits,
     store: Store,
     copied: u64,
+    /// Bytes of the copies on the host's disk.
+    stored: u64,
+    /// The first copy of each file that has more than one name, by device and inode.
+    links: HashMap<(u64, u64), Copied>,
+    /// When the walk stops.
+    end: Instant,
     /// Bytes of names that the record still takes.
     paths_left: u64,
     skipped_left: u64,
@@ -183,6 +207,13 @@ impl Walk<'_> {
     /// Looks at one name; gives the directory that is to be walked next, if it is one.
     fn visit(&mut self, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
         if self.is_full {
+            return Ok(None);
+        }
+        if Instant::now() >= self.end {
+            let above = frame.path.as_ref().map_or_else(|| b".".to_vec(), |path| path.as_bytes().to_vec());
+            self.is_full = true;
+            self.changes.complete = false;
+            self.skip(Raw(above), Reason::OutOfTime, None);
             return Ok(None);
         }
         let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
@@ -264,24 +295,57 @@ impl Walk<'_> {
         if self.is_only_touched(&place, &file, &status) {
             return Ok(None);
         }
-        if size > self.limits.total_bytes - self.copied {
-            return Ok(self.leave_out(&place.path, Reason::OverTotal, None));
-        }
-        let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
-        let (sha256, size) = match self.store.take(&place.path, &file, size, mode)? {
-            Ok(stored) => stored,
-            Err(cause) => {
-                self.skip_because(Raw(place.path.as_bytes().to_vec()), Reason::Unreadable, Some(cause.to_string()));
-                return Ok(None);
+        let linked = self.linked(&place.path, &status);
+        if linked.is_none() {
+            if size > self.limits.total_bytes - self.copied {
+                return Ok(self.leave_out(&place.path, Reason::OverTotal, None));
             }
+            if tree::allocated(&status) > self.limits.disk_bytes - self.stored {
+                return Ok(self.leave_out(&place.path, Reason::OverDisk, None));
+            }
+        }
+        let Some((base, base_is_newer)) = self.base(&place) else {
+            if linked.is_some() {
+                self.store.remove(&place.path)?;
+            }
+            return Ok(None);
         };
-        self.copied += size;
+        let (sha256, size) = match linked {
+            Some(linked) => linked,
+            None => match self.store.take(&place.path, &file, size, mode)? {
+                Ok(stored) => {
+                    self.count(&place.path, &status, stored);
+                    stored
+                }
+                Err(cause) => {
+                    self.skip_because(Raw(place.path.as_bytes().to_vec()), Reason::Unreadable, Some(cause.to_string()));
+                    return Ok(None);
+                }
+            },
+        };
         if status.st_mode & 0o6000 & !place.base.as_ref().map_or(0, |base| base.st_mode) != 0 {
             self.skip(Raw(place.path.as_bytes().to_vec()), Reason::SetIdBits, None);
         }
         let now = Some(Node::File { mode, size, sha256 });
         self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
         self.below_deleted(place, depth)
+    }
+
+    /// Makes a further name of a file that is in the store already a link to its copy: 150 names of 100 MiB would be 15 GiB.
+    /// `None` if there is no such copy, or the store's file system takes no more links.
+    fn linked(&mut self, path: &TreePath, status: &Stat) -> Option<(Digest, u64)> {
+        let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !tree::is_off("changes-hard-links"))?;
+        self.store.link(&first.path, path).ok()?;
+        Some((first.sha256, first.size))
+    }
+
+    /// Counts a copy, and remembers it if the file has further names.
+    fn count(&mut self, path: &TreePath, status: &Stat, (sha256, size): (Digest, u64)) {
+        self.copied = self.copied.saturating_add(size).min(self.limits.total_bytes);
+        self.stored = self.stored.saturating_add(tree::allocated(status)).min(self.limits.disk_bytes);
+        if status.st_nlink > 1 {
+            self.links.insert((status.st_dev, status.st_ino), Copied { path: path.clone(), sha256, size });
+        }
     }
 
     fn link(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {

@@ -3,6 +3,7 @@
 use super::lab::{Lab, give, is_root, listing};
 use super::{Form, Limits, Reason};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const FORMS: [Form; 2] = [Form::Trusted, Form::User];
@@ -286,7 +287,6 @@ fn an_edit_of_the_users_during_the_run_is_marked() {
     lab.agent("echo x >>a; echo y >>b");
     lab.shell("base", "echo edit >b");
     let (upper, base) = (lab.open("upper"), lab.open("base"));
-    use std::os::fd::AsFd;
     let workspace = super::Workspace { upper: upper.as_fd(), lower: Some(base.as_fd()), form: lab.form, started };
     let changes = super::collect(workspace, &lab.at("out"), &Limits::default()).unwrap();
     // Giving the lab to the ordinary user counts as a change of both files, so only the file that was edited is asserted as root.
@@ -338,4 +338,39 @@ fn a_directory_that_becomes_a_link_under_the_walk_is_not_followed() {
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     swapper.join().unwrap();
     assert!(leaked.is_empty(), "files of the host were taken: {leaked:?}");
+}
+
+/// Many names of one file are one copy, with as many names in the store, and one file in the tree that they are applied to.
+#[test]
+fn names_of_a_hard_link_are_links_in_the_store_and_where_they_are_applied() {
+    let Some(lab) = Lab::new(Form::User) else { return };
+    lab.shell("base", "echo b >b; echo c >name-7");
+    lab.shell(".", "cp -a base target");
+    lab.agent("head -c 1000000 /dev/urandom >a; i=0; while [ $i -lt 40 ]; do ln -f a name-$i; i=$((i+1)); done");
+    let changes = lab.collect_with(&Limits { disk_bytes: 2 << 20, total_bytes: 3 << 20, ..Limits::default() }).unwrap();
+    assert_eq!((changes.entries.len(), skipped(&changes)), (41, Vec::new()));
+    let is_one_file = |tree: &str| {
+        let first = fs::metadata(lab.at(tree).join("a")).unwrap();
+        let status = |number: usize| fs::metadata(lab.at(tree).join(format!("name-{number}"))).unwrap();
+        assert!((0..40).all(|number| status(number).ino() == first.ino()), "copies in `{tree}`");
+    };
+    is_one_file("out/files");
+    let applied =
+        super::apply(&changes, &lab.at("out"), lab.open("target").as_fd(), super::Options::default()).unwrap();
+    assert_eq!(applied.changed.len(), 41);
+    is_one_file("target");
+    lab.shell("target", "cmp a name-7; cmp a name-39; test \"$(cat b)\" = b");
+}
+
+#[test]
+fn copies_take_no_more_than_the_disk_limit_and_the_walk_no_more_than_its_time() {
+    let lab = Lab::new(Form::Plain).unwrap();
+    lab.shell("upper", "head -c 600000 /dev/zero >a; head -c 600000 /dev/zero >b; truncate -s 100M holes");
+    let changes = lab.collect_with(&Limits { disk_bytes: 1 << 20, ..Limits::default() }).unwrap();
+    assert_eq!(skipped(&changes), ["b OverDisk"]);
+    assert_eq!(changes.entries.len(), 2);
+    fs::remove_dir_all(lab.at("out")).unwrap();
+    let changes = lab.collect_with(&Limits { time: std::time::Duration::ZERO, ..Limits::default() }).unwrap();
+    assert_eq!((changes.complete, changes.entries.len()), (false, 0));
+    assert_eq!(skipped(&changes), [". OutOfTime"]);
 }

@@ -7,15 +7,18 @@
 
 use super::apply::Steps;
 use super::check::{Put, Removal, Seen};
-use super::copy::{self, Failure};
+use super::copy::{self, Digest, Failure};
 use super::path::TreePath;
 use super::record::Node;
 use super::store::Store;
 use super::tree::{self, name_path};
 use crate::error::{Context, Error, Kind, Result, Step};
-use rustix::fs::{AtFlags, Mode, RenameFlags, fchmod, fchown, mkdirat, renameat_with, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, RenameFlags, fchmod, fchown, fstat, linkat, mkdirat, renameat_with, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -55,7 +58,8 @@ pub(super) fn commit<'a>(plan: &Steps<'a>, store: &Store, target: BorrowedFd<'_>
     let root = rustix::fs::fstat(target).failing(Kind::Workspace, || "read the owner of the target");
     let outcome = match (opened, root) {
         (Ok(staging), Ok(root)) => {
-            let mut work = Work { target, staging, undo: Vec::new(), owner: (root.st_uid, root.st_gid) };
+            let mut work =
+                Work { target, staging, undo: Vec::new(), links: HashMap::new(), owner: (root.st_uid, root.st_gid) };
             let done = work.stage(plan, store).and_then(|()| work.carry_out(plan));
             match done {
                 Ok(()) => Ok(()),
@@ -75,9 +79,14 @@ struct Work<'a, 'b> {
     target: BorrowedFd<'b>,
     staging: OwnedFd,
     undo: Vec<Undo<'a>>,
+    /// The staged name of each copy that has more than one name.
+    links: HashMap<Linked, String>,
     /// Who gets new files, if we are root: the owner of the target.
     owner: (u32, u32),
 }
+
+/// What is the same for the names of one file: device and inode of the copy, its recorded content, mode and owner.
+type Linked = ((u64, u64), (Digest, u64), u32, (u32, u32));
 
 /// The names in the staging directory: new content and what was pushed out.
 fn new_name(index: usize) -> String {
@@ -106,11 +115,19 @@ impl<'a> Work<'a, '_> {
         file.write_all(list.as_bytes()).failing(Kind::Disk, || "write the list")
     }
 
-    fn stage_one(&self, name: &str, put: &Put<'_>, store: &Store) -> Result<()> {
+    fn stage_one(&mut self, name: &str, put: &Put<'_>, store: &Store) -> Result<()> {
         let owner = put.replaces.map_or(self.owner, |seen| seen.owner);
         match put.node {
             Node::File { mode, size, sha256 } => {
                 let from = store.file(put.path).failing(Kind::Store, || "open the copy")?;
+                let status = fstat(&from).failing(Kind::Store, || "read the copy")?;
+                let linked = ((status.st_dev, status.st_ino), (*sha256, *size), *mode, owner);
+                // A further name of a file that is staged is a link to it, as the agent had it.
+                if let Some(first) = self.links.get(&linked)
+                    && linkat(&self.staging, first.as_str(), &self.staging, name, AtFlags::empty()).is_ok()
+                {
+                    return Ok(());
+                }
                 let to = tree::create(self.staging.as_fd(), name.as_bytes(), 0o600)
                     .failing(Kind::Disk, || "make the file")?;
                 let copied = copy::copy(&from, *size, &to).map_err(|failure| match failure {
@@ -121,7 +138,11 @@ impl<'a> Work<'a, '_> {
                     return Err(Error::new(Kind::Store, "the copy is not what the record says"));
                 }
                 give(&to, owner).failing(Kind::Workspace, || "set the owner")?;
-                fchmod(&to, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set the mode")
+                fchmod(&to, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set the mode")?;
+                if status.st_nlink > 1 {
+                    self.links.insert(linked, name.to_owned());
+                }
+                Ok(())
             }
             Node::Symlink { target } => {
                 symlinkat(name_path(&target.0), &self.staging, name).failing(Kind::Workspace, || "make the link")?;

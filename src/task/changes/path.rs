@@ -3,6 +3,7 @@
 //! A name is bytes, not text: it may hold newlines, terminal sequences, or no UTF-8 at all. [`escape`] writes it as plain text that
 //! can be read back without loss and that no terminal acts upon; JSON and every message use that form.
 
+use crate::task::display::is_deceptive;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
@@ -81,11 +82,9 @@ impl TreePath {
     }
 }
 
-/// Whether a character is shown as it is: no control character, nothing that turns the direction of text around.
+/// Whether a character is shown as it is: no control character, nothing that cannot be seen or turns the direction of text around.
 fn is_plain(character: char) -> bool {
-    !character.is_control()
-        && character != '\\'
-        && !matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    !character.is_control() && character != '\\' && !is_deceptive(character)
 }
 
 /// `bytes` as plain text: what is not a printable character is written as `\xNN`, a backslash as `\\`.
@@ -215,6 +214,10 @@ mod tests {
     fn a_name_cannot_speak_to_the_terminal() {
         assert_eq!(escape(b"a\x1b[2Jb\nc\\d\xff"), "a\\x1b[2Jb\\x0ac\\\\d\\xff");
         assert_eq!(escape("né\u{202e}".as_bytes()), "né\\xe2\\x80\\xae");
+        for hidden in ['\u{ad}', '\u{61c}', '\u{200b}', '\u{2066}', '\u{fe0f}', '\u{feff}', '\u{e0041}'] {
+            let text = escape(format!("a{hidden}b").as_bytes());
+            assert!(text.is_ascii() && text.starts_with("a\\x"), "{text}");
+        }
     }
 
     #[test]

@@ -98,6 +98,10 @@ pub(crate) enum Reason {
     TooLarge,
     /// The file would be over the limit for all files together.
     OverTotal,
+    /// The file would be over the task's disk limit for all files together.
+    OverDisk,
+    /// The workspace took too long to read; the rest of this directory was not looked at.
+    OutOfTime,
     /// The path is over the limit of depth or length; nothing below was looked at.
     TooDeep,
     /// The limit on the number of names or on their bytes was hit; the rest of this directory was not looked at.
@@ -119,6 +123,8 @@ impl Reason {
             Reason::Unreadable => "it, or what it was before, cannot be read".to_owned(),
             Reason::TooLarge => format!("a file may have {}", size(limits.file_bytes)),
             Reason::OverTotal => format!("all files together may have {}", size(limits.total_bytes)),
+            Reason::OverDisk => "all files together may take as much as the task's disk limit".to_owned(),
+            Reason::OutOfTime => format!("the workspace is read for at most {} minutes", limits.time.as_secs() / 60),
             Reason::TooDeep => format!("it is more than {} folders deep, or its path is too long", limits.depth),
             Reason::TooMany => {
                 format!(

@@ -17,33 +17,70 @@ pub(crate) struct Runnable {
 
 /// Every new or changed file or link that could run later, each with the first reason that fits.
 pub(crate) fn runnable(changes: &Changes) -> Vec<Runnable> {
-    let look = |entry: &Entry| reason(changes, entry).map(|why| Runnable { path: entry.path.clone(), why });
+    let patterns = patterns();
+    let look = |entry: &Entry| reason(&patterns, changes, entry).map(|why| Runnable { path: entry.path.clone(), why });
     changes.entries.iter().filter_map(look).collect()
 }
 
-fn reason(changes: &Changes, entry: &Entry) -> Option<&'static str> {
+fn reason(patterns: &[Pattern], changes: &Changes, entry: &Entry) -> Option<&'static str> {
     match &entry.now {
         None | Some(Node::Directory { .. }) => None,
-        Some(node) => by_name(&entry.path)
+        Some(node) => by_name(patterns, &entry.path)
             .or_else(|| bare_repository(changes, entry))
             .or_else(|| executable(node, entry.base.as_ref())),
     }
 }
 
-fn by_name(path: &TreePath) -> Option<&'static str> {
-    let names: Vec<Vec<u8>> = path.names().map(<[u8]>::to_ascii_lowercase).collect();
-    TABLE.iter().find(|(pattern, _)| matches_path(pattern, &names)).map(|(_, why)| *why)
+/// A pattern of the table: its components, whether everything below them fits too, and the reason.
+struct Pattern {
+    components: Vec<&'static str>,
+    has_below: bool,
+    why: &'static str,
 }
 
-/// A directory with `HEAD` and `config` is a repository for git, without being called `.git`.
+fn patterns() -> Vec<Pattern> {
+    let rows = TABLE.iter().flat_map(|(why, text)| text.split_ascii_whitespace().map(move |pattern| (pattern, *why)));
+    rows.map(|(pattern, why)| {
+        let above = pattern.strip_suffix("/**");
+        Pattern { components: above.unwrap_or(pattern).split('/').collect(), has_below: above.is_some(), why }
+    })
+    .collect()
+}
+
+fn by_name(patterns: &[Pattern], path: &TreePath) -> Option<&'static str> {
+    let names: Vec<Vec<u8>> = path.names().map(<[u8]>::to_ascii_lowercase).collect();
+    patterns.iter().find(|pattern| matches_path(pattern, &names)).map(|pattern| pattern.why)
+}
+
+/// A directory with `HEAD`, `objects` and `refs` is a repository for git, without being called `.git`: `config` and `hooks` in it run commands.
+/// A part of it may have been in the base, so one of the three among the changes is enough.
 fn bare_repository(changes: &Changes, entry: &Entry) -> Option<&'static str> {
-    let above = entry.path.parent();
-    let beside = |name: &[u8]| {
-        TreePath::join(above.as_ref(), name)
-            .is_ok_and(|path| changes.find(&path).is_some_and(|entry| entry.now.is_some()))
+    let is_repository = |directory: Option<&TreePath>| {
+        let has = |name: &[u8]| {
+            TreePath::join(directory, name)
+                .is_ok_and(|path| changes.find(&path).is_some_and(|entry| entry.now.is_some()))
+        };
+        has(b"HEAD") || has(b"objects") || has(b"refs") || has(b"commondir") || has(b"gitdir")
     };
-    let is_config = matches!(entry.path.name(), b"config" | b"config.worktree");
-    (is_config && (beside(b"HEAD") || beside(b"objects") || beside(b"refs"))).then_some(GIT)
+    let above = entry.path.parent();
+    let above_that = above.as_ref().and_then(TreePath::parent);
+    let runs = match (entry.path.name().to_ascii_lowercase().as_slice(), above.as_ref().map(TreePath::name)) {
+        (b"config" | b"config.worktree", _) => is_repository(above.as_ref()),
+        (b"attributes", Some(b"info")) | (_, Some(b"hooks")) => is_repository(above_that.as_ref()),
+        // These alone make a directory a repository, with the configuration that the base has there.
+        (b"head", _) => has_both(changes, above.as_ref()),
+        _ => false,
+    };
+    runs.then_some(GIT)
+}
+
+/// Whether `objects` and `refs` came to a directory with the `HEAD` that it has.
+fn has_both(changes: &Changes, directory: Option<&TreePath>) -> bool {
+    [&b"objects"[..], b"refs"].iter().all(|name| {
+        TreePath::join(directory, name).is_ok_and(|path| {
+            changes.find(&path).is_some_and(|entry| matches!(entry.now, Some(Node::Directory { .. })))
+        })
+    })
 }
 
 fn executable(node: &Node, base: Option<&Base>) -> Option<&'static str> {
@@ -57,14 +94,14 @@ fn executable(node: &Node, base: Option<&Base>) -> Option<&'static str> {
 }
 
 /// Whether the end of a path, in small letters, is as the pattern says.
-fn matches_path(pattern: &str, names: &[Vec<u8>]) -> bool {
-    let parts: Vec<&str> = pattern.split('/').collect();
-    if let Some((&"**", above)) = parts.split_last() {
+fn matches_path(pattern: &Pattern, names: &[Vec<u8>]) -> bool {
+    let parts = &pattern.components;
+    if pattern.has_below {
         // At least one name stays for the `**`.
-        return names.len() > above.len()
-            && (0..names.len() - above.len()).any(|start| all_match(above, &names[start..]));
+        return names.len() > parts.len()
+            && (0..names.len() - parts.len()).any(|start| all_match(parts, &names[start..]));
     }
-    names.len() >= parts.len() && all_match(&parts, &names[names.len() - parts.len()..])
+    names.len() >= parts.len() && all_match(parts, &names[names.len() - parts.len()..])
 }
 
 fn all_match(parts: &[&str], names: &[Vec<u8>]) -> bool {
@@ -92,7 +129,9 @@ fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::runnable_table::{BUILD, CI, CONTAINER, EDITOR, PACKAGE, SHELL, TEST};
+    use super::super::runnable_table::{
+        AGENT, BUILD, CI, CONTAINER, EDITOR, INTERPRETER, OTHER_VCS, PACKAGE, SHELL, TEST,
+    };
     use super::*;
     use crate::task::changes::copy::Digest;
     use std::collections::HashSet;
@@ -100,9 +139,11 @@ mod tests {
     #[test]
     fn the_table_is_sane() {
         let mut seen = HashSet::new();
-        for (pattern, why) in TABLE {
+        let patterns = patterns();
+        let rows = TABLE.iter().flat_map(|(why, text)| text.split_ascii_whitespace().map(move |row| (row, why)));
+        for (pattern, why) in rows {
             assert!(seen.insert(pattern), "{pattern} is there twice");
-            assert_eq!(*pattern, pattern.to_ascii_lowercase(), "names are compared in small letters");
+            assert_eq!(pattern, pattern.to_ascii_lowercase(), "names are compared in small letters");
             assert!(
                 !pattern.starts_with('/') && !pattern.contains("//") && !why.ends_with('.') && why.len() > 20,
                 "{pattern}"
@@ -113,14 +154,17 @@ mod tests {
             );
             // A row that another one before it hides, or that does not find its own example, is a mistake.
             let example = TreePath::new(format!("deep/in/{}", pattern.replace("**", "x/y").replace('*', "z"))).unwrap();
-            assert!(by_name(&example).is_some(), "{pattern} does not find `{example}`");
+            assert!(by_name(&patterns, &example).is_some(), "{pattern} does not find `{example}`");
         }
-        assert!(TABLE.len() > 150);
+        assert!(patterns.len() > 150);
     }
 
     #[test]
     fn names_that_run_are_found_and_others_are_not() {
-        let check = |path: &str, why: Option<&str>| assert_eq!(by_name(&TreePath::new(path).unwrap()), why, "{path}");
+        let patterns = patterns();
+        let check = |path: &str, why: Option<&str>| {
+            assert_eq!(by_name(&patterns, &TreePath::new(path).unwrap()), why, "{path}");
+        };
         check(".git/hooks/post-checkout", Some(GIT));
         check("vendor/x/.GIT/config", Some(GIT));
         check(".git", Some(GIT));
@@ -136,6 +180,21 @@ mod tests {
         check("docker-compose.prod.yaml", Some(CONTAINER));
         check("Dockerfile", Some(CONTAINER));
         check(".husky/pre-commit", Some(GIT));
+        for name in [".hg/hgrc", ".jj/repo/config.toml", "vendor/x/.HG/hgrc"] {
+            check(name, Some(OTHER_VCS));
+        }
+        let agents = [".opencode/plugin/x.ts", ".kiro/hooks/a.json", ".windsurf/mcp.json", ".continue/config.yaml"];
+        for name in agents.iter().chain(&[".roo/mcp.json", ".aider.conf.yml", "opencode.jsonc", "GEMINI.md"]) {
+            check(name, Some(AGENT));
+        }
+        for name in ["gradlew", "sub/mvnw.cmd", "Justfile", ".bazelrc"] {
+            check(name, Some(BUILD));
+        }
+        for name in [".npmrc", ".pnp.cjs", ".yarnrc.yml"] {
+            check(name, Some(PACKAGE));
+        }
+        check("mise.local.toml", Some(SHELL));
+        check("sitecustomize.py", Some(INTERPRETER));
         check("src/main.rs", None);
         check("README.md", None);
         check("git/hooks.md", None);
@@ -157,6 +216,11 @@ mod tests {
             entry("still.sh", Some(file(0o755)), Some(old(0o755))),
             entry("data/HEAD", Some(file(0o644)), None),
             entry("data/config", Some(file(0o644)), None),
+            entry("data/hooks/x", Some(file(0o644)), None),
+            entry("bare/HEAD", Some(file(0o644)), None),
+            entry("bare/objects", Some(Node::Directory { mode: 0o755 }), None),
+            entry("bare/refs", Some(Node::Directory { mode: 0o755 }), None),
+            entry("other/hooks/x", Some(file(0o644)), None),
             entry("other/config", Some(file(0o644)), None),
             entry("makefile", Some(Node::Symlink { target: super::super::Raw(b"x".to_vec()) }), None),
             entry(".vscode", Some(Node::Directory { mode: 0o755 }), None),
@@ -165,11 +229,15 @@ mod tests {
         let changes = Changes { entries, ..Changes::default() };
         let found: Vec<_> = runnable(&changes).into_iter().map(|each| format!("{}: {}", each.path, each.why)).collect();
         let git = format!("data/config: {GIT}");
+        let hook = format!("data/hooks/x: {GIT}");
+        let bare = format!("bare/HEAD: {GIT}");
         let make = format!("makefile: {BUILD}");
         assert_eq!(
             found,
             [
+                &bare,
                 &git,
+                &hook,
                 &make,
                 "new.sh: it is executable now",
                 "now.sh: it is executable now",

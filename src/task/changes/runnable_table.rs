@@ -1,6 +1,8 @@
 //! Names that tools run, load or obey without being told to: the table of [`super::runnable`].
 
 pub(super) const GIT: &str = "Git runs what hooks and configuration name, at the next git command in this tree";
+pub(super) const OTHER_VCS: &str =
+    "another version control tool runs hooks, aliases or tools that this configuration names";
 pub(super) const EDITOR: &str = "an editor runs tasks, settings or extensions from here when the folder is opened";
 pub(super) const SHELL: &str = "a shell runs it when the directory is entered";
 pub(super) const CI: &str = "a CI service runs it, with the secrets of the project, at the next push";
@@ -15,299 +17,132 @@ pub(super) const INTERPRETER: &str = "an interpreter loads it at every start fro
 pub(super) const SYSTEM: &str =
     "a login shell, a service manager, a desktop or a client runs it if the tree is a home or system directory";
 
-/// Pattern and reason.
+/// Reason and the patterns that it is for, with spaces between them. The first pattern that fits gives the reason.
 pub(super) const TABLE: &[(&str, &str)] = &[
     // Git. All of `.git`: config, hooks, info/attributes, and whatever a later version reads.
-    (".git/**", GIT),
-    (".git", GIT),
-    ("git~1/**", GIT),
-    (".gitattributes", "it can switch on filters, diff and merge drivers that the user's configuration names"),
-    (".gitmodules", "it names repositories that are cloned and paths that they are put in"),
-    (".gitconfig", GIT),
-    (".husky/**", GIT),
-    (".githooks/**", GIT),
-    ("hooks/pre-*", GIT),
-    ("hooks/post-*", GIT),
-    ("hooks/commit-msg", GIT),
-    ("hooks/prepare-commit-msg", GIT),
-    (".pre-commit-config.yaml", GIT),
-    (".pre-commit-hooks.yaml", GIT),
-    ("lefthook.yml", GIT),
-    (".lefthook.yml", GIT),
-    ("lefthook.yaml", GIT),
-    (".overcommit.yml", GIT),
-    (".lintstagedrc*", GIT),
-    ("lint-staged.config.*", GIT),
+    (GIT, ".git/** .git git~1/**"),
+    ("it can switch on filters, diff and merge drivers that the user's configuration names", ".gitattributes"),
+    ("it names repositories that are cloned and paths that they are put in", ".gitmodules"),
+    (
+        GIT,
+        ".gitconfig .husky/** .githooks/** hooks/pre-* hooks/post-* hooks/commit-msg hooks/prepare-commit-msg \
+         .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml .lefthook.yml lefthook.yaml .overcommit.yml \
+         .lintstagedrc* lefthook-local.y*ml lefthook.toml lefthook.json .gitlint",
+    ),
+    // Other version control.
+    (
+        OTHER_VCS,
+        ".hg/** .hg .hgrc hgrc .hgsub .jj/** .jj .sl/** .svn/** .bzr/** .pijul/** _darcs/** .p4config .repo/**",
+    ),
+    (GIT, "lint-staged.config.*"),
     // Editors and their agents.
-    (".vscode/**", EDITOR),
-    ("*.code-workspace", EDITOR),
-    (".idea/**", EDITOR),
-    ("*.iml", EDITOR),
-    (".fleet/**", EDITOR),
-    (".zed/**", EDITOR),
-    (".vs/**", EDITOR),
-    (".nvim.lua", EDITOR),
-    (".nvimrc", EDITOR),
-    (".exrc", EDITOR),
-    (".vimrc", EDITOR),
-    (".dir-locals.el", EDITOR),
-    (".dir-locals-2.el", EDITOR),
-    (".sublime-project", EDITOR),
-    ("*.sublime-project", EDITOR),
-    (".devcontainer/**", CONTAINER),
-    (".devcontainer.json", CONTAINER),
-    (".gitpod.yml", CONTAINER),
-    (".mcp.json", AGENT),
-    (".claude/**", AGENT),
-    (".cursor/**", AGENT),
-    (".cursorrules", AGENT),
-    (".codex/**", AGENT),
-    (".gemini/**", AGENT),
-    (".aider.conf.yml", AGENT),
-    ("claude.md", AGENT),
-    ("agents.md", AGENT),
-    (".github/copilot-instructions.md", AGENT),
+    (
+        EDITOR,
+        ".vscode/** *.code-workspace .idea/** *.iml .fleet/** .zed/** .vs/** .nvim.lua .nvim/** .vim/** .lvimrc \
+         .local.vimrc .helix/** .kakrc .kate-project* .ycm_extra_conf.py .clangd .projectile .lapce/** \
+         .settings/** .classpath nbproject/** .run/** *.xcodeproj/** *.xcworkspace/** .nvimrc .exrc .vimrc \
+         .dir-locals.el .dir-locals-2.el .sublime-project *.sublime-project",
+    ),
+    (CONTAINER, ".devcontainer/** .devcontainer.json .gitpod.yml"),
+    (
+        AGENT,
+        ".mcp.json mcp.json .opencode/** opencode.json* .opencode.json .kiro/** .windsurf/** .windsurfrules \
+         .codeium/** .continue/** .continuerc.json .roo/** .roomodes .roorules* .cline/** .clinerules \
+         .clinerules/** .kilocode/** .kilocodemodes .amazonq/** .augment/** .augment-guidelines .trae/** .qwen/** \
+         .qoder/** .crush/** crush.json .crush.json .goose/** .goosehints .junie/** .factory/** .openhands/** \
+         .amp/** .agents/** .agent/** .copilot/** .github/instructions/** .github/prompts/** .github/agents/** \
+         .github/chatmodes/** .github/hooks/** .tabnine/** .sourcegraph/** .aiassistant/** .void/** .vibe/** \
+         .aider* gemini.md qwen.md crush.md warp.md agent.md claude.local.md .claude/** .cursor/** .cursorrules \
+         .codex/** .gemini/** claude.md agents.md .github/copilot-instructions.md",
+    ),
     // Entering a directory.
-    (".envrc", SHELL),
-    (".env", "tools load variables such as PATH or LD_PRELOAD from it"),
-    (".env.*", "tools load variables such as PATH or LD_PRELOAD from it"),
-    ("mise.toml", SHELL),
-    (".mise.toml", SHELL),
-    (".mise/**", SHELL),
-    (".tool-versions", SHELL),
-    (".autoenv", SHELL),
-    ("flake.nix", SHELL),
-    ("shell.nix", SHELL),
-    ("default.nix", BUILD),
-    ("devbox.json", SHELL),
+    (SHELL, ".envrc"),
+    ("tools load variables such as PATH or LD_PRELOAD from it", ".env .env.*"),
+    (
+        SHELL,
+        "mise.toml .mise.toml .mise/** mise.*.toml .mise.*.toml .rtx.toml .nvmrc .node-version .python-version \
+         .ruby-version .sdkmanrc .java-version .devenv/** devenv.nix devenv.yaml .flox/** .tool-versions .autoenv \
+         flake.nix shell.nix",
+    ),
+    (BUILD, "default.nix"),
+    (SHELL, "devbox.json"),
     // CI.
-    (".github/workflows/**", CI),
-    (".github/actions/**", CI),
-    ("action.yml", CI),
-    ("action.yaml", CI),
-    (".gitlab-ci.yml", CI),
-    (".gitlab/ci/**", CI),
-    (".gitlab-ci/**", CI),
-    ("jenkinsfile*", CI),
-    (".circleci/**", CI),
-    (".travis.yml", CI),
-    (".drone.yml", CI),
-    (".woodpecker.yml", CI),
-    (".woodpecker/**", CI),
-    (".buildkite/**", CI),
-    (".cirrus.yml", CI),
-    (".cirrus.star", CI),
-    (".appveyor.yml", CI),
-    ("appveyor.yml", CI),
-    ("azure-pipelines*.yml", CI),
-    ("bitbucket-pipelines.yml", CI),
-    (".teamcity/**", CI),
-    (".forgejo/workflows/**", CI),
-    (".gitea/workflows/**", CI),
-    (".builds/*.yml", CI),
-    (".build.yml", CI),
-    ("cloudbuild.yaml", CI),
-    ("buildspec.yml", CI),
-    (".semaphore/**", CI),
-    ("wercker.yml", CI),
-    (".netlify/**", CI),
-    ("netlify.toml", CI),
-    ("vercel.json", CI),
-    ("renovate.json", CI),
-    (".github/dependabot.yml", CI),
+    (
+        CI,
+        ".github/workflows/** .github/actions/** action.yml action.yaml .gitlab-ci.yml .gitlab/ci/** \
+         .gitlab-ci/** jenkinsfile* .circleci/** .travis.yml .drone.yml .woodpecker.yml .woodpecker/** \
+         .buildkite/** .cirrus.yml .cirrus.star .appveyor.yml appveyor.yml azure-pipelines*.yml \
+         bitbucket-pipelines.yml .teamcity/** .forgejo/workflows/** .gitea/workflows/** .builds/*.yml .build.yml \
+         cloudbuild.yaml buildspec.yml .semaphore/** wercker.yml .netlify/** netlify.toml vercel.json \
+         renovate.json .github/dependabot.yml",
+    ),
     // Builds.
-    ("makefile*", BUILD),
-    ("gnumakefile", BUILD),
-    ("*.mk", BUILD),
-    ("cmakelists.txt", BUILD),
-    ("cmakepresets.json", BUILD),
-    ("*.cmake", BUILD),
-    ("meson.build", BUILD),
-    ("configure", BUILD),
-    ("configure.ac", BUILD),
-    ("*.m4", BUILD),
-    ("justfile", BUILD),
-    (".justfile", BUILD),
-    ("taskfile.y*ml", BUILD),
-    ("rakefile", BUILD),
-    ("build.rs", BUILD),
-    (".cargo/config*", BUILD),
-    ("rust-toolchain*", BUILD),
-    ("build.gradle*", BUILD),
-    ("settings.gradle*", BUILD),
-    ("*.gradle", BUILD),
-    ("*.gradle.kts", BUILD),
-    ("gradle/wrapper/**", BUILD),
-    ("gradle.properties", BUILD),
-    (".mvn/**", BUILD),
-    ("pom.xml", BUILD),
-    ("build.xml", BUILD),
-    ("build.sbt", BUILD),
-    ("project/*.sbt", BUILD),
-    ("build.zig", BUILD),
-    ("package.swift", BUILD),
-    ("build", BUILD),
-    ("build.bazel", BUILD),
-    ("workspace", BUILD),
-    ("module.bazel", BUILD),
-    ("*.bzl", BUILD),
-    (".bazelrc", BUILD),
-    ("sconstruct", BUILD),
-    ("wscript", BUILD),
-    ("dodo.py", BUILD),
-    ("*.csproj", BUILD),
-    ("*.fsproj", BUILD),
-    ("*.vbproj", BUILD),
-    ("*.vcxproj", BUILD),
-    ("*.props", BUILD),
-    ("*.targets", BUILD),
-    ("go.work", BUILD),
-    ("go.mod", PACKAGE),
-    ("mix.exs", BUILD),
-    ("rebar.config*", BUILD),
-    ("build.boot", BUILD),
-    ("project.clj", BUILD),
-    ("*.cabal", BUILD),
-    ("setup.hs", BUILD),
-    ("gruntfile.*", BUILD),
-    ("gulpfile.*", BUILD),
-    ("webpack.config.*", BUILD),
-    ("vite.config.*", BUILD),
-    ("rollup.config.*", BUILD),
-    ("next.config.*", BUILD),
-    ("nuxt.config.*", BUILD),
-    ("svelte.config.*", BUILD),
-    ("astro.config.*", BUILD),
-    ("babel.config.*", BUILD),
-    (".babelrc*", BUILD),
-    ("postcss.config.*", BUILD),
-    ("tailwind.config.*", BUILD),
-    ("turbo.json", BUILD),
-    ("nx.json", BUILD),
-    ("tsconfig*.json", BUILD),
-    ("vagrantfile", BUILD),
-    ("*.tf", BUILD),
-    ("tiltfile", BUILD),
-    ("skaffold.yaml", BUILD),
-    ("procfile*", BUILD),
+    (
+        BUILD,
+        "makefile* gnumakefile *.mk cmakelists.txt cmakepresets.json *.cmake meson.build configure configure.ac \
+         *.m4 gradlew* mvnw* *.just earthfile magefile.go makefile.toml bakefile* dune dune-project \
+         dune-workspace buck buck2 .buckconfig* *.bazel *.bazelrc .bazelversion .bazeliskrc pants.toml xmake.lua \
+         premake*.lua meson_options.txt directory.build.* directory.packages.props *.esproj bootstrap autogen.sh \
+         *.nix *.tfvars .terraform/** .terraformrc terragrunt.hcl pulumi.yaml metro.config.* remix.config.* \
+         angular.json esbuild.* rspack.config.* tsup.config.* craco.config.* .swcrc lerna.json rush.json .moon/** \
+         justfile .justfile taskfile.y*ml rakefile build.rs .cargo/config* rust-toolchain* build.gradle* \
+         settings.gradle* *.gradle *.gradle.kts gradle/wrapper/** gradle.properties .mvn/** pom.xml build.xml \
+         build.sbt project/*.sbt build.zig package.swift build workspace *.bzl sconstruct wscript dodo.py \
+         *.csproj *.fsproj *.vbproj *.vcxproj *.props *.targets go.work",
+    ),
+    (PACKAGE, "go.mod"),
+    (
+        BUILD,
+        "mix.exs rebar.config* build.boot project.clj *.cabal setup.hs gruntfile.* gulpfile.* webpack.config.* \
+         vite.config.* rollup.config.* next.config.* nuxt.config.* svelte.config.* astro.config.* babel.config.* \
+         .babelrc* postcss.config.* tailwind.config.* turbo.json nx.json tsconfig*.json vagrantfile *.tf tiltfile \
+         skaffold.yaml procfile*",
+    ),
     // Package managers.
-    ("package.json", PACKAGE),
-    ("package-lock.json", PACKAGE),
-    ("yarn.lock", PACKAGE),
-    ("pnpm-lock.yaml", PACKAGE),
-    ("pnpm-workspace.yaml", PACKAGE),
-    (".pnpmfile.cjs", PACKAGE),
-    (".npmrc", PACKAGE),
-    (".yarnrc*", PACKAGE),
-    (".yarn/**", PACKAGE),
-    ("bunfig.toml", PACKAGE),
-    ("binding.gyp", PACKAGE),
-    ("node_modules/**", "programs load and run it by name"),
-    ("deno.json*", PACKAGE),
-    ("setup.py", PACKAGE),
-    ("setup.cfg", PACKAGE),
-    ("pyproject.toml", PACKAGE),
-    ("requirements*.txt", PACKAGE),
-    ("pipfile*", PACKAGE),
-    ("poetry.lock", PACKAGE),
-    ("uv.lock", PACKAGE),
-    ("environment.yml", PACKAGE),
-    ("pip.conf", PACKAGE),
-    ("gemfile*", PACKAGE),
-    ("*.gemspec", PACKAGE),
-    (".bundle/config", PACKAGE),
-    ("extconf.rb", PACKAGE),
-    ("composer.json", PACKAGE),
-    ("cargo.toml", PACKAGE),
-    ("cargo.lock", PACKAGE),
-    ("podfile", PACKAGE),
-    ("*.podspec", PACKAGE),
-    ("brewfile", PACKAGE),
-    ("nuget.config", PACKAGE),
+    (
+        PACKAGE,
+        "package.json package-lock.json yarn.lock pnpm-lock.yaml pnpm-workspace.yaml .npmrc .pnp.* .pnpmfile.* \
+         npm-shrinkwrap.json bun.lock* deno.lock uv.toml pixi.toml pixi.lock .pypirc .condarc hatch.toml \
+         constraints*.txt composer.lock .gemrc go.sum mix.lock pubspec.* melos.yaml cartfile* fastfile \
+         vendor/bundle/** dotnet-tools.json packages.config conanfile.* vcpkg.json .yarnrc* .yarn/** bunfig.toml \
+         binding.gyp",
+    ),
+    ("programs load and run it by name", "node_modules/**"),
+    (
+        PACKAGE,
+        "deno.json* setup.py setup.cfg pyproject.toml requirements*.txt pipfile* poetry.lock uv.lock \
+         environment.yml pip.conf gemfile* *.gemspec .bundle/config extconf.rb composer.json cargo.toml \
+         cargo.lock podfile *.podspec brewfile nuget.config",
+    ),
     // Tests and linters.
-    ("conftest.py", TEST),
-    ("pytest.ini", TEST),
-    ("tox.ini", TEST),
-    ("noxfile.py", TEST),
-    (".coveragerc", TEST),
-    (".pylintrc", TEST),
-    ("pylintrc", TEST),
-    ("mypy.ini", TEST),
-    (".eslintrc*", TEST),
-    ("eslint.config.*", TEST),
-    (".prettierrc*", TEST),
-    ("prettier.config.*", TEST),
-    (".stylelintrc*", TEST),
-    ("jest.config.*", TEST),
-    ("vitest.config.*", TEST),
-    ("karma.conf.*", TEST),
-    (".mocharc*", TEST),
-    ("playwright.config.*", TEST),
-    ("cypress.config.*", TEST),
-    (".rspec", TEST),
-    (".rubocop.yml", TEST),
-    ("phpunit.xml*", TEST),
-    (".phan/config.php", TEST),
-    (".golangci.y*ml", TEST),
-    (".clang-tidy", TEST),
+    (
+        TEST,
+        "conftest.py pytest.ini tox.ini noxfile.py .pytest.ini .flake8 ruff.toml .ruff.toml .bandit ava.config.* \
+         wdio.conf.* commitlint.config.* .commitlintrc* .xo-config* biome.json* .biome.json* .oxlintrc.json \
+         stylelint.config.* spec_helper.rb .simplecov phpstan.neon* rector.php .php-cs-fixer* psalm.xml* \
+         behat.yml detekt.yml .semgrep* .trunk/** .mega-linter.yml clippy.toml .clippy.toml .coveragerc .pylintrc \
+         pylintrc mypy.ini .eslintrc* eslint.config.* .prettierrc* prettier.config.* .stylelintrc* jest.config.* \
+         vitest.config.* karma.conf.* .mocharc* playwright.config.* cypress.config.* .rspec .rubocop.yml \
+         phpunit.xml* .phan/config.php .golangci.y*ml .clang-tidy",
+    ),
     // Interpreters and debuggers.
-    ("sitecustomize.py", INTERPRETER),
-    ("usercustomize.py", INTERPRETER),
-    ("*.pth", INTERPRETER),
-    ("pyvenv.cfg", INTERPRETER),
-    ("venv/**", INTERPRETER),
-    (".venv/**", INTERPRETER),
-    (".rprofile", INTERPRETER),
-    (".renviron", INTERPRETER),
-    (".irbrc", INTERPRETER),
-    (".pryrc", INTERPRETER),
-    (".php.ini", INTERPRETER),
-    (".user.ini", INTERPRETER),
-    (".htaccess", INTERPRETER),
-    (".gdbinit", INTERPRETER),
-    (".lldbinit", INTERPRETER),
-    (".ipython/**", INTERPRETER),
+    (
+        INTERPRETER,
+        "sitecustomize.py usercustomize.py *.pth pyvenv.cfg venv/** .venv/** .rprofile .renviron .irbrc .pryrc \
+         .php.ini .user.ini .htaccess .gdbinit* gdbinit *-gdb.py *-gdb.gdb .radare2rc .pythonrc* .jupyter/** \
+         .guile .sbclrc .ocamlinit .ghci .iex.exs .erlang .perldb .psqlrc .sqliterc .my.cnf .octaverc startup.jl \
+         env/bin/** .lldbinit .ipython/**",
+    ),
     // Containers.
-    ("dockerfile*", CONTAINER),
-    ("*.dockerfile", CONTAINER),
-    ("containerfile*", CONTAINER),
-    ("docker-compose*.y*ml", CONTAINER),
-    ("compose*.y*ml", CONTAINER),
-    ("docker-bake.*", CONTAINER),
-    (".dockerignore", "it decides what, such as secrets, goes into an image"),
-    ("chart.yaml", CONTAINER),
-    ("kustomization.yaml", CONTAINER),
+    (CONTAINER, "dockerfile* *.dockerfile containerfile* docker-compose*.y*ml compose*.y*ml docker-bake.*"),
+    ("it decides what, such as secrets, goes into an image", ".dockerignore"),
+    (CONTAINER, "chart.yaml kustomization.yaml"),
     // A home or system directory as the workspace.
-    (".bashrc", SYSTEM),
-    (".bash_profile", SYSTEM),
-    (".bash_login", SYSTEM),
-    (".bash_logout", SYSTEM),
-    (".bash_aliases", SYSTEM),
-    (".profile", SYSTEM),
-    (".zshrc", SYSTEM),
-    (".zshenv", SYSTEM),
-    (".zprofile", SYSTEM),
-    (".zlogin", SYSTEM),
-    (".inputrc", SYSTEM),
-    (".tmux.conf", SYSTEM),
-    (".xinitrc", SYSTEM),
-    (".xprofile", SYSTEM),
-    (".xsession", SYSTEM),
-    (".ssh/**", SYSTEM),
-    (".config/**", SYSTEM),
-    (".local/bin/**", SYSTEM),
-    (".local/share/applications/**", SYSTEM),
-    ("*.desktop", SYSTEM),
-    ("*.service", SYSTEM),
-    ("*.timer", SYSTEM),
-    ("cron.d/**", SYSTEM),
-    ("crontab", SYSTEM),
-    (".direnvrc", SYSTEM),
-    (".curlrc", SYSTEM),
-    (".wgetrc", SYSTEM),
-    (".netrc", SYSTEM),
-    (".gnupg/**", SYSTEM),
-    (".kube/**", SYSTEM),
-    (".aws/**", SYSTEM),
-    (".docker/config.json", SYSTEM),
+    (
+        SYSTEM,
+        ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin \
+         .inputrc .tmux.conf .xinitrc .xprofile .xsession .ssh/** .config/** .local/bin/** \
+         .local/share/applications/** *.desktop *.service *.timer cron.d/** crontab .direnvrc .curlrc .wgetrc \
+         .netrc .gnupg/** .kube/** .aws/** .docker/config.json",
+    ),
 ];

@@ -5,7 +5,7 @@ use super::path::TreePath;
 use super::tree;
 use crate::error::{Context, Kind, Result};
 use crate::files;
-use rustix::fs::{AtFlags, Mode, fchmod, mkdirat, unlinkat};
+use rustix::fs::{AtFlags, Mode, fchmod, linkat, mkdirat, unlinkat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -73,6 +73,12 @@ impl Store {
             }
             Err(Failure::Write(cause)) => Err(failed(cause)),
         }
+    }
+
+    /// Gives the copy of `from` the further name `path`.
+    pub(super) fn link(&self, from: &TreePath, path: &TreePath) -> std::result::Result<(), Errno> {
+        let (old, new) = (tree::parent(self.0.as_fd(), from)?, self.parent(path)?);
+        linkat(&old, tree::name_path(from.name()), &new, tree::name_path(path.name()), AtFlags::empty())
     }
 
     /// The directory for a copy, made if missing.

@@ -149,6 +149,11 @@ pub(in crate::task) fn size(status: &Stat) -> u64 {
     u64::try_from(status.st_size).unwrap_or(0)
 }
 
+/// The bytes that a file takes on its disk: less than its size if it has holes.
+pub(in crate::task) fn allocated(status: &Stat) -> u64 {
+    u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
 /// The time of the last write in a status: seconds, nanoseconds.
 #[allow(clippy::unnecessary_cast, reason = "the types of these fields differ between architectures")]
 pub(in crate::task) fn modified(status: &Stat) -> [i64; 2] {
