@@ -303,15 +303,17 @@ impl Executed {
         self.client.kill_later(signal)
     }
 
-    /// Takes what the errand writes; its own error comes first, since ours follows from it.
+    /// Takes what the errand writes; its own error comes first, since ours follows from it. One that ended without a word ended because we stopped.
     fn receive<T>(&mut self, take: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
         self.input = None;
         let taken = match self.output.take() {
             Some(output) => take(&mut File::from(output)),
             None => Err(Error::new(Kind::Lost, "it has no output")),
         };
-        self.errand_error()?;
-        taken
+        match (taken, self.errand_error()) {
+            (Err(ours), Err(lost)) if lost.kind() == Kind::Lost => Err(ours),
+            (taken, ended) => ended.and(taken),
+        }
     }
 
     fn give(&mut self, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {

@@ -16,8 +16,8 @@ Examples:
   brig task cp fix.patch k3f:/tmp/
 
 A relative path in the sandbox is meant from /workspace. What is copied in belongs to the sandbox's user; owners and
-set-id bits do not travel. Links are copied as links, and none leads out of the sandbox or of the target; holes stay holes.
-What is copied out has at most as many bytes as the task's disk limit.")]
+set-id bits do not travel. Links are copied as links, and none leads out of the sandbox or of the target.
+Holes stay holes. What is copied out has at most as many bytes as the task's disk limit.")]
 pub(super) struct Arguments {
     /// A path of the host, or ID:PATH
     from: String,
