@@ -51,7 +51,10 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         is_entered: false,
         plan: &plan,
         folder: Folder::default(),
-        kept: plan.skeleton.as_ref().and_then(|tree| Kept::show(tree, plan.mapping(Shown::Inside)).ok()),
+        kept: plan
+            .skeleton
+            .as_ref()
+            .and_then(|tree| Kept::show(tree, plan.mapping(Shown::Inside), &plan.file_system.steps).ok()),
     };
     let built = builder.whole();
     built.map_err(|error| match &builder.kept {

@@ -60,7 +60,8 @@ pub(crate) fn of(workshop: &Workshop, file_system: &FileSystem) -> Option<PathBu
 /// more than a place.
 fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
     let mut all: Vec<(PathBuf, What<'_>)> = Vec::with_capacity(64);
-    for step in steps {
+    let memory = in_memory(steps);
+    for step in steps.iter().filter(|step| !is_below(&memory, step)) {
         let (at, what) = match step {
             Step::Directory { at, mode, .. } => (at, What::Folder(*mode)),
             Step::Symlink { at, target } => (at, What::Link(target)),
@@ -81,12 +82,41 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
                 }
                 continue;
             }
-            Step::Freeze { at, .. } if is_frozen(at) => continue,
+            Step::Freeze { at, .. } if is_frozen(at) || memory.iter().any(|each| *each == at) => continue,
             Step::Freeze { .. } | Step::Amend { .. } | Step::Nest { .. } => return None,
         };
         add(&mut all, at, what)?;
     }
     Some(all)
+}
+
+/// The memory file systems of the steps, whose content is one sandbox's. The devices are kept: their file system is shown as it is.
+fn in_memory(steps: &[Step]) -> Vec<&Path> {
+    let memory = steps.iter().filter_map(|step| match step {
+        Step::Tmpfs { at, .. } => Some(at.as_path()),
+        _ => None,
+    });
+    memory.filter(|at| !at.starts_with(DEV)).collect()
+}
+
+/// Whether a step makes something in one of these file systems.
+fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
+    let at = match step {
+        Step::Directory { at, .. }
+        | Step::Symlink { at, .. }
+        | Step::File { at, .. }
+        | Step::Amend { at, .. }
+        | Step::Tmpfs { at, .. }
+        | Step::Secrets { at, .. }
+        | Step::Bind { at, .. }
+        | Step::Overlay { at, .. }
+        | Step::Proc { at }
+        | Step::Pts { at }
+        | Step::Freeze { at, .. }
+        | Step::Nest { at, .. } => at,
+        Step::Devices => return false,
+    };
+    memory.iter().any(|folder| at != folder.as_ref() && at.starts_with(folder))
 }
 
 /// Adds a part after the folders above it. Two parts at one path, or one below a link, are not kept.
@@ -162,11 +192,13 @@ pub(super) struct Kept {
     /// The directory.
     pub tree: PathBuf,
     root: OwnedFd,
+    /// Folders of it that are covered by memory of the sandbox.
+    memory: Vec<PathBuf>,
 }
 
 impl Kept {
     /// Shows the directory read-only, as a detached mount. An error means that its file system cannot show it as the sandbox's.
-    pub(super) fn show(tree: &Path, mapping: Option<&OwnedFd>) -> Result<Kept> {
+    pub(super) fn show(tree: &Path, mapping: Option<&OwnedFd>, steps: &[Step]) -> Result<Kept> {
         let step = || format!("show the kept root `{}`", tree.display());
         let mapping = mapping.ok_or_else(|| Error::new(Kind::Internal, "no mapping for it").doing(step()))?;
         let root = clone_tree(CWD, tree)?;
@@ -177,7 +209,8 @@ impl Kept {
             ..MountAttr::default()
         };
         set_attributes(root.as_fd(), c"", false, &attributes).failing(Kind::Mount, step)?;
-        Ok(Kept { tree: tree.to_owned(), root })
+        let memory = in_memory(steps).into_iter().map(Path::to_owned).collect();
+        Ok(Kept { tree: tree.to_owned(), root, memory })
     }
 
     /// The root's mount.
@@ -188,6 +221,7 @@ impl Kept {
     /// Whether this step is done when the root is shown.
     pub(super) fn has(&self, step: &Step) -> bool {
         match step {
+            _ if is_below(&self.memory, step) => false,
             Step::Directory { .. } | Step::Symlink { .. } | Step::File { .. } | Step::Devices => true,
             Step::Freeze { at, .. } => is_frozen(at),
             _ => false,

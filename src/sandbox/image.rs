@@ -1,6 +1,6 @@
 //! An image as the root of a sandbox: what its config adds to the spec. Pure.
 
-use super::profile::{HOME, WORKSPACE};
+use super::profile::HOME;
 use crate::container;
 use crate::error::{Error, Kind, Result};
 use crate::process;
@@ -79,10 +79,10 @@ impl ImageRoot {
     }
 
     /// Where the command starts. A workspace is what it is there for, so the image's word counts only without one.
-    pub(super) fn start(&self, has_workspace: bool) -> PathBuf {
+    pub(super) fn start(&self, has_workspace: bool, at: &Path) -> PathBuf {
         match &self.working_directory {
             Some(directory) if !has_workspace || self.always_starts_there => directory.clone(),
-            _ => WORKSPACE.into(),
+            _ => at.to_owned(),
         }
     }
 
@@ -179,8 +179,9 @@ mod tests {
 
     #[test]
     fn the_images_directory_is_where_a_command_without_a_workspace_starts() {
-        assert_eq!(image().start(false), Path::new("/app/src"));
-        assert_eq!(image().start(true), Path::new("/workspace"));
-        assert_eq!(ImageRoot { working_directory: None, ..image() }.start(false), Path::new("/workspace"));
+        let at = Path::new("/srv/app");
+        assert_eq!(image().start(false, at), Path::new("/app/src"));
+        assert_eq!(image().start(true, at), at);
+        assert_eq!(ImageRoot { working_directory: None, ..image() }.start(false, at), at);
     }
 }

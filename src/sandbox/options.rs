@@ -3,6 +3,7 @@
 use super::backend::Backend;
 use super::image::ImageRoot;
 use super::limits::Limits;
+use super::location::WORKSPACE;
 use super::network::Network;
 use super::outcome::ExitCodes;
 use crate::egress::Broker;
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The one tree that the command works on, at `/workspace`.
+/// The one tree that the command works on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workspace {
     /// A new, empty folder.
@@ -35,6 +36,10 @@ pub struct Options {
     pub image: Option<ImageRoot>,
     /// What it works on.
     pub workspace: Workspace,
+    /// The path of that inside; `/workspace` is a link to it.
+    pub at: PathBuf,
+    /// Where the command starts, if not there.
+    pub directory: Option<PathBuf>,
     /// Host paths shown read-only, with their place inside.
     pub shown: Vec<(PathBuf, PathBuf)>,
     /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
@@ -70,6 +75,8 @@ impl Options {
             rootfs: None,
             image: None,
             workspace: Workspace::Empty,
+            at: WORKSPACE.into(),
+            directory: None,
             shown: Vec::new(),
             lent: Vec::new(),
             secrets: Vec::new(),

@@ -1,8 +1,10 @@
 //! From options to a container's spec. Pure, given what the host has.
 
+use super::backend::Backend;
 use super::devices::Device;
 use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
+use super::location;
 use super::options::{Options, Workspace};
 use super::system::System;
 use super::trust;
@@ -18,7 +20,6 @@ use std::path::{Path, PathBuf};
 /// The sandbox user's id. Not 0: nothing inside runs as root, not even a root without power.
 pub(crate) const USER: u32 = 1000;
 pub(super) const HOME: &str = "/home/agent";
-pub(super) const WORKSPACE: &str = "/workspace";
 const HOSTNAME: &str = "sandbox";
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the command finds its secrets.
@@ -101,15 +102,20 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
             rates: Rates::default(),
         }
     };
-    let mut steps = Vec::new();
+    let at = &options.at;
+    // A broker's certificates are of one sandbox, and so are the places of what a caller shows. Another runtime mounts parents by itself.
+    let is_usual = options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty();
+    let is_kept =
+        options.image.is_none() && options.rootfs.is_none() && is_usual && matches!(options.backend, Backend::Native);
+    let mut steps = if is_kept { location::before(at) } else { Vec::new() };
     let root = match (&options.image, &options.rootfs) {
         (Some(image), _) => image.root(),
         (None, Some(lower)) => Root::Overlay { lower: lower.clone(), shown: Shown::Inside },
         (None, None) => {
-            steps.extend(system_steps(facts.system));
-            // A broker's certificates are of one sandbox, and so are the places of what a caller shows.
-            let is_usual = options.broker.is_none() && options.shown.is_empty() && options.lent.is_empty();
-            if is_usual { Root::Kept } else { Root::Empty }
+            let is_parent = |step: &Step| matches!(step, Step::Directory { at: own, .. } if at.starts_with(own));
+            // A folder that only the administrator may enter would close the workspace: it is made as a parent of it.
+            steps.extend(system_steps(facts.system).into_iter().filter(|step| !is_parent(step)));
+            if is_kept { Root::Kept } else { Root::Empty }
         }
     };
     let is_ours = matches!(root, Root::Kept | Root::Empty);
@@ -123,6 +129,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         mode: 0o644,
     }));
     steps.extend(writable_steps(options, facts.workspace_owner));
+    steps.extend(location::link(at, is_kept));
     steps.extend(options.broker.iter().flat_map(|broker| match is_ours {
         true => trust::in_host(broker, facts.system.settings.iter().any(|each| each == trust::FOLDER), on_disk()),
         false => trust::in_root(broker, options),
@@ -142,6 +149,7 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
         attributes: Attributes::WRITABLE,
         shown: Shown::Users { uid, gid },
     }));
+    steps.extend(location::after(at).filter(|_| is_kept));
     if is_ours {
         steps.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
     }
@@ -175,7 +183,7 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
         file("hosts", format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")),
         file("hostname", format!("{HOSTNAME}\n")),
         file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
-        file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = {WORKSPACE}\n[init]\n\tdefaultBranch = main\n")),
+        file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n")),
     ]);
     steps.extend(system.settings.iter().map(show));
     steps.push(Step::Symlink { at: "/var/tmp".into(), target: "/tmp".into() });
@@ -218,24 +226,24 @@ pub(super) fn kernel_steps() -> Vec<Step> {
 
 /// What the command can write: all of it on the one scratch file system.
 fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
-    let bind = |name, at: &str| Step::Bind {
+    let bind = |name, at: &Path| Step::Bind {
         source: Source::Scratch(name),
-        at: at.into(),
+        at: at.to_owned(),
         attributes: Attributes::WRITABLE,
         shown: Shown::Stored,
     };
     let workspace = match &options.workspace {
-        Workspace::Empty => bind(FILES, WORKSPACE),
+        Workspace::Empty => bind(FILES, &options.at),
         Workspace::Directory(lower) => Step::Overlay {
             lower: lower.clone(),
             changes: CHANGES,
-            at: WORKSPACE.into(),
+            at: options.at.clone(),
             attributes: Attributes::WRITABLE,
             shown: Shown::Users { uid: owner.0, gid: owner.1 },
         },
     };
-    let home = options.image.is_none().then(|| bind("home", HOME)); // an image's has its own
-    home.into_iter().chain([bind("tmp", "/tmp"), workspace]).collect()
+    let home = options.image.is_none().then(|| bind("home", Path::new(HOME))); // an image's has its own
+    home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 
 fn command(options: &Options) -> Command {
@@ -281,7 +289,10 @@ fn command(options: &Options) -> Command {
         holds: options.holds,
         arguments: options.command.clone(),
         environment,
-        directory: image.map_or_else(|| WORKSPACE.into(), |image| image.start(options.workspace != Workspace::Empty)),
+        directory: options.directory.clone().unwrap_or_else(|| match image {
+            Some(image) => image.start(options.workspace != Workspace::Empty, &options.at),
+            None => options.at.clone(),
+        }),
         uid: image.map_or(USER, |image| image.uid),
         gid: image.map_or(USER, |image| image.gid),
         // An ordinary user's namespace has one id, and refuses setgroups(2).
@@ -295,7 +306,7 @@ fn landlock(options: &Options) -> Landlock {
     let rule = |path: &str, access| Rule { path: path.into(), access };
     let mut rules = vec![
         rule("/", Access::ReadExecute),
-        rule(WORKSPACE, Access::Write),
+        Rule { path: options.at.clone(), access: Access::Write },
         rule(HOME, Access::Write),
         rule("/tmp", Access::Write),
         rule("/dev/shm", Access::Write),

@@ -315,6 +315,7 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
                 Workspace::Directory(path) => format!("{} (copy-on-write)", path.display()),
             },
         ),
+        ("workspace at".to_owned(), options.at.display().to_string()),
         ("network".to_owned(), options.network.explain()),
         ("user".to_owned(), format!("{} in an own user namespace, no capabilities, no_new_privs", spec.command.uid)),
         ("namespaces".to_owned(), namespaces(options).to_owned()),

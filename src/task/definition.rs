@@ -51,6 +51,10 @@ impl WorkspaceSource {
 pub struct Definition {
     /// Where the workspace comes from.
     pub workspace: WorkspaceSource,
+    /// The path of the workspace inside; `None` for a folder's own path where that is free, else `/workspace`.
+    pub at: Option<PathBuf>,
+    /// Where the command starts inside, if not there; a relative path is meant from there.
+    pub directory: Option<PathBuf>,
     /// The command and its arguments.
     pub command: Vec<OsString>,
     /// Variables added to the empty environment.
@@ -115,6 +119,8 @@ impl Definition {
     pub fn new(command: Vec<OsString>) -> Definition {
         Definition {
             workspace: WorkspaceSource::Empty,
+            at: None,
+            directory: None,
             command,
             environment: Vec::new(),
             git: GitOptions::default(),

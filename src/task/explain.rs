@@ -2,6 +2,7 @@
 
 use super::definition::{Definition, WorkspaceSource};
 use super::image;
+use super::layout::Layout;
 use super::plan::{check_git, checked_workspace, options};
 use super::store::Store;
 use crate::error::Result;
@@ -14,7 +15,13 @@ pub fn explain(store: &Store, definition: &Definition) -> Result<Vec<(String, St
     let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     let image = image::open(store, definition)?;
     check_git(definition)?;
-    let mut rows = sandbox::explain(&options(definition, image.as_ref(), checked_workspace(definition)?)?)?;
+    let layout = Layout::of(definition, image.as_ref(), store)?;
+    let workspace = checked_workspace(definition)?;
+    let mut rows = sandbox::explain(&options(definition, &layout, image.as_ref(), workspace)?)?;
+    rows.extend(
+        layout.repository.iter().map(|path| ("repository".to_owned(), format!("{}, read-only", path.display()))),
+    );
+    rows.extend(layout.notes.iter().map(|note| ("note".to_owned(), note.clone())));
     for secret in &definition.secrets {
         rows.extend(
             secret

@@ -183,6 +183,9 @@ impl Store {
                 .hint("limits can only be lowered; begin a new task for more"));
         }
         definition.workspace = record.workspace;
+        // Before there was a choice every workspace was there.
+        definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
+        definition.directory = record.directory;
         definition.rootfs = record.rootfs;
         definition.may_degrade = record.may_degrade;
         definition.backend = record.backend.parse().doing(step)?;

@@ -24,6 +24,7 @@ mod hosted;
 mod image;
 mod index;
 mod keep;
+mod layout;
 mod library;
 mod live;
 mod log;
@@ -45,6 +46,7 @@ mod secrets;
 mod store;
 mod tree;
 mod watcher;
+mod worktree;
 
 pub use artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use background::run_detached;

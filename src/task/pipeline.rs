@@ -9,6 +9,7 @@ use super::git::{self, Base, Errand, Push, PushState, Remote};
 use super::handback::{self, Handback};
 use super::image::{self, Opened};
 use super::keep::{self, Continued, Keep};
+use super::layout::Layout;
 use super::log::{Log, Manner};
 use super::plan::{check_git, checked_workspace, options, place, remote};
 use super::queue::{self, Turn, Waited};
@@ -41,7 +42,8 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     keep::check(definition)?;
     let mut image = image::open(store, definition)?;
-    options(definition, image.as_ref(), checked_workspace(definition)?)?.check()?;
+    let layout = Layout::of(definition, image.as_ref(), store)?;
+    options(definition, &layout, image.as_ref(), checked_workspace(definition)?)?.check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
         super::exposure::check(folder, store)?;
     }
@@ -69,14 +71,16 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     if let Some(why) = image.as_mut().map(|image| image.copy_if_needed(&definition.limits)).transpose()?.flatten() {
         watcher.note(&why);
     }
+    layout.notes.iter().for_each(|note| watcher.hint(note));
     let id = new_id()?;
     let alive = store.begin(&id)?;
     let directory = store.task(&id);
-    let mut record = Record::new(&id, definition, image.as_ref(), &held);
+    let mut record = Record::new(&id, definition, &layout, image.as_ref(), &held);
     record.guarantee = declared.or(record.guarantee);
     let mut attempt = Attempt {
         store,
         definition,
+        layout: &layout,
         image: image.as_ref(),
         id: &id,
         record: &record,
@@ -167,6 +171,7 @@ fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Resu
 struct Attempt<'run> {
     store: &'run Store,
     definition: &'run Definition,
+    layout: &'run Layout,
     image: Option<&'run Opened>,
     id: &'run str,
     record: &'run Record,
@@ -213,7 +218,7 @@ impl Attempt<'_> {
             }
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
-        let mut options = match options(self.definition, self.image, workspace) {
+        let mut options = match options(self.definition, self.layout, self.image, workspace) {
             Ok(options) => options,
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };

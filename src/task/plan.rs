@@ -3,6 +3,7 @@
 use super::definition::{Definition, WorkspaceSource};
 use super::git::{self, Remote};
 use super::image::Opened;
+use super::layout::Layout;
 use super::store::Store;
 use crate::error::{Result, Step};
 use crate::sandbox::{DiskFile, Options, Place, Workspace};
@@ -34,7 +35,12 @@ pub(super) fn remote(definition: &Definition) -> Result<Option<Remote>> {
 }
 
 /// What the sandbox of a definition is to be.
-pub(super) fn options(definition: &Definition, image: Option<&Opened>, workspace: Workspace) -> Result<Options> {
+pub(super) fn options(
+    definition: &Definition,
+    layout: &Layout,
+    image: Option<&Opened>,
+    workspace: Workspace,
+) -> Result<Options> {
     let mut network = definition.network.clone();
     for secret in &definition.secrets {
         network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
@@ -45,6 +51,9 @@ pub(super) fn options(definition: &Definition, image: Option<&Opened>, workspace
         rootfs: definition.rootfs.clone(),
         image: image.map(|image| image.root.clone()),
         workspace,
+        at: layout.at.clone(),
+        directory: definition.directory.as_ref().map(|directory| layout.at.join(directory)),
+        shown: layout.repository.iter().map(|path| (path.clone(), path.clone())).collect(),
         network,
         limits: definition.limits.clone(),
         may_degrade: definition.may_degrade.clone(),

@@ -59,6 +59,9 @@ pub struct Receipt {
     pub couriers: Option<Ledger>,
     /// The commit that the workspace began with, for a repository.
     pub commit_in: Option<String>,
+    /// The path of the workspace inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_at: Option<std::path::PathBuf>,
     /// The commit at which the workspace ended, for a repository.
     #[serde(default)]
     pub commit_out: Option<String>,
@@ -230,6 +233,7 @@ impl Receipt {
             image: record.image.clone(),
             couriers: course.couriers.map(|ledger| account(ledger, redactor)),
             commit_in: course.commit_in,
+            workspace_at: record.at.clone(),
             commit_out: course.commit_out,
             push: course.push,
             secrets: if held.is_empty() { record.secrets.clone() } else { held.told() },

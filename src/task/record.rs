@@ -4,6 +4,7 @@
 use super::artifact::ArtifactOptions;
 use super::definition::{Definition, ProfileUsed, WorkspaceSource};
 use super::image::{ImageUsed, Opened};
+use super::layout::Layout;
 use super::receipt::Receipt;
 use super::result::ResultOptions;
 use super::secrets::{Held, SecretUse};
@@ -13,7 +14,7 @@ use crate::files::{self, Attempt, Bounded, Durability, Lock};
 use crate::sandbox::{ExitCodes, Guarantee, Limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// The version of the receipt's form.
@@ -41,6 +42,12 @@ pub struct Record {
     pub secrets: Vec<SecretUse>,
     /// Where the workspace came from.
     pub workspace: WorkspaceSource,
+    /// The path of the workspace inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<PathBuf>,
+    /// Where the command starts inside, if not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// The root file system, if not the host's own folders.
     pub rootfs: Option<std::path::PathBuf>,
     /// The image that is the root, with what it says.
@@ -92,7 +99,13 @@ fn yes() -> bool {
 }
 
 impl Record {
-    pub(super) fn new(id: &str, definition: &Definition, image: Option<&Opened>, held: &Held) -> Record {
+    pub(super) fn new(
+        id: &str,
+        definition: &Definition,
+        layout: &Layout,
+        image: Option<&Opened>,
+        held: &Held,
+    ) -> Record {
         // A value that the caller wrote into the command all the same is hidden at least here.
         let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());
         Record {
@@ -103,6 +116,8 @@ impl Record {
             environment_names: definition.environment.iter().map(|(name, _)| text(name)).collect(),
             secrets: held.told(),
             workspace: definition.workspace.clone(),
+            at: Some(layout.at.clone()),
+            directory: definition.directory.clone(),
             rootfs: definition.rootfs.clone(),
             image: image.map(|image| image.used.clone()),
             limits: definition.limits.clone(),

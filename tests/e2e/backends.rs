@@ -56,6 +56,21 @@ fn the_same_task_has_the_same_result_whoever_isolates() {
     }
 }
 
+#[test]
+fn a_folder_is_at_its_own_path_whoever_isolates() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(folder) = Lab::own_path() else { return };
+    let path = std::fs::canonicalize(folder.path()).unwrap();
+    for runtime in Runtime::all() {
+        let run =
+            runtime.task(&lab).args(["--dir"]).args([&path]).sh("pwd; cd /workspace; pwd -P; echo x > x; touch ../y");
+        run.ended_as("failed", 1);
+        let at = path.display();
+        assert!(run.stderr.contains(&format!("{at}\n{at}\n")), "{}: {run:#?}", runtime.name);
+        assert_eq!(run.receipt()["changes"]["added"], 1, "{}: {run:#?}", runtime.name);
+    }
+}
+
 /// What cannot start, with the status that a shell has for it.
 #[test]
 fn a_command_that_cannot_start_is_told_from_one_that_fails() {

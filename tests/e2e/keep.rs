@@ -62,6 +62,28 @@ fn what_goes_on_has_the_same_limits_or_lower_ones_and_its_variables_again() {
 }
 
 #[test]
+fn what_goes_on_is_at_the_same_path() {
+    let Some(lab) = Lab::root() else { return };
+    let Some(work) = Lab::own_path() else { return };
+    let path = std::fs::canonicalize(work.path()).unwrap();
+    let begin = |words: &[&str]| {
+        lab.task().args(["--keep", "--dir"]).args([&path]).args(words).sh("mkdir /workspace/sub").succeeded();
+        lab.ids().pop().unwrap()
+    };
+    for (words, at, start) in [
+        (&[] as &[&str], path.to_str().unwrap(), path.to_str().unwrap()),
+        (&["--at", "/src/x", "-w", "/tmp"], "/src/x", "/tmp"),
+    ] {
+        let id = begin(words);
+        let run =
+            lab.brig(["task", "resume", "--json", &id, "--", "sh", "-c", "pwd; cd /workspace; pwd -P; ls -d sub"]);
+        run.ended_as("succeeded", 0);
+        assert!(run.stderr.contains(&format!("{start}\n{at}\nsub\n")), "{run:#?}");
+        assert_eq!(run.receipt()["workspace_at"], at);
+    }
+}
+
+#[test]
 fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets() {
     let Some(lab) = Lab::root() else { return };
     let token = lab.file("token", "a-token-that-is-secret\n");

@@ -308,3 +308,132 @@ fn a_kept_root_that_has_lost_a_part_is_named_with_what_to_do_about_it() {
         lab.task().sh("true").ended_as("succeeded", 0);
     }
 }
+
+/// A folder outside of `/tmp` with something beside it, and below it what has absolute paths in it.
+fn make_own_path() -> Option<(tempfile::TempDir, PathBuf)> {
+    let folder = Lab::own_path()?;
+    let work = fs::canonicalize(folder.path()).unwrap().join("parent/work");
+    fs::create_dir_all(work.join("bin")).unwrap();
+    fs::create_dir_all(work.join("../sibling")).unwrap();
+    fs::write(folder.path().join("secret"), "private").unwrap();
+    // As a virtual environment has it: a link to the interpreter, and programs that name the link.
+    let interpreter = work.join("bin/python");
+    symlink("/bin/sh", &interpreter).unwrap();
+    fs::write(work.join("bin/tool"), format!("#!{}\necho tool ran\n", interpreter.display())).unwrap();
+    fs::set_permissions(work.join("bin/tool"), PermissionsExt::from_mode(0o755)).unwrap();
+    Some((folder, work))
+}
+
+#[test]
+fn a_folder_is_at_its_own_path_and_nothing_of_the_host_is_beside_it() {
+    let lab = Lab::new();
+    let Some((folder, work)) = make_own_path() else { return };
+    let before = digest(folder.path());
+    let script = "pwd; cd /workspace; pwd -P; bin/tool; ls -A ..; ls -A ../..; touch ../x ../../x ../../../x 2>/dev/null && echo wrote; \
+                  echo new > new; cd /; echo more >> /workspace/new; echo h > ~/h; cat /workspace/new ~/h";
+    let run = lab.task().args(["--dir"]).args([&work]).sh(script);
+    run.ended_as("succeeded", 0);
+    let at = work.display();
+    assert_eq!(run.stderr, format!("{at}\n{at}\ntool ran\nwork\nparent\nnew\nmore\nh\n"), "{run:#?}");
+    assert_eq!(run.receipt()["workspace_at"], work.to_str().unwrap());
+    assert_eq!(digest(folder.path()), before);
+    let id = lab.ids().remove(0);
+    let diff = lab.brig(["task", "diff", &id]).succeeded().stdout.clone();
+    assert!(diff.contains("+++ b/new\n") && !diff.contains("parent"), "{diff}");
+    lab.brig(["task", "apply", &id]).succeeded();
+    assert_eq!(fs::read_to_string(work.join("new")).unwrap(), "new\nmore\n");
+}
+
+#[test]
+fn a_workspace_is_where_at_says_and_the_command_where_workdir_says() {
+    let lab = Lab::new();
+    let work = lab.file("work/sub/file", "text\n");
+    let work = work.parent().unwrap().parent().unwrap();
+    let check = |words: &[&str], expected: &str| {
+        let run = lab.task().args(["--dir"]).args([work]).args(words).sh("pwd; cat /workspace/sub/file");
+        assert_eq!(run.ended_as("succeeded", 0).stderr, format!("{expected}\ntext\n"), "{words:?}: {run:#?}");
+    };
+    check(&[], "/workspace"); // the lab is below /tmp
+    check(&["-w", "sub"], "/workspace/sub");
+    for at in ["/src", "/home/user/deep/er", "/root/project", "/var/lib/project"] {
+        check(&["--at", at], at);
+        check(&["--at", at, "-w", "sub"], &format!("{at}/sub"));
+        check(&["--at", at, "-w", "/usr"], "/usr");
+    }
+    let run =
+        lab.task().plain().args(["--empty", "--at", "/a/b", "-w", ".."]).sh("pwd; echo x > b/x; cat /workspace/x");
+    assert_eq!(run.succeeded().stdout, "/a\nx\n", "{run:#?}");
+    for at in
+        ["/usr/x", "/etc", "/proc/x", "/tmp/x", "/", "/home", "/home/agent/x", "/workspace/x", "/a/../etc", "relative"]
+    {
+        let run = lab.task().args(["--dir"]).args([work]).args(["--at", at]).sh("true");
+        run.refused(125, &["show the workspace at", at]);
+    }
+    let local = "isolation,disk,inodes,network";
+    let run = lab.task().args(["--backend", "local", "--allow-degraded", local, "--at", "/src"]).sh("true");
+    run.refused(125, &["`local`", "--at"]);
+}
+
+#[test]
+fn a_root_of_the_users_own_with_something_at_the_path_keeps_it() {
+    let lab = Lab::new();
+    let Some(root) = busybox_root(&lab) else { return };
+    let Some((_folder, work)) = make_own_path() else { return };
+    let run = || lab.task().args(["--rootfs"]).args([&root]).args(["--dir"]).args([&work]).sh("pwd; ls -A");
+    assert_eq!(run().ended_as("succeeded", 0).stderr, format!("{}\nbin\n", work.display()));
+    let there = root.join(work.strip_prefix("/").unwrap());
+    fs::create_dir_all(there.parent().unwrap()).unwrap();
+    fs::write(&there, "a file of the root").unwrap();
+    assert_eq!(run().ended_as("succeeded", 0).stderr, "/workspace\nbin\n");
+}
+
+#[test]
+fn workspaces_below_one_folder_share_one_kept_root() {
+    let Some(lab) = Lab::root() else { return };
+    for name in ["a", "b", "c/d"] {
+        let at = format!("/home/user/{name}");
+        let run = lab.task().args(["--empty", "--at", &at]).sh("pwd; ls -A /home/user; touch /home/x 2>&1");
+        assert!(run.ended_as("failed", 1).stderr.starts_with(&at), "{run:#?}");
+        assert!(run.stderr.contains("Read-only file system"), "{run:#?}");
+    }
+    let entries = fs::read_dir(lab.store().join("templates")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(entries.filter(|name| name.to_str().unwrap().starts_with("root-")).count(), 1);
+}
+
+/// Runs git as nobody's configuration has it.
+fn git(folder: &Path, script: &str) {
+    let names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
+    let mut command = Command::new("sh");
+    command
+        .args(["-ec", script])
+        .current_dir(folder)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .envs(names.map(|name| (name, "a@b")));
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn a_worktree_has_its_repository_beside_it_read_only() {
+    let lab = Lab::new();
+    let Some((folder, work)) = make_own_path() else { return };
+    let main = folder.path().join("main");
+    fs::create_dir(&main).unwrap();
+    git(
+        &main,
+        "git init -q -b main .; echo one > file; git add .; git commit -qm first; git worktree add -q ../tree -b side",
+    );
+    let tree = fs::canonicalize(folder.path().join("tree")).unwrap();
+    fs::write(main.join("private"), "of the main tree").unwrap();
+    let before = digest(folder.path());
+    let script = "git log --format=%s; git branch --show-current; echo two > file; git diff --stat | tail -1; ls -A ../main; \
+                  touch ../main/.git/x 2>&1 | grep -o 'Read-only file system'";
+    let run = lab.task().args(["--dir"]).args([&tree]).sh(script);
+    let expected = "first\nside\n 1 file changed, 1 insertion(+), 1 deletion(-)\n.git\nRead-only file system\n";
+    assert_eq!(run.ended_as("succeeded", 0).stderr, expected, "{run:#?}");
+    assert_eq!(digest(folder.path()), before);
+    // A worktree that is shown elsewhere has it at the path that its file names.
+    let run = lab.task().args(["--dir"]).args([&tree]).args(["--at", "/src"]).sh("git log --format=%s");
+    assert_eq!(run.ended_as("succeeded", 0).stderr, "first\n", "{run:#?}");
+    drop(work);
+}

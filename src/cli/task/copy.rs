@@ -15,8 +15,9 @@ Examples:
   brig task cp k3f:/workspace - | tar t             as a tar stream
   brig task cp fix.patch k3f:/tmp/
 
-A relative path in the sandbox is meant from /workspace. What is copied in belongs to the sandbox's user; owners and
-set-id bits do not travel. Links are copied as links, and none leads out of the sandbox or of the target.
+A relative path in the sandbox is meant from the workspace, and so is one below /workspace.
+What is copied in belongs to the sandbox's user; owners and set-id bits do not travel.
+Links are copied as links, and none leads out of the sandbox or of the target.
 Holes stay holes. What is copied out has at most as many bytes as the task's disk limit.")]
 pub(super) struct Arguments {
     /// A path of the host, or ID:PATH
@@ -33,8 +34,14 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         )?;
     }
     match (inside(&arguments.from), inside(&arguments.to)) {
-        (Some((id, path)), None) => out(&store.reach(&store.find(id)?)?, &path, &arguments.to)?,
-        (None, Some((id, path))) => into(&store.reach(&store.find(id)?)?, Path::new(&arguments.from), &path)?,
+        (Some((id, path)), None) => {
+            let id = store.find(id)?;
+            out(&store.reach(&id)?, &real(store, &id, path)?, &arguments.to)?;
+        }
+        (None, Some((id, path))) => {
+            let id = store.find(id)?;
+            into(&store.reach(&id)?, Path::new(&arguments.from), &real(store, &id, path)?)?;
+        }
         _ => {
             return Err(Error::new(Kind::Usage, "one of the two must be in a task, and only one")
                 .hint("name it like `ID:PATH`; a file of yours with a colon like `./a:b`"));
@@ -44,9 +51,17 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// `ID:PATH`: before the colon no slash.
-fn inside(word: &str) -> Option<(&str, PathBuf)> {
+fn inside(word: &str) -> Option<(&str, &Path)> {
     let (id, path) = word.split_once(':')?;
-    (!id.contains('/') && !id.is_empty()).then(|| (id, Path::new("/workspace").join(path)))
+    (!id.contains('/') && !id.is_empty()).then_some((id, Path::new(path)))
+}
+
+/// A path of the task's sandbox. The workspace itself is named, not the link to it, which would be copied as a link.
+fn real(store: &Store, id: &str, path: &Path) -> Result<PathBuf> {
+    const LINK: &str = "/workspace";
+    let at = store.record(id)?.at.unwrap_or_else(|| LINK.into());
+    // Components: `join` of an empty rest would end with a slash.
+    Ok(at.join(path.strip_prefix(LINK).unwrap_or(path)).components().collect())
 }
 
 fn out(live: &Live, path: &Path, to: &str) -> Result<()> {

@@ -33,7 +33,7 @@ pub(super) struct Arguments {
     /// Set a variable, or pass on the caller's own
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     environment: Vec<OsString>,
-    /// The working directory [default: /workspace]
+    /// The working directory [default: where the task's command started]
     #[arg(short, long, value_name = "PATH")]
     workdir: Option<PathBuf>,
     /// Pass on what it writes as it is: secrets are not hidden

@@ -5,7 +5,7 @@ use brig::error::{Error, Kind, Result};
 use brig::image;
 use brig::task::{Definition, ImageWish};
 use clap::{Args, ValueEnum};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// When an image is fetched from its registry.
@@ -41,8 +41,8 @@ pub(super) struct Flags {
     /// Run as this user of the image [default: the image's]
     #[arg(short, long, value_name = "USER[:GROUP]", requires = "image")]
     user: Option<String>,
-    /// Start in this directory [default: the workspace; without one the image's WorkingDir]
-    #[arg(short, long, value_name = "DIR", requires = "image")]
+    /// Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]
+    #[arg(short, long, value_name = "DIR")]
     workdir: Option<String>,
     /// How the command is asked to end [default: the image's StopSignal, else SIGTERM]
     #[arg(long, value_name = "SIGNAL", requires = "image")]
@@ -51,16 +51,21 @@ pub(super) struct Flags {
 
 impl Flags {
     /// What they say; over what a profile has said.
-    pub(super) fn take(self, definition: &mut Definition) -> Result<Pull> {
+    pub(super) fn take(mut self, definition: &mut Definition) -> Result<Pull> {
         if self.image.is_none() {
             let own = [
                 ("--entrypoint", self.entrypoint.is_some()),
                 ("--user", self.user.is_some()),
-                ("--workdir", self.workdir.is_some()),
                 ("--stop-signal", self.stop_signal.is_some()),
                 ("--pull", self.pull.is_some() && definition.image.is_none()),
             ];
             refuse_idle(&own, "an image, and the task has none", "--image")?;
+        }
+        if self.image.is_none() {
+            match &mut definition.image {
+                Some(image) => image.working_directory = self.workdir.take().or(image.working_directory.take()),
+                None => definition.directory = self.workdir.take().map(PathBuf::from),
+            }
         }
         if let Some(reference) = self.image {
             definition.rootfs = None;

@@ -27,6 +27,7 @@ const MOST_TOLD: usize = 5;
 #[command(after_help = "\
 Examples:
   brig task run --dir . -- make test              your folder, never written
+  brig task run --dir . --at /src -w tests -- ./run   the folder at /src; the command starts in /src/tests
   brig task run --repo ~/src/app --ref v2 -- ./agent.sh
   brig task run --repo https://github.com/me/app --git-credential env:GH_TOKEN --push-branch agent/fix -- ./agent.sh
   brig task run --repo ~/src/app --push-branch agent/fix -- ./agent.sh
@@ -46,6 +47,9 @@ pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
     pub(super) dir: Option<PathBuf>,
+    /// Where the workspace appears inside [default: a folder at its own path, anything else at /workspace]
+    #[arg(long, value_name = "PATH")]
+    at: Option<PathBuf>,
     /// Work on a clone of a git repository: a path, https://…, ssh://…, user@host:path or file://…
     #[arg(long, value_name = "PATH|URL", conflicts_with = "empty")]
     repo: Option<String>,
@@ -354,6 +358,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         }
         _ => WorkspaceSource::Empty,
     };
+    definition.at = arguments.at;
     arguments.network.apply(&mut definition.network)?;
     for variable in &arguments.environment {
         match brig::task::given_variable(variable)? {

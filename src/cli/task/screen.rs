@@ -131,6 +131,12 @@ impl Watcher for Screen {
         tell!("brig: note: {}", output::escaped(text));
     }
 
+    fn hint(&mut self, text: &str) {
+        if isatty(rustix::stdio::stderr()) {
+            self.note(text);
+        }
+    }
+
     fn output(&mut self, error: bool, bytes: &[u8]) {
         let index = self.index(error);
         // What a sandbox writes never reaches a terminal unescaped, unless the terminal is the sandbox's own.

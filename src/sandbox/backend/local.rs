@@ -5,9 +5,9 @@
 
 use super::Isolates;
 use crate::error::{Error, Kind, Result};
+use crate::sandbox::location::WORKSPACE;
 use crate::sandbox::network::NetworkMode;
 use crate::sandbox::options::Options;
-use crate::sandbox::profile::WORKSPACE;
 use crate::sandbox::report::{Degraded, Guarantee};
 use crate::spec::network::Network;
 use crate::spec::root::{FileSystem, Root, Step};
@@ -110,6 +110,12 @@ fn refuse(options: &Options) -> Result<()> {
     }
     if !options.secrets.is_empty() {
         return wrong("place for secrets as files", "give them as variables: -e NAME");
+    }
+    if options.at != Path::new(WORKSPACE) || options.directory.is_some() {
+        return wrong(
+            "place inside for a workspace or a start folder",
+            "leave --at and --workdir out, or use the backend native",
+        );
     }
     if !options.shown.is_empty() || !options.lent.is_empty() {
         return wrong("place for the host's folders", "use the backend native");

@@ -32,6 +32,7 @@ pub(crate) use overlay::Form;
 pub(crate) use path::escape;
 pub(crate) use record::{Change, Changes, Entry, Node, Skipped};
 pub(crate) use runnable::runnable;
+pub(super) use tree::is_off;
 
 #[cfg(test)]
 use {

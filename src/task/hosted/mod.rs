@@ -346,7 +346,11 @@ impl Rules {
 fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     let mut paths = Vec::new();
     match &definition.workspace {
-        WorkspaceSource::Directory(path) => paths.push(("folder", path.clone())),
+        WorkspaceSource::Directory(path) => {
+            paths.push(("folder", path.clone()));
+            let real = std::fs::canonicalize(path).ok().and_then(|real| super::worktree::repository(&real));
+            paths.extend(real.map(|(_, repository)| ("repository of the worktree", repository)));
+        }
         WorkspaceSource::Repository { url, .. } => {
             if let Remote::Local(path) = Remote::parse(url)? {
                 paths.push(("repository", super::git::local_path(&path)?));

@@ -288,3 +288,24 @@ fn a_folder_of_the_system_or_around_the_store_is_refused() {
     let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "read", "secret"]);
     assert_eq!(answer(&run), "done");
 }
+
+/// A folder whose `.git` names another folder as its repository: that one must name it too.
+#[test]
+fn a_folder_that_calls_itself_a_worktree_shows_no_other_folder() {
+    let lab = Lab::new();
+    let Some(folder) = Lab::own_path() else { return };
+    let root = std::fs::canonicalize(folder.path()).unwrap();
+    let (work, victim) = (root.join("work"), root.join("victim"));
+    std::fs::create_dir_all(&work).unwrap();
+    for part in ["objects", "worktrees/x"] {
+        std::fs::create_dir_all(victim.join(part)).unwrap();
+    }
+    std::fs::write(victim.join("HEAD"), "").unwrap();
+    std::fs::write(victim.join("secret"), "private").unwrap();
+    std::fs::write(work.join(".git"), format!("gitdir: {}/worktrees/x\n", victim.display())).unwrap();
+    let words = ["--dir".as_ref(), work.as_os_str()];
+    let read = format!("cat {}/secret", victim.display());
+    assert!(!task(&lab).args(words).sh(&read).stderr.contains("private"));
+    let run = task(&lab).weakened("worktree-mutual").args(words).sh(&read);
+    assert!(run.stderr.contains("private"), "without the guard: {run:#?}");
+}

@@ -65,6 +65,18 @@ impl Lab {
         path
     }
 
+    /// A folder that a sandbox can show at its own path; the lab's own are below `/tmp`, where a sandbox has its own files.
+    pub fn own_path() -> Option<tempfile::TempDir> {
+        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| !home.starts_with("/tmp"));
+        let places = ["/srv", "/opt", "/mnt"].into_iter().map(PathBuf::from).chain(home);
+        let mut builder = tempfile::Builder::new();
+        let made = places.filter_map(|place| builder.prefix("brig-test-").tempdir_in(place).ok()).next();
+        if made.is_none() {
+            skip("needs a writable folder outside of /tmp");
+        }
+        made
+    }
+
     /// Makes a file in the lab, and the directories that it needs.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
