@@ -154,7 +154,7 @@ pub(super) fn make(path: &Path) -> Result<bool, Errno> {
 }
 
 /// Removes a group in which nobody is and that has none below. Whether it is gone.
-pub(super) fn remove_empty(path: &Path) -> bool {
+pub(crate) fn remove_empty(path: &Path) -> bool {
     matches!(unlinkat(CWD, path, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
 }
 

@@ -37,6 +37,7 @@ mod widen;
 pub(crate) mod tests;
 
 pub(crate) use create::{Begun, Purpose};
+pub(crate) use directory::remove_empty;
 pub(crate) use hierarchy::Hierarchy;
 pub(crate) use hierarchy::Layout;
 pub(crate) use join::enter;

@@ -6,7 +6,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
 use crate::net::{self, Route};
 use crate::ns::{self, Namespaces};
-use crate::process::{Message, Spawned};
+use crate::process::{self, Message, Spawned};
 use crate::spec::config::Config;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
@@ -17,11 +17,12 @@ use std::os::fd::AsFd;
 
 /// Answers init until it is ready.
 pub(super) fn create(
-    spawned: &Spawned,
+    spawned: &mut Spawned,
     config: &Config,
     wish: &Creation,
     rlimits: &[(Resource, Rlimit)],
     state: &State,
+    joins_processes: bool,
 ) -> Result<Option<std::os::fd::OwnedFd>> {
     let mut console = None;
     loop {
@@ -29,8 +30,14 @@ pub(super) fn create(
             Some(Message::Hooks) => {
                 hooks::run("prestart", &config.hooks.prestart, state)?;
                 hooks::run("createRuntime", &config.hooks.create_runtime, state)?;
+                if joins_processes {
+                    process::beside(spawned.pid, || {
+                        hooks::run("createContainer", &config.hooks.create_container, state)
+                    })?;
+                }
                 spawned.go()?;
             }
+            Some(Message::Born(pidfd)) => spawned.succeed(pidfd)?,
             Some(Message::Limits) => {
                 limit(spawned.pid, rlimits)?;
                 spawned.go()?;
@@ -43,7 +50,7 @@ pub(super) fn create(
                 let listener = take_descriptor(spawned.pidfd(), number)
                     .failing(Kind::Seccomp, || "fetch the filter's listener")?;
                 if let Some(profile) = &config.linux.seccomp {
-                    socket::send_listener(profile, &listener, state)?;
+                    socket::send_listener(profile, &listener, &State { pid: spawned.pid, ..state.clone() })?;
                 }
             }
             Some(Message::Ready) => {

@@ -102,6 +102,7 @@ impl Drop for Undo {
 impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
+        process::require_one_thread()?;
         let bytes = bundle::read(&wish.bundle)?;
         // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
         let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
@@ -172,6 +173,8 @@ impl Containers {
         if network.is_some() {
             namespaces.leave_out(NamespaceKind::Network);
         }
+        let joins_processes = namespaces.joins_processes();
+        let has_container_hooks = !config.hooks.create_container.is_empty();
         let plan = Plan {
             network,
             namespaces,
@@ -189,8 +192,10 @@ impl Containers {
             sysctls: prepare::sysctls(&config),
             root: Root::Bundle(bundle),
             hooks: BuildHooks {
-                of_parent: !config.hooks.prestart.is_empty() || !config.hooks.create_runtime.is_empty(),
-                of_container: config.hooks.create_container.clone(),
+                of_parent: !config.hooks.prestart.is_empty()
+                    || !config.hooks.create_runtime.is_empty()
+                    || (joins_processes && has_container_hooks),
+                of_container: if joins_processes { Vec::new() } else { config.hooks.create_container.clone() },
                 state: state.clone(),
             },
             command: Command {
@@ -236,7 +241,8 @@ impl Containers {
             group.join(record.pid)?;
         }
         let state = State { pid: record.pid, ..state };
-        let console = converse::create(spawned, &config, wish, &rlimits, &state).map_err(unable)?;
+        let console = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes).map_err(unable)?;
+        record.pid = spawned.pid;
         record.pid_started = stat(record.pid).map(|(_, started)| started).unwrap_or_default();
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {

@@ -31,6 +31,11 @@ impl Containers {
         };
         let record = match place.read() {
             Err(_) if force => {
+                // Only a group that is empty is known to be this container's: its path may be another one's, who was there first.
+                let left = place.config().map(|config| group::unrecorded(&config, id)).unwrap_or_default();
+                for path in left {
+                    let _ = crate::cgroup::remove_empty(&path);
+                }
                 place.remove()?;
                 return Ok(Vec::new());
             }
@@ -96,6 +101,10 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
         group.remove().map_err(Error::from)?;
         // With the group gone there is nothing left that a systemd could be asked for.
         let _ = stopped;
+    }
+    // Its `create` was killed when systemd had made the group, and before that was written down.
+    if let (None, Some(unit)) = (&record.cgroup, &record.systemd) {
+        let _ = group::stop(unit, &record.id); // a unit that never was is stopped as well
     }
     if let Some(group) = &record.resctrl {
         group.remove()?;

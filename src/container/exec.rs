@@ -74,6 +74,7 @@ pub struct Executed {
 impl Containers {
     /// Starts a process in a running container, and returns when its program has taken over.
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
+        process::require_one_thread()?;
         StartHeap.warm(StartHeap::START);
         // Without the lock: the container decides how long this takes. That what was read is of one container, `hold` says below.
         let (path, record) = self.see(id)?;

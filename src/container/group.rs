@@ -70,7 +70,7 @@ impl Wanted {
         if !matches!(self.maker, Maker::Ourselves) {
             return Ok(None);
         }
-        match Cgroup::create(&self.hierarchy, &self.path, Purpose::Observed, &self.limits) {
+        match Cgroup::create(&self.hierarchy, &self.path, Purpose::Container, &self.limits) {
             Ok(group) => Ok(Some(group)),
             // An ordinary user to whom no group is given, and who asks for no limit: the container is in the caller's group.
             Err(error) if is_denied(&error) && !is_host_root() && is_unlimited(&self.limits) => Ok(None),
@@ -89,7 +89,7 @@ impl Wanted {
         let is_v2 = self.hierarchy.layout() == Layout::Unified;
         let member = (!unit.is_slice()).then_some(pid);
         systemd.start(unit, member, &self.limits, properties, is_v2)?;
-        let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Observed, &self.limits);
+        let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Container, &self.limits);
         if adopted.is_err() {
             // The error of the group is what is reported; the unit ends with its process anyway.
             let _ = systemd.stop(unit);
@@ -133,6 +133,18 @@ fn is_denied(error: &Error) -> bool {
 /// Whether nothing but the use of devices is limited, which an ordinary user's container cannot have more of anyway.
 fn is_unlimited(limits: &Resources) -> bool {
     Resources { devices: Vec::new(), ..limits.clone() } == Resources::default()
+}
+
+/// The groups that a container of this configuration has where no record says which it made: its `create` was killed in between. systemd's come after the
+/// record.
+pub(super) fn unrecorded(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
+    let asked = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
+    let (Ok(hierarchy), Ok(path)) = (Hierarchy::probe(), CgroupPath::parse(asked)) else { return Vec::new() };
+    let mut found: Vec<_> = hierarchy.places(Some(&path)).into_iter().map(|(_, place)| place).collect();
+    found.retain(|place| place.exists());
+    found.sort_unstable();
+    found.dedup(); // of hierarchies with several controllers
+    found
 }
 
 /// Tells systemd the new limits of a container's unit.

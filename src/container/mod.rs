@@ -20,6 +20,7 @@ mod groups;
 mod id;
 pub mod ids;
 mod launch;
+mod left;
 mod link;
 mod look;
 mod notify;

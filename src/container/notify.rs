@@ -45,6 +45,7 @@ pub(super) fn prepare(place: &Place, environment: &mut Vec<(OsString, OsString)>
         userns: None,
         label: String::new(),
         tree: None,
+        context: None,
     }))
 }
 

@@ -303,6 +303,7 @@ fn mount(config: &Config, directory: &Path, wish: &config::Mount) -> Result<Moun
         userns,
         label,
         tree: None,
+        context: None,
     })
 }
 

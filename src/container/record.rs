@@ -102,6 +102,14 @@ impl Place {
         Ok(place)
     }
 
+    /// The directory of a container that no other command changes now.
+    pub(crate) fn attempt(path: PathBuf) -> Option<Place> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::open(&path, flags, Mode::empty()).ok()?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(Place { path, lock }).filter(|place| !place.is_removed())
+    }
+
     /// Waits until no other command changes it.
     pub(crate) fn hold(&self) -> Result<()> {
         loop {

@@ -73,6 +73,15 @@ pub(crate) struct Mount {
     pub label: String,
     /// The tree of a bind mount, where the parent has taken it: in a user namespace init might not reach the source.
     pub tree: Option<OwnedFd>,
+    /// A context of fsopen(2), for a procfs of a PID namespace that is not that of the process that mounts it.
+    pub context: Option<OwnedFd>,
+}
+
+impl Mount {
+    /// Whether it is a new procfs, of the PID namespace of the process that makes it.
+    pub(crate) fn is_procfs(&self) -> bool {
+        self.kind == "proc" && self.options.bind.is_none() && !self.options.remount
+    }
 }
 
 /// What [`build`] made.

@@ -7,7 +7,7 @@ use super::{copy_up, destination, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount as bits;
-use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, openat};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -22,6 +22,9 @@ const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
 
 /// The longest value that fsconfig(2) takes.
 const LONGEST_VALUE: usize = 255;
+
+/// `PROC_SUPER_MAGIC` of linux/magic.h.
+const PROC_MAGIC: i64 = 0x9fa0;
 
 /// Mounts a new file system at its place. With `late` it stays writable for now.
 pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
@@ -63,7 +66,10 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
 fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
     let name = mount.kind.as_str();
     let step = || format!("make a `{name}` file system");
-    let context = fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
+    let context = match &mount.context {
+        Some(context) => context.try_clone().failing(Kind::Mount, step)?,
+        None => fsopen(name, FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?,
+    };
     if !mount.source.as_os_str().is_empty() {
         // Only what /proc/mounts shows.
         fsconfig_set_string(&context, "source", mount.source.as_path()).failing(Kind::Mount, step)?;
@@ -95,8 +101,13 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
     if late || mount.options.copy_up {
         flags &= !bits::RDONLY;
     }
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
-        .failing(Kind::Mount, step)
+    let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
+        .failing(Kind::Mount, step)?;
+    // The context came from a process that others can change: only a procfs is accepted of it.
+    if mount.context.is_some() && fstatfs(&made).failing(Kind::Mount, step)?.f_type != PROC_MAGIC {
+        return Err(Error::new(Kind::Mount, "it is another file system").doing(step()));
+    }
+    Ok(made)
 }
 
 /// Any other file system. mount(2) wants a path: our own descriptor's, in the host's procfs, which is still the one in sight.

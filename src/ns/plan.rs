@@ -2,6 +2,7 @@
 
 use crate::error::{Context, Kind, Result};
 use crate::spec::config::linux::NamespaceKind;
+use crate::sys::weaken;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,9 +43,20 @@ impl Namespaces {
         self.made &= !flag(kind);
     }
 
-    /// Whether processes that are not ours see the new one from its first instant.
+    /// Whether the container's first process is to be in a PID namespace that exists. Other processes can look into it there, so it is born there
+    /// last of all. The weakened build does as runtimes do: it is born there first.
     pub(crate) fn joins_processes(&self) -> bool {
-        self.joined.iter().any(|(kind, _)| *kind == NamespaceKind::Pid)
+        !weaken::is_off("joined-first") && self.joined.iter().any(|(kind, _)| *kind == NamespaceKind::Pid)
+    }
+
+    /// Opens the PID namespace that is joined, if one is, and takes it out of those that [`visit`] joins.
+    pub(crate) fn take_processes(&mut self) -> Result<Option<OwnedFd>> {
+        if !self.joins_processes() {
+            return Ok(None);
+        }
+        let opened = self.joined.iter().find(|(kind, _)| *kind == NamespaceKind::Pid).map(|(_, path)| open(path));
+        self.joined.retain(|(kind, _)| *kind != NamespaceKind::Pid);
+        opened.transpose()
     }
 
     /// Whether a namespace of this kind is made.

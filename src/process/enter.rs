@@ -93,7 +93,7 @@ fn enter(plan: &mut Plan, parent: &Channel, privileged: bool) -> Result<Side> {
 }
 
 /// The pid of a process in our PID namespace. proc_pid_fdinfo(5).
-fn pid_of(pidfd: &OwnedFd) -> Result<i32> {
+pub(super) fn pid_of(pidfd: &OwnedFd) -> Result<i32> {
     let step = || "find the container's first process";
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).failing(Kind::Lost, step)?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());

@@ -4,7 +4,7 @@ use super::identity::Identity;
 use super::message::{Channel, Tag};
 use super::plan::{BuildHooks, First, Joins, Plan, Root, Stdio, UserNamespace, WayOut};
 use super::procfs::Procfs;
-use super::{identity, launch, reaper};
+use super::{identity, join, launch, reaper};
 use crate::error::{Context, Kind, Result};
 use crate::mounts::bundle::Bundle;
 use crate::spec::config::linux::NamespaceKind;
@@ -48,6 +48,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .failing(Kind::Network, || "enter the sandbox's network namespace")?;
     }
+    let has_own_users = !matches!(plan.user_namespace, UserNamespace::Callers);
     let mut inner = None;
     match plan.user_namespace {
         UserNamespace::Callers => {}
@@ -111,8 +112,10 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if let Some(userns) = inner.filter(|_| !weaken::is_off("user-namespace")) {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
     }
-    if plan.first == First::Command {
-        launch::run(plan.command, &stdio, parent)
+    match plan.first {
+        First::Command => launch::run(plan.command, &stdio, parent),
+        First::Newcomer => join::be_born(plan.command, stdio, has_own_users, parent),
+        First::Reaper => {}
     }
     let step = || "start the command's process";
     let command = plan.command;

@@ -1,5 +1,6 @@
 //! The recipe of a process that enters a running container: into its cgroup, its namespaces, and then the same last steps as any command's.
 
+use super::attributes::Attributes;
 use super::identity::{self, Capabilities, Identity, OomScore};
 use super::message::{Channel, Tag};
 use super::parent::Spawned;
@@ -7,14 +8,17 @@ use super::plan::{Command, Stdio};
 use super::{directory, enter, launch};
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::Ids;
+use crate::seccomp;
 use crate::sys::attributes::set_affinity;
-use crate::sys::clone::{Side, clone_process, clone_sibling, close_from, exit};
+use crate::sys::clone::{SIBLING, Side, clone_process, clone_sibling_under_filter, close_from, exit};
 use crate::sys::heap::StartHeap;
-use crate::sys::weaken;
+use crate::sys::{environment, weaken};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -127,7 +131,7 @@ fn help(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), pare
 
 /// Has the child, and returns in it when our parent knows it; it is silent before. We end.
 fn give_birth(prepared: Result<()>, parent: &Channel) {
-    match prepared.and_then(|()| clone_sibling(0).failing(Kind::Namespace, || START)) {
+    match prepared.and_then(|()| clone_sibling_under_filter().failing(Kind::Namespace, || START)) {
         Ok(Side::Child) => {
             if let Err(error) = parent.wait_for_go() {
                 give_up(&error, parent);
@@ -138,13 +142,40 @@ fn give_birth(prepared: Result<()>, parent: &Channel) {
     }
 }
 
+/// Ends the recipe of a container's first process that prepares everything outside of the PID namespace that exists: has the child that becomes the
+/// program born there, by the same steps as a process that enters a container.
+pub(super) fn be_born(mut command: Command, stdio: Stdio, has_own_users: bool, parent: &Channel) -> ! {
+    let prepared = command
+        .attributes
+        .label_ahead()
+        .and_then(|()| close(&command, &stdio, [Some(parent.as_fd()), None, None]))
+        .and_then(|()| become_command(command, stdio, has_own_users, !has_own_users));
+    match prepared {
+        Ok(ready) => {
+            give_birth(Ok(()), parent);
+            become_program(ready, parent)
+        }
+        Err(error) => give_up(&error, parent),
+    }
+}
+
+/// Forgets the caller's variables and command line: other processes of the container can read the command line of every process that they see, and
+/// with CAP_SYS_PTRACE its variables.
+pub(super) fn hide_caller() -> Result<()> {
+    if weaken::is_off("hidden-caller") {
+        return Ok(());
+    }
+    environment::wipe();
+    environment::wipe_arguments().failing(Kind::Identity, || "hide our command line")
+}
+
 fn give_up(error: &Error, parent: &Channel) -> ! {
     parent.fail(error);
     exit(1)
 }
 
 /// The namespaces that the process has and we have not; to enter one's own user namespace is an error for the kernel.
-fn different(pid: i32) -> Result<ThreadNameSpaceType, Errno> {
+pub(super) fn different(pid: i32) -> Result<ThreadNameSpaceType, Errno> {
     KINDS.iter().try_fold(ThreadNameSpaceType::empty(), |all, (name, kind)| {
         Ok(if is_different(pid, name)? { all | *kind } else { all })
     })
@@ -160,12 +191,25 @@ fn is_different(pid: i32, name: &str) -> Result<bool, Errno> {
     }
 }
 
+/// Names a directory of a process, or of ours.
+pub(super) fn directory(path: &str) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, || format!("open `{path}`"))
+}
+
+/// Enters these namespaces of a process, as root of its user namespace where that is one of them.
+pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
+    move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
+    if joined.contains(ThreadNameSpaceType::USER) {
+        identity::become_user(&Identity::default())?;
+    }
+    Ok(())
+}
+
 /// The root of a process in our own mount namespace, if it is another one than ours.
 fn root(pid: i32) -> Result<Option<OwnedFd>> {
     let step = || "open the container's root";
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open = |path: &str| rustix::fs::open(path, flags, Mode::empty()).failing(Kind::Mount, step);
-    let (theirs, ours) = (open(&format!("/proc/{pid}/root"))?, open("/")?);
+    let (theirs, ours) = (directory(&format!("/proc/{pid}/root"))?, directory("/")?);
     let place = |root: &OwnedFd| -> Result<_> {
         let status = rustix::fs::fstat(root).failing(Kind::Mount, step)?;
         Ok((status.st_dev, status.st_ino))
@@ -217,6 +261,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     drop(cgroup_tasks);
     command.attributes.label_ahead()?; // where no procfs is one of the container's
     close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
+    hide_caller()?;
     move_into_thread_name_spaces(init.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
     drop(init);
     if let Some(root) = root {
@@ -227,6 +272,14 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
         identity::be_undumpable()?;
     }
     identity::leave_keyring(&command.attributes)?;
+    let has_own_users = joined.contains(ThreadNameSpaceType::USER);
+    // Where the container has our own PID namespace it is seen from the beginning, whatever comes first.
+    let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
+    become_command(command, stdio, has_own_users, is_seen_early)
+}
+
+/// The last steps on the way to a process that has nothing of the host and no more power than its program gets, but for what it needs itself.
+fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_seen_early: bool) -> Result<Ready> {
     identity::set_umask(&command.identity);
     enter_directory(&mut command)?;
     let (stdio, master) = terminal(stdio)?;
@@ -236,12 +289,73 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
         launch::hand_over(&stdio, Ids { uid, gid })?; // a task's belongs to its user, as that of its command does
     }
     launch::give_streams(&stdio, command.managed.as_ref(), uid);
-    let kept = Identity { capabilities: kept(&command, joined), ..command.identity.clone() };
+    if is_seen_early {
+        filter_first(&mut command)?;
+    }
+    let kept = Identity { capabilities: kept(&command, has_own_users), ..command.identity.clone() };
     identity::bound_capabilities(&kept.capabilities)?;
     identity::become_user(&kept)?;
     identity::be_undumpable()?;
     identity::take_capabilities(&kept.capabilities)?;
     Ok(Ready { command, stdio, master })
+}
+
+/// Puts the filter in force before the process is born, together with what would need capabilities after that. A process that is born without the filter
+/// keeps CAP_SYS_ADMIN until then, and CAP_SYS_PTRACE is enough to take both over. In a user namespace of the container's own it is not: undumpable is enough.
+///
+/// A filter that refuses what is left to be done, or that asks a listener, comes last as it always did; the same with no_new_privs, where it needs no
+/// capability.
+fn filter_first(command: &mut Command) -> Result<()> {
+    let Some(managed) = &mut command.managed else { return Ok(()) };
+    let is_late = command.identity.no_new_privileges || command.seccomp.is_empty() || command.seccomp.listens();
+    // Scheduling may be one that a child does not have (sched(7), "Reset-on-fork").
+    if is_late
+        || command.attributes.need_priority()
+        || weaken::is_off("filter-first")
+        || !leaves_calls(&command.seccomp)
+    {
+        return Ok(());
+    }
+    // These two could keep the process from being born. What it may not set itself then its parent does.
+    let is_hindrance = |which: &Resource| matches!(which, Resource::Nproc | Resource::Nofile);
+    let (later, now): (Vec<_>, Vec<_>) = managed.rlimits.drain(..).partition(|(which, _)| is_hindrance(which));
+    managed.rlimits = later;
+    for (resource, limit) in now {
+        setrlimit(resource, limit)
+            .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
+    }
+    command.attributes.apply()?;
+    command.attributes = Attributes::default();
+    let program = std::mem::replace(&mut command.seccomp, Cow::Owned(seccomp::Program::nothing()));
+    seccomp::install(&program).map(drop)
+}
+
+/// Whether a process can be born under the filter and do what is left to it.
+fn leaves_calls(filter: &seccomp::Program) -> bool {
+    const CONTROLLING_TERMINAL: u64 = libc::TIOCSCTTY as u64;
+    const SIZE: u64 = libc::TCGETS as u64;
+    let plain = [
+        libc::SYS_sendmsg,
+        libc::SYS_recvmsg,
+        libc::SYS_recvfrom,
+        libc::SYS_ppoll,
+        libc::SYS_prctl,
+        libc::SYS_setsid,
+        libc::SYS_getsid,
+        libc::SYS_dup3,
+        libc::SYS_umask,
+        libc::SYS_close,
+        libc::SYS_exit_group,
+        libc::SYS_brk,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mprotect,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    let plain = plain.into_iter().chain([libc::SYS_poll, libc::SYS_dup2]);
+    filter.allows(libc::SYS_clone, [SIBLING, 0, 0, 0, 0, 0])
+        && [CONTROLLING_TERMINAL, SIZE].iter().all(|word| filter.allows(libc::SYS_ioctl, [0, *word, 0, 0, 0, 0]))
+        && plain.into_iter().all(|call| filter.allows(call, [0; 6]))
 }
 
 /// Closes what the program is not to have and what nobody needs on the way to it: a directory of the host's in a process that is seen inside is a
@@ -254,12 +368,14 @@ fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) 
     if let Stdio::Descriptors { input, output, error } = stdio {
         kept.extend([input.as_fd(), output.as_fd(), error.as_fd()]);
     }
+    let gate = command.managed.as_ref().and_then(|managed| managed.gate.as_ref());
+    kept.extend(gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]));
     let preserved = command.managed.as_ref().map_or(0, |managed| managed.preserved);
     close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
 /// A container without a mount namespace of its own has its root all the same.
-fn enter_root(root: OwnedFd) -> Result<()> {
+pub(super) fn enter_root(root: OwnedFd) -> Result<()> {
     rustix::process::fchdir(&root)
         .and_then(|()| rustix::process::chroot("."))
         .failing(Kind::Mount, || "enter the container's root")
@@ -279,7 +395,7 @@ fn enter_directory(command: &mut Command) -> Result<()> {
 }
 
 /// The capabilities of the program, and those without which the process cannot do what is left to it.
-fn kept(command: &Command, joined: ThreadNameSpaceType) -> Capabilities {
+fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     let mut extra = 0;
     if !command.identity.no_new_privileges && !command.seccomp.is_empty() {
         extra |= Capability::CAP_SYS_ADMIN.bitmask(); // seccomp(2)
@@ -288,7 +404,7 @@ fn kept(command: &Command, joined: ThreadNameSpaceType) -> Capabilities {
         extra |= Capability::CAP_SYS_NICE.bitmask();
     }
     // The parent of a managed one raises its limits. In a user namespace nobody may.
-    if !command.rlimits.is_empty() && !joined.contains(ThreadNameSpaceType::USER) {
+    if !command.rlimits.is_empty() && !has_own_users {
         extra |= Capability::CAP_SYS_RESOURCE.bitmask();
     }
     let own = command.identity.capabilities;

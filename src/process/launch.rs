@@ -32,6 +32,9 @@ pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
 fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std::convert::Infallible> {
     let managed = command.managed.as_ref();
     let preserved = managed.map_or(0, |managed| managed.preserved);
+    if managed.is_some() && !sys::weaken::is_off("hidden-caller") {
+        sys::environment::wipe(); // other processes may see it while it waits to be started
+    }
     if managed.is_none() {
         identity::die_with_parent()?; // pid 1's end is ours anyway; this one comes sooner
     }

@@ -22,7 +22,7 @@ pub(crate) enum Ended {
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Group` and `Go` go the other way.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A helper has made the first process in a user namespace that it joined; the process's pidfd.
+    /// A helper has made the first process in a user or PID namespace that it joined; the process's pidfd.
     Born(OwnedFd),
     /// The root of the scratch file system.
     Scratch(OwnedFd),

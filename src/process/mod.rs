@@ -20,11 +20,13 @@ mod join;
 mod launch;
 mod lookup;
 mod message;
+mod newcomer;
 mod own;
 mod parent;
 mod plan;
 mod procfs;
 mod reaper;
+mod threads;
 
 pub(crate) use apart::apart;
 pub(crate) use aside::Aside;
@@ -34,6 +36,7 @@ pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
+pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::{Spawned, spawn_with};
 pub(crate) use plan::{
@@ -41,3 +44,4 @@ pub(crate) use plan::{
     Vectors, WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;
+pub(crate) use threads::require_one as require_one_thread;

@@ -29,7 +29,14 @@ pub(crate) fn protect_own_executable() -> Result<()> {
         return Ok(());
     }
     let safe = match view(&file) {
-        Err(Errno::PERM | Errno::NOSYS | Errno::INVAL) => copy(&file).failing(Kind::Identity, step)?,
+        Err(Errno::PERM | Errno::NOSYS | Errno::INVAL) => match copy(&file) {
+            // Engines show the cause alone, without a hint.
+            Err(cause) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                let words = "sysctl vm.memfd_noexec forbids to execute a copy in memory: set it to 0 or 1";
+                return Err(Error::new(Kind::Identity, words).doing(step()));
+            }
+            other => other.failing(Kind::Identity, step)?,
+        },
         other => other.failing(Kind::Identity, step)?,
     };
     let strings = |words: Vec<OsString>| {
@@ -61,7 +68,12 @@ fn view(file: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// A copy in memory that nobody can change.
 fn copy(file: &OwnedFd) -> Result<OwnedFd, std::io::Error> {
-    let made = memfd_create("brig", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // With vm.memfd_noexec=1 a file in memory can be executed only if that is asked for; kernels before 6.3 do not know the flag.
+    let made = match memfd_create("brig", flags | MemfdFlags::EXEC) {
+        Err(Errno::INVAL) => memfd_create("brig", flags)?,
+        other => other?,
+    };
     let mut target = File::from(made.try_clone()?);
     std::io::copy(&mut File::from(file.try_clone()?), &mut target)?;
     fcntl_add_seals(&made, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;

@@ -1,8 +1,8 @@
 //! The parent's side: one clone, and what it gets back.
 
 use super::message::{Channel, Message, Tag};
-use super::plan::{Plan, UserNamespace};
-use super::{enter, identity, init};
+use super::plan::{First, Plan, UserNamespace};
+use super::{enter, init, newcomer};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
@@ -36,14 +36,17 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         _ => None,
     };
     let waits = plan.waits;
+    if let Some(processes) = plan.namespaces.take_processes()? {
+        plan.first = First::Newcomer;
+        let spawned = newcomer::spawn(plan, ours, theirs, cgroup, maps.as_ref(), &processes)?;
+        return settled(spawned, waits, settle);
+    }
     let is_helped =
         matches!(plan.user_namespace, UserNamespace::Joined(_)) || (maps.is_some() && plan.cgroup_namespace.is_some());
     if is_helped {
         let spawned = enter::spawn(plan, ours, theirs, cgroup, maps.as_ref())?;
         return settled(spawned, waits, settle);
     }
-    // Whoever is in a PID namespace that we have a child in sees that child from its first instant (CVE-2016-9962).
-    let _hidden = plan.namespaces.joins_processes().then(identity::Hidden::begin).transpose()?;
     let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
     StartHeap.share();
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
@@ -78,6 +81,13 @@ fn settled(spawned: Spawned, waits: bool, settle: impl FnOnce(i32) -> Result<()>
 impl Spawned {
     pub(super) fn new(pid: i32, pidfd: OwnedFd, channel: Channel) -> Spawned {
         Spawned { pid, pidfd, channel }
+    }
+
+    /// From now on this is the process that the first one has made in its stead: that one has ended, and the new one waits for a word to go on.
+    pub(crate) fn succeed(&mut self, pidfd: OwnedFd) -> Result<()> {
+        self.reap()?;
+        (self.pid, self.pidfd) = (enter::pid_of(&pidfd)?, pidfd);
+        self.go()
     }
 
     /// Ends a process that will never be a container. The error that led here is on its way already.

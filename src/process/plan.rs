@@ -101,6 +101,8 @@ pub(crate) enum First {
     Reaper,
     /// The command itself.
     Command,
+    /// The command itself, born in a PID namespace that exists when the process that prepared it has nothing of the host any more.
+    Newcomer,
 }
 
 /// The caller's programs around the built root.

@@ -28,9 +28,17 @@ mod trust;
 mod visitor;
 
 /// Begins what takes longest of the next sandbox in a child of this process, so that it is ready when the request has been read. For a program
-/// with one thread that will most probably run a sandbox now; without it everything works the same, half a millisecond later.
+/// with one thread that will most probably run a sandbox now; without it everything works the same, half a millisecond later. A program with threads
+/// gets nothing of it.
 pub fn begin_ahead() {
-    crate::container::begin_ahead();
+    if crate::process::require_one_thread().is_ok() {
+        crate::container::begin_ahead();
+    }
+}
+
+/// What is there of containers of the OCI runtime whose `create` was killed: a kind and a path each.
+pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
+    crate::container::Containers::new(None).left()
 }
 
 pub(crate) use crate::container::{

@@ -13,6 +13,7 @@
 mod abi;
 mod action;
 mod emit;
+mod evaluate;
 mod install;
 mod precedence;
 pub(crate) mod profile;

@@ -6,7 +6,10 @@
 pub(crate) fn is_off(name: &str) -> bool {
     #[cfg(feature = "weakened")]
     {
-        std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|each| each == name))
+        // Read once: a copy of this process wipes its variables.
+        static NAMES: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+        let names = NAMES.get_or_init(|| std::env::var("BRIG_WEAKEN").unwrap_or_default());
+        names.split(',').any(|each| each == name)
     }
     #[cfg(not(feature = "weakened"))]
     {

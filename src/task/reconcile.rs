@@ -206,6 +206,8 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
             found.push(Leak { kind: "cgroup".into(), path });
         }
     }
+    let left = sandbox::left_containers();
+    found.extend(left.into_iter().map(|(kind, path)| Leak { kind: kind.into(), path }));
     found.extend(devices(store));
     found.extend(loop_devices(store, running.len()));
     Ok(found)

@@ -1,7 +1,7 @@
 //! Who enters a container without a user namespace is no way out of it, whatever power over others its processes have.
 
 use crate::attacks::attempt;
-use crate::support::Lab;
+use crate::support::{Lab, eventually, finish};
 use serde_json::json;
 
 /// What Docker gives, and what `--cap-add SYS_PTRACE` adds.
@@ -32,12 +32,14 @@ while :; do
         [ $each != /proc/1 ] || continue
         echo seen
         [ ! -e $each/root$HOST ] || echo "root of the host's"
+        ! grep -q PASSED $each/cmdline || echo "command line of the caller's"
+        ! grep -q CALLERS $each/environ || echo "variables of the caller's"
         [ ! -e $each/cwd/config.json ] || echo "cwd of the host's"
         for descriptor in $each/fd/*; do
             [ ! -d $descriptor ] || echo "directory"
         done
         while read name value; do
-            case $name in CapEff: | CapPrm: | CapBnd:) echo $name $value ;; esac
+            case $name in CapEff: | CapPrm: | CapBnd: | Seccomp:) echo $name $value ;; esac
         done < $each/status
     done >> /seen 2> /dev/null
     kill -CONT -1
@@ -51,9 +53,11 @@ fn watched(lab: &mut Lab, options: &[&str]) -> Vec<String> {
     }
     let host = lab.path().join("config.json");
     lab.sh(&format!("HOST={}{WATCH}", host.display())).start();
-    crate::support::eventually("it watches", || lab.root("/ready").exists());
+    eventually("it watches", || lab.root("/ready").exists());
     for _ in 0..60 {
-        lab.brig(&[&["exec"], options, &[&lab.id, "/bin/true"]].concat()).succeeded();
+        let mut command =
+            lab.command(&[&["exec"], options, &["--env", "PASSED=secret", &lab.id, "/bin/true"]].concat());
+        finish(command.env("CALLERS", "secret")).succeeded();
     }
     let seen = std::fs::read_to_string(lab.root("/seen")).unwrap();
     let mut lines: Vec<_> = seen.lines().map(str::to_owned).collect();
@@ -80,6 +84,11 @@ fn is_of_the_host(seen: &[String]) -> bool {
     seen.iter().any(|line| line.contains("host") || line == "directory")
 }
 
+/// Whether one of them showed how it was called.
+fn shows_the_caller(seen: &[String]) -> bool {
+    seen.iter().any(|line| line.contains("caller"))
+}
+
 /// Whether one of them had a capability that the container has not.
 fn is_mighty(seen: &[String]) -> bool {
     let own: u64 = GIVEN.iter().map(|name| name.parse::<caps::Capability>().unwrap().bitmask()).sum();
@@ -97,6 +106,127 @@ fn processes_that_enter_a_container_bring_nothing_of_the_host() {
     for options in [[].as_slice(), &["--user", "1000:77"], &["--cwd", "/tmp"]] {
         let Some(mut lab) = Lab::new() else { return };
         let seen = watched(&mut lab, options);
-        assert!(!is_of_the_host(&seen) && !is_mighty(&seen), "{seen:?}");
+        assert!(!is_of_the_host(&seen) && !is_mighty(&seen) && !shows_the_caller(&seen), "{seen:?}");
     }
+}
+
+#[test]
+fn processes_that_enter_a_container_do_not_show_the_caller() {
+    // the command line of `docker exec -e PASSED=secret` and the engine's variables, which the process has until execve
+    attempt("hidden-caller", |lab| shows_the_caller(&watched(lab, &[])));
+}
+
+/// Two containers: the processes of the second are in the PID namespace of the first, which runs this loop with `CAP_SYS_PTRACE`.
+fn beside(lab: &mut Lab, line: &str) -> Option<Lab> {
+    let mut first = Lab::new()?;
+    for set in ["bounding", "effective", "permitted"] {
+        first.config["process"]["capabilities"][set] = json!(GIVEN);
+    }
+    first.sh(line).start();
+    let path = format!("/proc/{}/ns/pid", first.state()["pid"]);
+    lab.without("pid").config["linux"]["namespaces"].as_array_mut().unwrap().push(json!({"type": "pid", "path": path}));
+    Some(first)
+}
+
+/// Has a container start in the PID namespace of one that writes to the root of every process that it sees. Whether that was the host's.
+fn writes_to_the_host(lab: &mut Lab) -> bool {
+    let host = lab.path().display().to_string();
+    let line =
+        format!("while :; do for each in /proc/[0-9]*; do echo evil > $each/root{host}/evil; done; done 2> /dev/null");
+    let Some(_first) = beside(lab, &line) else { return false };
+    lab.args(&["true"]);
+    // The process without a guard is there for a millisecond: on the weakened build it may take long until it is met.
+    (0..if lab.weakened.is_some() { 300 } else { 40 }).any(|_| {
+        lab.run().succeeded();
+        lab.path().join("evil").exists()
+    })
+}
+
+#[test]
+fn a_first_process_brings_nothing_of_the_host_into_a_shared_pid_namespace() {
+    // CAP_SYS_PTRACE in the namespace is a power over the runtime's process there: `docker run --pid container:A`
+    attempt("joined-first", writes_to_the_host);
+}
+
+#[test]
+fn a_hook_of_the_host_is_not_seen_in_a_shared_pid_namespace() {
+    attempt("joined-first", |lab| {
+        let Some(first) = beside(lab, "while :; do cat /proc/[0-9]*/cmdline >> /seen; done 2> /dev/null") else {
+            return false;
+        };
+        let hook = json!([{"path": "/bin/sh", "args": ["sh", "-c", "sleep 0.3; : HOOK; readlink /proc/self/ns/mnt"]}]);
+        lab.config["hooks"] = json!({"createContainer": hook, "createRuntime": hook});
+        lab.args(&["true"]).run().succeeded();
+        std::fs::read_to_string(first.root("/seen")).unwrap().contains("HOOK")
+    });
+}
+
+#[test]
+fn a_container_in_a_shared_pid_namespace_sees_its_processes() {
+    let Some(mut lab) = Lab::new() else { return };
+    let Some(first) = beside(&mut lab, "sleep 1000; : FIRST") else { return };
+    let marks = |name: &str| lab.path().join(name).display().to_string();
+    let (host, inside) = (marks("host"), marks("inside"));
+    let hook = |file: &str| {
+        let line = format!("{{ cat; echo; readlink /proc/self/ns/mnt; }} > {file}");
+        json!([{"path": "/bin/sh", "args": ["sh", "-c", line]}])
+    };
+    lab.config["hooks"] = json!({"createRuntime": hook(&host), "createContainer": hook(&inside)});
+    lab.sh("cat /proc/1/cmdline; echo; ls -d /proc/[0-9]* > /seen; sleep 1001").start();
+    eventually("it has looked", || lab.root("/seen").exists());
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
+    let read = |file: &str| std::fs::read_to_string(file).unwrap();
+    assert!(read(&host).contains(&own) && !read(&inside).contains(&own), "{} {}", read(&host), read(&inside));
+    assert!(read(&inside).contains(&lab.id));
+    let exec = lab.exec("tr '\\0' ' ' < /proc/1/cmdline");
+    assert!(exec.out.contains("FIRST"), "{}", exec.out);
+    let theirs = first.exec("cat /proc/*/cmdline | tr '\\0' ' '").out;
+    assert!(theirs.contains("sleep 1000; : FIRST") && theirs.contains("sleep 1001"), "{theirs}");
+    lab.brig(&["kill", &lab.id, "KILL"]).succeeded();
+    eventually("it is stopped", || lab.status() == "stopped");
+    lab.on(&["delete"]).succeeded();
+    assert_eq!(first.status(), "running");
+}
+
+/// Whether a process that entered was seen without the filter, or with the capability that installs it. Docker's default has no `noNewPrivileges`.
+fn comes_before_its_filter(lab: &mut Lab) -> bool {
+    lab.config["process"]["noNewPrivileges"] = json!(false);
+    let refuse = |names: &[&str], errno: i32| json!({"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno});
+    let namespaces = json!({"names": ["clone"], "action": "SCMP_ACT_ERRNO", "args": [
+        {"index": 0, "value": 0x7e02_0000_u32, "valueTwo": 0x1000_0000, "op": "SCMP_CMP_MASKED_EQ"}]});
+    let rules = json!([refuse(&["clone3"], 38), refuse(&["mount", "fsopen", "setns", "unshare"], 1), namespaces]);
+    lab.config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules});
+    let seen = watched(lab, &["--user", "1000:77"]);
+    is_mighty(&seen) || seen.iter().any(|line| line == "Seccomp: 0")
+}
+
+#[test]
+fn a_filter_is_in_force_before_a_process_is_born_in_the_container() {
+    attempt("filter-first", comes_before_its_filter);
+}
+
+#[test]
+fn a_filter_that_leaves_no_calls_comes_last() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["process"]["noNewPrivileges"] = json!(false);
+    let rule = json!([{"names": ["clone", "clone3", "fork", "vfork", "setsid"], "action": "SCMP_ACT_KILL_PROCESS"}]);
+    lab.config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rule});
+    lab.config["process"]["rlimits"] =
+        json!([{"type": "RLIMIT_NPROC", "soft": 7, "hard": 9}, {"type": "RLIMIT_CORE", "soft": 1, "hard": 2}]);
+    lab.args(&["sleep", "100"]).start();
+    let shown =
+        lab.brig(&["exec", &lab.id, "/bin/cat", "/proc/self/limits", "/proc/self/status"]).succeeded().out.clone();
+    assert!(shown.contains("Seccomp:\t2"), "{shown}");
+    let limits = |text: &str| {
+        let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        words.filter(|line| line.starts_with("Max processes") || line.starts_with("Max core")).collect::<Vec<_>>()
+    };
+    let expected = ["Max core file size 1 2 bytes", "Max processes 7 9 processes"];
+    assert_eq!(limits(&shown), expected);
+    // The same limits where the filter comes first.
+    lab.config["linux"]["seccomp"]["syscalls"] = json!([{"names": ["mount"], "action": "SCMP_ACT_ERRNO"}]);
+    let Some(mut other) = Lab::new() else { return };
+    other.config = lab.config.clone();
+    other.args(&["sleep", "100"]).start();
+    assert_eq!(limits(&other.exec("cat /proc/self/limits").out), expected);
 }

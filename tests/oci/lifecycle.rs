@@ -398,3 +398,31 @@ fn a_signal_for_all_leaves_a_container_paused_that_was() {
     assert_eq!(lab.status(), "running");
     eventually("it has heard again", || std::fs::read_to_string(lab.root("/heard")).unwrap() == "heard\nheard\n");
 }
+
+#[test]
+fn killed_create_leaves_groups_that_are_shown_and_removed() {
+    // What is there when `create` is killed after it has made the groups and before it has written down which: no record, no process.
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["sleep", "100"]);
+    let line = r#"
+        mount -t tmpfs none /run
+        "$0" create "$1" > /dev/null 2>&1
+        "$0" kill "$1" KILL
+        until "$0" state "$1" | grep -q stopped; do sleep 0.02; done
+        rm "/run/brig/$1/state.json"
+        echo before
+        "$0" doctor --leaks --store /run/store | grep "$1"
+        "$0" delete --force "$1"
+        echo after
+        "$0" doctor --leaks --store /run/store | grep "$1"
+        find /sys/fs/cgroup -name "$1"
+    "#;
+    let command = lab.command(&[]); // writes config.json
+    let mut script = std::process::Command::new("unshare");
+    script.args(["-m", "/bin/sh", "-c", line]).arg(command.get_program()).arg(&lab.id).current_dir(lab.path());
+    let done = crate::support::finish(&mut script);
+    let (before, after) = done.out.split_once("after\n").unwrap_or_else(|| panic!("{} {}", done.out, done.err));
+    assert!(before.contains(&format!("container whose `create` was killed  /run/brig/{}", lab.id)), "{before}");
+    assert!(before.contains("cgroup of a container  /sys/fs/cgroup"), "{before}");
+    assert_eq!(after, "", "{}", done.err);
+}

@@ -98,6 +98,32 @@ fn a_user_with_a_range_of_ids_has_a_whole_container() {
 }
 
 #[test]
+fn a_user_has_a_container_where_files_in_memory_are_not_executable() {
+    // vm.memfd_noexec belongs to a PID namespace, so it is set in one of the test's own.
+    let Some(mut user) = Rootless::new(false) else { return };
+    let setting = "/proc/sys/vm/memfd_noexec";
+    if !Path::new(setting).exists() {
+        skip("needs a kernel with vm.memfd_noexec (6.3)");
+        return;
+    }
+    user.lab.sh("id -u");
+    for (value, hint) in [("1", None), ("2", Some("vm.memfd_noexec"))] {
+        let command = user.command(&["run", &user.lab.id]);
+        let line = format!("echo {value} > {setting} || exit 98; exec \"$@\"");
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(["--pid", "--fork", "--mount-proc", "/bin/sh", "-c", &line, "sh"]);
+        wrapped.arg(command.get_program()).args(command.get_args()).current_dir(user.lab.path()).stdin(Stdio::null());
+        let done = finish(wrapped.env_remove("XDG_RUNTIME_DIR"));
+        match hint {
+            None => assert_eq!(done.succeeded().out, "0\n"),
+            Some(words) => {
+                done.failed_with(words);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_user_with_one_id_has_a_container_of_that_id() {
     let Some(mut user) = Rootless::new(false) else { return };
     let done = user.run("cat /proc/self/uid_map | tr -s ' '; id -u; cat /proc/self/setgroups; touch /made && echo made; echo x > /dev/null && echo null");

@@ -1,7 +1,6 @@
 //! A bundle with a busybox root, the commands that act on it, and the proof that nothing of it is left.
 
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,11 +27,9 @@ pub struct Done {
     pub err: String,
 }
 
-/// Says that the running test cannot run here.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "SKIP {}: {why}", thread.name().unwrap_or("a test"));
-}
+#[path = "../support/skip.rs"]
+mod skipping;
+pub use skipping::skip;
 
 impl Lab {
     /// For root, on a machine with a static busybox.

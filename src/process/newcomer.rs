@@ -1,0 +1,218 @@
+//! A first process for a PID namespace that other processes are in already. One of those may have CAP_SYS_PTRACE and look into every process that it
+//! sees there: its root, its descriptors, its memory. So the recipe of init runs outside of that namespace, as far as the container's root, and the
+//! process that becomes the program is born inside when nothing of the host is left (`join::be_born`).
+//!
+//! Two things would still need a process inside, and have another solution: a procfs of that namespace is opened by a process that has nothing else and
+//! may do nothing else ([`procfs`]); `createContainer` hooks, programs of the host, run outside ([`beside`]).
+
+use super::message::{Channel, Message, Tag};
+use super::parent::Spawned;
+use super::plan::{Plan, Root, UserNamespace};
+use super::{apart, identity, init, join};
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::ns::{self, Maps};
+use crate::seccomp;
+use crate::spec::seccomp::{Action, Rule, Seccomp};
+use crate::sys::clone::{Side, clone_process, close_from, exit, wait};
+use crate::sys::environment;
+use caps::Capability;
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::{AsFd, OwnedFd};
+
+const STEP: &str = "start a process that prepares the container";
+
+/// Starts the process that prepares the container. Its successor in `processes` is announced by [`Message::Born`] when all is prepared.
+pub(super) fn spawn(
+    mut plan: Plan,
+    ours: Channel,
+    theirs: Channel,
+    cgroup: Option<OwnedFd>,
+    maps: Option<&Maps>,
+    processes: &OwnedFd,
+) -> Result<Spawned> {
+    let privileged = rustix::process::geteuid().is_root();
+    let left = if privileged { Some(ns::visit(&plan.namespaces)?) } else { None };
+    let joins_users = matches!(plan.user_namespace, UserNamespace::Joined(_));
+    let (pid, pidfd) = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, || STEP)? {
+        Side::Child => {
+            drop(ours);
+            match enter(&mut plan, &theirs, privileged, processes) {
+                Ok(()) => init::run(plan, theirs),
+                Err(error) => {
+                    theirs.fail(&error);
+                    exit(1)
+                }
+            }
+        }
+        Side::Parent(pid, pidfd) => (pid, pidfd),
+    };
+    drop(theirs);
+    let spawned = Spawned::new(pid, pidfd, ours);
+    if let Some(left) = left {
+        left.back().inspect_err(|_| spawned.abandon())?;
+    }
+    if let Some(maps) = maps {
+        wait_for_users(&spawned).inspect_err(|_| spawned.abandon())?;
+        ns::write_maps(pid, maps).inspect_err(|_| spawned.abandon())?;
+    }
+    if maps.is_some() || joins_users {
+        spawned.go()?;
+    }
+    Ok(spawned)
+}
+
+/// Waits until the process has made its user namespace.
+fn wait_for_users(spawned: &Spawned) -> Result<()> {
+    match spawned.receive()? {
+        Some(Message::Ready) => Ok(()),
+        Some(Message::Failed(error)) => Err(error),
+        _ => Err(Error::new(Kind::Lost, "it ended without a word").doing(STEP)),
+    }
+}
+
+/// The new process enters and makes all namespaces of the container. Of the PID namespace that is one for its children.
+fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, processes: &OwnedFd) -> Result<()> {
+    let has_own_users = !matches!(plan.user_namespace, UserNamespace::Callers);
+    identity::die_with_supervisor(parent)?;
+    join::hide_caller()?;
+    if has_own_users {
+        // What only the machine's root may do is done before.
+        identity::score(std::mem::replace(&mut plan.oom_score, identity::OomScore::Inherited))?;
+        if let Some(there) = plan.cgroup_namespace.take() {
+            move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
+                .failing(Kind::Namespace, || "join the cgroup namespace")?;
+        }
+    }
+    if privileged {
+        take_processes(plan, processes)?;
+    }
+    let mut flags = plan.namespaces.made;
+    match &plan.user_namespace {
+        UserNamespace::Joined(userns) => {
+            identity::be_undumpable()?;
+            move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
+                .failing(Kind::UserNamespace, || "join the container's user namespace")?;
+        }
+        UserNamespace::Mapped(_) | UserNamespace::Born(_) => flags |= libc::CLONE_NEWUSER as u64,
+        UserNamespace::Callers | UserNamespace::Entered(_) => {}
+    }
+    if !privileged {
+        let _stay = ns::visit(&plan.namespaces)?;
+    }
+    unshare(CloneFlags::from_bits_retain(flags as i32))
+        .failing(Kind::Namespace, || "create the container's namespaces")?;
+    if !privileged {
+        take_processes(plan, processes)?;
+    }
+    if matches!(plan.user_namespace, UserNamespace::Mapped(_)) {
+        parent.say(Tag::Ready)?;
+    }
+    Ok(())
+}
+
+/// Our children are born in `processes` from now on; the container's procfs is of that namespace.
+fn take_processes(plan: &mut Plan, processes: &OwnedFd) -> Result<()> {
+    if let Root::Bundle(bundle) = &mut plan.root {
+        let wanting: Vec<_> = bundle.mounts.iter_mut().filter(|mount| mount.is_procfs()).collect();
+        let opened = if wanting.is_empty() { Vec::new() } else { procfs(processes, wanting.len())? };
+        wanting.into_iter().zip(opened).for_each(|(mount, context)| mount.context = Some(context));
+    }
+    join_processes(processes)
+}
+
+fn join_processes(processes: &OwnedFd) -> Result<()> {
+    move_into_link_name_space(processes.as_fd(), Some(LinkNameSpaceType::ProcessID))
+        .failing(Kind::Namespace, || "join the pid namespace")
+}
+
+/// The system calls of a process that opens file systems, has a child that does, or waits for it. It allocates memory and sends a descriptor.
+const CALLS: [&str; 10] =
+    ["fsopen", "clone3", "sendmsg", "waitid", "exit", "exit_group", "close", "brk", "mmap", "munmap"];
+
+/// Opens so many contexts of a procfs of the PID namespace: fsopen(2) decides by the caller's whose processes it shows.
+fn procfs(processes: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>> {
+    let step = || "open a procfs of the container's PID namespace";
+    let filter = seccomp::compile(&Seccomp {
+        default_action: Action::KillProcess,
+        default_errno_ret: None,
+        architectures: Vec::new(),
+        flags: None,
+        listener_path: String::new(),
+        listener_metadata: String::new(),
+        syscalls: vec![Rule {
+            names: CALLS.map(str::to_owned).into(),
+            action: Action::Allow,
+            errno_ret: None,
+            args: Vec::new(),
+        }],
+    })?;
+    let (ours, theirs) = files::Channel::pair().failing(Kind::Internal, step)?;
+    match clone_process(0, None).failing(Kind::Namespace, step)? {
+        Side::Child => {
+            drop(ours);
+            exit(i32::from(open_inside(processes, count, &theirs, &filter).is_err()))
+        }
+        Side::Parent(_, pidfd) => {
+            drop(theirs);
+            let opened: Vec<_> = (0..count).map_while(|_| ours.receive().ok().flatten()?.descriptor).collect();
+            wait(pidfd.as_fd()).failing(Kind::Namespace, step)?;
+            if opened.len() == count {
+                Ok(opened)
+            } else {
+                Err(Error::new(Kind::Namespace, "the process that opens it has ended").doing(step()))
+            }
+        }
+    }
+}
+
+/// Has a child in the PID namespace that opens the contexts. Whatever takes that child over has an empty root, CAP_SYS_ADMIN and the calls of the
+/// filter: it can open contexts of file systems, which are nothing before fsconfig(2).
+fn open_inside(processes: &OwnedFd, count: usize, to: &files::Channel, filter: &seccomp::Program) -> Result<()> {
+    let step = || "open a procfs";
+    identity::die_with_parent()?;
+    environment::wipe();
+    let nowhere = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)
+        .and_then(|context| fsconfig_create(&context).map(|()| context))
+        .and_then(|context| fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()))
+        .failing(Kind::Mount, || "make an empty root")?;
+    join::enter_root(nowhere)?;
+    join_processes(processes)?;
+    close_from(0, &[to.as_fd()]).failing(Kind::Identity, || "close the descriptors of the parent")?;
+    identity::bound_capabilities(&identity::Capabilities::default())?;
+    identity::keep_capabilities(&[Capability::CAP_SYS_ADMIN])?;
+    identity::gain_nothing()?;
+    identity::be_undumpable()?;
+    seccomp::install(filter)?;
+    match clone_process(0, None).failing(Kind::Namespace, step)? {
+        Side::Child => exit(i32::from(
+            (0..count)
+                .try_for_each(|_| {
+                    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                    to.send(b"P", Some(context.as_fd()))
+                })
+                .is_err(),
+        )),
+        Side::Parent(_, pidfd) => wait(pidfd.as_fd()).failing(Kind::Namespace, step).map(drop),
+    }
+}
+
+/// Does work in all namespaces of a process but its PID namespace, as root there.
+pub(crate) fn beside(pid: i32, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let step = || "enter the container's namespaces for a hook";
+    let enter = || -> Result<()> {
+        let target =
+            rustix::process::Pid::from_raw(pid).ok_or_else(|| Error::new(Kind::Internal, "there is no process"))?;
+        let process = pidfd_open(target, PidfdFlags::empty()).failing(Kind::Namespace, step)?;
+        let joined = join::different(pid).failing(Kind::Namespace, step)?;
+        let [root, place] = ["root", "cwd"].map(|name| join::directory(&format!("/proc/{pid}/{name}")));
+        let place = place?;
+        join::enter_all(process, joined)?;
+        join::enter_root(root?)?;
+        rustix::process::fchdir(place).failing(Kind::Namespace, step)
+    };
+    apart(|| enter().and_then(|()| work()).map(|()| Vec::new())).map(drop)
+}
