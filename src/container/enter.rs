@@ -171,10 +171,10 @@ impl Running {
         // The command cannot be looked into before its program has taken over, a moment after pid 1 says that it serves.
         let end = Instant::now() + A_MOMENT;
         loop {
-            let candidates = if self.entry().is_single { children(first) } else { vec![first] };
+            let is_single = self.entry().is_single;
+            let candidates = if is_single { children(first) } else { vec![first] };
             for pid in candidates {
-                let Some(named) = Pid::from_raw(pid) else { continue };
-                let Ok(pidfd) = pidfd_open(named, PidfdFlags::empty()) else { continue };
+                let Some(pidfd) = (if is_single { hold_child(first, pid) } else { hold(pid) }) else { continue };
                 if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
                     return Ok((pidfd, pid));
                 }
@@ -267,6 +267,16 @@ fn process_of(
     Ok(process.to_string())
 }
 
+fn hold(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// A child of `parent`. Its number may be another process's by the time that it is opened, so the parent is asked again: while the descriptor's process has
+/// the number no other one gets it.
+fn hold_child(parent: i32, pid: i32) -> Option<OwnedFd> {
+    hold(pid).filter(|_| children(parent).contains(&pid))
+}
+
 /// The children of a process (proc_pid_task_children, proc(5)).
 fn children(pid: i32) -> Vec<i32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -329,5 +339,27 @@ impl Entered {
         let code = status
             .and_then(|status| status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)));
         Ok(code.unwrap_or(255) as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_that_is_not_a_child_is_not_held() {
+        use std::io::{BufRead, BufReader};
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "sleep 60 & echo $!; wait"]).stdout(std::process::Stdio::piped());
+        let mut shell = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (parent, child): (i32, i32) = (shell.id() as i32, line.trim().parse().unwrap());
+        assert!(hold_child(parent, child).is_some());
+        assert!(hold_child(child, parent).is_none() && hold_child(1, child).is_none());
+        assert!(hold(parent).is_some());
+        let pidfd = hold(child).unwrap();
+        rustix::process::pidfd_send_signal(&pidfd, Signal::KILL).unwrap();
+        shell.wait().unwrap();
     }
 }

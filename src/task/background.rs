@@ -37,5 +37,6 @@ impl Watcher for Nobody<'_> {
 /// Begins a task in the background and gives its id. The caller has one thread. With `open_input` the command has an input that those who attach write
 /// to; else it reads /dev/null.
 pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
+    crate::process::require_one_thread()?;
     in_background(|starter| pipeline::run(store, definition, &mut Nobody { starter, open_input }).map(|_| ()))
 }

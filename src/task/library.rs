@@ -1,6 +1,6 @@
 //! brig from a program: a [`Sandbox`] to work in, and a [`Task`] to run.
 //!
-//! A caller may have threads, and a process with threads cannot make a sandbox. So the supervisor is a process of its own: the `brig` program, found
+//! A caller may have threads, and a process with threads cannot make a sandbox: `task::run` and `Containers` refuse it. So the supervisor is a process of its own: the `brig` program, found
 //! by [`Options::program`], else `BRIG_BIN`, else `PATH`. What is here starts it and steers it through the task's socket, like the command line does.
 //!
 //! ```

@@ -33,6 +33,7 @@ use std::time::{Instant, SystemTime};
 /// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
 /// made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
+    crate::process::require_one_thread()?;
     // First of all, so that the number of its descriptor is one that a shell can write to.
     let progress = Some(Progress::open()?);
     // Before anything of the store or of a path is opened.

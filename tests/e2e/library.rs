@@ -1,8 +1,11 @@
 //! The library, as a program with threads uses it.
 
 use crate::support::{Lab, program_under_test};
+use brig::container::{ContainerId, Containers, Creation, Execution};
 use brig::error::Kind;
+use brig::task::{Definition, Store, Watcher};
 use brig::{Options, Sandbox, Task};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 fn options(lab: &Lab) -> Options {
@@ -68,4 +71,42 @@ fn a_mistake_is_an_error_with_its_kind_and_its_hint() {
     let error = Sandbox::start(&Options::new().program("/no/such/brig")).unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert!(lab.ids().is_empty());
+}
+
+struct Quiet;
+
+impl Watcher for Quiet {
+    fn began(&mut self, _: &str) {}
+    fn output(&mut self, _: bool, _: &[u8]) {}
+    fn gate(&self, _: bool) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn forward_input(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_program_with_threads_is_refused_before_it_is_copied() {
+    // A copy has the locks that other threads held: a few of a hundred such tasks hung, and their processes stayed.
+    let lab = Lab::new();
+    let (hold, wait) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || wait.recv());
+    let (store, definition) = (Store::at(lab.store()), Definition::new(vec!["true".into()]));
+    let id: ContainerId = ContainerId::new("threads").unwrap();
+    let containers = Containers::new(Some(lab.store()));
+    let errors = [
+        brig::task::run(&store, &definition, &mut Quiet).map(drop),
+        brig::task::run_detached(&store, &definition, false).map(drop),
+        containers.create(&id, &Creation::default()).map(drop),
+        containers.exec(&id, &Execution::default()).map(drop),
+    ];
+    for refused in errors {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("has threads"), "{error}");
+        assert!(error.advice().is_some_and(|hint| hint.contains("brig::Task")), "{error}");
+    }
+    assert!(lab.ids().is_empty());
+    drop(hold);
+    thread.join().unwrap().unwrap_err();
 }
