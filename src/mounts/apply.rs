@@ -11,7 +11,7 @@ use super::plan::{Ids, Plan};
 use super::resolve;
 use super::skeleton::Kept;
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::{Attributes, Layers, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid};
@@ -380,7 +380,10 @@ fn proc_is_proc(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 fn pts() -> Result<OwnedFd> {
-    let options = [("ptmxmode", "0666".to_owned()), ("mode", "0620".to_owned())];
+    let mut options = vec![("ptmxmode", "0666".to_owned()), ("mode", "0620".to_owned())];
+    if !crate::sys::weaken::is_off("terminals") {
+        options.push(("max", MOST_TERMINALS.to_string()));
+    }
     new_file_system("devpts", &options, Attributes(bits::NOSUID | bits::NOEXEC))
 }
 

@@ -80,6 +80,9 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
+/// How many pseudo-terminals a sandbox has at once: more than agents use, and a small part of the machine's 4096 (kernel.pty.max), which all share.
+pub(crate) const MOST_TERMINALS: u32 = 128;
+
 /// One step of the building; `at` is absolute as the container sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -103,7 +106,7 @@ pub(crate) enum Step {
     Overlay { lower: PathBuf, changes: &'static str, at: PathBuf, attributes: Attributes, shown: Shown },
     /// The process file system of the container's PID namespace.
     Proc { at: PathBuf },
-    /// Own pseudo-terminals, with `ptmx` for everybody.
+    /// Own pseudo-terminals, [`MOST_TERMINALS`] of them, with `ptmx` for everybody.
     Pts { at: PathBuf },
     /// The default device nodes, made in a tmpfs that is at /dev already.
     Devices,

@@ -52,6 +52,18 @@ fn without_swap_memory_ends_at_its_limit() {
 }
 
 #[test]
+fn one_sandbox_has_128_terminals_and_not_all_of_the_machine() {
+    // The machine has 4096 of them, for all sandboxes, containers and logins together (kernel.pty.max).
+    let lab = Lab::new();
+    let script =
+        r#"perl -e 'while (open(my $f, "+<", "/dev/ptmx")) { push @all, $f } print STDERR scalar(@all), " $!\n"'"#;
+    let task = || lab.task().args(["--open-files", "300"]);
+    assert_eq!(task().sh(script).stderr.lines().next(), Some("128 No space left on device"));
+    let run = task().weakened("terminals").sh(script);
+    assert!(run.stderr.contains("Too many open files"), "{run:#?}");
+}
+
+#[test]
 fn a_fork_bomb_ends_at_the_limit_of_processes() {
     let lab = Lab::new();
     let run = lab.task().args(["--pids", "40", "--wall", "5s"]).sh("b() { b | b & }; b; sleep 1; exit 9");

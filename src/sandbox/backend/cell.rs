@@ -9,7 +9,7 @@ use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
 use crate::sandbox::visitor;
 use crate::spec::process::{Command, Rlimit, places};
-use crate::spec::root::{Attributes, FileSystem, Owner, Program, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, FileSystem, MOST_TERMINALS, Owner, Program, Root, Shown, Source, Step};
 use crate::spec::{Confinement, Container, landlock};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -219,7 +219,8 @@ impl Bundle {
                 }
                 Step::Proc { at } => bundle.make(at, "proc", Attributes::KERNEL, &[]),
                 Step::Pts { at } => {
-                    let own = ["newinstance", "ptmxmode=0666", "mode=0620"].map(str::to_owned);
+                    let most = format!("max={MOST_TERMINALS}");
+                    let own = ["newinstance", "ptmxmode=0666", "mode=0620", &most].map(str::to_owned);
                     bundle.make(at, "devpts", Attributes::DEVICES, &own);
                 }
                 Step::Devices => {} // every runtime makes the same (runtime-spec, "Default Devices")
