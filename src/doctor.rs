@@ -1,7 +1,7 @@
 //! What this machine can do for a sandbox: the facts of `host`, and what a start with the default limits would be told.
 //!
 //! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing.
-//! It stands on the top floor, beside `worker`: it asks the same function that a start asks, so that both say the same.
+//! It stands on the top floor, beside `task`: it asks the same function that a start asks, so that both say the same.
 
 use crate::error::Error;
 use crate::host;

@@ -26,6 +26,6 @@ pub(crate) mod weaken;
 /// Says that a test does not run here, past the capture of a test's output; `tests/run` compares these lines with the ones it expects.
 #[cfg(test)]
 pub(crate) fn skip(why: &str) {
-    // Nobody reads a standard error that is closed.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("SKIP {why}\n").as_bytes());
+    // A closed standard error is read by nothing.
+    let _ = rustix::io::write(rustix::stdio::stderr(), format!("SKIP {why}\n").as_bytes());
 }

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "../support/skip.rs"]
+mod skipping;
+pub use skipping::skip;
+
 /// A directory of one test, gone with it.
 pub struct Scratch(tempfile::TempDir);
 
@@ -20,7 +24,7 @@ pub struct Ran {
 /// Prints the line that is counted, and says whether the test must be skipped.
 pub fn skipped(needed: &str, there: bool) -> bool {
     if !there {
-        eprintln!("SKIP needs {needed}");
+        skip(&format!("needs {needed}"));
     }
     !there
 }

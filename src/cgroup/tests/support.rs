@@ -11,10 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Says that a test does not run, past the capture of a test's output.
-pub(crate) fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIP {why}");
-}
+pub(crate) use crate::sys::skip;
 
 /// Whether the test may go on; says loudly that it does not.
 pub(super) fn needs_root(what: &str) -> bool {

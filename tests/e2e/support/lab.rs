@@ -3,7 +3,6 @@
 use super::host::Left;
 use super::{Run, Started, Task, program};
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// One test's store and files. Dropping it asserts that no process, cgroup, mount, loop device or stray file of its tasks is left.
@@ -16,12 +15,9 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says that the running test cannot run here. `tests/run` compares all of these lines with the ones it expects.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    // Not eprintln!: the test harness would keep that to itself.
-    let _ = writeln!(std::io::stderr(), "SKIP {}: {why}", thread.name().unwrap_or("a test"));
-}
+#[path = "../../support/skip.rs"]
+mod skipping;
+pub use skipping::skip;
 
 impl Lab {
     /// For a test that root and an ordinary user run.
