@@ -27,6 +27,7 @@ pub(crate) fn markdown() -> String {
             let calls: Vec<String> = group.calls.split_whitespace().map(|call| format!("`{call}`")).collect();
             let what = match (&group.verdict, wanted) {
                 (Verdict::Missing, _) => format!("{} (ENOSYS)", group.name),
+                (Verdict::Ignored, _) => format!("{} (returns 0)", group.name),
                 _ => group.name.to_string(),
             };
             let _ = writeln!(page, "| {what} | {}{} | {} |", calls.join(" "), conditions(group), group.reason);
@@ -39,7 +40,7 @@ fn place(group: &Group) -> u8 {
     match group.verdict {
         Verdict::Allowed => 0,
         Verdict::Checked(_) | Verdict::Unless { .. } => 1,
-        Verdict::Refused | Verdict::Missing => 2,
+        Verdict::Refused | Verdict::Missing | Verdict::Ignored => 2,
     }
 }
 

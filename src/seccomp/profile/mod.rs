@@ -5,9 +5,11 @@
 //! let through: a 32-bit program is ended by SIGSYS, since the kernel's compatibility layer is a second, less watched
 //! surface, and since its `socketcall` hides the arguments that are checked here.
 
+mod case;
 #[cfg(test)]
 mod document;
 mod prebuilt;
+mod sockets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,7 @@ mod tests;
 use super::{NATIVE, Program, compile};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
+use case::Case;
 use std::sync::OnceLock;
 use table::GROUPS;
 
@@ -35,6 +38,8 @@ enum Verdict {
     Refused,
     /// ENOSYS, so that callers take another way.
     Missing,
+    /// Returns 0 and does nothing.
+    Ignored,
     /// By its arguments; EPERM if no case holds.
     Checked(&'static [Case]),
     /// Allowed unless the low 32 bits of an argument are one of these.
@@ -42,12 +47,6 @@ enum Verdict {
         index: u32,
         values: &'static [u32],
     },
-}
-
-/// If these all hold, the call is allowed or returns an error.
-struct Case {
-    errno: Option<u32>,
-    when: &'static [Condition],
 }
 
 /// The agent's filter for this machine.
@@ -85,6 +84,7 @@ pub(crate) fn agent_spec() -> Seccomp {
             Verdict::Allowed => rule(None, Vec::new()),
             Verdict::Refused => {}
             Verdict::Missing => rule(Some(libc::ENOSYS as u32), Vec::new()),
+            Verdict::Ignored => rule(Some(0), Vec::new()),
             Verdict::Checked(cases) => cases.iter().for_each(|case| rule(case.errno, case.when.to_vec())),
             Verdict::Unless { index, values } => {
                 all_but(values).into_iter().for_each(|(mask, value)| {

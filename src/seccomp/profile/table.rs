@@ -2,19 +2,9 @@
 //!
 //! A call that is new in `syscalls.in` has no row here, and a test fails until someone has decided.
 
-use super::{Case, Group, Verdict};
-use crate::spec::seccomp::{Condition, Operator};
-
-// sys/socket.h
-const AF_UNIX: u64 = 1;
-const AF_INET: u64 = 2;
-const AF_INET6: u64 = 10;
-const AF_NETLINK: u64 = 16;
-/// rtnetlink: what `getifaddrs` asks.
-const NETLINK_ROUTE: u64 = 0;
-// netinet/in.h
-const IPPROTO_UDP: u64 = 17;
-const IPPROTO_ICMPV6: u64 = 58;
+use super::case::{above, allow, is, low_half, refuse, without};
+use super::sockets::{self, AF_UNIX};
+use super::{Group, Verdict};
 
 /// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
@@ -34,34 +24,6 @@ const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 const TIOCSETD: u32 = 0x5423;
 
-const fn is(index: u32, value: u64) -> Condition {
-    Condition { index, value, value_two: 0, op: Operator::Equal }
-}
-
-const fn at_most(index: u32, value: u64) -> Condition {
-    Condition { index, value, value_two: 0, op: Operator::LessEqual }
-}
-
-const fn above(index: u32, value: u64) -> Condition {
-    Condition { index, value, value_two: 0, op: Operator::GreaterThan }
-}
-
-const fn without(index: u32, bits: u64) -> Condition {
-    Condition { index, value: bits, value_two: 0, op: Operator::MaskedEqual }
-}
-
-const fn low_half(index: u32, mask: u32, value: u32) -> Condition {
-    Condition { index, value: mask as u64, value_two: value as u64, op: Operator::MaskedEqual }
-}
-
-const fn allow(when: &'static [Condition]) -> Case {
-    Case { errno: None, when }
-}
-
-const fn refuse(errno: i32, when: &'static [Condition]) -> Case {
-    Case { errno: Some(errno as u32), when }
-}
-
 /// In the order of the documentation. No two cases of a group overlap, so that their order does not matter to any runtime.
 pub(super) const GROUPS: &[Group] = &[
     Group {
@@ -74,8 +36,8 @@ pub(super) const GROUPS: &[Group] = &[
             inotify_add_watch inotify_init inotify_init1 inotify_rm_watch lchown link linkat lseek lstat \
             memfd_create mkdir mkdirat newfstatat open openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 \
             pwritev pwritev2 read readahead readlink readlinkat readv rename renameat renameat2 rmdir sendfile \
-            splice stat statfs statfs64 statx symlink symlinkat sync sync_file_range sync_file_range2 syncfs tee \
-            truncate umask unlink unlinkat utime utimensat utimes write writev",
+            splice stat statfs statfs64 statx symlink symlinkat sync_file_range sync_file_range2 tee truncate \
+            umask unlink unlinkat utime utimensat utimes write writev",
     },
     Group {
         name: "Extended attributes",
@@ -96,12 +58,6 @@ pub(super) const GROUPS: &[Group] = &[
         reason: "Event loops.",
         calls: "_newselect epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 \
             poll ppoll pselect6 select signalfd signalfd4 timerfd_create timerfd_gettime timerfd_settime",
-    },
-    Group {
-        name: "Asynchronous I/O",
-        verdict: Verdict::Allowed,
-        reason: "Databases use it, and tests start databases. It is old and small, unlike io_uring.",
-        calls: "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit",
     },
     Group {
         name: "Memory",
@@ -173,7 +129,7 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Allowed,
         reason: "On sockets that `socket` let through.",
         calls: "accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom recvmmsg recvmsg \
-            send sendmmsg sendmsg sendto setsockopt shutdown",
+            shutdown",
     },
     Group {
         name: "Debugging",
@@ -197,30 +153,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "Sockets",
-        verdict: Verdict::Checked(&[
-            allow(&[is(0, AF_UNIX)]),
-            allow(&[is(0, AF_INET), at_most(2, IPPROTO_UDP)]),
-            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET), above(2, IPPROTO_UDP)]),
-            allow(&[is(0, AF_INET6), at_most(2, IPPROTO_UDP)]),
-            allow(&[is(0, AF_INET6), is(2, IPPROTO_ICMPV6)]),
-            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET6), above(2, IPPROTO_ICMPV6)]),
-            allow(&[is(0, AF_NETLINK), is(2, NETLINK_ROUTE)]),
-            refuse(libc::EPROTONOSUPPORT, &[is(0, AF_NETLINK), above(2, NETLINK_ROUTE)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 0)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 3)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 4)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 5)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 6)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 7)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 8)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 9)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 11)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 12)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 13)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 14)]),
-            refuse(libc::EAFNOSUPPORT, &[is(0, 15)]),
-            refuse(libc::EAFNOSUPPORT, &[above(0, AF_NETLINK)]),
-        ]),
+        verdict: Verdict::Checked(sockets::FAMILIES),
         reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Every other family is code that a program seldom \
                  needs and an attacker finds loaded on demand: AF_ALG writes into page caches (CVE-2026-31431), AF_VSOCK \
                  reaches past network namespaces, SCTP, DCCP, TIPC and netfilter's netlink have a history of their own. \
@@ -232,6 +165,27 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Checked(&[allow(&[is(0, AF_UNIX)]), refuse(libc::EAFNOSUPPORT, &[above(0, AF_UNIX)])]),
         reason: "Pairs of AF_UNIX; the only other family that makes pairs is AF_TIPC.",
         calls: "socketpair",
+    },
+    Group {
+        name: "Socket options",
+        verdict: Verdict::Checked(sockets::OPTIONS),
+        reason: "Of IP, IPv6, ICMPv6, UDP, raw sockets and netlink all; of sockets all but SO_ATTACH_FILTER, SO_ATTACH_BPF and \
+                 SO_ATTACH_REUSEPORT_*, which run a program of the caller in the kernel; of TCP all but TCP_ULP, which loads \
+                 protocols such as TLS into a connection (CVE-2023-0461, CVE-2025-39682).",
+        calls: "setsockopt",
+    },
+    Group {
+        name: "Messages without out-of-band data (flags third)",
+        verdict: Verdict::Checked(sockets::FLAGS_THIRD),
+        reason: "On AF_UNIX, MSG_OOB is young code that hardly any program uses and that had exploits (CVE-2025-38236). A filter does \
+                 not see the family of a socket, so urgent data of TCP are refused too.",
+        calls: "sendmsg",
+    },
+    Group {
+        name: "Messages without out-of-band data (flags fourth)",
+        verdict: Verdict::Checked(sockets::FLAGS_FOURTH),
+        reason: "As sendmsg. To receive what cannot be sent needs no rule.",
+        calls: "send sendmmsg sendto",
     },
     Group {
         name: "Device control",
@@ -298,6 +252,20 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Checked(&[allow(&[is(0, 0)]), allow(&[is(0, PER_LINUX32)]), allow(&[is(0, 0xffff_ffff)])]),
         reason: "Asking, the ordinary one, and builds for 32 bits. Others bring back executable data and fixed addresses.",
         calls: "personality",
+    },
+    Group {
+        name: "Asynchronous I/O",
+        verdict: Verdict::Missing,
+        reason: "Its rings are not counted as the sandbox's memory, and their number (fs.aio-max-nr) is one for the whole machine. \
+                 Databases that find it missing use threads.",
+        calls: "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit",
+    },
+    Group {
+        name: "Everything to the disks",
+        verdict: Verdict::Ignored,
+        reason: "sync writes back every disk of the host, and syncfs the one that a file shown from the host is on. fsync, fdatasync, \
+                 msync and sync_file_range write a file of the sandbox, as a database needs it.",
+        calls: "sync syncfs",
     },
     Group {
         name: "Namespaces",

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/keyctl.h>
 #include <mqueue.h>
 #include <netinet/in.h>
@@ -129,6 +130,22 @@ int main(int count, char **words) {
         long n[7] = {0};
         for (int i = 0; i < 7 && words[2 + i]; i++) n[i] = number(words[2 + i]);
         return say_reached(syscall(n[0], n[1], n[2], n[3], n[4], n[5], n[6]));
+    }
+    if (IS("option")) { // family type level option: a socket option whose value is a small filter program
+        struct sock_filter accept = {BPF_RET | BPF_K, 0, 0, ~0u};
+        struct sock_fprog program = {1, &accept};
+        int fd = socket(number(a), number(b), 0);
+        long result = fd < 0 ? fd : setsockopt(fd, number(words[4]), number(words[5]), &program, sizeof program);
+        return say(result < 0 && errno != ENOPROTOOPT ? 0 : result);
+    }
+    if (IS("out-of-band")) {
+        int pair[2];
+        struct iovec byte = {"x", 1};
+        struct mmsghdr message = {.msg_hdr = {.msg_iov = &byte, .msg_iovlen = 1}};
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) return say(-1);
+        if (!strcmp(a, "sendto")) return say(send(pair[0], "x", 1, MSG_OOB));
+        if (!strcmp(a, "sendmsg")) return say(sendmsg(pair[0], &message.msg_hdr, MSG_OOB));
+        return say(sendmmsg(pair[0], &message, 1, MSG_OOB));
     }
     if (IS("descriptors")) {
         for (int fd = 3; fd < 4096; fd++) if (fcntl(fd, F_GETFD) >= 0) printf("open: %d\n", fd);

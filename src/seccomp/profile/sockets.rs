@@ -1,0 +1,90 @@
+//! What the table says about sockets: families, options, flags.
+
+use super::case::{Case, above, allow, at_most, is, low, low_half, refuse};
+
+// sys/socket.h
+pub(super) const AF_UNIX: u64 = 1;
+const AF_INET: u64 = 2;
+const AF_INET6: u64 = 10;
+const AF_NETLINK: u64 = 16;
+/// rtnetlink: what `getifaddrs` asks.
+const NETLINK_ROUTE: u64 = 0;
+// netinet/in.h
+const IPPROTO_UDP: u64 = 17;
+const IPPROTO_ICMPV6: u64 = 58;
+
+// asm-generic/socket.h, netinet/tcp.h: the kernel looks at 32 bits of a level, an option and flags.
+const SOL_SOCKET: u32 = 1;
+const SO_ATTACH_FILTER: u32 = 26;
+const SO_ATTACH_BPF: u32 = 50;
+const SO_ATTACH_REUSEPORT_CBPF: u32 = 51;
+const SO_ATTACH_REUSEPORT_EBPF: u32 = 52;
+const IPPROTO_TCP: u32 = 6;
+const TCP_ULP: u32 = 31;
+const MSG_OOB: u32 = 1;
+
+/// Families and protocols of socket(2).
+pub(super) const FAMILIES: &[Case] = &[
+    allow(&[is(0, AF_UNIX)]),
+    allow(&[is(0, AF_INET), at_most(2, IPPROTO_UDP)]),
+    refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET), above(2, IPPROTO_UDP)]),
+    allow(&[is(0, AF_INET6), at_most(2, IPPROTO_UDP)]),
+    allow(&[is(0, AF_INET6), is(2, IPPROTO_ICMPV6)]),
+    refuse(libc::EPROTONOSUPPORT, &[is(0, AF_INET6), above(2, IPPROTO_ICMPV6)]),
+    allow(&[is(0, AF_NETLINK), is(2, NETLINK_ROUTE)]),
+    refuse(libc::EPROTONOSUPPORT, &[is(0, AF_NETLINK), above(2, NETLINK_ROUTE)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 0)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 3)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 4)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 5)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 6)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 7)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 8)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 9)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 11)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 12)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 13)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 14)]),
+    refuse(libc::EAFNOSUPPORT, &[is(0, 15)]),
+    refuse(libc::EAFNOSUPPORT, &[above(0, AF_NETLINK)]),
+];
+
+/// Levels and options of setsockopt(2).
+pub(super) const OPTIONS: &[Case] = &[
+    allow(&[low(1, 0)]),
+    allow(&[low(1, 17)]),
+    allow(&[low(1, 41)]),
+    allow(&[low(1, 58)]),
+    allow(&[low(1, 255)]),
+    allow(&[low(1, 270)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !15, 0)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !7, 16)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !1, 24)]),
+    allow(&[low(1, SOL_SOCKET), low(2, 27)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !3, 28)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !15, 32)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !1, 48)]),
+    allow(&[low(1, SOL_SOCKET), low(2, 53)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !1, 54)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !7, 56)]),
+    allow(&[low(1, SOL_SOCKET), low_half(2, !63, 64)]),
+    allow(&[low(1, IPPROTO_TCP), low_half(2, !15, 0)]),
+    allow(&[low(1, IPPROTO_TCP), low_half(2, !7, 16)]),
+    allow(&[low(1, IPPROTO_TCP), low_half(2, !3, 24)]),
+    allow(&[low(1, IPPROTO_TCP), low_half(2, !1, 28)]),
+    allow(&[low(1, IPPROTO_TCP), low(2, 30)]),
+    allow(&[low(1, IPPROTO_TCP), low_half(2, !31, 32)]),
+    refuse(libc::ENOPROTOOPT, &[low(1, SOL_SOCKET), low(2, SO_ATTACH_FILTER)]),
+    refuse(libc::ENOPROTOOPT, &[low(1, SOL_SOCKET), low(2, SO_ATTACH_BPF)]),
+    refuse(libc::ENOPROTOOPT, &[low(1, SOL_SOCKET), low(2, SO_ATTACH_REUSEPORT_CBPF)]),
+    refuse(libc::ENOPROTOOPT, &[low(1, SOL_SOCKET), low(2, SO_ATTACH_REUSEPORT_EBPF)]),
+    refuse(libc::ENOPROTOOPT, &[low(1, IPPROTO_TCP), low(2, TCP_ULP)]),
+];
+
+/// Flags of sendmsg(2).
+pub(super) const FLAGS_THIRD: &[Case] =
+    &[allow(&[low_half(2, MSG_OOB, 0)]), refuse(libc::EOPNOTSUPP, &[low_half(2, MSG_OOB, MSG_OOB)])];
+
+/// Flags of sendto(2) and sendmmsg(2).
+pub(super) const FLAGS_FOURTH: &[Case] =
+    &[allow(&[low_half(3, MSG_OOB, 0)]), refuse(libc::EOPNOTSUPP, &[low_half(3, MSG_OOB, MSG_OOB)])];
