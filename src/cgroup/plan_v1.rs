@@ -5,6 +5,7 @@ use super::plan::{Missing, Plan};
 use super::plan_v2::{check_memory, check_weight};
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::{BlockIo, Cpu, Memory, Network};
+use crate::sys::weaken;
 
 /// The kernel clamps shares in silence (`MIN_SHARES`, `MAX_SHARES` of sched.h), so they are checked here.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
@@ -26,7 +27,7 @@ pub(super) fn memory(memory: &Memory, plan: &mut Plan) -> Result<()> {
         plan.add(MEMORY, "memory.soft_limit_in_bytes", reservation);
     }
     // `kernel` is left out: since 5.16 the kernel refuses every value, and memory.limit_in_bytes includes it.
-    if let Some(tcp) = memory.kernel_tcp.filter(|&value| value != 0) {
+    if let Some(tcp) = memory.kernel_tcp.filter(|&value| value != 0 && !weaken::is_off("uncounted-memory")) {
         plan.add(MEMORY, "memory.kmem.tcp.limit_in_bytes", tcp);
     }
     if memory.disable_oom_killer == Some(true) {

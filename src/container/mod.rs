@@ -29,6 +29,7 @@ mod pasta;
 mod place;
 mod possible;
 mod prepare;
+mod processors;
 #[cfg(test)]
 mod random;
 mod record;
@@ -37,6 +38,7 @@ mod signal;
 mod socket;
 mod start;
 mod template;
+mod uncounted;
 
 /// How many ids a sandbox of the machine's root has.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
@@ -55,6 +57,7 @@ pub(crate) use pasta::check as check_pasta;
 pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
+pub(crate) use uncounted::Queues;
 
 /// The agent's filter as `linux.seccomp` of a config.json.
 pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {

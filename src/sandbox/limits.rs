@@ -167,6 +167,8 @@ const MOST_INODES: u64 = 1 << 30;
 impl Limits {
     /// What the disk limit is when nobody set one.
     pub(crate) const DISK: u64 = 10 << 30;
+    /// Kernel memory that does not count as the sandbox's may be this part of its memory limit.
+    pub(crate) const UNCOUNTED: u64 = 4;
 
     /// The disk limit that holds: the one that was set, or the default of the backing.
     pub(crate) fn disk_bytes(&self) -> u64 {

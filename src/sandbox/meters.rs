@@ -1,7 +1,7 @@
 //! The meters that tell nobody when they are full: processor time, processes, the room on the disk. They are read often enough.
 
-use super::limits::LimitName;
-use super::outcome::LimitHit;
+use super::limits::{LimitName, Limits};
+use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, seconds};
 use super::supervise::{DISK_SAMPLE, SAMPLE, Seen, State, Watch};
 use crate::error::{Context, Kind, Result};
@@ -13,6 +13,11 @@ const FASTEST_BYTES: u64 = 4 << 30;
 const FASTEST_FILES: u64 = 1_000_000;
 /// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
 const FULL_BYTES: u64 = 8 * 4096;
+
+/// How soon after the last look at netlink sockets the next one is worth its time.
+const QUEUE_SAMPLE: Duration = Duration::from_millis(10);
+/// Processor time in the kernel, in seconds, after which record locks are looked at again: a lock takes more than half a microsecond.
+const LOCK_SECONDS: f64 = 0.25;
 
 impl Watch<'_> {
     /// The soonest moment at which the limit on processor time can be reached.
@@ -89,5 +94,44 @@ impl Watch<'_> {
         note(LimitName::Disk, free < FULL_BYTES, format!("{free} of {} bytes free", self.disk_bytes));
         note(LimitName::Inodes, room.f_ffree == 0, format!("0 of {} inodes free", room.f_files));
         Ok(())
+    }
+
+    /// How often the netlink sockets are read: soon enough to see what could be full.
+    pub(super) fn queue_sample(&self) -> Duration {
+        let until_full = (self.limits.memory / Limits::UNCOUNTED).saturating_mul(1000) / FASTEST_BYTES;
+        Duration::from_millis(until_full).clamp(QUEUE_SAMPLE, SAMPLE)
+    }
+
+    /// Ends the sandbox if too much waits in its netlink sockets, which no group counts.
+    pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        state.next_queues = Instant::now() + self.queue_sample();
+        let most = self.limits.memory / Limits::UNCOUNTED;
+        let bytes = if state.is_ready { state.queues.bytes(self.running, most) } else { 0 };
+        if bytes > most {
+            self.end_for_memory(format!("{bytes} bytes wait in netlink sockets, which no group counts"), seen)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sandbox if it holds too many record locks, which no group counts. It needs time in the kernel to make many.
+    pub(super) fn look_at_locks(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+        let seconds = seen.usage.cpu_system_seconds.unwrap_or(0.0);
+        if seconds < state.lock_seconds + LOCK_SECONDS {
+            return Ok(());
+        }
+        state.lock_seconds = seconds;
+        if let Some(total) = self.running.too_many_locks()? {
+            let evidence = format!("it has most of {total} record locks of the machine, which no group counts");
+            self.end_for_memory(evidence, seen)?;
+        }
+        Ok(())
+    }
+
+    fn end_for_memory(&mut self, evidence: String, seen: &mut Seen) -> Result<()> {
+        if seen.stopped.is_some() {
+            return Ok(());
+        }
+        seen.hits.push(LimitHit { limit: LimitName::Memory, evidence });
+        self.kill(Stopped::Memory, seen)
     }
 }

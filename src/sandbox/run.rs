@@ -131,6 +131,7 @@ impl Begun<'_> {
             grace: self.options.grace,
             stop_signal: started.stop_signal,
             disk_bytes: started.disk_bytes,
+            own_network: self.options.network.mode != NetworkMode::Host,
             signals: &started.signals,
             sink: audience.sink,
             forward_input: started.forward_input,

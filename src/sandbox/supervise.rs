@@ -6,7 +6,7 @@ use super::outcome::{LimitHit, Stopped};
 use super::report::{Usage, seconds};
 use super::signals::{Came, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
-use crate::container::{self, Running};
+use crate::container::{self, Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
 use crate::process::{Ended, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -47,6 +47,8 @@ pub(super) struct Watch<'run> {
     pub grace: Duration,
     pub stop_signal: rustix::process::Signal,
     pub disk_bytes: u64,
+    /// Whether the sockets in its network namespace are its own.
+    pub own_network: bool,
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
     pub forward_input: bool,
@@ -81,6 +83,11 @@ pub(super) struct State {
     next_sample: Instant,
     pub disk_seen: Instant,
     pub next_disk: Instant,
+    pub queues: Queues,
+    /// When netlink sockets are read next.
+    pub next_queues: Instant,
+    /// Processor time in the kernel when record locks were counted.
+    pub lock_seconds: f64,
     /// Since when nothing of the container lives.
     over: Option<Instant>,
     blocked: [bool; 2],
@@ -119,6 +126,9 @@ impl Watch<'_> {
             next_sample: now + SAMPLE,
             disk_seen: now,
             next_disk: now + DISK_SAMPLE,
+            queues: Queues::default(),
+            next_queues: now + self.queue_sample(),
+            lock_seconds: 0.0,
             over: None,
             blocked: [true, true],
             cpu_ns: 0,
@@ -383,6 +393,7 @@ impl Watch<'_> {
                 Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
                 Some(state.next_sample),
                 Some(state.next_disk),
+                Some(state.next_queues).filter(|_| self.own_network),
                 state.kill_at,
             ]
             .into_iter()
@@ -419,6 +430,9 @@ impl Watch<'_> {
         if now >= state.next_disk {
             self.look_at_disk(state, seen)?;
         }
+        if now >= state.next_queues && self.own_network {
+            self.look_at_queues(state, seen)?;
+        }
         if now >= state.next_usage {
             state.next_usage = now + USAGE;
             container::rest();
@@ -428,6 +442,7 @@ impl Watch<'_> {
         if now >= state.next_sample {
             self.sink.notice(Notice::Tick)?;
             self.sample(state, seen)?;
+            self.look_at_locks(state, seen)?;
             self.look_at_link(state, seen)?;
             for renewal in self.sink.tick(self.running.secrets())? {
                 self.running.renew_secret(&renewal)?;

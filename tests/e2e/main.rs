@@ -29,4 +29,5 @@ mod secrets;
 mod streams;
 mod support;
 mod terminal;
+mod uncounted;
 mod workspace;

@@ -2,7 +2,7 @@
 //!
 //! A call that is new in `syscalls.in` has no row here, and a test fails until someone has decided.
 
-use super::case::{above, allow, is, low_half, refuse, without};
+use super::case::{above, allow, is, low, low_half, refuse, without};
 use super::sockets::{self, AF_UNIX};
 use super::{Group, Verdict};
 
@@ -19,6 +19,11 @@ const PER_LINUX32: u64 = 8;
 // asm-generic/resource.h: the limits are 0 to 15, of which four masks leave out this one. The kernel looks at 32 bits of the number.
 const RLIMIT_CORE: u32 = 4;
 
+// asm-generic/fcntl.h
+const F_OFD_GETLK: u32 = 36;
+const F_OFD_SETLK: u32 = 37;
+const F_OFD_SETLKW: u32 = 38;
+
 // asm-generic/ioctls.h
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
@@ -31,7 +36,7 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Allowed,
         reason: "What every program does. Which files there are is decided by mounts, permissions and Landlock.",
         calls: "_llseek access cachestat chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 \
-            faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl \
+            faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat \
             fdatasync flock fstat fstatfs fstatfs64 fsync ftruncate futimesat getcwd getdents getdents64 \
             inotify_add_watch inotify_init inotify_init1 inotify_rm_watch lchown link linkat lseek lstat \
             memfd_create mkdir mkdirat newfstatat open openat openat2 pipe pipe2 pread64 preadv preadv2 pwrite64 \
@@ -186,6 +191,20 @@ pub(super) const GROUPS: &[Group] = &[
         verdict: Verdict::Checked(sockets::FLAGS_FOURTH),
         reason: "As sendmsg. To receive what cannot be sent needs no rule.",
         calls: "send sendmmsg sendto",
+    },
+    Group {
+        name: "Descriptors",
+        verdict: Verdict::Checked(&[
+            allow(&[low_half(1, !31, 0)]),
+            allow(&[low_half(1, !3, 32)]),
+            allow(&[low(1, F_OFD_GETLK)]),
+            allow(&[low_half(1, !31, 1024)]),
+            refuse(libc::EINVAL, &[low(1, F_OFD_SETLK)]),
+            refuse(libc::EINVAL, &[low(1, F_OFD_SETLKW)]),
+        ]),
+        reason: "All but locks of open file descriptions (F_OFD_SETLK), which programs take for missing: no process owns them, so that the \
+                 supervisor could not tell which sandbox fills the kernel's memory with them. Record locks and flock are there.",
+        calls: "fcntl",
     },
     Group {
         name: "Device control",

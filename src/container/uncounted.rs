@@ -1,0 +1,94 @@
+//! Kernel memory that no group counts: what waits in netlink sockets, and record locks.
+//!
+//! - A netlink socket holds what the kernel answered until it is read, and its buffers belong to no group on either version of control groups.
+//! - Record locks are not counted either: Linux reverted 0f12156dff28 ("memcg: enable accounting for file lock caches").
+
+use super::Running;
+use crate::error::Result;
+use crate::sys::weaken;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
+
+/// Switches both off in a weakened build.
+const PROTECTION: &str = "uncounted-memory";
+/// How many file locks the kernel has room for.
+const LOCK_SLAB: &str = "/sys/kernel/slab/file_lock_cache/total_objects";
+/// So many are 10 MB. Databases have some hundred.
+const MOST_LOCKS: u64 = 50_000;
+/// Lines of /proc/locks that are read: 15 pages.
+const LOCKS_SEEN: usize = 1000;
+
+/// The netlink sockets of a sandbox, kept open from one reading to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Queues(Option<File>);
+
+impl Queues {
+    /// The bytes that wait in them; no more are counted when there are more than `most`. A sandbox that has just ended has none. In the host's network
+    /// namespace its sockets could not be told from others.
+    pub(crate) fn bytes(&mut self, running: &Running, most: u64) -> u64 {
+        if self.0.is_none() && !weaken::is_off(PROTECTION) {
+            self.0 = File::open(format!("/proc/{}/net/netlink", running.pid())).ok();
+        }
+        self.0.as_mut().map_or(0, |file| file.rewind().map_or(0, |()| queued(file, most)))
+    }
+}
+
+impl Running {
+    /// The number of file locks on the machine, if there are too many and most of them are record locks of this sandbox. Only root can read it.
+    ///
+    /// Each page of /proc/locks stops all changes of locks and waits for every processor, so it is read only where the slab has grown, and a part of it.
+    pub(crate) fn too_many_locks(&self) -> Result<Option<u64>> {
+        let total = std::fs::read_to_string(LOCK_SLAB).unwrap_or_default();
+        let total = total.split(' ').next().and_then(|word| word.trim().parse().ok()).unwrap_or(0);
+        if total <= MOST_LOCKS || weaken::is_off(PROTECTION) {
+            return Ok(None);
+        }
+        let Ok(file) = File::open("/proc/locks") else { return Ok(None) };
+        let processes = self.processes()?;
+        let (ours, all) = locks(file, |pid| processes.contains(&pid));
+        Ok((ours * 2 > all).then_some(total))
+    }
+}
+
+/// The bytes in the receive queues of /proc/net/netlink; stops where there are more than `most`.
+fn queued(file: impl Read, most: u64) -> u64 {
+    let mut sum = 0_u64;
+    for line in BufReader::new(file).lines().map_while(std::result::Result::ok) {
+        sum = sum.saturating_add(line.split_ascii_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0));
+        if sum > most {
+            break;
+        }
+    }
+    sum
+}
+
+/// The record locks of the sandbox among the first [`LOCKS_SEEN`] of /proc/locks, and how many were read. A processor's newest come first.
+fn locks(file: impl Read, is_ours: impl Fn(i32) -> bool) -> (usize, usize) {
+    let (mut ours, mut all) = (0, 0);
+    for line in BufReader::new(file).lines().map_while(std::result::Result::ok).take(LOCKS_SEEN) {
+        let mut words = line.split_ascii_whitespace().skip(1).filter(|word| *word != "->");
+        let is_posix = words.next() == Some("POSIX");
+        all += 1;
+        ours += usize::from(is_posix && words.nth(2).and_then(|pid| pid.parse().ok()).is_some_and(&is_ours));
+    }
+    (ours, all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_summed_and_record_locks_are_counted_by_process() {
+        let text = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n\
+                    000000003be8d6a5 0   1217       00000550 700      0        0     2        0        15219   \n\
+                    00000000d1a2c4f0 0   0          00000000 50       0        0     2        0        8       \n";
+        assert_eq!(queued(text.as_bytes(), 1000), 750);
+        assert_eq!(queued(text.as_bytes(), 600), 700);
+        let text = "1: POSIX  ADVISORY  WRITE 7 fe:00:2 0 EOF\n1: -> POSIX  ADVISORY  WRITE 7 fe:00:2 0 EOF\n\
+                    2: FLOCK  ADVISORY  WRITE 7 fe:00:3 0 EOF\n3: OFDLCK ADVISORY  WRITE -1 fe:00:4 0 EOF\n\
+                    4: POSIX  ADVISORY  READ 8 fe:00:5 0 1\n";
+        assert_eq!(locks(text.as_bytes(), |pid| pid == 7), (2, 5));
+        assert_eq!(locks(text.as_bytes(), |_| true), (3, 5));
+    }
+}
