@@ -42,6 +42,17 @@ pub(crate) struct Entry {
     pub environment: Vec<(OsString, OsString)>,
     /// The directory that its command began in.
     pub directory: PathBuf,
+    /// The processors that its commands begin on, where they are not all.
+    pub affinity: Option<Vec<u64>>,
+}
+
+impl Entry {
+    /// The attributes of its commands.
+    pub(super) fn attributes(&self) -> attributes::Attributes {
+        let mut all = attributes::Attributes::default();
+        all.affinity.clone_from(&self.affinity);
+        all
+    }
 }
 
 /// What is to run.
@@ -132,7 +143,7 @@ impl Running {
             oom_score: OomScore::Unprotected,
             command: process::Command {
                 identity: held.identity,
-                attributes: attributes::Attributes::default(),
+                attributes: entry.attributes(),
                 managed: None,
                 rlimits: entry.rlimits.clone(),
                 landlock: held.landlock,

@@ -89,6 +89,7 @@ pub(crate) fn launch(
         landlock: spec.landlock.clone(),
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
+        affinity: limits.as_ref().and_then(|limits| super::processors::of(&limits.cpu)),
     };
     let mut way = match &spec.network {
         Network::Open(open) => {
@@ -149,7 +150,7 @@ pub(crate) fn launch(
         }),
         command: process::Command {
             identity: held.identity,
-            attributes: process::attributes::Attributes::default(),
+            attributes: entry.attributes(),
             managed: None,
             rlimits: spec.command.rlimits,
             landlock: held.landlock,

@@ -212,7 +212,7 @@ impl Builder<'_> {
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             Step::Bind { source, at, attributes, shown } => {
-                let tree = self.tree(source)?;
+                let tree = self.tree(root, source)?;
                 restrict_mapped(&tree, *attributes, self.plan.mapping(*shown)).doing(|| show(source))?;
                 attach(&tree, folder.target(root, at, resolve::file_type(&tree)?)?.as_fd())
             }
@@ -279,8 +279,9 @@ impl Builder<'_> {
     }
 
     /// A detached copy of one mount.
-    fn tree(&self, source: &Source) -> Result<OwnedFd> {
+    fn tree(&self, root: BorrowedFd<'_>, source: &Source) -> Result<OwnedFd> {
         match source {
+            Source::Root(path) => clone_tree(resolve::open(root, path)?.as_fd(), Path::new("")),
             Source::Host(path) => clone_tree(CWD, path),
             Source::Scratch(name) => {
                 let (directory, _) = resolve::directory(self.scratch()?, Path::new(name), 0o700)?;
@@ -442,7 +443,7 @@ fn write(directory: BorrowedFd<'_>, name: &Path, at: &Path, (content, mode): (&[
 /// What is shown, for an error.
 fn show(source: &Source) -> String {
     match source {
-        Source::Host(path) => format!("show `{}`", path.display()),
+        Source::Host(path) | Source::Root(path) => format!("show `{}`", path.display()),
         Source::Scratch(name) => format!("show `{name}` of the scratch file system"),
     }
 }

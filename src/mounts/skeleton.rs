@@ -66,6 +66,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
             Step::Directory { at, mode, .. } => (at, What::Folder(*mode)),
             Step::Symlink { at, target } => (at, What::Link(target)),
             Step::File { at, content, mode } => (at, What::File(content, *mode)),
+            Step::Bind { source: Source::Root(_), .. } => continue, // over what is there already
             Step::Bind { source: Source::Host(source), at, .. } => {
                 let is_folder = FileType::from_raw_mode(rustix::fs::stat(source).ok()?.st_mode) == FileType::Directory;
                 (at, if is_folder { What::Folder(0o755) } else { What::File(&[], 0o644) })

@@ -20,6 +20,7 @@ pub(crate) mod outcome;
 mod profile;
 mod report;
 mod run;
+mod shown_limits;
 mod signals;
 mod streams;
 mod supervise;

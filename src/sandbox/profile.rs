@@ -6,6 +6,7 @@ use super::image::ImageRoot;
 use super::limits::{LimitName, Limits};
 use super::location;
 use super::options::{Options, Workspace};
+use super::shown_limits;
 use super::system::System;
 use super::trust;
 use crate::container;
@@ -120,6 +121,11 @@ fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     };
     let is_ours = matches!(root, Root::Kept | Root::Empty);
     steps.extend(kernel_steps());
+    if options.backend == Backend::Native {
+        let hierarchy = facts.system.hierarchy.as_deref();
+        let is_mixed = hierarchy.is_some_and(|path| path != Path::new("/sys/fs/cgroup"));
+        steps.extend(shown_limits::steps(options, hierarchy, is_mixed));
+    }
     steps.extend(options.image.iter().flat_map(|image| image.steps(HOSTNAME)));
     // In a root of the caller's own without a network whatever is there stays.
     let resolver = options.network.resolver_file().or_else(|| is_ours.then(String::new));
@@ -186,6 +192,9 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
         file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n")),
     ]);
     steps.extend(system.settings.iter().map(show));
+    let copy =
+        |(at, content): &(PathBuf, Vec<u8>)| Step::File { at: at.clone(), content: content.clone(), mode: 0o644 };
+    steps.extend(system.copies.iter().map(copy));
     steps.push(Step::Symlink { at: "/var/tmp".into(), target: "/tmp".into() });
     steps.push(Step::Directory { at: "/run".into(), mode: 0o755, owner: Owner::Administrator });
     steps.push(Step::Directory { at: "/root".into(), mode: 0o700, owner: Owner::Administrator });
@@ -341,6 +350,8 @@ pub(crate) fn resources(options: &Options, disks: &[Device]) -> Resources {
     resources.memory.limit = Some(signed(limits.memory));
     // The specification's `swap` is memory and swap together.
     resources.memory.swap = Some(signed(limits.memory.saturating_add(limits.swap)));
+    // cgroup v1 counts what waits in TCP and UDP sockets apart, and only where there is a limit; v2 counts it as memory.
+    resources.memory.kernel_tcp = Some(signed(limits.memory / Limits::UNCOUNTED));
     resources.pids.limit = Some(signed(limits.pids));
     const PERIOD: u64 = 100_000; // microseconds, the kernel's own default
     resources.cpu.period = Some(PERIOD);

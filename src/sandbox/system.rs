@@ -1,7 +1,8 @@
 //! The host's own system folders, of which the default root consists: what is there, looked up once a start.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 
 /// What of the host the default root shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,13 +13,17 @@ pub(crate) struct System {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Files and folders of /etc without which programs of /usr do not work, and in which no secret ever is.
     pub settings: Vec<PathBuf>,
+    /// The same where a copy costs less than a mount: small files, with what is in them.
+    pub copies: Vec<(PathBuf, Vec<u8>)>,
+    /// Where the host has cgroup v2.
+    pub hierarchy: Option<PathBuf>,
 }
 
 /// Top-level names that hold programs and libraries (hier(7)).
 const TOP: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
 
 /// Each with the reason: the whole of /etc is never shown, because keys and passwords live there.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 40] = [
     "/etc/alternatives",    // /usr/bin/cc, awk, java … are links through it
     "/etc/ld.so.cache",     // where shared libraries are
     "/etc/ssl/certs",       // public certificates; the keys are in /etc/ssl/private
@@ -26,7 +31,43 @@ const SETTINGS: [&str; 7] = [
     "/etc/pki/tls/certs",   // the same on Fedora
     "/etc/java-17-openjdk", // the JVM does not start without its security settings
     "/etc/java-21-openjdk",
+    "/etc/java-8-openjdk",
+    "/etc/java-11-openjdk",
+    "/etc/java-25-openjdk",
+    "/etc/java",     // the same on Fedora
+    "/etc/services", // names of ports, protocols and networks: getservbyname(3) and its kin
+    "/etc/protocols",
+    "/etc/rpc",
+    "/etc/networks",
+    "/etc/ethertypes",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/localtime", // the time zone
+    "/etc/timezone",
+    "/etc/os-release", // which distribution the programs are of
+    "/etc/lsb-release",
+    "/etc/debian_version",
+    "/etc/redhat-release",
+    "/etc/alpine-release",
+    "/etc/mime.types", // types of files
+    "/etc/magic",
+    "/etc/magic.mime",
+    "/etc/fonts",
+    "/etc/locale.alias",
+    "/etc/locale.conf",
+    "/etc/inputrc",
+    "/etc/shells",
+    "/etc/mtab",            // a link to /proc
+    "/etc/ssl/openssl.cnf", // which ciphers
+    "/etc/crypto-policies", // the same on Fedora
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/chromium.d", // Chromium's start script reads it
+    "/etc/maven/m2.conf",
+    "/etc/maven/logging",
 ];
+
+/// Larger files are mounted.
+const COPIED: u64 = 32 << 10;
 
 /// Looks at the host.
 pub(crate) fn look() -> System {
@@ -38,8 +79,44 @@ pub(crate) fn look() -> System {
             Err(_) => {}
         }
     }
-    system.settings = SETTINGS.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
+    SETTINGS.iter().for_each(|path| system.add(Path::new(path)));
+    system.hierarchy = super::shown_limits::hierarchy();
     system
+}
+
+impl System {
+    /// Adds a setting in the way that costs a start the least. What not every user of the host may read stays away.
+    fn add(&mut self, path: &Path) {
+        if let Some(target) = fs::read_link(path).ok().filter(|target| is_shown(path, target)) {
+            return self.links.push((path.to_owned(), target));
+        }
+        let Ok(status) = fs::metadata(path) else { return };
+        if status.permissions().mode() & 0o004 == 0 {
+            return;
+        }
+        if status.is_dir() || (status.is_file() && status.len() > COPIED) {
+            self.settings.push(path.to_owned());
+        } else if status.is_file()
+            && let Ok(content) = fs::read(path)
+        {
+            self.copies.push((path.to_owned(), content));
+        }
+    }
+}
+
+/// Whether the target of a link is in the root too: below /usr or /proc.
+fn is_shown(link: &Path, target: &Path) -> bool {
+    let mut whole = PathBuf::from("/");
+    for part in link.parent().unwrap_or(link).join(target).components() {
+        match part {
+            Component::ParentDir => {
+                whole.pop();
+            }
+            Component::Normal(name) => whole.push(name),
+            _ => {}
+        }
+    }
+    whole.starts_with("/usr") || whole.starts_with("/proc")
 }
 
 #[cfg(test)]
@@ -51,6 +128,38 @@ mod tests {
         let system = look();
         assert!(system.folders.contains(&PathBuf::from("/usr")));
         let secret = ["shadow", "private", "ssh", "sudoers", "machine-id"];
-        assert!(system.settings.iter().all(|path| !secret.iter().any(|word| path.ends_with(word))));
+        assert!(SETTINGS.iter().all(|path| !secret.iter().any(|word| Path::new(path).ends_with(word))));
+    }
+
+    #[test]
+    fn a_setting_is_a_link_a_copy_or_a_mount_and_nothing_that_is_not_for_all() {
+        let etc = tempfile::tempdir().unwrap();
+        let at = |name: &str| etc.path().join(name);
+        std::os::unix::fs::symlink("/usr/share/zoneinfo/Etc/UTC", at("localtime")).unwrap();
+        fs::write(at("services"), "https 443/tcp").unwrap();
+        std::os::unix::fs::symlink("services", at("elsewhere")).unwrap();
+        fs::write(at("mime.types"), vec![b'x'; 64 << 10]).unwrap();
+        fs::create_dir(at("fonts")).unwrap();
+        fs::write(at("private"), "secret").unwrap();
+        fs::set_permissions(at("private"), fs::Permissions::from_mode(0o640)).unwrap();
+        let mut system = System::default();
+        for name in ["localtime", "services", "elsewhere", "mime.types", "fonts", "private", "missing"] {
+            system.add(&at(name));
+        }
+        assert_eq!(system.links, [(at("localtime"), "/usr/share/zoneinfo/Etc/UTC".into())]);
+        let copy = b"https 443/tcp".to_vec();
+        assert_eq!(system.copies, [(at("services"), copy.clone()), (at("elsewhere"), copy)]);
+        assert_eq!(system.settings, [at("mime.types"), at("fonts")]);
+    }
+
+    #[test]
+    fn a_link_is_kept_where_its_target_is_in_the_root() {
+        let check = |target: &str, expected| assert_eq!(is_shown(Path::new("/etc/x"), Path::new(target)), expected);
+        check("../usr/lib/os-release", true);
+        check("/usr/share/zoneinfo/Europe/Berlin", true);
+        check("../proc/self/mounts", true);
+        check("/usr/../root/x", false);
+        check("services", false);
+        check("/run/x", false);
     }
 }

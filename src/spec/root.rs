@@ -59,6 +59,8 @@ impl Attributes {
 pub(crate) enum Source {
     /// A path of the host, opened by init before the host goes out of sight.
     Host(PathBuf),
+    /// A path of the root that is being built, where an earlier step has made it.
+    Root(PathBuf),
     /// A directory of the capped scratch file system, relative to its root.
     Scratch(&'static str),
 }

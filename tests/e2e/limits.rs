@@ -397,3 +397,34 @@ with open('.brig/result.json', 'w') as file: file.write('[' * NESTED + '1,' * CO
     assert!(longest > 10 << 20, "the worst case is none: {longest} bytes");
     check(120, 524_000, false);
 }
+
+#[test]
+fn programs_count_as_many_processors_as_they_may_use() {
+    let lab = Lab::new();
+    let run = lab.task().args(["--cpus", "1"]).sh("nproc; python3 -c 'import os; print(len(os.sched_getaffinity(0)))'");
+    assert_eq!(run.stderr.lines().take(2).collect::<Vec<_>>(), ["1", "1"], "{run:#?}");
+    let all = std::thread::available_parallelism().unwrap().to_string();
+    assert_eq!(lab.task().args(["--cpus", "512"]).sh("nproc").stderr.lines().next(), Some(all.as_str()));
+}
+
+#[test]
+fn a_jvm_and_node_see_the_memory_limit() {
+    let lab = Lab::new();
+    for (program, script, least, most) in [
+        (
+            "java",
+            "java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == \"MaxHeapSize\" { print $4 }'",
+            64 << 20,
+            256 << 20,
+        ),
+        ("node", "node -e 'console.log(process.constrainedMemory())'", 512 << 20, 512 << 20),
+    ] {
+        if !std::path::Path::new("/usr/bin").join(program).exists() {
+            skip(&format!("there is no {program} here"));
+            continue;
+        }
+        let run = lab.task().args(["--memory", "512M"]).sh(script);
+        let seen = run.stderr.lines().next().and_then(|line| line.parse::<u64>().ok());
+        assert!(seen.is_some_and(|seen| (least..=most).contains(&seen)), "{program}: {run:#?}");
+    }
+}

@@ -10,7 +10,7 @@ use std::path::Path;
 fn the_hosts_secrets_are_not_there() {
     let lab = Lab::new();
     let secrets = "/etc/shadow /etc/ssh /etc/sudoers /etc/ssl/private /root/.ssh /root/.bashrc /home/agent/.ssh /home/agent/.aws /var/lib /var/log \
-                   /run/docker.sock /var/run/docker.sock /run/systemd /run/dbus /boot /mnt /media /srv /opt /sys /etc/machine-id /etc/hostid";
+                   /run/docker.sock /var/run/docker.sock /run/systemd /run/dbus /boot /mnt /media /srv /opt /sys/class /sys/devices /sys/kernel /etc/machine-id /etc/hostid";
     let run = task(&lab)
         .sh(&format!("for path in {secrets}; do [ -e $path ] && echo there: $path; done; ls -A /root /run /home 2>&1"));
     assert!(!run.stderr.contains("there:"), "{run:#?}");
@@ -19,6 +19,24 @@ fn the_hosts_secrets_are_not_there() {
     let run = task(&lab).sh(&format!("cat {} {} 2>&1; pwd", secret.display(), lab.store().display()));
     assert_eq!(run.stderr.matches("No such file").count(), 2, "{run:#?}");
     assert!(run.stderr.contains("/workspace"), "{run:#?}");
+}
+
+#[test]
+fn programs_find_the_names_of_ports_the_time_zone_and_the_distribution() {
+    let lab = Lab::new();
+    for name in ["services", "protocols", "localtime", "timezone", "os-release", "mime.types", "fonts", "magic", "mtab"]
+    {
+        let path = format!("/etc/{name}");
+        let there = std::fs::metadata(&path).is_ok();
+        let script = format!("if [ -r {path} ]; then echo there; else echo gone; fi; [ -f {path} ] && cksum < {path}");
+        let run = task(&lab).sh(&script);
+        assert_eq!(run.stderr.starts_with("there"), there, "{path}: {run:#?}");
+        if there && path != "/etc/mtab" && std::path::Path::new(&path).is_file() {
+            let hosts = host("sh", &["-c", &format!("cksum < {path}")]);
+            assert!(run.stderr.contains(hosts.trim()), "{path}: {run:#?}");
+        }
+    }
+    stopped(&[attack("write /etc/services x", "EROFS|EACCES|ENOENT", "")]);
 }
 
 #[test]

@@ -181,20 +181,29 @@ fn the_name_of_the_machine_is_the_sandboxs_and_cannot_be_set() {
 }
 
 #[test]
-fn control_groups_are_not_shown_and_their_path_on_the_host_is_hidden() {
+fn of_control_groups_only_the_limits_are_shown_and_their_path_on_the_host_is_hidden() {
     let lab = Lab::new();
-    let script = "cut -d: -f3 /proc/self/cgroup | sort -u; ls /sys 2>&1; grep -c cgroup /proc/self/mountinfo";
+    let script = "cut -d: -f3 /proc/self/cgroup | sort -u; find /sys -type d | sort | tr '\\n' ' '; echo; find /sys/fs/cgroup -writable 2>/dev/null | wc -l; ls /sys/fs/cgroup | wc -w";
     let run = task(&lab).sh(script);
     let lines: Vec<_> = run.stderr.lines().collect();
     assert_eq!(lines[0], "/", "{run:#?}");
-    assert!(lines[1].contains("No such file"), "{run:#?}");
+    let of_ours = "/sys /sys/fs /sys/fs/cgroup /sys/fs/cgroup/memory /sys/fs/limits /sys/fs/limits/memory";
+    assert_eq!(lines[1].trim(), of_ours, "{run:#?}");
     assert_eq!(lines[2], "0", "{run:#?}");
+    assert_eq!(lines[3], "7", "{run:#?}");
+    stopped(&[
+        attack("make /sys/fs/cgroup/x", "EROFS|EACCES|EPERM", ""),
+        attack("write /sys/fs/cgroup/memory.max max", "EROFS|EACCES|EPERM", ""),
+        attack("write /proc/cgroups x", "EROFS|EACCES|EPERM", ""),
+        attack("umount /sys/fs/cgroup", "EPERM", ""),
+    ]);
     let run = task(&lab).weakened("cgroup-namespace").sh(script);
     let hidden = host("sh", &["-c", "cut -d: -f3 /proc/self/cgroup | sort -u"]);
     if hidden.trim() == "/" && !is_root() {
         return skip("the tests run in the root group, so that there is no path to hide");
     }
-    assert!(run.stderr.lines().any(|line| line.len() > 1 && line.starts_with('/')), "{run:#?}");
+    let mut groups = run.stderr.lines().take_while(|line| !line.starts_with("/sys "));
+    assert!(groups.any(|line| line.len() > 1 && line.starts_with('/')), "{run:#?}");
 }
 
 mod ipc {

@@ -1,0 +1,70 @@
+//! The limits of a sandbox as programs look for them: the files of a control group at /sys/fs/cgroup, made at its start and read-only.
+//!
+//! They are not the group's own files, which tell more than a program needs to know. A JVM looks for a mount of cgroup v2 and for controllers that are all
+//! v2 in /proc/cgroups; Node on a machine with v1 reads the file of that version. So each finds what it looks for, whatever the host has.
+
+use super::limits::LimitName;
+use super::options::Options;
+use crate::spec::root::{Attributes, Shown, Source, Step};
+use std::path::{Path, PathBuf};
+
+const GROUP: &str = "/sys/fs/cgroup";
+/// Where the files are before they are shown at [`GROUP`], over the mount of the host's.
+const FILES: &str = "/sys/fs/limits";
+const TABLE: &str = "/proc/cgroups";
+/// Microseconds.
+const PERIOD: u64 = 100_000;
+
+/// Where the host may have mounted cgroup v2.
+pub(super) const HIERARCHIES: [&str; 2] = [GROUP, "/sys/fs/cgroup/unified"];
+
+/// The steps that show the limits; after that of /proc. `hierarchy` is where the host has cgroup v2, and `is_mixed` whether it has v1 too.
+pub(super) fn steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool) -> Vec<Step> {
+    let limits = &options.limits;
+    let holds = |name: LimitName| !options.may_degrade.iter().any(|each| each == name.word());
+    let mut files = vec![("cgroup.controllers", "cpu memory pids\n".to_owned())];
+    if holds(LimitName::Memory) {
+        let line = format!("{}\n", limits.memory);
+        files.extend([
+            ("memory.max", line.clone()),
+            ("memory/memory.limit_in_bytes", line.clone()),
+            ("memory/memory.soft_limit_in_bytes", line),
+        ]);
+    }
+    if holds(LimitName::Swap) {
+        files.push(("memory.swap.max", format!("{}\n", limits.swap)));
+    }
+    if holds(LimitName::Cpus) {
+        let quota = (limits.cpus * PERIOD as f64).round();
+        files.push(("cpu.max", format!("{quota} {PERIOD}\n")));
+    }
+    if holds(LimitName::Pids) {
+        files.push(("pids.max", format!("{}\n", limits.pids)));
+    }
+    let rows = ["cpuset", "cpu", "cpuacct", "memory", "pids"].map(|name| format!("{name}\t0\t1\t1\n"));
+    files.push(("cgroups", format!("#subsys_name\thierarchy\tnum_cgroups\tenabled\n{}", rows.concat())));
+    let mut steps: Vec<Step> = files
+        .into_iter()
+        .map(|(name, text)| Step::File { at: Path::new(FILES).join(name), content: text.into(), mode: 0o444 })
+        .collect();
+    let show = |source, at: &str| Step::Bind {
+        source,
+        at: at.into(),
+        attributes: Attributes::KERNEL.read_only(),
+        shown: Shown::Stored,
+    };
+    let Some(hierarchy) = hierarchy else { return steps };
+    steps.extend([show(Source::Host(hierarchy.into()), GROUP), show(Source::Root(FILES.into()), GROUP)]);
+    if is_mixed {
+        steps.push(show(Source::Root(Path::new(FILES).join("cgroups")), TABLE));
+    }
+    steps
+}
+
+/// Where the host has cgroup v2.
+pub(super) fn hierarchy() -> Option<PathBuf> {
+    /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+    const MAGIC: i64 = 0x6367_7270;
+    let is_v2 = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|found| found.f_type as i64 == MAGIC);
+    HIERARCHIES.iter().find(is_v2).map(PathBuf::from)
+}
