@@ -71,6 +71,7 @@ impl Filter {
             }
         }
         filter.candidates.sort_by_key(|(gram, _)| *gram);
+        filter.candidates.dedup(); // of a dump's beginnings many share three bytes
         filter.pairs.sort_unstable();
         filter.pairs.dedup();
         filter

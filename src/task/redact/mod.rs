@@ -8,11 +8,13 @@
 //! Not here: defence against an agent that hides what it says. Whoever has a secret can write it in a way that nobody recognises; what
 //! it may reach with it is the business of the egress rules.
 
+mod dumps;
 mod filter;
 mod known;
 mod needles;
 mod shapes;
 mod stream;
+mod written;
 
 #[cfg(test)]
 mod bounds;
@@ -22,6 +24,7 @@ mod tests;
 pub use stream::Redactor;
 pub(super) use stream::Stream;
 
+use dumps::{Dumped, Dumps};
 use filter::Filter;
 use known::Known;
 use needles::{Compared, Needle};
@@ -32,6 +35,7 @@ use shapes::{SHAPES, Seen, Swallow};
 pub(super) struct Patterns {
     needles: Vec<Needle>,
     names: Vec<String>,
+    dumps: Dumps,
     filter: Filter,
 }
 
@@ -40,6 +44,7 @@ pub(super) struct Patterns {
 enum Candidate {
     Needle(usize),
     Shape(usize),
+    Dump,
 }
 
 /// What is at a place of a text.
@@ -83,7 +88,8 @@ pub(super) const SHORTEST: usize = 6;
 impl Patterns {
     /// The shapes alone.
     pub(super) fn new() -> Patterns {
-        let mut patterns = Patterns { needles: Vec::new(), names: Vec::new(), filter: Filter::new() };
+        let mut patterns =
+            Patterns { needles: Vec::new(), names: Vec::new(), dumps: Dumps::default(), filter: Filter::new() };
         patterns.index();
         patterns
     }
@@ -98,8 +104,10 @@ impl Patterns {
         if name_index == self.names.len() {
             self.names.push(name.to_owned());
         }
+        self.dumps.add(value.trim_ascii(), name_index);
+        let known = self.needles.len();
         for form in forms {
-            if !self.needles.iter().any(|each| each.same_as(&form)) {
+            if !self.needles[..known].iter().any(|each| each.same_as(&form)) {
                 self.needles.push(form);
             }
         }
@@ -110,7 +118,8 @@ impl Patterns {
     fn index(&mut self) {
         let needles = self.needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
         let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
-        self.filter = Filter::of(needles.chain(shapes));
+        let dumps = self.dumps.beginnings().map(|beginning| (beginning, Candidate::Dump));
+        self.filter = Filter::of(needles.chain(shapes).chain(dumps));
     }
 
     /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
@@ -129,6 +138,16 @@ impl Patterns {
                         label: Label::Secret(self.needles[index].name()),
                         swallow: None,
                     }),
+                },
+                Candidate::Dump => match self.dumps.look(&text[at..], whole) {
+                    Dumped::No => Verdict::No,
+                    Dumped::Begun => Verdict::Wait { hold: at },
+                    Dumped::Whole(length, name) => {
+                        let mut rest = Swallow::line();
+                        let to = at + length + rest.take(&text[at + length..]);
+                        let swallow = (to == text.len()).then_some(rest);
+                        Verdict::Hide(Hide { place: at, from: at, to, label: Label::Secret(name), swallow })
+                    }
                 },
                 Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole, known) {
                     Seen::No => Verdict::No,

@@ -1,8 +1,10 @@
-//! A secret's value in every form in which programs write values: as it is, base64, hex, URL- and JSON-escaped.
+//! A secret's value in every form in which programs write values: as it is, base64, base32, hex, UTF-16, escaped for URLs, JSON, HTML and shells.
 
 use super::SHORTEST;
+use super::written::{in_base32, in_bytes, in_html, in_one_case, in_shells, in_utf_16};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use std::collections::HashSet;
 
 /// One form of one value.
 #[derive(Clone)]
@@ -89,16 +91,17 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     for whole in wholes {
         all.push((whole.to_vec(), false));
         all.extend(in_base64(whole).into_iter().map(|form| (form, true)));
-        all.extend(in_hex(whole).into_iter().map(|form| (form, true)));
-        all.extend(in_urls(whole).into_iter().chain(in_json(whole)).map(|form| (form, false)));
+        all.extend(in_hex(whole).into_iter().chain(in_base32(whole)).map(|form| (form, true)));
+        let plain = in_urls(whole).into_iter().chain(in_json(whole)).chain(in_html(whole)).chain(in_shells(whole));
+        let bytes = in_bytes(whole).into_iter().chain(in_utf_16(whole)).chain(in_one_case(whole));
+        all.extend(plain.chain(bytes).map(|form| (form, false)));
     }
-    let mut needles: Vec<Needle> = Vec::new();
+    let (mut needles, mut known) = (Vec::new(), HashSet::new());
     for (bytes, wraps) in all {
         let shifted = wraps.then(|| bytes[BEFORE_BREAK - 1..].to_vec());
         for bytes in [Some(bytes), shifted].into_iter().flatten() {
-            let needle = Needle { bytes: bytes.into(), name, wraps };
-            if needle.bytes.len() >= SHORTEST && !needles.iter().any(|each| each.bytes == needle.bytes) {
-                needles.push(needle);
+            if bytes.len() >= SHORTEST && known.insert(bytes.clone()) {
+                needles.push(Needle { bytes: bytes.into(), name, wraps });
             }
         }
     }

@@ -46,7 +46,12 @@ pub(super) enum Swallow {
     Letters(Letters),
     /// All up to the line that ends a key, and no more than this.
     Key { left: usize, last: Vec<u8> },
+    /// The rest of a dump's line, and no more than this.
+    Line { left: usize },
 }
+
+/// No line of a dump is longer.
+const LONGEST_DUMP_LINE: usize = 256;
 
 /// A set of letters, comparable where a function is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,11 +71,16 @@ impl Letters {
 }
 
 impl Swallow {
+    /// The rest of a dump's line.
+    pub(super) fn line() -> Swallow {
+        Swallow::Line { left: LONGEST_DUMP_LINE }
+    }
+
     /// Whether both take the same, but for where they began.
     pub(super) fn is_like(&self, other: &Swallow) -> bool {
         match (self, other) {
             (Swallow::Letters(one), Swallow::Letters(two)) => one == two,
-            (Swallow::Key { .. }, Swallow::Key { .. }) => true,
+            (Swallow::Key { .. }, Swallow::Key { .. }) | (Swallow::Line { .. }, Swallow::Line { .. }) => true,
             _ => false,
         }
     }
@@ -79,6 +89,11 @@ impl Swallow {
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         match self {
             Swallow::Letters(letters) => letters.run(bytes),
+            Swallow::Line { left } => {
+                let taken = bytes.iter().take(*left).take_while(|&&byte| !matches!(byte, b'\r' | b'\n')).count();
+                *left -= taken;
+                taken
+            }
             Swallow::Key { left, last } => {
                 // The end may be cut anywhere: what was seen last is looked at again.
                 let before = last.len();

@@ -66,6 +66,100 @@ fn every_encoding(value: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     forms
 }
 
+#[test]
+fn forms_of_shells_html_dumps_and_other_alphabets_are_hidden_wherever_they_are_cut() {
+    let value = b"it's <a> \"key\" & $more, \\ 50%/x=y `z`\xc3\xa4#~";
+    let forms: [&[u8]; 17] = [
+        b"it'\\''s <a> \"key\" & $more, \\ 50%/x=y `z`\xc3\xa4#~",
+        b"it'\"'\"'s <a> \"key\" & $more, \\ 50%/x=y `z`\xc3\xa4#~",
+        b"it's <a> \\\"key\\\" & \\$more, \\\\ 50%/x=y \\`z\\`\xc3\xa4#~",
+        b"it\\'s\\ \\<a\\>\\ \\\"key\\\"\\ \\&\\ \\$more\\,\\ \\\\\\ 50%/x=y\\ \\`z\\`\xc3\xa4#~",
+        b"it\\'s <a> \"key\" & $more, \\\\ 50%/x=y `z`\\303\\244#~",
+        b"it&#39;s &lt;a&gt; &#34;key&#34; &amp; $more, \\ 50%/x=y `z`\xc3\xa4#~",
+        b"it&#x27;s &lt;a&gt; &quot;key&quot; &amp; $more, \\ 50%/x=y `z`\xc3\xa4#~",
+        b"it's &lt;a&gt; \"key\" &amp; $more, \\ 50%/x=y `z`&#228;#~",
+        b"it&#x27;s &lt;a&gt; &quot;key&quot; &amp; $more, \\ 50%&#x2F;x=y `z`\xc3\xa4#~",
+        b"it&#39;s &lt;a&gt; &quot;key&quot; &amp; $more, \\ 50%&#x2F;x&#x3D;y &#x60;z&#x60;\xc3\xa4#~",
+        b"IT'S <A> \"KEY\" & $MORE, \\ 50%/X=Y `Z`\xc3\xa4#~",
+        &[],
+        &[],
+        &[],
+        &[],
+        &[],
+        &[],
+    ];
+    let text = std::str::from_utf8(value).unwrap();
+    let more: [Vec<u8>; 6] = [
+        text.chars().flat_map(|letter| format!("&#{};", u32::from(letter)).into_bytes()).collect(),
+        text.encode_utf16().flat_map(u16::to_le_bytes).collect(),
+        text.encode_utf16().flat_map(u16::to_be_bytes).collect(),
+        value.map(|byte| format!("{byte:02x}")).join(":").into_bytes(),
+        value.map(|byte| format!("0x{byte:02x}")).join(", ").into_bytes(),
+        value.map(|byte| format!("\\x{byte:02X}")).concat().into_bytes(),
+    ];
+    let patterns = patterns(&[("KEY", value)]);
+    for form in forms.into_iter().filter(|form| !form.is_empty()).chain(more.iter().map(Vec::as_slice)) {
+        check(&patterns, &[b"value: ", form, b"; end\n"].concat(), b"value: [redacted:KEY]; end\n");
+    }
+}
+
+#[test]
+fn base32_is_hidden_at_each_alignment() {
+    assert!(super::forms(b"foobar").contains(&b"MZXW6YTBO".to_vec()), "RFC 4648, 10");
+    // What coreutils' base32 says of `xxcorrect-horse-battery-xx`.
+    let text = b"PB4GG33SOJSWG5BNNBXXE43FFVRGC5DUMVZHSLLYPA======";
+    let (out, _) = patterns(&[("KEY", b"correct-horse-battery")]).redact(text);
+    assert_eq!(String::from_utf8_lossy(&out), "PB4G[redacted:KEY]SLLYPA======");
+}
+
+/// The lines of a dump: with groups of `group` bytes, of which each has its bytes turned round or not.
+fn dumped(bytes: &[u8], group: usize, is_turned: bool, has_letters: bool) -> String {
+    let line = |(number, line): (usize, &[u8])| {
+        let word = |word: &[u8]| {
+            let mut word = word.to_vec();
+            if is_turned {
+                word.reverse();
+            }
+            word.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        let words: Vec<_> = line.chunks(group).map(word).collect();
+        let words = if group == 1 && words.len() > 8 {
+            words[..8].join(" ") + "  " + &words[8..].join(" ")
+        } else {
+            words.join(" ")
+        };
+        let letters = if has_letters { format!("  |{}|", String::from_utf8_lossy(line)) } else { String::new() };
+        format!("{:08x}  {words}{letters}\n", number * 16)
+    };
+    bytes.chunks(16).enumerate().map(line).collect()
+}
+
+#[test]
+fn dumps_in_lines_show_no_more_than_the_ends_of_a_secret() {
+    let value = b"correct-horse-battery-staple-and-a-tail-of-some-length";
+    let patterns = patterns(&[("KEY", value)]);
+    for before in 0..17 {
+        let text = [&b"=================="[..before], value, b"=========="].concat();
+        for (group, is_turned, has_letters) in [(1, false, true), (2, false, true), (2, true, false)] {
+            let dump = dumped(&text, group, is_turned, has_letters);
+            let (out, count) = patterns.redact(dump.as_bytes());
+            let out = String::from_utf8_lossy(&out).into_owned();
+            assert!(count >= 3, "{dump}{out}");
+            for piece in value.windows(8) {
+                assert!(!out.contains(std::str::from_utf8(piece).unwrap()), "{dump}{out}");
+                let seen = dumped(piece, group, is_turned, false);
+                assert!(!out.contains(seen.trim_end().split_once("  ").unwrap().1), "{dump}{out}");
+            }
+            for cut in (0..dump.len()).step_by(7) {
+                let cut = through(&patterns, [&dump.as_bytes()[..cut], &dump.as_bytes()[cut..]], false);
+                assert_eq!(String::from_utf8_lossy(&cut), out);
+            }
+        }
+    }
+    let other = dumped(b"a dump of something that is no secret at all, as there are many", 1, false, true);
+    assert_eq!(patterns.redact(other.as_bytes()).1, 0);
+}
+
 const NASTY: &[u8] = b"p\"w/d <x>&%+ \\ \xc3\xa4=end?";
 
 #[test]
