@@ -16,6 +16,10 @@ const ICMPV6: u8 = 58;
 /// anywhere. The kernel's own; nobody inside may send such.
 const NEIGHBOURS: (u8, u8) = (133, 136);
 
+/// Connections of a sandbox that the host tracks at once, those that have ended for some minutes too. All sandboxes share the host's table
+/// (`net.netfilter.nf_conntrack_max`, 65,536 and more), and when it is full nothing of the host's own begins.
+const MOST_CONNECTIONS: u32 = 4096;
+
 type Rules = Vec<(Vec<When>, Then)>;
 
 /// Makes the fence in the namespace that we are in; it stays as long as that.
@@ -28,13 +32,14 @@ pub(crate) fn fence_inside(fence: &Fence) -> Result<()> {
 pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &Fence) -> Result<Table> {
     tables::make(name, true, &outside(device, address, fence))
         .failing(Kind::Network, || format!("make the table `{name}` of nf_tables"))
-        .hint(|| "load the modules nf_tables, nft_masq, nft_ct and nft_reject_inet, or use --network egress")
+        .hint(|| "load the modules nf_tables, nft_masq, nft_ct, nft_connlimit and nft_reject_inet, or use --network egress")
 }
 
 fn inside(fence: &Fence) -> Vec<Chain> {
     let neighbours = vec![When::Six, When::Protocol(ICMPV6), When::Types(NEIGHBOURS.0, NEIGHBOURS.1)];
     let mut rules =
         vec![(vec![When::To(LOOPBACK)], Then::Accept), (vec![When::Known], Then::Accept), (neighbours, Then::Accept)];
+    rules.extend(bounded(&[]));
     rules.extend(decided(&[], fence));
     rules.extend(closed(&[], fence));
     vec![("out", Hook::Output, rules)]
@@ -54,9 +59,11 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
         || -> Rules { vec![(vec![When::To(device), When::Known], Then::Accept), (vec![When::To(device)], Then::Drop)] };
     let here = [When::From(device)];
     let mut input = begin();
+    input.extend(bounded(&here));
     input.extend(decided(&here, fence));
     input.push((here.to_vec(), Then::Reject)); // every address of the host's own, whatever it is
     let mut forward = begin();
+    forward.extend(bounded(&here));
     forward.extend(decided(&here, fence));
     forward.extend(closed(&here, fence));
     forward.extend(back());
@@ -67,6 +74,14 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
         ("out", Hook::Output, back()),
         ("nat", Hook::PostRouting, translate),
     ]
+}
+
+/// Refuses further connections where there are many. What belongs to one that is there does not come to this rule.
+fn bounded(first: &[When]) -> Rules {
+    if crate::sys::weaken::is_off("network-connections") {
+        return Vec::new();
+    }
+    vec![([first, &[When::Over(MOST_CONNECTIONS)]].concat(), Then::Reject)]
 }
 
 /// What is denied and allowed by rules.
@@ -118,8 +133,9 @@ mod tests {
         let verdicts: Vec<_> = chains[0].2.iter().map(|(_, then)| *then).collect();
         use Then::{Accept, Reject};
         // Two protocols for each run of ports.
-        assert_eq!(verdicts, [Accept, Accept, Accept, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
-        assert_eq!(chains[0].2[5].0[2], When::Ports(80, 81));
+        assert_eq!(verdicts, [Accept, Accept, Accept, Reject, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
+        assert_eq!(chains[0].2[3].0, [When::Over(MOST_CONNECTIONS)]);
+        assert_eq!(chains[0].2[6].0[2], When::Ports(80, 81));
     }
 
     #[test]

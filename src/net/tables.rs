@@ -43,6 +43,8 @@ pub(super) enum When {
     NotTo(u32),
     /// It belongs to a connection that is there already, or says something about one.
     Known,
+    /// More connections than these, begun by what comes to this rule, are tracked.
+    Over(u32),
     /// It is IPv6.
     Six,
     /// It comes from these addresses.
@@ -188,6 +190,12 @@ fn condition(when: &When) -> Vec<Request> {
         When::Known => {
             let state = Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(0));
             vec![expression("ct", state), mask(&KNOWN.to_ne_bytes()), compare(1, &[0; 4])]
+        }
+        When::Over(count) => {
+            /// `NFT_CONNLIMIT_F_INV`
+            const OVER: u32 = 1;
+            let limit = Request::default().attribute(1, &number(*count)).attribute(2, &number(OVER));
+            vec![expression("connlimit", limit)]
         }
         When::Six => vec![meta(FAMILY), compare(0, &[IPV6])],
         When::Source(prefix) => address(prefix, (12, 8), 0),

@@ -322,3 +322,27 @@ fn what_is_in_force_is_said_beforehand() {
         assert!(run.stdout.contains(words), "{run:#?}");
     }
 }
+
+/// Begins as many connections as there are ports, without a word from the other side.
+const MANY: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nrefused = 0\n\
+                    for port in range(1, 20000):\n    try: s.sendto(b'x', ('93.184.216.34', port))\n    except OSError: refused += 1\n\
+                    print('refused' if refused else 'all sent')";
+
+#[test]
+fn the_connections_that_the_host_tracks_for_a_sandbox_are_bounded() {
+    let lab = Lab::new();
+    let Some(ground) = Ground::new(&lab) else { return };
+    let tracked = || ground.host.sh("cat /proc/sys/net/netfilter/nf_conntrack_count").trim().parse::<u32>().unwrap();
+    let script = format!("python3 -c \"{MANY}\"; echo done; sleep 30");
+    let most = |task: Task<'_>| {
+        let task = task.start_sh(&script);
+        task.wait_for("done\n");
+        let count = tracked();
+        task.signal(Signal::TERM);
+        (count, task.finish())
+    };
+    let (count, run) = most(ground.task(&lab, "veth"));
+    assert!((4000..5000).contains(&count), "{count} {run:#?}");
+    let (count, run) = most(ground.task(&lab, "veth").weakened("network-connections"));
+    assert!(count > 15_000, "the attack proves nothing: {count} {run:#?}");
+}
