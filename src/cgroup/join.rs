@@ -1,6 +1,8 @@
 //! How a process gets into the group.
 
 use super::Cgroup;
+use super::controller::{Controller, Controllers};
+use super::create::Group;
 use crate::error::{Context, Kind, Result};
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,23 +32,40 @@ impl Cgroup {
 
     /// Moves the process `pid`, with all its threads, into every group.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
-        let value = pid.to_string();
-        for group in &self.groups {
-            let mut result = group.directory.write("cgroup.procs", &value);
-            for _ in 1..JOIN_TRIES {
-                if result != Err(Errno::INVAL) {
-                    break;
-                }
-                std::thread::sleep(JOIN_PAUSE);
-                result = group.directory.write("cgroup.procs", &value);
-            }
-            result.map_err(|errno| {
-                let error = group.directory.refused("cgroup.procs", &value, errno);
-                error.doing(format!("move the process {pid} into the container's cgroup"))
-            })?;
-        }
-        Ok(())
+        self.groups.iter().try_for_each(|group| join_one(group, pid))
     }
+
+    /// Moves a process that serves the container from outside into the v1 groups that share out and count processor time, and into no other: it must
+    /// outlive the container's end, and the memory limit must not kill it. Returns whether [`Cgroup::usage`] counts its time now. A v2 group
+    /// cannot be joined for the time alone.
+    pub(crate) fn join_time(&self, pid: i32) -> Result<bool> {
+        const TIME: Controllers = Controllers::of(&[Controller::Cpu, Controller::Cpuacct]);
+        let is_killed = |group: &Group| self.any().is_some_and(|any| std::ptr::eq(any, group));
+        let mut is_counted = false;
+        for group in self.groups.iter().filter(|group| !group.is_v2 && !is_killed(group)) {
+            if group.controllers.and(TIME) == group.controllers && !group.controllers.is_empty() {
+                join_one(group, pid)?;
+                is_counted |= self.v2().is_none() && group.controllers.has(Controller::Cpuacct);
+            }
+        }
+        Ok(is_counted)
+    }
+}
+
+fn join_one(group: &Group, pid: i32) -> Result<()> {
+    let value = pid.to_string();
+    let mut result = group.directory.write("cgroup.procs", &value);
+    for _ in 1..JOIN_TRIES {
+        if result != Err(Errno::INVAL) {
+            break;
+        }
+        std::thread::sleep(JOIN_PAUSE);
+        result = group.directory.write("cgroup.procs", &value);
+    }
+    result.map_err(|errno| {
+        let error = group.directory.refused("cgroup.procs", &value, errno);
+        error.doing(format!("move the process {pid} into the container's cgroup"))
+    })
 }
 
 /// Moves the calling thread into the groups of `files`. It must be its process's only one. For the child between clone

@@ -3,7 +3,7 @@
 use crate::egress::{self, Broker, Ledger, Order, Policy, Renewal, Row, Service, Word};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Channel};
-use crate::process::{Confined, Confinement, Work, spawn_confined};
+use crate::process::{Confined, Confinement, ProcessorTime, Work, spawn_confined};
 use crate::seccomp;
 use crate::spec::seccomp::{Action, Condition, Operator, Rule, Seccomp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -107,6 +107,16 @@ impl Gateway {
         self.channel.as_fd()
     }
 
+    /// Its process.
+    pub(super) fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// The processor time that it has used.
+    pub(super) fn time(&self) -> ProcessorTime {
+        self.process.time()
+    }
+
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over
@@ -163,14 +173,14 @@ impl Gateway {
         self.is_asked = self.is_asked || !self.over && self.tell(&Order::Finish).is_ok();
     }
 
-    /// Ends it and returns the account, which says if a part of it is missing, and its lines with new decisions.
-    pub(super) fn finish(mut self) -> (Ledger, Vec<Row>) {
+    /// Ends it and returns the account, which says if a part of it is missing, its lines with new decisions, and the processor time that it used.
+    pub(super) fn finish(mut self) -> (Ledger, Vec<Row>, ProcessorTime) {
         let mut rows = Vec::new();
         if let Err(error) = self.farewell(&mut rows) {
             self.ledger.fault(&error.doing("close the account").to_string());
         }
         self.process.kill();
-        (self.ledger, rows)
+        (self.ledger, rows, self.process.time())
     }
 
     fn farewell(&mut self, rows: &mut Vec<Row>) -> Result<()> {

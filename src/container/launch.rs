@@ -187,7 +187,7 @@ pub(crate) fn launch(
     }
     if let Some(gateway) = gateway {
         // While init builds: the sockets that it makes wait in the channel, and connections in the sockets.
-        running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?);
+        running.serve_by(gateway.start(gateway_user, gateway_landlock_optional, has_names)?)?;
     }
     Ok(running)
 }

@@ -8,7 +8,7 @@ use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::maker::{self, Maker};
 use crate::ns::{Helper, Range};
-use crate::process::{Message, Spawned};
+use crate::process::{Message, ProcessorTime, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::sys::clone::Allowed;
 use crate::sys::weaken;
@@ -37,6 +37,10 @@ pub(crate) struct Running {
     range: Option<Range>,
     entry: Entry,
     gateway: Option<Gateway>,
+    /// The processor time of a gateway that has ended.
+    gateway_time: ProcessorTime,
+    /// Whether the cgroup counts the gateway's processor time.
+    is_gateway_counted: bool,
     link: Option<Link>,
     ledger: Option<Ledger>,
     /// How many groups were made for processes that entered it.
@@ -80,6 +84,8 @@ impl Running {
             range,
             entry,
             gateway: None,
+            gateway_time: ProcessorTime::default(),
+            is_gateway_counted: false,
             link: None,
             ledger: None,
             entrances: Cell::new(0),
@@ -100,9 +106,13 @@ impl Running {
         }
     }
 
-    /// Its network is served by this gateway from now on.
-    pub(super) fn serve_by(&mut self, gateway: Gateway) {
-        self.gateway = Some(gateway);
+    /// Its network is served by this gateway from now on, whose processor time is the container's.
+    pub(super) fn serve_by(&mut self, gateway: Gateway) -> Result<()> {
+        let gateway = self.gateway.insert(gateway);
+        if let Some(group) = &self.cgroup {
+            self.is_gateway_counted = group.0.join_time(gateway.pid())?;
+        }
+        Ok(())
     }
 
     /// Its packets leave by this from now on.
@@ -161,8 +171,8 @@ impl Running {
     /// Ends the gateway, and returns the lines of its account with decisions that nobody has heard of yet.
     pub(crate) fn end_gateway(&mut self) -> Vec<Row> {
         let Some(gateway) = self.gateway.take() else { return Vec::new() };
-        let (ledger, rows) = gateway.finish();
-        self.ledger = Some(ledger);
+        let (ledger, rows, time) = gateway.finish();
+        (self.ledger, self.gateway_time) = (Some(ledger), time);
         rows
     }
 
@@ -323,9 +333,18 @@ impl Running {
         self.spawned.signal(Signal::KILL).and(by_cgroup)
     }
 
-    /// What it has used until now; `None` without a cgroup.
+    /// What it has used until now, its gateway's processor time included; `None` without a cgroup.
     pub(crate) fn usage(&self) -> Result<Option<Usage>> {
-        self.cgroup.as_ref().map(|group| group.0.usage()).transpose()
+        let Some(group) = &self.cgroup else { return Ok(None) };
+        let mut usage = group.0.usage()?;
+        if !self.is_gateway_counted {
+            let time = self.gateway.as_ref().map_or(self.gateway_time, Gateway::time);
+            let add = |value: &mut Option<u64>, more: u64| *value = value.map(|value| value + more);
+            add(&mut usage.cpu_user_ns, time.user);
+            add(&mut usage.cpu_system_ns, time.system);
+            add(&mut usage.cpu_total_ns, time.user + time.system);
+        }
+        Ok(Some(usage))
     }
 
     /// What the kernel counted against the limits; `None` without a cgroup.

@@ -41,14 +41,34 @@ pub(crate) trait Work {
 /// The process, as its parent holds it. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Confined {
+    /// Its number, which no other process can have before it is reaped.
+    pid: i32,
     pidfd: OwnedFd,
     reaped: bool,
+    time: ProcessorTime,
+}
+
+/// Processor time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessorTime {
+    pub user: u64,
+    pub system: u64,
+}
+
+/// The unit of times in `/proc/PID/stat` (`USER_HZ`, always 100 on Linux).
+const NANOSECONDS_PER_TICK: u64 = 10_000_000;
+
+/// The 14th and the 15th field (proc(5)); the second one, in parentheses, may hold anything.
+fn time_in(stat: &str) -> Option<ProcessorTime> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok().map(|ticks| ticks * NANOSECONDS_PER_TICK);
+    Some(ProcessorTime { user: next()?, system: next()? })
 }
 
 /// Starts a process that gives up all rights and works. The caller has one thread.
 pub(crate) fn spawn_confined<Task: Work>(confinement: &Confinement<'_>, work: Task) -> Result<Confined> {
     match clone_process(0, None).failing(Kind::Internal, || "start a process beside the container")? {
-        Side::Parent(_, pidfd) => Ok(Confined { pidfd, reaped: false }),
+        Side::Parent(pid, pidfd) => Ok(Confined { pid, pidfd, reaped: false, time: ProcessorTime::default() }),
         Side::Child => {
             // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl.
             std::panic::set_hook(Box::new(|_| exit(1)));
@@ -88,10 +108,24 @@ fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task
 }
 
 impl Confined {
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The processor time that it has used until now, or until its end.
+    pub(crate) fn time(&self) -> ProcessorTime {
+        if self.reaped {
+            return self.time;
+        }
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        stat.ok().and_then(|stat| time_in(&stat)).unwrap_or(self.time)
+    }
+
     /// Waits so long for its end; `true` if it came.
     pub(crate) fn wait(&mut self, most: Duration) -> bool {
         let end = Instant::now() + most;
         while !self.reaped {
+            self.time = self.time();
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
             match waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
                 Ok(Some(_)) | Err(rustix::io::Errno::CHILD) => self.reaped = true,
@@ -122,5 +156,17 @@ impl Confined {
 impl Drop for Confined {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 88 0 0 0 12 34 0 0 20 0 1 0 100 0 0";
+        assert_eq!(time_in(stat), Some(ProcessorTime { user: 120_000_000, system: 340_000_000 }));
+        assert_eq!(time_in("7 (a"), None);
     }
 }

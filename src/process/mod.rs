@@ -32,7 +32,7 @@ pub(crate) use apart::apart;
 pub(crate) use aside::Aside;
 pub(crate) use background::{Starter, in_background};
 pub(crate) use companion::{Companion, Service};
-pub(crate) use confined::{Confined, Confinement, Work, spawn_confined};
+pub(crate) use confined::{Confined, Confinement, ProcessorTime, Work, spawn_confined};
 pub(crate) use identity::{Capabilities, Identity, OomScore};
 pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
