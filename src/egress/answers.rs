@@ -46,11 +46,12 @@ pub(super) struct Answers {
     asked: VecDeque<Asked>,
     state: State,
     mask: Mask,
+    status: Option<u16>,
 }
 
 impl Answers {
     pub(super) fn new() -> Answers {
-        Answers { asked: VecDeque::new(), state: State::Head, mask: Mask::new() }
+        Answers { asked: VecDeque::new(), state: State::Head, mask: Mask::new(), status: None }
     }
 
     /// A request was passed on.
@@ -80,6 +81,11 @@ impl Answers {
     /// How many bytes are held back that may be the beginning of a secret.
     pub(super) fn waiting(&self) -> usize {
         self.mask.waiting()
+    }
+
+    /// The status of an answer that the last step began.
+    pub(super) fn take_status(&mut self) -> Option<u16> {
+        self.status.take()
     }
 
     /// One step with what the server says: how many bytes were taken, 0 if more must come.
@@ -159,6 +165,7 @@ impl Answers {
             _ => {}
         }
         self.asked.pop_front();
+        self.status = Some(status);
         if status == 101 || weaken::is_off("broker-chunks") {
             return Ok(State::Changed);
         }

@@ -4,7 +4,8 @@
 pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-const ENCRYPTED_HELLO: u16 = 0xfe0d;
+/// Encrypted Client Hello, and its predecessor, which hid the name alone.
+const ENCRYPTED: [u16; 2] = [0xfe0d, 0xffce];
 /// More than any client sends: post-quantum keys make about two kilobytes.
 pub(super) const LARGEST: usize = 16 * 1024;
 
@@ -15,8 +16,8 @@ pub(super) enum Hello {
     Incomplete,
     /// The name of the server, in lower case; `None` if there is none.
     Name(Option<String>),
-    /// A part of it is encrypted, so that the true name cannot be seen.
-    Encrypted,
+    /// The same, with a part that is encrypted: the server may take another name from there. Browsers send one that says nothing to every server.
+    Encrypted(Option<String>),
     /// It is no hello.
     Invalid,
 }
@@ -79,18 +80,18 @@ fn body_of(mut body: &[u8]) -> Option<Hello> {
         return Some(Hello::Name(None));
     }
     let mut extensions = field(&mut body, 2)?;
-    let mut name = None;
+    let (mut name, mut is_encrypted) = (None, false);
     while !extensions.is_empty() {
         let kind = u16::from_be_bytes(take(&mut extensions, 2)?.try_into().ok()?);
         let data = field(&mut extensions, 2)?;
         match kind {
-            ENCRYPTED_HELLO => return Some(Hello::Encrypted),
+            _ if ENCRYPTED.contains(&kind) => is_encrypted = true,
             SERVER_NAME if name.is_some() => return None, // two names: whichever we took, the server may take the other
             SERVER_NAME => name = Some(server_name(data)?),
             _ => {}
         }
     }
-    Some(Hello::Name(name))
+    Some(if is_encrypted { Hello::Encrypted(name) } else { Hello::Name(name) })
 }
 
 /// RFC 6066, 3: a list with one name of the only type that there is.
@@ -158,7 +159,12 @@ mod tests {
     fn what_hides_or_doubles_a_name_is_seen() {
         let whole = |extensions: &[(u16, Vec<u8>)]| read(&records(&hello(extensions), 4096));
         assert_eq!(whole(&[]), Hello::Name(None));
-        assert_eq!(whole(&[named("a.example"), (0xfe0d, vec![0; 8])]), Hello::Encrypted);
+        for kind in ENCRYPTED {
+            let hidden = (kind, vec![0; 8]);
+            assert_eq!(whole(&[hidden.clone(), named("a.example")]), Hello::Encrypted(Some("a.example".into())));
+            assert_eq!(whole(&[named("a.example"), hidden.clone(), named("b.example")]), Hello::Invalid);
+            assert_eq!(whole(&[hidden]), Hello::Encrypted(None));
+        }
         assert_eq!(whole(&[named("a.example"), named("b.example")]), Hello::Invalid);
         assert_eq!(whole(&[named("a b")]), Hello::Invalid);
         assert_eq!(whole(&[named("a\0.example")]), Hello::Invalid);

@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// More different rows than this are one row.
 const MOST: usize = 512;
 /// More faults than this are not told.
 const MOST_FAULTS: usize = 64;
+/// Different statuses of a line; a server that answers with more of them has the others as status 0.
+const MOST_STATUSES: usize = 64;
 /// Bytes of a host, a rule or a fault. They quote whoever is inside, and a line must fit into one message to the supervisor, also with every byte
 /// escaped.
 const LONGEST: usize = 512;
@@ -29,6 +32,9 @@ pub struct Row {
     pub sent_bytes: u64,
     /// Bytes that came.
     pub received_bytes: u64,
+    /// The statuses of the server's answers, each with how often; only where the broker reads them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub statuses: BTreeMap<u16, u64>,
     /// The first time, RFC 3339.
     pub first: String,
     /// The last time, RFC 3339.
@@ -84,6 +90,16 @@ impl Ledger {
             self.rows[index].sent_bytes += sent;
             self.rows[index].received_bytes += received;
             self.rows[index].last = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+            self.mark(index);
+        }
+    }
+
+    /// Counts statuses of answers in a line.
+    pub(super) fn add_statuses(&mut self, index: usize, statuses: impl Iterator<Item = u16>) {
+        for status in statuses {
+            let known = &mut self.rows[index].statuses;
+            let is_new = known.len() >= MOST_STATUSES && !known.contains_key(&status);
+            *known.entry(if is_new { 0 } else { status }).or_default() += 1;
             self.mark(index);
         }
     }
@@ -145,6 +161,9 @@ impl Ledger {
                     own.count += row.count;
                     own.sent_bytes += row.sent_bytes;
                     own.received_bytes += row.received_bytes;
+                    row.statuses
+                        .into_iter()
+                        .for_each(|(status, count)| *own.statuses.entry(status).or_default() += count);
                     own.last = row.last;
                 }
                 None if self.rows.len() < MOST => self.rows.push(row),
@@ -243,7 +262,9 @@ mod tests {
             let long = letter.repeat(40_000);
             let row = ledger.note(&long, Some(443), false, &format!("`{long}` is no path"));
             assert_eq!(ledger.note(&long, Some(443), false, &format!("`{long}` is no path")), row);
+            ledger.add_statuses(row, 100..=999);
             let told = &ledger.rows[row];
+            assert_eq!((told.statuses.len(), told.statuses[&0]), (MOST_STATUSES + 1, 836));
             assert!(told.host.ends_with('…') && told.rule.ends_with('…'), "{told:?}");
             let word = serde_json::to_vec(&Word::Row(MOST, told.clone())).unwrap();
             assert!(word.len() < Channel::LARGEST, "{} bytes of {letter:?}", word.len());

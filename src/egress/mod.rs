@@ -25,7 +25,7 @@ pub(crate) use guard::special;
 pub use ledger::{Ledger, Row};
 pub(crate) use ledger::{Order, Word};
 pub(crate) use policy::LEARNED_PORTS;
-pub use policy::Policy;
+pub use policy::{Ech, Policy};
 pub(crate) use rule::ports;
 pub use rule::{Rule, check_rules};
 

@@ -1,14 +1,41 @@
 //! What a sandbox may reach: the rules, and the verdict on one host and port. Pure.
 
 use super::guard;
-use super::rule::{Host, Rule};
+use super::rule::{Host, LOOPBACK, Rule};
+use crate::error::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
 /// Below a `*.suffix`: how many labels, and how many bytes, a name may have. Names of services fit, data seldom.
 const MOST_LABELS: usize = 5;
 const MOST_BYTES: usize = 100;
 /// The ports that are listened at while a run's wishes are recorded.
 pub(crate) const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
+
+/// What becomes of a TLS hello with an encrypted part (ECH), by which a server may take another name than the one that the gateway sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ech {
+    /// It passes if the name that can be seen is the rule's.
+    Pass,
+    /// The connection is reset.
+    Refuse,
+}
+
+impl FromStr for Ech {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Ech> {
+        match text {
+            "pass" => Ok(Ech::Pass),
+            "refuse" => Ok(Ech::Refuse),
+            _ => Err(Error::new(Kind::Network, format!("`{}` is neither `pass` nor `refuse`", text.escape_debug()))
+                .doing("read what becomes of encrypted TLS hellos (`ech`)")
+                .hint("write `refuse`, or leave it out")),
+        }
+    }
+}
 
 /// All that the gateway needs to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +48,8 @@ pub struct Policy {
     pub resolver: Option<SocketAddr>,
     /// Whether every name of the public internet is let through and recorded.
     pub learn: bool,
+    /// What becomes of encrypted TLS hellos; refused where nothing is said.
+    pub ech: Option<Ech>,
 }
 
 /// What is to become of a connection.
@@ -80,6 +109,16 @@ impl Policy {
         } else {
             guard::objection(address, port, &self.allowed, is_own)
         }
+    }
+
+    /// The addresses that are dialled for one that was named: a rule about `localhost` means both of the host's loopback.
+    pub(crate) fn dialled(&self, address: IpAddr, port: u16) -> Vec<IpAddr> {
+        let is_loopback = |rule: &Rule| rule.is_loopback() && rule.covers(&Host::Address(address), port);
+        let mut all = vec![address];
+        if self.allowed.iter().any(is_loopback) {
+            all.extend(LOOPBACK.into_iter().filter(|each| *each != address));
+        }
+        all
     }
 
     /// Adds a rule that holds from now on, and takes back what says the opposite.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::{NAMES_V4, NAMES_V6, Prefix};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Ports of a rule that names none: HTTP and HTTPS.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
@@ -11,6 +11,9 @@ const DEFAULT_PORTS: [u16; 2] = [80, 443];
 const MOST_PORTS: usize = 256;
 /// The longest name (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 253;
+
+/// What `localhost` is about.
+pub(super) const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +42,8 @@ enum Pattern {
     Below(String),
     /// Addresses that stand for themselves.
     Range(Prefix),
+    /// `localhost`: the host's loopback, of either family.
+    Loopback,
 }
 
 /// One rule: `host`, `*.suffix` or a range of addresses, with `:ports`.
@@ -65,8 +70,14 @@ impl Rule {
             (Pattern::Name(name), Host::Name(asked)) => name == asked,
             (Pattern::Below(suffix), Host::Name(asked)) => is_below(asked, suffix),
             (Pattern::Range(range), Host::Address(address)) => range.contains(*address),
+            (Pattern::Loopback, Host::Address(address)) => LOOPBACK.contains(address),
             _ => false,
         }
+    }
+
+    /// Whether it is about `localhost`.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.pattern == Pattern::Loopback
     }
 
     /// Whether it covers this host and port.
@@ -91,6 +102,7 @@ impl Rule {
     pub(crate) fn range(&self) -> Option<Prefix> {
         match self.pattern {
             Pattern::Range(range) => Some(range),
+            Pattern::Loopback => Some(Prefix::of_one(LOOPBACK[0])), // `::1` needs no route
             _ => None,
         }
     }
@@ -107,6 +119,8 @@ impl Rule {
             (Pattern::Below(suffix), Pattern::Name(name)) => is_below(name, suffix),
             (Pattern::Below(one), Pattern::Below(two)) => one == two || is_below(two, one),
             (Pattern::Range(one), Pattern::Range(two)) => one.covers(two),
+            (Pattern::Loopback, Pattern::Loopback) => true,
+            (Pattern::Loopback, Pattern::Range(range)) => LOOPBACK.map(Prefix::of_one).contains(range),
             _ => false,
         };
         hosts && other.ports.iter().all(|port| self.ports.contains(port))
@@ -218,9 +232,15 @@ fn pattern(host: &str) -> Result<Pattern, String> {
     if host == "*" {
         return Err("every host is no allow-list".into());
     }
-    match host.strip_prefix("*.") {
-        Some(suffix) => Ok(Pattern::Below(name(suffix)?)),
-        None => Ok(Pattern::Name(name(host)?)),
+    let found = name(host.strip_prefix("*.").unwrap_or(host))?;
+    match (host.starts_with("*."), found.as_str()) {
+        (false, "localhost") => Ok(Pattern::Loopback),
+        // RFC 6761, 6.3: these names never leave a machine, and programs inside take them for the sandbox itself.
+        (_, name) if name == "localhost" || is_below(name, "localhost") => {
+            Err(format!("`{host}` is the sandbox itself: write `localhost` for the host's loopback"))
+        }
+        (true, _) => Ok(Pattern::Below(found)),
+        (false, _) => Ok(Pattern::Name(found)),
     }
 }
 
@@ -295,6 +315,11 @@ mod tests {
         check("[2001:db8::/32]:443", "2001:db8::7", 443, true);
         check("2001:db8::/32", "2001:db8::7", 443, true);
         check("10.0.0.0/8:5432", "10.0.0.1.nip.io", 5432, false);
+        check("localhost:3000", "127.0.0.1", 3000, true);
+        check("LocalHost.:3000", "::1", 3000, true);
+        check("localhost:3000", "127.0.0.1", 80, false);
+        check("localhost:3000", "127.0.0.2", 3000, false);
+        check("localhost:3000", "localhost", 3000, false);
     }
 
     #[test]
@@ -319,6 +344,8 @@ mod tests {
         check("bücher.example", "xn--");
         check("127.1:80", "neither a name nor an address");
         check("a..b:80", "no host name");
+        check("*.localhost:80", "the sandbox itself");
+        check("app.localhost:80", "the sandbox itself");
         check("", "no host name");
         check("[::1", "`]` is missing");
     }
@@ -333,6 +360,8 @@ mod tests {
         check(&["a.debian.org:443", "*.debian.org:80"], true);
         check(&["10.0.0.0/8:1", "10.1.0.0/16:1"], false);
         check(&["x.org", "x.org"], false);
+        check(&["localhost:80", "127.0.0.1:80"], false);
+        check(&["localhost:80", "127.0.0.0/8:80"], true);
         check(&["x.org", "y.org"], true);
         check(&["x.org:1-200", "y.org:201-400"], false);
     }

@@ -47,7 +47,7 @@ pub(crate) use crate::container::{
     remove_devices, remove_groups,
 };
 pub(crate) use crate::egress::{Broker, Renewal, Value, check_credentials, fits_a_header, make_authority};
-pub use crate::egress::{Credential, Ledger, Policy, Row, Rule, Wording};
+pub use crate::egress::{Credential, Ech, Ledger, Policy, Row, Rule, Wording};
 pub(crate) use crate::process::{Starter, in_background};
 pub(crate) use crate::spec::root::Hidden;
 pub(crate) use archive::{Bounds, pack, unpack_at};

@@ -1,7 +1,7 @@
 //! What of the network a sandbox has: the wish, what is wrong with it, and what it means inside. Pure, but for the host's own settings.
 
 use crate::container::{self, Wish};
-use crate::egress::{Broker, Credential, LEARNED_PORTS, Policy, Rule, check_rules, ports, special};
+use crate::egress::{Broker, Credential, Ech, LEARNED_PORTS, Policy, Rule, check_rules, ports, special};
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix, Reach, Served, Way};
 use std::net::{IpAddr, SocketAddr};
@@ -126,9 +126,9 @@ impl Network {
             return refuse("there are egress rules, but the network is not `egress`", "add --network egress");
         }
         if self.mode != NetworkMode::Egress
-            && (policy.resolver.is_some() || self.rate.is_some() || self.total.is_some())
+            && (policy.resolver.is_some() || self.rate.is_some() || self.total.is_some() || policy.ech.is_some())
         {
-            return refuse("a resolver or a limit of the network needs `egress`", "add --network egress");
+            return refuse("a resolver, `ech` or a limit of the network needs `egress`", "add --network egress");
         }
         if self.mode == NetworkMode::Host && !self.publish.is_empty() {
             return refuse("with the host's network every port is the host's already", "leave --publish out");
@@ -151,8 +151,11 @@ impl Network {
                 "use --network egress",
             );
         }
-        if policy.learn || self.rate.is_some() || self.total.is_some() {
-            return refuse(format!("`{word}` learns no names and has no limit of bytes"), "use --network egress");
+        if policy.learn || self.rate.is_some() || self.total.is_some() || policy.ech.is_some() {
+            return refuse(
+                format!("`{word}` learns no names, reads no TLS hello and has no limit of bytes"),
+                "use --network egress",
+            );
         }
         if policy.resolver.is_some_and(|address| address.port() != DNS_PORT) {
             return refuse(format!("with `{word}` a resolver answers at port {DNS_PORT}"), "leave the port out");
@@ -306,7 +309,11 @@ impl Network {
             NetworkMode::Egress => {
                 let rules: Vec<_> = self.policy.allowed.iter().map(ToString::to_string).collect();
                 let learn = if self.policy.learn { "; learning: every public name at ports 22, 80, 443" } else { "" };
-                format!("egress to {}{learn}", if rules.is_empty() { "nothing".to_owned() } else { rules.join(" ") })
+                let ech = if self.policy.ech == Some(Ech::Refuse) { "; no encrypted TLS hellos" } else { "" };
+                format!(
+                    "egress to {}{learn}{ech}",
+                    if rules.is_empty() { "nothing".to_owned() } else { rules.join(" ") }
+                )
             }
         };
         for each in &self.publish {

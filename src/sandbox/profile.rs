@@ -58,6 +58,8 @@ pub(crate) struct Facts<'host> {
     pub lent_owners: Vec<(u32, u32)>,
     /// The disks that the io limits are for.
     pub disks: Vec<Device>,
+    /// Whether the host's certificates are in the one file to which the variables point; only asked with a network.
+    pub has_bundle: bool,
 }
 
 /// Whether everything writable can be on a disk; else it is in memory.
@@ -77,7 +79,7 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
     Container {
         hostname: HOSTNAME.into(),
         file_system: file_system(options, facts),
-        command: command(options),
+        command: command(options, facts.has_bundle),
         network: options.network.spec(),
         landlock: landlock(options),
         resources: Some(resources(options, &facts.disks)),
@@ -255,7 +257,7 @@ fn writable_steps(options: &Options, owner: (u32, u32)) -> Vec<Step> {
     home.into_iter().chain([bind("tmp", Path::new("/tmp")), workspace]).collect()
 }
 
-fn command(options: &Options) -> Command {
+fn command(options: &Options, has_bundle: bool) -> Command {
     let image = options.image.as_ref();
     let given = |name: &OsStr, all: &[(OsString, OsString)]| all.iter().any(|(each, _)| each == name);
     let home = image.map_or(Path::new(HOME), ImageRoot::home);
@@ -278,7 +280,7 @@ fn command(options: &Options) -> Command {
     .chain((image.is_none() && options.rootfs.is_none()).then_some(("GIT_CONFIG_SYSTEM", OsStr::new("/etc/gitconfig"))))
     .filter(|(name, _)| !given(OsStr::new(name), of_image))
     .map(|(name, value)| (name.into(), value.into()))
-    .chain(options.broker.iter().flat_map(|_| trust::variables()))
+    .chain(trust::variables(options.broker.is_some(), has_bundle))
     .chain(of_image.iter().filter(|(name, _)| options.broker.is_none() || !trust::is_variable(name)).cloned())
     .filter(|(name, _)| !given(name, &options.environment))
     .collect();

@@ -13,6 +13,7 @@ use super::signals::Signals;
 use super::streams::{Progress, Sink, Streams};
 use super::supervise::{Seen, Watch};
 use super::system;
+use super::trust;
 use crate::container::{self, Checked, Place, Running};
 use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
@@ -255,6 +256,7 @@ fn plan(
         },
         shown_owners: options.shown.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
         lent_owners: options.lent.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
+        has_bundle: trust::shown_bundle(options).is_some_and(|path| path.exists()),
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
     let mut spec = options.backend.isolates().shape(container_spec(options, &facts), options, stage)?;

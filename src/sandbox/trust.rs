@@ -1,5 +1,6 @@
 //! How a sandbox gets to trust the authority of its broker: files where programs look for certificates, and variables for those that look nowhere. Pure.
 
+use super::network::NetworkMode;
 use super::options::Options;
 use crate::egress::{Broker, Trust};
 use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
@@ -101,9 +102,16 @@ fn own(trust: &Trust) -> impl Iterator<Item = Step> {
     names.map(|name| Step::File { at: Path::new(FOLDER).join(name), content: trust.authority.clone(), mode: 0o644 })
 }
 
-/// The variables.
-pub(super) fn variables() -> impl Iterator<Item = (OsString, OsString)> {
-    VARIABLES.into_iter().map(|(name, file)| (name.into(), Path::new(FOLDER).join(file).into()))
+/// The variables: all with a broker, and with the host's bundle alone those that name it.
+pub(super) fn variables(has_broker: bool, has_bundle: bool) -> impl Iterator<Item = (OsString, OsString)> {
+    let is_set = move |(_, file): &(&str, &str)| has_broker || has_bundle && *file == BUNDLE;
+    VARIABLES.into_iter().filter(is_set).map(|(name, file)| (name.into(), Path::new(FOLDER).join(file).into()))
+}
+
+/// The host's certificates, where a sandbox with a network is shown them.
+pub(super) fn shown_bundle(options: &Options) -> Option<PathBuf> {
+    let is_shown = options.image.is_none() && options.rootfs.is_none();
+    (is_shown && options.network.mode != NetworkMode::None).then(|| Path::new(FOLDER).join(BUNDLE))
 }
 
 /// Whether a variable is one of them: what an image says there would lead past the files.

@@ -2,7 +2,7 @@
 
 use super::options::line_at;
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{Network, NetworkMode, Policy, Publish, Rule};
+use crate::sandbox::{Ech, Network, NetworkMode, Policy, Publish, Rule};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use toml::Spanned;
@@ -18,6 +18,7 @@ pub(super) struct Section {
     publish: Vec<String>,
     rate: Option<String>,
     bytes: Option<String>,
+    ech: Option<String>,
 }
 
 impl Section {
@@ -34,6 +35,7 @@ impl Section {
         if let Some(address) = &self.resolver {
             network.policy.resolver = Some(resolver(address)?);
         }
+        network.policy.ech = self.ech.as_deref().map(str::parse).transpose()?.or(network.policy.ech);
         for each in &self.publish {
             network.publish.push(each.parse()?);
         }
@@ -75,6 +77,8 @@ pub(super) struct Written {
     deny: Vec<String>,
     resolver: Option<SocketAddr>,
     learn: bool,
+    #[serde(default)]
+    ech: Option<Ech>,
     publish: Vec<(SocketAddr, u16)>,
     rate: Option<u64>,
     bytes: Option<u64>,
@@ -91,6 +95,7 @@ impl Written {
             deny: words(&policy.denied),
             resolver: policy.resolver,
             learn: policy.learn,
+            ech: policy.ech,
             publish: network.publish.iter().map(|each| (each.outside, each.inside)).collect(),
             rate: network.rate,
             bytes: network.total,
@@ -105,6 +110,7 @@ impl Written {
             denied: rules(&self.deny)?,
             resolver: self.resolver,
             learn: self.learn,
+            ech: self.ech,
         };
         let publish = self.publish.iter().map(|&(outside, inside)| Publish { outside, inside }).collect();
         Ok(Network { mode: self.mode.parse()?, policy, rate: self.rate, total: self.bytes, publish })
@@ -139,6 +145,7 @@ mod tests {
             denied: vec![Rule::parse("ftp.debian.org").unwrap()],
             resolver: Some(resolver("9.9.9.9").unwrap()),
             learn: true,
+            ech: Some(Ech::Refuse),
         };
         let publish = vec!["127.0.0.1:8080:80".parse().unwrap()];
         let network = Network { mode: NetworkMode::Egress, policy, rate: Some(4096), total: Some(1 << 20), publish };

@@ -6,7 +6,7 @@ use super::image::Opened;
 use super::layout::Layout;
 use super::store::Store;
 use crate::error::{Result, Step};
-use crate::sandbox::{DiskFile, Options, Place, Workspace};
+use crate::sandbox::{DiskFile, NetworkMode, Options, Place, Workspace};
 
 /// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
 pub(super) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
@@ -44,6 +44,9 @@ pub(super) fn options(
     let mut network = definition.network.clone();
     for secret in &definition.secrets {
         network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
+    }
+    if network.mode == NetworkMode::Egress && network.policy.ech.is_none() {
+        network.policy.ech = Some(super::hosted::ech()?);
     }
     let command = image.map_or(&definition.command, |image| &image.command);
     Ok(Options {

@@ -23,6 +23,9 @@ pub(super) struct NetworkFlags {
     /// Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end
     #[arg(long)]
     pub(super) learn: bool,
+    /// Pass or refuse TLS hellos with an encrypted part (ECH), which browsers send to every server [default: pass]
+    #[arg(long, value_name = "pass|refuse")]
+    ech: Option<String>,
     /// Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)
     #[arg(long, value_name = "ADDRESS:PORT:PORT")]
     publish: Vec<String>,
@@ -49,6 +52,7 @@ impl NetworkFlags {
             network.policy.resolver = Some(brig::task::resolver(address)?);
         }
         network.policy.learn |= self.learn;
+        network.policy.ech = self.ech.as_deref().map(str::parse).transpose()?.or(network.policy.ech);
         for each in &self.publish {
             network.publish.push(each.parse()?);
         }

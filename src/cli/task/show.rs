@@ -152,5 +152,7 @@ pub(super) fn network(line: &Row) -> String {
         return format!("refused {}{port}{times}: {}", line.host, line.rule);
     }
     let (sent, received) = (output::approximate(line.sent_bytes), output::approximate(line.received_bytes));
-    format!("reached {}{port}{times} by `{}`, {sent} out, {received} in", line.host, line.rule)
+    let statuses: Vec<_> = line.statuses.iter().map(|(status, count)| format!("{status} × {count}")).collect();
+    let answers = if statuses.is_empty() { String::new() } else { format!(", answered {}", statuses.join(" ")) };
+    format!("reached {}{port}{times} by `{}`, {sent} out, {received} in{answers}", line.host, line.rule)
 }

@@ -2,11 +2,12 @@
 
 use super::brokered::Brokered;
 use super::flow::{Budget, End, Flow, Pass, Pipes};
-use super::front::{self, Opening};
+use super::front::{self, Opening, SSH};
 use super::own::leads_home;
 use crate::egress::broker::Served;
 use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
+use crate::egress::policy::Ech;
 use crate::egress::rule::Host;
 use crate::sys::weaken;
 use rustix::io::Errno;
@@ -23,6 +24,8 @@ pub(super) const HELD: usize = 72 * 1024;
 pub(super) const DIAL: Duration = Duration::from_secs(10);
 /// How long a client may take to say what it wants of us.
 pub(super) const ASK: Duration = Duration::from_secs(30);
+/// How a server agrees to a websocket.
+const AGREED: &[u8] = b"HTTP/1.1 101";
 /// How long the last bytes may take.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -45,6 +48,8 @@ pub(super) enum Front {
     Opening,
     /// Each request is looked at.
     Requests { requests: Requests, count: u64, upgrade: bool },
+    /// The client's first line of SSH is passed on; the rest waits for the server's.
+    Ssh,
     /// Both sides' TLS ends here.
     Brokered(Box<Brokered>),
     /// They pass.
@@ -86,8 +91,11 @@ pub(super) struct Connection {
     held_back: bool,
     /// Requests of it that were refused while it goes on, since somebody last asked.
     pub(super) notes: Vec<String>,
+    /// Statuses of the server's answers, since somebody last asked.
+    pub(super) statuses: Vec<u16>,
     /// Who adds secrets to its requests.
     pub(super) broker: Option<Rc<Served>>,
+    pub(super) ech: Ech,
     pub(super) up: Flow,
     pub(super) down: Flow,
     pub(super) deadline: Option<Instant>,
@@ -133,7 +141,9 @@ impl Connection {
             client_ended: false,
             held_back: false,
             notes: Vec::new(),
+            statuses: Vec::new(),
             broker: None,
+            ech: Ech::Refuse,
             up: Flow::default(),
             down: Flow::default(),
             deadline: None,
@@ -237,8 +247,10 @@ impl Connection {
     fn look(&mut self) -> Result<Option<String>, Errno> {
         let Some(Target { host, port, .. }) = self.target.clone() else { return Ok(None) };
         if let Front::Opening = self.front {
-            let opening = front::opening(&self.held, &host, port);
-            if let (Some(served), Opening::Through | Opening::Requests) = (&self.broker, &opening) {
+            // Where TLS ends here the name that counts is the one that can be seen.
+            let ech = if self.broker.is_some() { Ech::Pass } else { self.ech };
+            let opening = front::opening(&self.held, &host, port, ech);
+            if let (Some(served), Opening::Through | Opening::Requests | Opening::Ssh(_)) = (&self.broker, &opening) {
                 if self.held.first() != Some(&HANDSHAKE) {
                     return Ok(Some(format!("the broker serves `{host}:{port}`, and takes TLS only")));
                 }
@@ -250,6 +262,11 @@ impl Connection {
                 Opening::Through => {
                     self.up.push(&std::mem::take(&mut self.held));
                     self.front = Front::Through;
+                }
+                Opening::Ssh(first) => {
+                    self.up.push(&self.held[..first]);
+                    self.held.drain(..first);
+                    self.front = Front::Ssh;
                 }
                 Opening::Requests if weaken::is_off("egress-host") => {
                     self.up.push(&std::mem::take(&mut self.held));
@@ -297,9 +314,23 @@ impl Connection {
             let silent = self.client_ended && self.held.is_empty() && self.up.waiting() == 0;
             return Ok(if silent { Need::End(false) } else { Need::Nothing });
         };
+        if let Front::Ssh = self.front {
+            self.up.flush(server)?;
+            match begins_with(server, SSH)? {
+                None => {
+                    self.deadline.get_or_insert_with(|| Instant::now() + ASK);
+                    return Ok(Need::Nothing);
+                }
+                Some(false) => {
+                    return Ok(Need::Refuse("the client begins as SSH does, and the server does not".into()));
+                }
+                Some(true) => (self.front, self.deadline) = (Front::Through, None),
+            }
+            self.up.push(&std::mem::take(&mut self.held));
+        }
         if let Front::Requests { upgrade: true, .. } = self.front {
             self.up.flush(server)?;
-            match upgraded(server)? {
+            match begins_with(server, AGREED)? {
                 None => return Ok(Need::Nothing),
                 Some(true) => self.front = Front::Through,
                 Some(false) => self.front = Front::Requests { requests: Requests::new(), count: 1, upgrade: false },
@@ -438,13 +469,13 @@ fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether the server agreed to a websocket; `None` while its first bytes have not come.
-fn upgraded(server: &mut End) -> Result<Option<bool>, Errno> {
-    const AGREED: &[u8] = b"HTTP/1.1 101";
+/// Whether the server's first bytes are these; `None` while they have not come.
+fn begins_with(server: &mut End, words: &[u8]) -> Result<Option<bool>, Errno> {
     let mut first = [0_u8; AGREED.len()];
-    match recv(&server.socket, &mut first[..], RecvFlags::PEEK) {
-        Ok((_, count)) if count < AGREED.len() && count > 0 && first[..count] == AGREED[..count] => Ok(None),
-        Ok((_, count)) => Ok(Some(count == AGREED.len() && first == *AGREED)),
+    let first = &mut first[..words.len().min(AGREED.len())];
+    match recv(&server.socket, &mut *first, RecvFlags::PEEK) {
+        Ok((_, count)) if count < words.len() && count > 0 && words.starts_with(&first[..count]) => Ok(None),
+        Ok((_, count)) => Ok(Some(first[..count] == *words)),
         Err(Errno::AGAIN | Errno::INTR) => {
             server.readable = false;
             Ok(None)

@@ -11,7 +11,7 @@ use crate::egress::dns::{self, Code, Record};
 use crate::egress::http;
 use crate::egress::ledger::{Word, shortened};
 use crate::egress::names::{address_v4, address_v6};
-use crate::egress::policy::Verdict;
+use crate::egress::policy::{Ech, Verdict};
 use crate::egress::rule::{Host, Rule};
 use crate::spec::network::{DNS_PORT, GATEWAY, NAMES_V4, NAMES_V6, PROXY_PORTS};
 use crate::sys::weaken;
@@ -113,6 +113,7 @@ impl Gateway {
             Ok(row) => {
                 let mut connection = Connection::new(client, Front::Opening);
                 connection.broker = self.broker_of(&host, port);
+                connection.ech = self.policy.ech.unwrap_or(Ech::Refuse);
                 connection.target = Some(Target { host, port, row });
                 self.open(connection);
                 self.look_up(self.next);
@@ -170,7 +171,9 @@ impl Gateway {
             return;
         };
         let name = match &target.host {
-            Host::Address(address) => return self.dial(number, &Ok(vec![*address]), false),
+            Host::Address(address) => {
+                return self.dial(number, &Ok(self.policy.dialled(*address, target.port)), false);
+            }
             Host::Name(name) => name,
         };
         let exact = self.policy.allowed.iter().any(|rule| !rule.is_wild() && rule.names(&target.host));
@@ -214,7 +217,11 @@ impl Gateway {
             }
             let what = if by_name { self.policy.objection(*address, target.port, is_own) } else { None };
             match what {
-                Some(what) => objection = Some(format!("`{}` leads to {address}: {what}", target.host)),
+                Some(what) => {
+                    let rule = SocketAddr::new(address.to_canonical(), target.port);
+                    let why = format!("`{}` leads to {address}: {what}", target.host);
+                    objection = Some(format!("{why}; the rule `{rule}` would allow it"));
+                }
                 None => addresses.push_back(SocketAddr::new(*address, target.port)),
             }
         }
@@ -278,11 +285,11 @@ impl Gateway {
             name => name,
         };
         let verdict = self.verdict(&host, port);
-        let broker = self.broker_of(&host, port);
+        let (broker, ech) = (self.broker_of(&host, port), self.policy.ech.unwrap_or(Ech::Refuse));
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         match verdict {
             Ok(row) => {
-                connection.broker = broker;
+                (connection.broker, connection.ech) = (broker, ech);
                 connection.target = Some(Target { host, port, row });
                 connection.front = Front::Opening;
                 connection.herald = match (socks, used) {

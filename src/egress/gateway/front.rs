@@ -2,7 +2,8 @@
 
 use crate::egress::hello::{self, Hello};
 use crate::egress::http::{self, Head};
-use crate::egress::rule::{Host, canonical};
+use crate::egress::policy::Ech;
+use crate::egress::rule::{Host, LOOPBACK, canonical};
 use crate::sys::weaken;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,6 +11,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
 /// A first line longer than this is none.
 const LONGEST_LINE: usize = 16 * 1024;
+/// How SSH begins, on both sides, and the longest first line that it has (RFC 4253, 4.2).
+pub(super) const SSH: &[u8] = b"SSH-";
+const LONGEST_SSH: usize = 255;
 
 /// What the first bytes of a client are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +24,14 @@ pub(super) enum Opening {
     Through,
     /// Requests of HTTP/1.1, of which each is looked at.
     Requests,
+    /// SSH at a port of HTTP's: so many bytes are its first line, and the rest waits for the server's.
+    Ssh(usize),
     /// Not passed on, and why.
     Refused(String),
 }
 
 /// Looks at the first bytes of a client that connected to `host`.
-pub(super) fn opening(bytes: &[u8], host: &Host, port: u16) -> Opening {
+pub(super) fn opening(bytes: &[u8], host: &Host, port: u16, ech: Ech) -> Opening {
     let Host::Name(name) = host else {
         return if bytes.is_empty() { Opening::More } else { Opening::Through }; // an address has no other names
     };
@@ -34,28 +40,45 @@ pub(super) fn opening(bytes: &[u8], host: &Host, port: u16) -> Opening {
         [hello::HANDSHAKE, ..] if weaken::is_off("egress-sni") => Opening::Through,
         [hello::HANDSHAKE, ..] => match hello::read(bytes) {
             Hello::Incomplete => Opening::More,
-            Hello::Name(Some(asked)) if asked == *name => Opening::Through,
-            Hello::Name(Some(asked)) => Opening::Refused(format!("the TLS server name is `{asked}`, not `{name}`")),
-            Hello::Name(None) => Opening::Refused(format!("the TLS client names no server, `{name}` is expected")),
-            Hello::Encrypted => Opening::Refused("the TLS server name is encrypted".into()),
+            Hello::Encrypted(_) if ech == Ech::Refuse => {
+                Opening::Refused("the TLS hello has an encrypted part, which may name another server (`ech`)".into())
+            }
+            Hello::Name(Some(asked)) | Hello::Encrypted(Some(asked)) if asked == *name => Opening::Through,
+            Hello::Name(Some(asked)) | Hello::Encrypted(Some(asked)) => {
+                Opening::Refused(format!("the TLS server name is `{asked}`, not `{name}`"))
+            }
+            Hello::Name(None) | Hello::Encrypted(None) => {
+                Opening::Refused(format!("the TLS client names no server, `{name}` is expected"))
+            }
             Hello::Invalid if NAMED_PORTS.contains(&port) => {
                 Opening::Refused("the TLS hello is not as it must be".into())
             }
             Hello::Invalid => Opening::Through,
         },
-        _ if is_beginning(b"SSH-", bytes) => {
-            if bytes.len() < 4 {
-                Opening::More
-            } else {
-                Opening::Through
-            }
-        }
+        _ if is_beginning(SSH, bytes) => match bytes.len() {
+            0..4 => Opening::More,
+            _ if !NAMED_PORTS.contains(&port) || weaken::is_off("egress-ssh") => Opening::Through,
+            _ => ssh_opening(bytes, port),
+        },
         _ => text_opening(bytes, port),
     }
 }
 
 fn is_beginning(word: &[u8], bytes: &[u8]) -> bool {
     word.iter().zip(bytes).all(|(one, two)| one == two)
+}
+
+/// A server of HTTP must not be told requests by a client that pretends to speak SSH.
+fn ssh_opening(bytes: &[u8], port: u16) -> Opening {
+    match bytes.iter().position(|&byte| byte == b'\n') {
+        None if bytes.len() < LONGEST_SSH => Opening::More,
+        Some(end) if end < LONGEST_SSH && !has_version(&bytes[..end]) => Opening::Ssh(end + 1),
+        _ => Opening::Refused(format!("neither TLS, HTTP nor SSH at port {port}")),
+    }
+}
+
+fn has_version(line: &[u8]) -> bool {
+    line.windows(6).any(|six| six == b" HTTP/")
 }
 
 fn text_opening(bytes: &[u8], port: u16) -> Opening {
@@ -77,8 +100,7 @@ fn text_opening(bytes: &[u8], port: u16) -> Opening {
     {
         return Opening::More;
     }
-    let is_http = line.windows(6).any(|six| six == b" HTTP/");
-    match (is_http, http::looks_like_one(bytes)) {
+    match (has_version(line), http::looks_like_one(bytes)) {
         (true, true) => Opening::Requests,
         (true, false) => Opening::Refused("a request of HTTP that is not as it must be".into()),
         (false, _) if named => Opening::Refused(format!("neither TLS nor HTTP at port {port}")),
@@ -131,6 +153,9 @@ pub(super) fn socks_answer(code: u8) -> Vec<u8> {
 
 /// A host as a client names it: synthetic addresses were looked up before.
 pub(super) fn host(text: &str) -> Option<Host> {
+    if canonical(text).is_some_and(|name| name == "localhost") {
+        return Some(Host::Address(LOOPBACK[0]));
+    }
     text.parse::<IpAddr>()
         .map(|address| Host::Address(address.to_canonical()))
         .ok()
@@ -213,7 +238,7 @@ mod tests {
     use super::*;
 
     fn at(bytes: &[u8], port: u16) -> Opening {
-        opening(bytes, &Host::Name("a.example".into()), port)
+        opening(bytes, &Host::Name("a.example".into()), port, Ech::Refuse)
     }
 
     #[test]
@@ -223,8 +248,11 @@ mod tests {
         assert_eq!(at(b"GET / HTTP/1.1\r\n", 80), Opening::Requests);
         assert_eq!(at(b"GET / HTTP/1.1\r\n", 9999), Opening::Requests);
         assert_eq!(at(b"SSH-2.0-x\r\n", 22), Opening::Through);
-        assert_eq!(at(b"SSH-2.0-x\r\n", 443), Opening::Through);
+        assert_eq!(at(b"SSH-2.0-x\r\nmore", 443), Opening::Ssh(11));
+        assert_eq!(at(b"SSH-2.0-x", 443), Opening::More);
         assert_eq!(at(b"SS", 443), Opening::More);
+        assert!(matches!(at(b"SSH-2.0 / HTTP/1.1\r\n", 80), Opening::Refused(_)));
+        assert!(matches!(at(&[b"SSH-2.0-".as_slice(), &[b'x'; 300]].concat(), 80), Opening::Refused(_)));
         assert_eq!(at(b"EHLO me\r\n", 25), Opening::Through);
         assert_eq!(at(&[0, 0, 0, 8, 4, 210, 22, 47], 5432), Opening::Through);
         for (bytes, port) in [

@@ -385,6 +385,7 @@ impl Gateway {
         let (sent, received) = (connection.up.take_moved(), connection.down.take_moved());
         if let Some(target) = &connection.target {
             self.ledger.add_bytes(target.row, sent, received);
+            self.ledger.add_statuses(target.row, connection.statuses.drain(..));
             for why in connection.notes.drain(..) {
                 self.ledger.note(&target.host.to_string(), Some(target.port), false, &why);
             }

@@ -73,6 +73,7 @@ pub(super) struct Relay {
     first_window: usize,
     /// Refusals since somebody last asked.
     notes: Vec<String>,
+    status: Option<u16>,
 }
 
 impl Relay {
@@ -88,12 +89,18 @@ impl Relay {
             reserve: 0,
             first_window: 65_535,
             notes: Vec::new(),
+            status: None,
         }
     }
 
     /// Why requests were refused since the last question.
     pub(super) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
+    }
+
+    /// The status of an answer that the last step began.
+    pub(super) fn take_status(&mut self) -> Option<u16> {
+        self.status.take()
     }
 
     /// Whether bytes are held back that may be the beginning of a secret: how many at most.
@@ -349,6 +356,8 @@ impl Relay {
             return Err(Broken("the server's headers are not an answer's"));
         }
         stream.is_answered = status.is_none_or(|status| !status.starts_with(b"1"));
+        let number = status.filter(|status| status.len() == 3 && stream.is_answered);
+        self.status = number.and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
         let needles = rules.needles();
         let fields: Vec<_> = fields.iter().map(|(name, value)| (needles.hidden(name), needles.hidden(value))).collect();
         if block.ends {

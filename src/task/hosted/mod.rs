@@ -20,7 +20,7 @@ use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::image::Reference;
-use crate::sandbox::{self, Backend, Guarantee, Rule};
+use crate::sandbox::{self, Backend, Ech, Guarantee, Rule};
 use amounts::{Amount, Ceilings};
 use network::{Addresses, Ports};
 use serde::Deserialize;
@@ -79,6 +79,9 @@ pub(crate) struct Rules {
     /// Whether events may go to HTTP endpoints: the host itself reaches them.
     #[serde(default)]
     allow_event_endpoints: bool,
+    /// What becomes of encrypted TLS hellos, behind which another server may be meant.
+    #[serde(default = "refuse_ech")]
+    ech: Ech,
     /// Who else than brig may isolate, and the level that the operator declares for each: `"oci:/usr/bin/runsc" = "full"`.
     #[serde(default)]
     backends: BTreeMap<String, Guarantee>,
@@ -90,6 +93,15 @@ pub(crate) struct Rules {
     max: BTreeMap<String, Amount>,
     #[serde(skip)]
     ceilings: Ceilings,
+}
+
+fn refuse_ech() -> Ech {
+    Ech::Refuse
+}
+
+/// What becomes of encrypted TLS hellos where a task says nothing.
+pub(super) fn ech() -> Result<Ech> {
+    Ok(rules()?.map_or(Ech::Pass, |rules| rules.ech))
 }
 
 fn full() -> Guarantee {
@@ -318,6 +330,9 @@ impl Rules {
         }
         if self.allow_network_host {
             words += "; network host";
+        }
+        if self.ech == Ech::Pass {
+            words += "; encrypted TLS hellos";
         }
         for (is_on, what) in
             [(self.allow_secret_commands, "secrets from commands"), (self.allow_event_endpoints, "events to endpoints")]

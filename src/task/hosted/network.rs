@@ -5,7 +5,7 @@
 
 use super::Rules;
 use crate::error::{Error, Kind, Result};
-use crate::sandbox::{NetworkMode, Publish, Rule};
+use crate::sandbox::{Ech, NetworkMode, Publish, Rule};
 use crate::task::definition::{Definition, WorkspaceSource};
 use crate::task::git::{Elsewhere, Remote};
 use serde::Deserialize;
@@ -59,6 +59,9 @@ impl Rules {
         if let Some(what) = what.filter(|_| !self.allow_network_open) {
             let words = format!("{what} is not allowed: it leads to every public name");
             return super::refuse(&words, "use `egress` and name what is needed", "allow_network_open = true");
+        }
+        if network.policy.ech == Some(Ech::Pass) && self.ech == Ech::Refuse {
+            return super::refuse("`ech = \"pass\"` is not allowed", "leave it out", "ech = \"pass\"");
         }
         if let Some(publish) = network.publish.iter().find(|each| !self.publish.iter().any(|ports| ports.has(each))) {
             let words = format!("the port `{}` of the host is not one that a task may have", publish.outside);

@@ -47,6 +47,7 @@ const ROWS: &[Row] = &[
     (&["--resolver"], &["network.resolver"], Key("networks")),
     (&["--git-address"], &["git.addresses"], Key("networks")),
     (&["--publish"], &["network.publish"], Key("publish")),
+    (&["--ech"], &["network.ech"], Key("ech")),
     (&["--image", "--pull"], &["image"], Key("registries")),
     // Isolation
     (&["--backend"], &["backend"], Key("backends")),

@@ -1,7 +1,7 @@
 //! The rules of hosted mode as tables, without root.
 
 use super::*;
-use crate::sandbox::{LimitName, NetworkMode};
+use crate::sandbox::{Ech, LimitName, NetworkMode};
 use crate::task::forward::Receiver;
 
 fn rules(text: &str) -> Rules {
@@ -34,6 +34,11 @@ fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
     };
     check("allow_network_open = true", &learn, Guarantee::Full, &["--learn"]);
     check("allow_network_host = true", &host, Guarantee::Full, &["network", "host"]);
+    let ech = |definition: &mut Definition| {
+        definition.network.mode = NetworkMode::Egress;
+        definition.network.policy.ech = Some(Ech::Pass);
+    };
+    check("ech = \"pass\"", &ech, Guarantee::Full, &["ech"]);
     let open = |definition: &mut Definition| definition.network.mode = NetworkMode::Pasta;
     check("allow_network_open = true", &open, Guarantee::Full, &["network", "pasta"]);
     let swap = |definition: &mut Definition| definition.may_degrade.push("swap".to_owned());

@@ -2,7 +2,8 @@
 
 use super::world::World;
 use super::{refusals, rows};
-use crate::support::Lab;
+use crate::support::{Lab, Started, Task, is_root, skip};
+use rustix::process::Signal;
 
 #[test]
 fn a_refused_request_with_a_long_path_takes_no_other_line_out_of_the_account() {
@@ -44,4 +45,83 @@ fn a_secret_in_what_is_refused_is_not_in_the_receipt() {
     assert!(refusals(&run, "a.test").contains("not for /x/[redacted:OTHER]"), "{run:#?}");
     assert_eq!(refusals(&run, "b.test").matches("[redacted:OTHER].test").count(), 2, "{run:#?}");
     assert!(receipt.contains(r#""path":"[redacted:OTHER].txt","why":"secret""#), "{receipt}");
+}
+
+#[test]
+fn statuses_of_a_brokered_hosts_answers_are_counted() {
+    let lab = Lab::new();
+    let site = |address: std::net::Ipv4Addr, directory: &std::path::Path| {
+        format!(
+            "server {{ listen {address}:8444 ssl http2; server_name a.test; ssl_certificate {0}/cert.pem; ssl_certificate_key {0}/key.pem; \
+             location / {{ return 401; }} location /good {{ return 200 good; }} }}\n",
+            directory.display()
+        )
+    };
+    let Some(world) = World::with_sites(&lab, site) else { return };
+    let task = world.brokered_at(&lab, "a-value-of-some-length", "[\"a.test:8443\", \"a.test:8444\"]", "");
+    let script = "for version in http1.1 http2; do for path in a b good; do curl -sS -o /dev/null --$version https://a.test:8444/$path; done; done; \
+                  curl -sS -o /dev/null http://b.test:8080/";
+    let run = task.args(["--allow", "b.test:8080"]).sh(script);
+    run.ended_as("succeeded", 0);
+    assert_eq!(rows(&run, "a.test")[0]["statuses"], serde_json::json!({"200": 2, "401": 4}), "{run:#?}");
+    assert!(rows(&run, "b.test")[0]["statuses"].is_null(), "nothing is read there: {run:#?}");
+    let shown = lab.brig(["task", "show", &lab.ids()[0]]);
+    assert!(shown.stdout.contains("answered 200 × 2 401 × 4"), "{shown:#?}");
+}
+
+#[test]
+fn a_refused_private_address_names_the_rule_that_would_allow_it() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let rule = format!("{}:8080", world.address);
+    let run = world.bare(&lab).args(["--allow", "a.test:8080"]).sh("curl -sS http://a.test:8080/");
+    let why = format!("`a.test` leads to {}: loopback; the rule `{rule}` would allow it", world.address);
+    assert_eq!(refusals(&run, "a.test"), why);
+    let run = world.bare(&lab).args(["--allow", "a.test:8080", "--allow", &rule]).sh("curl -sS http://a.test:8080/");
+    assert!(run.stderr.contains("served by a.test"), "{run:#?}");
+}
+
+/// The task's gateway: of the supervisor's children the one with a filter of system calls that is not the sandbox's first process.
+fn gateway_of(task: &Started) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", task.pid())).unwrap();
+    let status = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let found = children
+        .split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .find(|pid: &i32| *pid != task.pid_1() && status(pid).contains("Seccomp:\t2"));
+    found.unwrap_or_else(|| panic!("no gateway among {children}"))
+}
+
+#[test]
+fn the_gateways_processor_time_is_the_tasks() {
+    if !is_root() {
+        return skip("needs root for a cgroup");
+    }
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("big", &vec![b'x'; 2 << 20]);
+    // What is read by a brokered host's TLS takes the gateway longer than the client.
+    let used = |task: Task<'_>| {
+        let task = task.start_sh("curl -sS -o /dev/null https://a.test:8443/big; echo done; sleep 60");
+        task.wait_for("done\n");
+        let gateway = gateway_of(&task);
+        let stat = std::fs::read_to_string(format!("/proc/{gateway}/stat")).unwrap();
+        let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+        let own = fields.map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum::<f64>();
+        let groups = std::fs::read_to_string(format!("/proc/{gateway}/cgroup")).unwrap();
+        let id = lab.ids().pop().unwrap();
+        let stats = lab.brig(["task", "stats", "--json", &id]).succeeded().stdout.clone();
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        let counted = stats[0]["cpu_seconds"].as_f64().unwrap_or_else(|| panic!("{stats:#}"));
+        task.signal(Signal::TERM);
+        let receipt = task.finish().receipt();
+        let total = receipt["usage"]["cpu_user_seconds"].as_f64().unwrap()
+            + receipt["usage"]["cpu_system_seconds"].as_f64().unwrap();
+        assert!(total >= counted, "{total} {counted}");
+        let is_in = groups.lines().any(|line| line.split(':').nth(1) == Some("cpu") && line.contains(&id));
+        assert!(is_in || !groups.contains(":cpu:"), "{groups}");
+        (own, counted)
+    };
+    let (own, counted) = used(world.brokered(&lab, "a-value-of-some-length", ""));
+    assert!(own > 0.0 && counted > own, "{counted} s of which the gateway alone used {own}");
 }

@@ -2,7 +2,7 @@
 
 use super::refusals;
 use super::world::World;
-use crate::support::{Lab, Run};
+use crate::support::{Lab, Run, is_root, skip};
 
 /// Runs `script` with `rules` on the build under test, and on the weakened one: the first must not see `prize`, the second must.
 #[track_caller]
@@ -195,4 +195,49 @@ fn connect_to_another_port_is_refused_with_the_reason() {
     let Some(run) = stopped(&["a.test:8443"], true, script, "served by a.test", "egress-rules") else { return };
     assert!(run.stderr.contains("403"), "{run:#?}");
     assert_eq!(refusals(&run, "a.test"), "`a.test:8443` does not allow port 8080");
+}
+
+#[test]
+fn a_client_that_only_begins_as_ssh_does_is_not_passed_on_at_ports_of_http() {
+    let ask = |first: &str| {
+        format!(
+            "printf '{first}GET / HTTP/1.1\\r\\nHost: b.test:8080\\r\\nConnection: close\\r\\n\\r\\n' | nc -q 2 -w 5 a.test 8080"
+        )
+    };
+    // nginx takes unknown methods.
+    let one = "printf 'SSH-X / HTTP/1.1\\r\\nHost: b.test:8080\\r\\nConnection: close\\r\\n\\r\\n' | nc -q 2 -w 5 a.test 8080";
+    let Some(run) = stopped(&["a.test:8080"], true, one, "served by b.test", "egress-ssh") else { return };
+    assert_eq!(refusals(&run, "a.test"), "neither TLS, HTTP nor SSH at port 8080");
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let run = world.task(&lab).sh(&ask("SSH-2.0-x\\r\\n"));
+    assert_eq!(refusals(&run, "a.test"), "the client begins as SSH does, and the server does not");
+    assert!(!run.stderr.contains("served by") && !world.heard().contains("b.test"), "{run:#?}");
+}
+
+/// A server of SSH as far as the first lines go, then it echoes.
+const SSH_SERVER: &str = r#"
+import socketserver, sys
+class Handler(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b'SSH-2.0-test\r\n')
+        while data := self.request.recv(4096): self.request.sendall(data)
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer((sys.argv[1], 443), Handler).serve_forever()
+"#;
+
+#[test]
+fn ssh_passes_at_a_port_of_https() {
+    if !is_root() {
+        return skip("needs root to listen at port 443");
+    }
+    let lab = Lab::new();
+    let Some(mut world) = World::new(&lab) else { return };
+    let server = lab.file("ssh.py", SSH_SERVER);
+    let mut command = std::process::Command::new("/usr/bin/python3");
+    world.also(command.arg(server).arg(world.address.to_string()), 443);
+    let near = format!("{}:443", world.address);
+    let task = world.bare(&lab).args(["--allow", "a.test:443", "--allow", &near]);
+    let run = task.sh("printf 'SSH-2.0-me\\r\\nkeys' | nc -q 1 -w 5 a.test 443");
+    assert_eq!(run.stderr, "SSH-2.0-test\r\nSSH-2.0-me\r\nkeys", "{run:#?}");
 }

@@ -87,7 +87,10 @@ fn the_host_s_own_public_address_is_reached_by_no_name_unless_a_rule_names_it() 
     let script = ask(&["own", "public"]);
     let run = task(&ground, &lab, &["own", "public"], 80).sh(&script);
     assert_eq!(run.stderr, "own refused\npublic reached\n", "{run:#?}");
-    assert_eq!(refusals(&run, "own.test"), format!("`own.test` leads to {HOST}: an address of this host"));
+    assert_eq!(
+        refusals(&run, "own.test"),
+        format!("`own.test` leads to {HOST}: an address of this host; the rule `{HOST}:80` would allow it")
+    );
     let learned = task(&ground, &lab, &[], 80).args(["--learn"]).sh(&script);
     assert!(learned.stderr.starts_with("own refused\npublic reached\n"), "{learned:#?}");
     let port = format!("{HOST}:81");

@@ -4,6 +4,8 @@ use super::broker::{NODE_2, VALUE};
 use super::world::World;
 use super::{refusals, rows};
 use crate::support::{Lab, has_program, skip};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -232,4 +234,40 @@ fn a_proxy_is_there_for_those_who_want_one() {
         ),
         "served by a.test HTTP/2.0\nserved by a.test HTTP/2.0\nserved by a.test HTTP/1.1\n",
     );
+}
+
+#[test]
+fn localhost_in_a_rule_is_the_hosts_loopback_of_either_family() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return skip("needs IPv6") };
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 64]).and_then(|_| client.write_all(b"from the host's loopback\n"));
+        }
+    });
+    let run = world.bare(&lab).args(["--allow", &format!("localhost:{port}")]).sh(&format!(
+        "for host in localhost 127.0.0.1 ::1; do echo x | nc -q 2 -w 5 $host {port}; done; \
+         echo x | nc -q 2 -w 5 -X 5 -x 198.18.0.1:1080 localhost {port}"
+    ));
+    assert_eq!(run.stderr.matches("from the host's loopback\n").count(), 4, "{run:#?}");
+    let refused = world.bare(&lab).plain().args(["--allow", "app.localhost:3000"]).sh("true");
+    assert!(refused.status == Some(125) && refused.stderr.contains("write `localhost`"), "{refused:#?}");
+}
+
+#[test]
+fn the_variables_of_certificates_name_the_hosts_where_there_is_a_network() {
+    if !Path::new("/etc/ssl/certs/ca-certificates.crt").exists() {
+        return skip("needs ca-certificates");
+    }
+    let lab = Lab::new();
+    let script = "echo $SSL_CERT_FILE $REQUESTS_CA_BUNDLE $NODE_EXTRA_CA_CERTS; wc -c <${SSL_CERT_FILE:-/dev/null}";
+    let bundle = "/etc/ssl/certs/ca-certificates.crt";
+    let length = std::fs::metadata(bundle).unwrap().len();
+    let run = lab.task().args(["--network", "egress"]).sh(script);
+    assert_eq!(run.stderr, format!("{bundle} {bundle}\n{length}\n"), "{run:#?}");
+    assert_eq!(lab.task().sh(script).stderr, "\n0\n");
+    let own = lab.task().args(["--network", "egress", "--env", "SSL_CERT_FILE=/dev/null"]).sh(script);
+    assert_eq!(own.stderr, format!("/dev/null {bundle}\n0\n"), "{own:#?}");
 }

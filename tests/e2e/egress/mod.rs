@@ -10,6 +10,7 @@ mod broker_http2;
 mod broker_image;
 mod broker_oauth;
 mod broker_paths;
+mod browsers;
 mod bypasses;
 mod clients;
 mod lost;

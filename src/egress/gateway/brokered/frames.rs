@@ -66,6 +66,8 @@ impl Connection {
                 Some(two) => two.server_says(bytes, &mut rules, (&mut up, &mut down)).map_err(|Broken(why)| why),
                 None => tls.one.server_says(bytes, &tls.served.needles(), &mut down),
             };
+            let status = tls.two.as_mut().map_or_else(|| tls.one.take_status(), |two| two.take_status());
+            self.statuses.extend(status);
             match step {
                 Ok(0) => break,
                 Ok(count) => taken += count,
