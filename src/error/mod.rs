@@ -60,6 +60,13 @@ impl Error {
         self
     }
 
+    /// Replaces what to do about it, where the caller knows more than the place that failed.
+    #[must_use]
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Error {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
     /// Says which kind it is, where the caller knows better than the place that failed.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Error {

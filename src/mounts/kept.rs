@@ -1,25 +1,23 @@
 //! A disk of an earlier sandbox, made ready for a new one: only the workspace stays, and it belongs to the new one's user.
 //!
-//! The tree was written by an agent: everything goes by descriptors, no link is followed, and what is nested too deeply is refused.
+//! The tree was written by an agent: everything goes by descriptors, no link is followed, and one folder is open at a time, however deep they are nested.
 
 use super::disk::DiskFile;
 use super::format::DIRECTORIES;
 use super::plan::Ids;
 use super::template::{Image, Template, copy_allocated};
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Kind, Result};
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat,
     unlinkat,
 };
 use rustix::io::Errno;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Each level is an open descriptor while it is walked.
-const DEEPEST: usize = 400;
 /// Ids of one sandbox are those with the same upper half (`ns::range`).
 const RANGE: u32 = !0xffff;
 
@@ -76,14 +74,14 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let home = statat(root, "home", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     for name in EMPTIED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-        empty(&directory, 0)?;
+        empty(&directory)?;
     }
     for name in REMOVED {
         let directory = match openat(root, name, DIRECTORY, Mode::empty()) {
             Err(Errno::NOENT) => continue,
             other => other.failing(Kind::Disk, step)?,
         };
-        empty(&directory, 0)?;
+        empty(&directory)?;
         unlinkat(root, name, AtFlags::REMOVEDIR).failing(Kind::Disk, step)?;
     }
     for (name, mode) in DIRECTORIES {
@@ -98,45 +96,59 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let shift = Shift { from: home.st_uid & RANGE, to: user.uid & RANGE };
     for name in SHIFTED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-        shift.tree(&directory, 0)?;
+        shift.tree(&directory)?;
     }
     Ok(())
 }
 
-fn too_deep() -> Error {
-    Error::new(Kind::Workspace, format!("its folders are nested more than {DEEPEST} deep")).doing("renew a kept disk")
-}
-
-fn entries(directory: &OwnedFd) -> Result<Vec<(std::ffi::CString, FileType)>> {
-    let step = || "list a folder of a kept disk";
-    let mut found = Vec::new();
-    for entry in Dir::read_from(directory).failing(Kind::Disk, step)? {
-        let entry = entry.failing(Kind::Disk, step)?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            found.push((entry.file_name().to_owned(), entry.file_type()));
+/// Calls `act` for everything below `root`, first for what is in a folder and then for the folder itself, with the folder that has it and its name.
+/// Nothing else changes the disk meanwhile, so `..` leads back.
+fn walk(root: &OwnedFd, mut act: impl FnMut(BorrowedFd<'_>, &CStr, FileType) -> Result<()>) -> Result<()> {
+    let step = || "walk the folders of a kept disk";
+    let mut folder = root.try_clone().failing(Kind::Disk, step)?;
+    let mut left = folders(&folder, &mut act)?;
+    // The name of each open folder, and what is left to do in the one above it.
+    let mut above: Vec<(CString, Vec<CString>)> = Vec::new();
+    loop {
+        if let Some(name) = left.pop() {
+            folder = openat(&folder, &name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
+            above.push((name, left));
+            left = folders(&folder, &mut act)?;
+        } else if let Some((name, rest)) = above.pop() {
+            folder = openat(&folder, c"..", DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
+            act(folder.as_fd(), &name, FileType::Directory)?;
+            left = rest;
+        } else {
+            return Ok(());
         }
     }
+}
+
+/// The names of the folders in a folder; `act` is called for everything else in it.
+fn folders(
+    folder: &OwnedFd,
+    act: &mut impl FnMut(BorrowedFd<'_>, &CStr, FileType) -> Result<()>,
+) -> Result<Vec<CString>> {
+    let step = || "list a folder of a kept disk";
+    let mut found = Vec::new();
+    let mut others = Vec::new();
+    for entry in Dir::read_from(folder).failing(Kind::Disk, step)? {
+        let entry = entry.failing(Kind::Disk, step)?;
+        match (entry.file_name().to_bytes(), entry.file_type()) {
+            (b"." | b"..", _) => {}
+            (_, FileType::Directory) => found.push(entry.file_name().to_owned()),
+            (_, kind) => others.push((entry.file_name().to_owned(), kind)),
+        }
+    }
+    others.iter().try_for_each(|(name, kind)| act(folder.as_fd(), name, *kind))?;
     Ok(found)
 }
 
-fn descend(directory: &OwnedFd, name: &CStr, depth: usize) -> Result<OwnedFd> {
-    if depth >= DEEPEST {
-        return Err(too_deep());
-    }
-    openat(directory, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, || "open a folder of a kept disk")
-}
-
-fn empty(directory: &OwnedFd, depth: usize) -> Result<()> {
-    let step = || "empty a folder of a kept disk";
-    for (name, kind) in entries(directory)? {
-        if kind == FileType::Directory {
-            empty(&descend(directory, &name, depth)?, depth + 1)?;
-            unlinkat(directory, &name, AtFlags::REMOVEDIR).failing(Kind::Disk, step)?;
-        } else {
-            unlinkat(directory, &name, AtFlags::empty()).failing(Kind::Disk, step)?;
-        }
-    }
-    Ok(())
+fn empty(directory: &OwnedFd) -> Result<()> {
+    walk(directory, |folder, name, kind| {
+        let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        unlinkat(folder, name, flags).failing(Kind::Disk, || "empty a folder of a kept disk")
+    })
 }
 
 /// From one sandbox's range of ids to another's.
@@ -150,13 +162,8 @@ impl Shift {
         if id & RANGE == self.from { self.to | (id & !RANGE) } else { id }
     }
 
-    fn tree(&self, directory: &OwnedFd, depth: usize) -> Result<()> {
-        for (name, kind) in entries(directory)? {
-            if kind == FileType::Directory {
-                self.tree(&descend(directory, &name, depth)?, depth + 1)?;
-            }
-            self.one(directory.as_fd(), &name)?;
-        }
+    fn tree(&self, directory: &OwnedFd) -> Result<()> {
+        walk(directory, |folder, name, _| self.one(folder, name))?;
         self.one(directory.as_fd(), c"")
     }
 
@@ -195,12 +202,22 @@ mod tests {
         std::fs::create_dir_all(around.path().join("home/a/b")).unwrap();
         std::os::unix::fs::symlink(around.path(), around.path().join("home/a/link")).unwrap();
         let home: OwnedFd = std::fs::File::open(around.path().join("home")).unwrap().into();
-        empty(&home, 0).unwrap();
+        empty(&home).unwrap();
         assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
         assert_eq!(std::fs::read_to_string(around.path().join("outside")).unwrap(), "mine");
+        // Deeper than descriptors could be open.
         let mut deep = around.path().join("home");
-        (0..DEEPEST + 2).for_each(|_| deep.push("d"));
+        (0..1500).for_each(|_| deep.push("d"));
         std::fs::create_dir_all(&deep).unwrap();
-        assert!(empty(&home, 0).unwrap_err().to_string().contains("deep"));
+        std::fs::write(deep.join("file"), "").unwrap();
+        let mut seen = 0;
+        walk(&home, |_, _, _| {
+            seen += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, 1501);
+        empty(&home).unwrap();
+        assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
     }
 }

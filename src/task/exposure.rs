@@ -12,7 +12,19 @@ const SYSTEM: [&str; 11] =
 /// The kernel's file systems, with all that is below them: links in /proc lead anywhere.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// Refuses a folder of the system, and one that holds the store, or is in it: every task's output is there.
+/// Folders that contain the homes of accounts (hier(7)).
+const HOMES: &str = "/home";
+/// The home of the machine's root.
+const ROOTS_HOME: &str = "/root";
+
+/// Whether a folder is the home of an account, or contains the caller's: keys, tokens and what was typed are there.
+fn is_home(real: &Path) -> bool {
+    let is_usual = real == Path::new(ROOTS_HOME) || real.parent() == Some(Path::new(HOMES)) || real == Path::new(HOMES);
+    let own = || std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
+    is_usual || own().is_some_and(|home| home.starts_with(real))
+}
+
+/// Refuses a folder of the system, a home, and a folder that holds the store, or is in it: every task's output is there.
 pub(super) fn check(folder: &Path, store: &Store) -> Result<()> {
     let step = || format!("use the workspace `{}`", folder.display());
     let real = std::fs::canonicalize(folder).failing(Kind::Workspace, step)?;
@@ -23,6 +35,9 @@ pub(super) fn check(folder: &Path, store: &Store) -> Result<()> {
     };
     if SYSTEM.iter().any(|each| real == Path::new(each)) || KERNEL.iter().any(|each| real.starts_with(each)) {
         return refuse("it is a folder of the system, with all that is secret there");
+    }
+    if is_home(&real) {
+        return refuse("it is a home folder, with the keys and tokens of an account");
     }
     // A store that is not there yet has nothing to show. What is in it is shown by brig's own commands alone.
     if std::fs::canonicalize(store.root()).is_ok_and(|store| store.starts_with(&real) || real.starts_with(&store)) {
@@ -54,6 +69,14 @@ mod tests {
             check(Path::new(path), Some("folder of the system"));
         }
         check(&home.path().join("link"), Some("folder of the system"));
+        for path in ["/root", "/root/.", "/home", "/home/."] {
+            check(Path::new(path), Some("home folder"));
+        }
+        for (path, expected) in
+            [("/root", true), ("/home/user", true), ("/home/user/project", false), ("/root/project", false)]
+        {
+            assert_eq!(is_home(Path::new(path)), expected, "{path}");
+        }
         check(home.path(), Some("store of brig"));
         check(store.root(), Some("store of brig"));
         std::fs::create_dir(store.root().join("tasks")).unwrap();

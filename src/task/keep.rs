@@ -108,8 +108,12 @@ pub(super) fn note(
 /// What was kept of a task.
 pub(super) fn read_note(store: &Store, id: &str) -> Result<Note> {
     let nothing = || {
-        Error::new(Kind::State, format!("nothing was kept of the task `{id}`"))
-            .hint("run a task with --keep or --keep-on-failure to go on from its workspace")
+        let error = Error::new(Kind::State, format!("nothing was kept of the task `{id}`"));
+        let error = match holder(store, id) {
+            Some(holder) => error.hint(format!("the task `{holder}` went on from it and has its workspace: name that")),
+            None => error,
+        };
+        error.hint("run a task with --keep or --keep-on-failure to go on from its workspace")
     };
     if !store.task(id).join(IMAGE).exists() {
         return Err(nothing());
@@ -117,6 +121,20 @@ pub(super) fn read_note(store: &Store, id: &str) -> Result<Note> {
     let bytes = files::read_bounded(&store.task(id).join(NOTE), 1 << 20).map_err(|_| nothing())?;
     serde_json::from_slice(&bytes)
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
+}
+
+/// The task that has the workspace of `id` now, where one went on from it.
+fn holder(store: &Store, id: &str) -> Option<String> {
+    let ids = store.ids().ok()?;
+    let mut holder = id.to_owned();
+    // Ids are in the order of their beginnings, so one pass finds the last of a chain.
+    for next in ids {
+        let went_on = store.record(&next).is_ok_and(|record| record.continued_from.as_ref() == Some(&holder));
+        if went_on && !store.task(&holder).join(IMAGE).exists() {
+            holder = next;
+        }
+    }
+    (holder != id && store.task(&holder).join(IMAGE).exists()).then_some(holder)
 }
 
 /// Gives the disk of one task to another, which has its note already.

@@ -28,6 +28,7 @@ mod layout;
 mod library;
 mod live;
 mod log;
+mod missing;
 mod network;
 mod options;
 mod pipeline;

@@ -116,6 +116,9 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         }
         Err(report) => *report,
     };
+    if !is_hosted {
+        report.error = report.error.map(|error| super::missing::explain(error, definition));
+    }
     if let Some(declared) = declared.filter(|_| report.guarantee == definition.backend.guarantee()) {
         report.guarantee = declared;
     }

@@ -20,6 +20,23 @@ fn the_exit_status_is_the_commands_own() {
 }
 
 #[test]
+fn a_program_that_only_the_host_has_is_named_with_the_ways_to_show_it() {
+    let lab = Lab::new();
+    let tool = lab.file("bin/brig-test-tool", "#!/bin/sh\n");
+    std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", tool.parent().unwrap().display());
+    for word in ["brig-test-tool", tool.to_str().unwrap()] {
+        let run = lab.task().env("PATH", &path).run([word]);
+        run.ended_as("start_failed", 127);
+        let hint = run.receipt()["error"]["hint"].as_str().unwrap().to_owned();
+        assert!(hint.contains(tool.to_str().unwrap()), "{hint}");
+        assert!(hint.contains("--rootfs") && hint.contains("--image") && hint.contains("--dir"), "{hint}");
+    }
+    let run = lab.task().env("PATH", &path).run(["brig-test-none"]);
+    assert!(!run.receipt()["error"]["hint"].as_str().unwrap().contains("host"), "{run:#?}");
+}
+
+#[test]
 fn a_profile_says_what_exit_codes_mean() {
     let lab = Lab::new();
     let profile = lab.file("p.toml", "[exit_codes]\nsucceeded = [10]\nretryable = [75]\nneeds_input = [20]\n");

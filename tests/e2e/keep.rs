@@ -62,6 +62,21 @@ fn what_goes_on_has_the_same_limits_or_lower_ones_and_its_variables_again() {
 }
 
 #[test]
+fn a_kept_workspace_goes_on_however_deep_its_folders_are() {
+    let Some(lab) = Lab::root() else { return };
+    let script = "i=0; while [ $i -lt 900 ]; do mkdir d && cd d || exit 1; i=$((i+1)); done; echo deep > file";
+    lab.task().args(["--keep"]).sh(script).succeeded();
+    let id = lab.ids().remove(0);
+    let look = "i=0; while [ $i -lt 900 ]; do cd d || exit 1; i=$((i+1)); done; cat file; echo more >> file";
+    let run = lab.brig(["task", "resume", "--json", &id, "--", "sh", "-c", look]);
+    assert!(run.ended_as("succeeded", 0).stderr.ends_with("deep\n"), "{run:#?}");
+    // The workspace is the new task's, and the error names it.
+    let new = lab.ids().pop().unwrap();
+    lab.brig(["task", "resume", &id]).refused(125, &["nothing was kept"]);
+    assert!(lab.brig(["task", "resume", &id]).stderr.contains(&format!("`{new}` went on from it")));
+}
+
+#[test]
 fn what_goes_on_is_at_the_same_path() {
     let Some(lab) = Lab::root() else { return };
     let Some(work) = Lab::own_path() else { return };

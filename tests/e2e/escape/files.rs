@@ -297,6 +297,15 @@ fn a_folder_of_the_system_or_around_the_store_is_refused() {
         refused(Path::new(folder), "folder of the system");
     }
     refused(&lab.path().join("link"), "folder of the system");
+    for folder in ["/root", "/home"] {
+        refused(Path::new(folder), "home folder");
+    }
+    let own = lab.directory("own/project");
+    let home = own.parent().unwrap();
+    let run =
+        |folder: &Path| task(&lab).plain().env("HOME", home).args(["--dir".as_ref(), folder.as_os_str()]).sh("true");
+    run(home).refused(125, &["home folder"]);
+    run(&own).succeeded();
     refused(lab.path(), "store of brig");
     refused(&lab.store().join("tasks"), "store of brig");
     // Why: files of the folder's owner are the agent's own, also those that only the owner may read.
