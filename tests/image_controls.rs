@@ -131,3 +131,23 @@ fn a_device_number_that_is_too_large_is_another_device() {
     let listed = support::list(&scratch.path("bundle/rootfs"), &[]);
     assert!(listed.lines().any(|line| line.starts_with("'dev'") && line.contains(" 1:")), "{listed}");
 }
+
+/// T-58: each is an archive in which another reader sees something else.
+#[test]
+fn archives_that_readers_disagree_about_are_read_in_one_way() {
+    let cases = [
+        "pax-and-long-name",
+        "pax-and-long-link",
+        "pax-taken-back",
+        "pax-sparse-name",
+        "size-with-nul",
+        "gnu-prefix",
+        "plain-and-zstd",
+        "tar-and-zstd",
+        "plain-and-gzip",
+    ];
+    for case in cases {
+        let Some((_, ran)) = without("image-tar-readers", case) else { return };
+        ran.good();
+    }
+}

@@ -4,7 +4,7 @@
 use super::digest::chain;
 use super::keep::Keeping;
 use super::layer::{Budget, Extractor, Limits, Measured, Together, decode, lost, settle};
-use super::manifest::{Descriptor, mismatch};
+use super::manifest::{Descriptor, OCI_LAYER, mismatch};
 use super::progress::{Event, Report, Watched};
 use super::source::{Blob, Chosen, Source, choose};
 use super::store::{ImageRecord, LayerRecord, Store, Temporary};
@@ -346,6 +346,11 @@ pub(super) fn check(descriptor: &Descriptor, diff_id: &Digest, measured: &Measur
     }
     if check && measured.blob != descriptor.digest {
         return Err(mismatch(&descriptor.digest, format!("its content is `{}`", measured.blob)));
+    }
+    let is_plain = descriptor.media_type == OCI_LAYER && !weaken::is_off("image-tar-readers");
+    if is_plain && measured.size != measured.blob_size {
+        let words = "its type is a plain tar, and it is compressed: readers disagree about it";
+        return Err(Error::new(Kind::Image, words));
     }
     outcome?;
     if check && measured.diff_id != *diff_id {

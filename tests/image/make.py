@@ -312,6 +312,22 @@ def hand(*blocks):
     return lambda layout, _: layout.image([tar(BASE), b"".join(blocks) + END])
 
 
+def two_formats(kind):
+    """A tar whose first name is the head of a skippable frame of zstd (RFC 8878, 3.1.2), so that its data is a frame with another tar."""
+    def skippable(length):
+        return b"\x50\x2a\x4d\x18" + length.to_bytes(4, "little")
+
+    def make(layout, _):
+        inner = raw(b"other", b"0", b"00000000000\0") + END
+        data = zstd(inner)
+        data += skippable(-(len(data) + 8) % 512 + len(END))
+        blob = raw(skippable(512 - 8), b"0", b"%011o\0" % len(data), data) + END
+        plain = (lambda layer: layer) if kind == "tar" else zstd
+        layout.image([tar(BASE), inner], pack=lambda layer: blob if layer == inner else plain(layer),
+                     media=f"application/vnd.oci.image.layer.v1.{kind}")
+    return make
+
+
 def record(text):
     body = f" {text}\n".encode("latin1")
     length = len(body) + 1
@@ -473,6 +489,15 @@ CASES = {
                      raw(b"last", b"0", b"00000000000\0")),
     "pax-malformed": hand(raw(b"pax", b"x", b"00000000012\0", b"99 path=x\n"), raw(b"f", b"0", b"00000000000\0")),
     "pax-twice": hand(pax(record("path=x")), pax(record("size=0")), raw(b"f", b"0", b"00000000000\0")),
+    "pax-and-long-name": hand(pax(record("path=x")), raw(b"././@LongLink", b"L", b"00000000002\0", b"y\0"), raw(b"f", b"0", b"00000000000\0")),
+    "pax-and-long-link": hand(pax(record("linkpath=x")), raw(b"././@LongLink", b"K", b"00000000002\0", b"y\0"), raw(b"f", b"2", b"00000000000\0")),
+    "pax-taken-back": hand(pax(record("path=a"), record("path=")), raw(b"f", b"0", b"00000000000\0")),
+    "pax-sparse-name": hand(pax(record("GNU.sparse.name=a")), raw(b"f", b"0", b"00000000000\0")),
+    "size-with-nul": hand(raw(b"outer", b"0", b"\x0000000001000", b""), raw(b"smuggled", b"0", b"00000000000\0")),
+    "gnu-prefix": hand(raw(b"f", b"0", b"00000000000\0", prefix_fields={257: b"ustar  \0", 345: b"etc"})),
+    "tar-and-zstd": two_formats("tar+zstd"),
+    "plain-and-zstd": two_formats("tar"),
+    "plain-and-gzip": lambda layout, _: layout.image([tar(BASE)], media="application/vnd.oci.image.layer.v1.tar"),
     "pax-huge": hand(raw(b"pax", b"x", b"77777777777\0"), raw(b"f", b"0", b"00000000000\0")),
     "xattr-long": hand(pax(record("SCHILY.xattr.user.x=" + "v" * 70_000)), raw(b"f", b"0", b"00000000000\0")),
     "xattr-name": hand(pax(record("SCHILY.xattr.user." + "n" * 300 + "=v")), raw(b"f", b"0", b"00000000000\0")),

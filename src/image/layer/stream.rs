@@ -7,8 +7,9 @@
 use super::hashing::{Sink, Together};
 use super::limits::Budget;
 use crate::error::{Error, Kind, Result};
+use crate::image::Digest;
 use crate::image::digest::Algorithm;
-use crate::image::{Digest, tar::unreadable};
+use crate::image::tar::{is_tar, unreadable};
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -200,6 +201,18 @@ pub(crate) enum Compression {
 impl Compression {
     /// Told by the first bytes.
     pub(crate) fn of(head: &[u8]) -> Result<Compression> {
+        let found = Compression::by_magic(head)?;
+        // A file may have such a name. Readers that go by the type of the blob see a tar, and others see what is packed in it.
+        if found != Compression::None && is_tar(head) && !crate::sys::weaken::is_off("image-tar-readers") {
+            return Err(Error::new(
+                Kind::Image,
+                "it is a tar and begins as a compressed blob: readers disagree about what is in it",
+            ));
+        }
+        Ok(found)
+    }
+
+    fn by_magic(head: &[u8]) -> Result<Compression> {
         match head {
             [0x1f, 0x8b, ..] => Ok(Compression::Gzip),
             // A frame, or a skippable one in front of it (zstd:chunked).

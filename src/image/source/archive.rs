@@ -150,7 +150,7 @@ impl Archive {
 
     /// The digest of a layer's file: its DiffID if it is a plain tar, else computed.
     fn layer(&self, (offset, size): (u64, u64), diff_id: &Digest) -> Result<(Digest, &'static str)> {
-        let mut head = [0; 8];
+        let mut head = [0; 512];
         let count = self.file.read_at(&mut head, offset).map_err(unreadable)?;
         let media_type = match Compression::of(&head[..count])? {
             Compression::None => return Ok((diff_id.clone(), OCI_LAYER)),
@@ -211,7 +211,7 @@ impl Read for Section<'_> {
 
 /// One pass over the archive's headers.
 fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
-    let mut head = [0; 8];
+    let mut head = [0; 512];
     let count = file.read_at(&mut head, 0).map_err(unreadable)?;
     if Compression::of(&head[..count])? != Compression::None {
         return Err(Error::new(Kind::Image, "the archive is compressed")

@@ -33,6 +33,23 @@ impl<'a> Header<'a> {
         self.block[156]
     }
 
+    /// Refuses bytes where some readers take a prefix of the name and others do not: the prefix is a field of the magic of POSIX alone, and Python's tarfile
+    /// reads it under every magic. GNU tar keeps times there in incremental archives, and maps of holes.
+    pub(super) fn check_prefix(&self) -> Result<()> {
+        let prefix = &self.block[345..500];
+        let is_posix = &self.block[257..263] == b"ustar\0";
+        let is_star = is_posix && &self.block[508..512] == b"tar\0";
+        let is_unclear = match (is_posix, is_star) {
+            (_, true) => prefix[..131].last() != Some(&0), // star's own prefix ends there, and times follow
+            (true, _) => false,
+            (false, _) => self.kind() != b'S' && prefix.iter().any(|byte| *byte != 0),
+        };
+        if is_unclear && super::is_strict() {
+            return Err(malformed("readers disagree about whether its name has a prefix"));
+        }
+        Ok(())
+    }
+
     /// The name, with the prefix of the ustar and star layouts in front.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = text(&self.block[0..100]);
@@ -118,6 +135,10 @@ fn number(field: &[u8], what: &str) -> Result<i64> {
         }
         return Ok(value);
     }
+    // Some readers pass over a NUL in front (GNU tar), for others the number ends there.
+    if first == 0 && field.iter().any(|byte| *byte != 0) && super::is_strict() {
+        return Err(malformed(&format!("a {what} begins with a NUL")));
+    }
     let mut digits =
         field.iter().copied().skip_while(|byte| *byte == b' ').take_while(|byte| !matches!(byte, 0 | b' '));
     digits.try_fold(0i64, |value, byte| match byte {
@@ -137,6 +158,7 @@ mod tests {
             (b"    644 ", Some(0o644)),
             (b"\0\0\0\0\0\0\0\0", Some(0)),
             (b"        ", Some(0)),
+            (b"\0000644\0", None),
             (b"0000648\0", None),
             (b"-000001\0", None),
             (b"\x80\0\0\0\0\0\x01\0", Some(256)),

@@ -37,18 +37,30 @@ pub(crate) const MOST_EXTENTS: usize = 1 << 18;
 pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     let mut pax = Pax::default();
     let mut attribute_bytes = 0;
+    let (mut seen, mut sparse_name) = (Vec::new(), None);
     for record in Records(data) {
         if record.is_err() && weaken::is_off("image-pax-records") {
             continue; // what others skip
         }
         let (key, value) = record?;
+        let decides = matches!(
+            key,
+            b"path" | b"linkpath" | b"size" | b"GNU.sparse.name" | b"GNU.sparse.size" | b"GNU.sparse.realsize"
+        );
+        if decides && super::is_strict() {
+            // POSIX: the last one counts, and an empty value takes the key back. Some readers keep the first, or take the empty value.
+            if value.is_empty() || seen.contains(&key) {
+                return Err(malformed("an extended header gives a name or a size twice, or takes it back"));
+            }
+            seen.push(key);
+        }
         if value.is_empty() && !key.starts_with(XATTR) {
-            continue; // POSIX: an empty value takes the key back; the plain header stands.
+            continue;
         }
         match key {
             b"path" => pax.path = Some(name(value)?),
             b"linkpath" => pax.link = Some(name(value)?),
-            b"GNU.sparse.name" => pax.path = Some(name(value)?),
+            b"GNU.sparse.name" => sparse_name = Some(name(value)?),
             b"size" => pax.size = Some(decimal(value)?),
             b"uid" => pax.uid = Some(decimal(value)?),
             b"gid" => pax.gid = Some(decimal(value)?),
@@ -77,6 +89,12 @@ pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     if !pax.sparse_map.is_empty() && pax.sparse_version.is_none() {
         pax.sparse_version = Some((0, 1));
     }
+    let has_holes = sparse_name.is_some() || pax.real_size.is_some() || pax.pending_offset.is_some();
+    if has_holes && pax.sparse_version.is_none() && super::is_strict() {
+        return Err(malformed("an extended header describes holes in no version"));
+    }
+    // In whichever order they stand: the plain name of a file with holes is a stand-in for readers that know none.
+    pax.path = sparse_name.or(pax.path);
     Ok(pax)
 }
 
@@ -241,6 +259,23 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn a_name_or_a_size_is_given_once() {
+        for (data, good) in [
+            (&b"9 path=a\n9 path=b\n"[..], false),
+            (b"9 path=a\n8 path=\n", false),
+            (b"8 path=\n", false),
+            (b"13 linkpath=\n", false),
+            (b"21 GNU.sparse.name=a\n", false),
+            (b"26 GNU.sparse.realsize=10\n", false),
+            (b"11 uname=a\n11 uname=b\n", true),
+        ] {
+            assert_eq!(parse(data).is_ok(), good, "{}", String::from_utf8_lossy(data));
+        }
+        let both = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n21 GNU.sparse.name=a\n9 path=b\n";
+        assert_eq!(parse(both).unwrap().path.as_deref(), Some(&b"a"[..]));
     }
 
     #[test]
