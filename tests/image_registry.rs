@@ -511,3 +511,14 @@ fn a_task_fetches_the_image_that_is_not_there_and_no_other() {
     assert_eq!(absent.status, 125);
     assert!(absent.err.contains("404") && absent.err.matches("error:").count() == 1, "{}", absent.err);
 }
+
+#[test]
+fn pull_from_a_registry_that_sends_byte_by_byte_ends_with_a_clear_error() {
+    if !ready() {
+        return;
+    }
+    let (scratch, server) = with_image("plain");
+    let proxy = faulty(&server, &["trickle"]);
+    let ran = scratch.image(&["pull", &proxy.reference()]).refused("bytes a second");
+    assert!(ran.took < Duration::from_secs(60), "{:?}", ran.took);
+}

@@ -5,7 +5,7 @@ usage: registry.py UPSTREAM-PORT [FAULT...]
 
 Prints its port on the first line, then one line a request. Faults: token (asks for a bearer token, user me:secret), lasts=SECONDS
 (how long those tokens are said to be good), cut (closes every blob after some bytes), busy (429 with Retry-After first),
-later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow, redirect (blobs come from
+later=SECONDS (the same once, with this time), broken (500 first), wrong (other bytes in blobs), slow, trickle (two bytes a second in blobs), redirect (blobs come from
 another host name), realm=URL (sends for tokens there), foreign (names another digest for tags), norange (ignores Range).
 """
 import base64
@@ -96,6 +96,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.close_connection = True
             self.connection.close()
+            return None
+        if "trickle" in faults and blob:
+            for at in range(len(data)):
+                self.wfile.write(data[at:at + 1])
+                self.wfile.flush()
+                time.sleep(0.5)
             return None
         if "slow" in faults and blob:
             for at in range(0, len(data), 4096):

@@ -6,6 +6,7 @@
 use super::address::{Address, Scheme};
 use super::challenge::{Challenge, best, check_realm};
 use super::credentials::Credentials;
+use super::pace::Paced;
 use super::trust::{self, Trust};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::progress::{Event, Report};
@@ -248,7 +249,7 @@ impl<'a> Client<'a> {
             return Err(error).doing(step);
         }
         let mut bytes = Vec::new();
-        let read = response.body_mut().as_reader().take(LARGEST_TOKEN).read_to_end(&mut bytes);
+        let read = Paced::new(response.body_mut().as_reader()).take(LARGEST_TOKEN).read_to_end(&mut bytes);
         read.map_err(unreachable).doing(step)?;
         let wrong = || Error::new(Kind::Registry, "the answer holds no token");
         let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| wrong()).doing(step)?;
@@ -322,7 +323,7 @@ pub(super) fn refusal(mut response: Response<Body>) -> Error {
     let status = response.status();
     let mut bytes = Vec::new();
     // Words that cannot be read are left out: the status says the most.
-    let _ = response.body_mut().as_reader().take(LONGEST_WORDS).read_to_end(&mut bytes);
+    let _ = Paced::new(response.body_mut().as_reader()).take(LONGEST_WORDS).read_to_end(&mut bytes);
     // Go's and nginx's words.
     let wants_tls = ["HTTP request to an HTTPS server", "HTTP request was sent to HTTPS port"];
     if status.as_u16() == 400 && wants_tls.iter().any(|words| String::from_utf8_lossy(&bytes).contains(words)) {
@@ -359,7 +360,10 @@ fn failed(cause: &ureq::Error) -> Error {
 
 /// An error in the middle of a body.
 pub(super) fn unreachable(cause: std::io::Error) -> Error {
-    Error::new(Kind::Registry, format!("the connection broke: {cause}"))
+    match cause.downcast::<Error>() {
+        Ok(error) => error,
+        Err(cause) => Error::new(Kind::Registry, format!("the connection broke: {cause}")),
+    }
 }
 
 /// `name=value&…`, percent-encoded.

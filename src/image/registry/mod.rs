@@ -11,6 +11,7 @@ mod conf;
 mod credentials;
 mod hosts;
 mod mirrors;
+mod pace;
 mod push;
 mod resume;
 mod trust;
@@ -26,6 +27,7 @@ use super::source::{Blob, Source};
 use super::store::{ImageRecord, Store};
 use crate::error::{Error, Kind, Result, Step};
 use client::{Call, Client, Identity, Payload, refusal};
+use pace::Paced;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -162,7 +164,7 @@ impl<'a> Registry<'a> {
             let media_type = media_type.split(';').next().unwrap_or_default().trim().to_owned();
             let named = header("docker-content-digest");
             let mut bytes = Vec::new();
-            let read = response.body_mut().as_reader().take(LARGEST_DOCUMENT + 1).read_to_end(&mut bytes);
+            let read = Paced::new(response.body_mut().as_reader()).take(LARGEST_DOCUMENT + 1).read_to_end(&mut bytes);
             read.map_err(client::unreachable)?;
             if bytes.len() as u64 > LARGEST_DOCUMENT {
                 return Err(Error::new(Kind::Image, format!("the manifest is longer than {LARGEST_DOCUMENT} bytes")));
@@ -195,10 +197,10 @@ impl<'a> Registry<'a> {
             };
             let response = client.send(&call)?;
             match response.status().as_u16() {
-                206 => Ok(Box::new(response.into_body().into_reader()) as Box<dyn Read + Send>),
+                206 => Ok(Box::new(Paced::new(response.into_body().into_reader())) as Box<dyn Read + Send>),
                 200 => {
                     // Everything, though only the rest was asked for: pass over what is there.
-                    let mut reader = response.into_body().into_reader();
+                    let mut reader = Paced::new(response.into_body().into_reader());
                     let skipped = std::io::copy(&mut (&mut reader).take(from), &mut std::io::sink());
                     skipped.map_err(client::unreachable)?;
                     Ok(Box::new(reader))

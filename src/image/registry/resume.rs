@@ -62,7 +62,11 @@ impl Read for Resuming<'_> {
                     self.position += count as u64;
                     return Ok(count);
                 }
-                Err(cause) => self.again(super::client::unreachable(cause))?,
+                Err(cause) => match cause.downcast::<Error>() {
+                    // A slow registry is not faster on another connection: each would be waited for as long.
+                    Ok(error) => return Err(self.give_up(error)),
+                    Err(cause) => self.again(super::client::unreachable(cause))?,
+                },
             }
         }
         Ok(0)

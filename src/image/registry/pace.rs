@@ -1,0 +1,73 @@
+//! The least rate of a registry: a server that sends a byte now and then satisfies every timeout of a single read, and would hold a pull for ever.
+
+use crate::error::{Error, Kind};
+use crate::sys::weaken;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// Bytes a second, over each stretch of [`STRETCH`] that was spent waiting. A modem is faster.
+const LEAST: u64 = 1024;
+const STRETCH: Duration = Duration::from_secs(20);
+
+/// A body that must come at the least rate. Only the time in which a read waits counts: unpacking may be slower than the network.
+pub(super) struct Paced<R> {
+    body: R,
+    stretch: Duration,
+    waited: Duration,
+    received: u64,
+}
+
+impl<R> Paced<R> {
+    pub(super) fn new(body: R) -> Paced<R> {
+        Paced { body, stretch: STRETCH, waited: Duration::ZERO, received: 0 }
+    }
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let began = Instant::now();
+        let count = self.body.read(buffer)?;
+        self.waited += began.elapsed();
+        self.received += count as u64;
+        if self.waited < self.stretch {
+            return Ok(count);
+        }
+        let rate = self.received as f64 / self.waited.as_secs_f64();
+        (self.waited, self.received) = (Duration::ZERO, 0);
+        if count == 0 || rate >= LEAST as f64 || weaken::is_off("image-least-rate") {
+            return Ok(count);
+        }
+        let words =
+            format!("the registry sends {rate:.0} bytes a second, and {LEAST} are the least that is waited for");
+        let error = Error::new(Kind::Registry, words).hint("try again later, or name a mirror: --mirror HOST=MIRROR");
+        Err(std::io::Error::other(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends one byte after each pause.
+    struct Slow(Duration);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            std::thread::sleep(self.0);
+            buffer[0] = b'x';
+            Ok(1)
+        }
+    }
+
+    fn read(body: Slow, count: u64) -> std::io::Result<u64> {
+        let paced = Paced { stretch: Duration::from_millis(100), ..Paced::new(body) };
+        std::io::copy(&mut paced.take(count), &mut std::io::sink())
+    }
+
+    #[test]
+    fn body_that_comes_byte_by_byte_is_an_error_and_a_fast_one_is_not() {
+        let error = read(Slow(Duration::from_millis(10)), 1000).unwrap_err();
+        assert!(error.to_string().contains("bytes a second"), "{error}");
+        assert_eq!(read(Slow(Duration::ZERO), 10_000).unwrap(), 10_000);
+    }
+}
