@@ -4,6 +4,7 @@
 use super::digest::Digest;
 use super::manifest::Descriptor;
 use super::progress::{Event, Report};
+use super::reference::Reference;
 use super::store::{ImageRecord, Store};
 use super::tar::write::Writer;
 use super::tar::{Entry, EntryKind};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-/// Writes images and all their names to `sink`.
+/// Writes images to `sink`: one that is named has that name there, and one that is given by its digest has all of its names.
 pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'_>) -> Result<()> {
     let mut records: Vec<(ImageRecord, Vec<String>)> = Vec::new();
     let mut leases = Vec::new();
@@ -23,10 +24,20 @@ pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'
         let image = store.resolve(text)?;
         let missing = || Error::new(Kind::NotFound, "it was removed just now");
         let record = store.image(&image.digest)?.ok_or_else(missing)?;
-        let own =
-            names.iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name.to_string()).collect();
-        if !records.iter().any(|(other, _)| other.digest == record.digest) {
-            records.push((record, own));
+        let meant = text.parse::<Reference>().ok();
+        let mut own: Vec<_> =
+            names.iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name).collect();
+        if own.iter().any(|name| Some(*name) == meant.as_ref()) {
+            own.retain(|name| Some(*name) == meant.as_ref());
+        }
+        let own = own.into_iter().map(ToString::to_string);
+        match records.iter_mut().find(|(other, _)| other.digest == record.digest) {
+            Some((_, all)) => {
+                all.extend(own);
+                all.sort();
+                all.dedup();
+            }
+            None => records.push((record, own.collect())),
         }
         leases.push(image.into_lease());
     }
