@@ -9,11 +9,13 @@ pub(crate) mod lanes;
 mod lock;
 mod memory;
 mod slot;
+mod tree;
 
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
 pub(crate) use slot::Slot;
+pub(crate) use tree::{Contents, Visitor, contents, remove_directory, walk};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};
@@ -81,14 +83,6 @@ impl<Out: Write> Write for Bounded<Out> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
-    }
-}
-
-/// Removes a directory with everything in it; whether it was there.
-pub(crate) fn remove_directory(path: &Path) -> std::io::Result<bool> {
-    match fs::remove_dir_all(path) {
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        other => other.map(|()| true),
     }
 }
 

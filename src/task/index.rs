@@ -35,7 +35,7 @@ impl Store {
         let (half_gone, mut ids): (Vec<_>, Vec<_>) =
             self.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
         // Of a removal that was killed. What cannot be removed is told of as left.
-        half_gone.iter().for_each(|name| drop(std::fs::remove_dir_all(self.tasks().join(name))));
+        half_gone.iter().for_each(|name| drop(crate::files::remove_directory(&self.tasks().join(name))));
         ids.retain(|name| !name.starts_with('.'));
         ids.sort_unstable();
         let (mut rows, mut unread, mut new) = (Vec::with_capacity(ids.len()), Vec::new(), String::new());

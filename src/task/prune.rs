@@ -5,6 +5,7 @@ use super::keep::read_note;
 use super::record::Status;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files;
 use crate::sandbox::size;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -76,25 +77,33 @@ impl Store {
             }
         }
         gone.reverse();
-        for task in gone.iter().filter(|_| !options.dry_run) {
-            if options.workspaces_only {
-                self.discard(&task.id)?;
-            } else {
-                self.remove(&task.id)?;
-            }
+        let mut failed: Vec<Error> = Vec::new();
+        if !options.dry_run {
+            gone.retain(|task| {
+                let done = match options.workspaces_only {
+                    true => self.discard(&task.id).map(|_| ()),
+                    false => self.remove(&task.id),
+                };
+                done.map_err(|error| failed.push(error)).is_ok()
+            });
         }
         let has_repositories = self.bases().exists() || self.mirrors().exists();
         if let (Some(older_than), false, true) = (options.older_than, options.workspaces_only, has_repositories) {
             let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
             let needed = self.bases_of_tasks(&leaving)?;
-            let unused = remove_unused(self, &needed, older_than, options.dry_run)?;
+            let unused = remove_unused(self, &needed, older_than, options.dry_run, &mut failed)?;
             gone.extend(unused.into_iter().map(|(path, bytes)| Pruned {
                 kind: "repository",
                 id: path.display().to_string(),
                 bytes,
             }));
         }
-        Ok(gone)
+        // What is in the way of one is not in the way of the others.
+        let count = failed.len();
+        match failed.into_iter().next() {
+            None => Ok(gone),
+            Some(first) => Err(first.doing(format!("prune: {} removed, {count} not; the first", gone.len()))),
+        }
     }
 
     /// The names of the checkouts that the tasks of this store, those that leave aside, go on from or are compared with.
@@ -130,15 +139,11 @@ impl Store {
     }
 }
 
-/// Bytes of a tree on the disk. What cannot be read counts nothing.
+/// Bytes of a tree, or of a file, on the disk. What cannot be read counts nothing.
 pub(super) fn bytes_of(path: &Path) -> u64 {
     let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
-    let own = status.blocks() * 512;
-    if !status.is_dir() {
-        return own;
-    }
-    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
-    own + inside.map(|entry| bytes_of(&entry.path())).sum::<u64>()
+    let inside = if status.is_dir() { files::contents(path).unwrap_or_default().bytes } else { 0 };
+    status.blocks() * 512 + inside
 }
 
 /// How much is kept free, if nobody says otherwise.

@@ -108,8 +108,8 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         Ok(begun) => begun,
         // Killed before the record was there: there is nothing to tell of this task.
         Err(error) if error.kind() == Kind::NotFound && !has_work(&directory) => {
-            return std::fs::remove_dir_all(&directory)
-                .map(|()| is_gone)
+            return files::remove_directory(&directory)
+                .map(|_| is_gone)
                 .map_err(|cause| files::failed(cause, format!("remove the unfinished task `{id}`")));
         }
         // One of a newer version, or one that cannot be read now: whose it is can.

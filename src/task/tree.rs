@@ -1,11 +1,12 @@
 //! Copies a tree that a sandbox wrote to a place of ours: by descriptors only, files, folders and links only, owner and mode ours to say.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Visitor};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, copy_file_range, mkdirat, openat, openat2, readlinkat, statat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, copy_file_range, mkdirat, openat, openat2, readlinkat, statat,
     symlinkat,
 };
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -20,39 +21,46 @@ pub(super) fn copy(from: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<(
     let source = openat2(from, name, DIRECTORY, Mode::empty(), resolve).failing(Kind::Workspace, step)?;
     std::fs::create_dir(target).failing(Kind::Store, step)?;
     let copy = rustix::fs::open(target, DIRECTORY, Mode::empty()).failing(Kind::Store, step)?;
-    let mut open: Vec<(OwnedFd, OwnedFd)> = vec![(source, copy)];
-    while let Some((source, copy)) = open.pop() {
-        for entry in Dir::read_from(&source).failing(Kind::Workspace, step)? {
-            let entry = entry.failing(Kind::Workspace, step)?;
-            let name = entry.file_name().to_owned();
-            if !matches!(name.to_bytes(), b"." | b"..") {
-                copy_one(source.as_fd(), copy.as_fd(), &name, &mut open)?;
-            }
-        }
-    }
-    Ok(())
+    let mut copy = Copy { target: copy, step: &step };
+    files::walk(source, &mut copy)
 }
 
-fn copy_one(
-    source: BorrowedFd<'_>,
-    target: BorrowedFd<'_>,
-    name: &CString,
-    open: &mut Vec<(OwnedFd, OwnedFd)>,
-) -> Result<()> {
+/// A copy on its way: the directory of the copy that the walk is in.
+struct Copy<'run> {
+    target: OwnedFd,
+    step: &'run dyn Fn() -> String,
+}
+
+impl Visitor for Copy<'_> {
+    type Error = Error;
+
+    fn failed(&self, cause: std::io::Error) -> Error {
+        Error::os(Kind::Workspace, cause).doing((self.step)())
+    }
+
+    fn entry(&mut self, source: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<()> {
+        copy_one(source, self.target.as_fd(), name, kind)
+    }
+
+    fn enter(&mut self, name: &CStr) -> Result<()> {
+        self.target = openat(&self.target, name, DIRECTORY, Mode::empty()).failing(Kind::Store, self.step)?;
+        Ok(())
+    }
+
+    fn leave(&mut self, _: BorrowedFd<'_>, _: &CStr) -> Result<()> {
+        // No other process changes the copy: it has no name that is known yet.
+        self.target = openat(&self.target, c"..", DIRECTORY, Mode::empty()).failing(Kind::Store, self.step)?;
+        Ok(())
+    }
+}
+
+fn copy_one(source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<()> {
     let step = || format!("copy `{}`", String::from_utf8_lossy(name.to_bytes()).escape_debug());
     let status = statat(source, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Workspace, step)?;
     // Its set-id and sticky bits mean nothing good outside.
     let mode = Mode::from_raw_mode(status.st_mode & 0o777 | 0o600);
-    match FileType::from_raw_mode(status.st_mode) {
-        FileType::Directory => {
-            mkdirat(target, name, mode | Mode::from_raw_mode(0o700)).failing(Kind::Store, step)?;
-            let pair = (
-                openat(source, name, DIRECTORY, Mode::empty()).failing(Kind::Workspace, step)?,
-                openat(target, name, DIRECTORY, Mode::empty()).failing(Kind::Store, step)?,
-            );
-            open.push(pair);
-            Ok(())
-        }
+    match kind {
+        FileType::Directory => mkdirat(target, name, mode | Mode::from_raw_mode(0o700)).failing(Kind::Store, step),
         FileType::Symlink => {
             let to = readlinkat(source, name, Vec::new()).failing(Kind::Workspace, step)?;
             symlinkat(std::ffi::OsStr::from_bytes(to.to_bytes()), target, name).failing(Kind::Store, step)

@@ -1,6 +1,6 @@
 //! Checkouts and mirrors that nobody needs any more: they are made again when somebody does.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::{self, Attempt, Lock};
 use crate::task::prune::bytes_of;
 use crate::task::store::Store;
@@ -13,12 +13,13 @@ use std::time::{Duration, SystemTime};
 const GONE: &str = ".gone-";
 
 /// Removes the checkouts and mirrors that have not been used for so long, and that none of the tasks of `needed` (checkouts, by name) goes on from
-/// or is compared with; returns what went, or with `dry_run` would, and its bytes. Nothing goes while a task runs: from when on it uses which is not written down.
+/// or is compared with; returns what went, or with `dry_run` would, and its bytes; what cannot be removed is in `errors`. Nothing goes while a task runs: from when on it uses which is not written down.
 pub(in crate::task) fn remove_unused(
     store: &Store,
     needed: &BTreeSet<OsString>,
     older_than: Duration,
     dry_run: bool,
+    errors: &mut Vec<Error>,
 ) -> Result<Vec<(PathBuf, u64)>> {
     let mut gone = Vec::new();
     for directory in [store.bases(), store.mirrors()] {
@@ -28,7 +29,7 @@ pub(in crate::task) fn remove_unused(
             let (path, tomb) = (entry.path(), directory.join(format!("{GONE}{name}")));
             let failed = |cause| files::failed(cause, format!("remove `{}`", path.display()));
             if name.starts_with(GONE) && !dry_run {
-                files::remove_directory(&path).map_err(failed)?;
+                files::remove_directory(&path).map(|_| ()).unwrap_or_else(|cause| errors.push(failed(cause)));
             }
             if name.starts_with('.') || needed.contains(&entry.file_name()) {
                 continue;
@@ -40,8 +41,10 @@ pub(in crate::task) fn remove_unused(
                 continue;
             }
             let bytes = bytes_of(&path);
-            if !dry_run {
-                std::fs::rename(&path, &tomb).and_then(|()| files::remove_directory(&tomb)).map_err(failed)?;
+            if !dry_run && let Err(cause) = std::fs::rename(&path, &tomb).and_then(|()| files::remove_directory(&tomb))
+            {
+                errors.push(failed(cause));
+                continue;
             }
             gone.push((path, bytes));
         }
