@@ -38,6 +38,20 @@ impl Lock {
         Ok(Lock { file })
     }
 
+    /// Takes the lock of `path` (made if missing) as soon as it is free. While another process holds it, `pause` is called again and again: it waits for
+    /// a moment, and its error ends the wait.
+    pub(crate) fn wait_while(path: &Path, mut pause: impl FnMut() -> Result<()>) -> Result<Lock> {
+        let file = open(path, true)?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock { file }),
+                Err(Errno::WOULDBLOCK) => pause()?,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno).failing(Kind::Store, || format!("lock `{}`", path.display())),
+            }
+        }
+    }
+
     /// Writes down that what the lock is for is used now: the file's time of modification.
     pub(crate) fn touch(&self) {
         // A time that stays old makes what is locked be removed and made again: nothing is lost.
@@ -76,6 +90,12 @@ mod tests {
         assert!(!path.exists());
         let held = Lock::wait(&path).unwrap();
         assert!(matches!(Lock::attempt(&path).unwrap(), Attempt::Held));
+        let mut pauses = 0;
+        let given_up = Lock::wait_while(&path, || {
+            pauses += 1;
+            if pauses < 3 { Ok(()) } else { Err(crate::error::Error::new(Kind::State, "enough")) }
+        });
+        assert_eq!((given_up.unwrap_err().kind(), pauses), (Kind::State, 3));
         drop(held);
         assert!(matches!(Lock::attempt(&path).unwrap(), Attempt::Taken(_)));
     }

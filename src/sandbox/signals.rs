@@ -36,7 +36,7 @@ impl Signals {
     }
 
     /// Whether one came that wants the end.
-    pub(super) fn wants_end(&self) -> bool {
+    pub(crate) fn wants_end(&self) -> bool {
         std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came == Came::End))
     }
 }

@@ -1,13 +1,14 @@
 //! An ended task's commits as a file, for `git fetch FILE`.
 
 use super::changes::Changes;
-use super::git::{self, Errand, GitOptions, Head, Work};
+use super::git::{self, Budget, Errand, GitOptions, Head, Work};
 use super::handback::Handback;
 use super::redact::Redactor;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
+use crate::sandbox::Limits;
 use serde::Serialize;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 /// A bundle that was made.
@@ -28,6 +29,16 @@ pub(super) fn head_of(handback: &Handback, base: &Path) -> Result<Head> {
     git::head(Some((&changes, path)), base)
 }
 
+/// The commit of a folder that is a repository, and the one at which the task ended, if it made any.
+pub(super) fn commits_of(handback: &Handback, folder: &Path) -> Option<(String, String)> {
+    if !folder.join(".git/HEAD").exists() {
+        return None;
+    }
+    let before = git::head(None, folder).ok()?.commit;
+    let after = head_of(handback, folder).ok()?.commit;
+    (before != after).then_some((before, after))
+}
+
 /// Its commits as a file; `None` if all of them are in the base.
 pub(super) fn bundle_of(
     errand: &Errand<'_>,
@@ -46,10 +57,13 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let none = |why: &str, hint: &str| Err(Error::new(Kind::State, why.to_owned()).doing(step()).hint(hint));
     let receipt = store.final_receipt(id).doing(step)?;
     let (Some(commit_in), Some(changes)) = (&receipt.commit_in, &receipt.changes) else {
-        return none("it did not work on a repository", "see what it changed: `brig task diff ID`");
+        return none("it made no commit, or did not work on a repository", "see what it changed: `brig task diff ID`");
     };
     let Some(base) = changes.base.clone().filter(|path| path.exists()) else {
-        return none("the checkout that it began with is gone", "see what it changed: `brig task diff ID`");
+        return none(
+            "the checkout or the folder that it began with is gone",
+            "see what it changed: `brig task diff ID`",
+        );
     };
     let head = head_of(changes, &base).doing(step)?;
     let branch = head.branch.filter(|name| git::is_branch(name)).unwrap_or_else(|| format!("brig/{id}"));
@@ -58,8 +72,18 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
     let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
     let (options, redactor) = (&options, &redactor);
-    let cancelled = &Cell::default();
-    let errand = Errand { store, id, may_degrade, options, resolver: None, account: &account, redactor, cancelled };
+    let budget = &Budget::new(&Limits::default());
+    let errand = Errand {
+        store,
+        id,
+        may_degrade,
+        options,
+        resolver: None,
+        account: &account,
+        redactor,
+        progress: &|_| {},
+        budget,
+    };
     // Held like a running task's: nobody removes or exports it at the same time.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {

@@ -1,17 +1,18 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
+mod commits;
+
 use super::artifact;
 use super::canary;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
-use super::export;
-use super::git::{self, Base, Errand, Push, PushState, Remote};
+use super::git::{self, Base, Budget, Errand, Remote};
 use super::handback::{self, Handback};
 use super::image::{self, Opened};
 use super::keep::{self, Continued, Keep};
 use super::layout::Layout;
 use super::log::{Log, Manner};
-use super::plan::{check_git, checked_workspace, options, place, remote};
+use super::plan::{check_git, checked_workspace, options, place};
 use super::queue::{self, Turn, Waited};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
@@ -25,7 +26,7 @@ use crate::sandbox::{
     Signals, Site, Usage, Workspace,
 };
 use serde_json::json;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Instant, SystemTime};
@@ -93,7 +94,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         writer: None,
         base: None,
         couriers: RefCell::default(),
-        cancelled: Cell::default(),
+        budget: Budget::new(&definition.limits),
     };
     if definition.waits_before_its_sandbox() {
         // Without a receipt the next command reaps what was begun.
@@ -112,6 +113,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let mut report = match turn {
         Ok(_turn) => {
             begin_disk(); // whoever waits for a turn takes up no disk
+            attempt.budget = Budget::new(&definition.limits); // nor of its time
             attempt.carry_out(watcher)
         }
         Err(report) => *report,
@@ -191,8 +193,8 @@ struct Attempt<'run> {
     base: Option<Base>,
     /// What its couriers reached.
     couriers: RefCell<Option<Ledger>>,
-    /// Whether somebody ended one of them.
-    cancelled: Cell<bool>,
+    /// What they may still use, and whether a signal ended one.
+    budget: Budget,
 }
 
 impl Attempt<'_> {
@@ -213,10 +215,10 @@ impl Attempt<'_> {
     }
 
     fn carry_out(&mut self, watcher: &mut dyn Watcher) -> Report {
-        let prepared = self.timed("prepare", Attempt::prepare);
+        let prepared = self.timed("prepare", |attempt| attempt.prepare(watcher));
         let workspace = match prepared {
             Ok(workspace) => workspace,
-            Err(_) if self.cancelled.get() => {
+            Err(_) if self.budget.is_cancelled() => {
                 let error = Error::new(Kind::State, "it was ended while its workspace was prepared");
                 return stopped(Outcome::Cancelled, error);
             }
@@ -232,6 +234,9 @@ impl Attempt<'_> {
         let mut report = self
             .timed("run", |attempt| attempt.run(&options, watcher))
             .unwrap_or_else(|error| stopped(Outcome::StartFailed, error));
+        self.note_commits();
+        self.budget.count(&report.usage);
+        self.budget.hand_back();
         if self.base.is_some()
             && self.course.changes.is_some()
             && let Err(error) = self.timed("hand_back", |attempt| attempt.hand_back(&report.outcome))
@@ -245,38 +250,6 @@ impl Attempt<'_> {
         report
     }
 
-    /// Finds the commit at which the workspace ended, and pushes it where that was asked for. The commits are in a file before anything is pushed.
-    fn hand_back(&mut self, outcome: &Outcome) -> Result<()> {
-        let (Some(base), Some(changes)) = (&self.base, &self.course.changes) else { return Ok(()) };
-        let found = export::head_of(changes, &base.path);
-        self.course.commit_out = found.as_ref().ok().map(|head| head.commit.clone());
-        let Some(wanted) = &self.definition.git.push else { return Ok(()) };
-        let mut push = Push::failed(&wanted.branch);
-        let errand = self.errand();
-        let pushed = (|| {
-            let head = found?;
-            if head.commit == base.commit {
-                return Ok(PushState::NothingNew);
-            }
-            push.bundle =
-                export::bundle_of(&errand, changes, (&base.path, &base.commit), &head.commit, &wanted.branch)?;
-            if push.bundle.is_none() {
-                return Ok(PushState::NothingNew);
-            }
-            if *outcome != Outcome::Succeeded {
-                return Ok(PushState::NotTried);
-            }
-            let remote = remote(self.definition)?.ok_or_else(|| Error::new(Kind::Internal, "no remote"))?;
-            git::push(&errand, &remote, wanted, (&base.path, &base.commit), &head.commit, &mut push.left_behind)
-        })();
-        match &pushed {
-            Ok(state) => push.state = *state,
-            Err(error) => push.error = Some(self.held.redactor().text(&error.to_string())),
-        }
-        self.course.push = Some(push);
-        pushed.map(|_| ())
-    }
-
     /// What the couriers of this task share.
     fn errand(&self) -> Errand<'_> {
         Errand {
@@ -287,7 +260,8 @@ impl Attempt<'_> {
             resolver: self.definition.network.policy.resolver,
             account: &self.couriers,
             redactor: self.held.redactor(),
-            cancelled: &self.cancelled,
+            progress: &|_| {},
+            budget: &self.budget,
         }
     }
 
@@ -337,11 +311,11 @@ impl Attempt<'_> {
     }
 
     /// The workspace's own tree, which is never written.
-    fn prepare(&mut self) -> Result<Workspace> {
+    fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {
         let continued = self.definition.continued.as_ref();
         let workspace = match continued {
             Some(continued) => self.go_on(continued)?,
-            None => self.begin()?,
+            None => self.begin(watcher)?,
         };
         if self.definition.keep != Keep::No {
             let base = match &workspace {
@@ -364,12 +338,23 @@ impl Attempt<'_> {
         keep::workspace(&note, &self.definition.workspace)
     }
 
-    fn begin(&mut self) -> Result<Workspace> {
+    fn begin(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {
         match &self.definition.workspace {
             WorkspaceSource::Empty => Ok(Workspace::Empty),
             WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
             WorkspaceSource::Repository { url, reference } => {
-                let base = git::base(&self.errand(), &Remote::parse(url)?, reference.as_deref())?;
+                let writer = RefCell::new(Writer::create(&self.store.task(self.id), self.id)?);
+                let watcher = RefCell::new(watcher);
+                let progress = |text: &str| {
+                    let text = self.held.redactor().text(text);
+                    watcher.borrow_mut().progress(&text);
+                    // An event that cannot be written is no reason to give the work up.
+                    let _ = writer.borrow_mut().bounded("progress", json!({ "git": text }));
+                };
+                let errand = Errand { progress: &progress, ..self.errand() };
+                let base = git::base(&errand, &Remote::parse(url)?, reference.as_deref());
+                watcher.borrow_mut().progress("");
+                let base = base?;
                 self.course.commit_in = Some(base.commit.clone());
                 let path = base.path.clone();
                 self.base = Some(base);

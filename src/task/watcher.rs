@@ -8,9 +8,10 @@ pub trait Watcher {
     fn began(&mut self, id: &str);
     /// Something that whoever runs the task should know before it begins.
     fn note(&mut self, _text: &str) {}
-
     /// Words for a person, of which the record has the substance.
     fn hint(&mut self, _text: &str) {}
+    /// A line about how far git has come with the workspace, in place of the last one; an empty one at the end.
+    fn progress(&mut self, _text: &str) {}
     /// Some bytes of output came; `error` says of which stream. What cannot be passed on without waiting is kept for [`Watcher::go_on`].
     fn output(&mut self, error: bool, bytes: &[u8]);
     /// The gate of this stream is open: passes on what was kept. Says whether nothing is left of it; until then no more output is read.

@@ -56,6 +56,14 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     super::tell_not_taken(store, &id)?;
+    if let Some(receipt) =
+        store.receipt(&id)?.filter(|receipt| receipt.commit_out.is_some() && receipt.commit_out != receipt.commit_in)
+    {
+        tell!(
+            "brig: its commits are not applied, only their files; to have the commits: brig task export {} --bundle -o FILE && git fetch FILE",
+            receipt.id
+        );
+    }
     let stopped = arguments.dry_run && !arguments.force && !applied.conflicts.is_empty();
     Ok(if stopped { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

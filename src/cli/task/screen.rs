@@ -120,6 +120,9 @@ impl Screen {
     }
 }
 
+/// Letters of a line about the progress: a longer one would be two lines, of which only the last is written over.
+const LINE: usize = 70;
+
 impl Watcher for Screen {
     fn began(&mut self, id: &str) {
         if self.only_error && isatty(rustix::stdio::stderr()) {
@@ -134,6 +137,15 @@ impl Watcher for Screen {
     fn hint(&mut self, text: &str) {
         if isatty(rustix::stdio::stderr()) {
             self.note(text);
+        }
+    }
+
+    fn progress(&mut self, text: &str) {
+        if isatty(rustix::stdio::stderr()) {
+            let text: String = output::escaped(text).chars().take(LINE).collect();
+            let text = if text.is_empty() { text } else { format!("brig: {text}") };
+            // To the beginning of the line, and clear it (ECMA-48, CR and EL).
+            let _ = write(rustix::stdio::stderr(), format!("\r\x1b[K{text}").as_bytes());
         }
     }
 

@@ -2,18 +2,56 @@
 
 use super::courier::Courier;
 use super::remote::{Remote, name_of};
-use super::shell::{FETCH_MISSING, LFS_FROM};
+use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
 use super::{Errand, head::is_id, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Lock};
+use crate::files;
 use crate::sandbox;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A checkout that no agent ever writes.
 pub(in crate::task) struct Base {
     pub path: PathBuf,
     pub commit: String,
+    /// Device and inode of a repository on this machine: what is pushed goes to that one.
+    pub identity: Option<(u64, u64)>,
+}
+
+/// What a repository has for a reference.
+pub(super) struct Found {
+    pub source: PathBuf,
+    pub commit: String,
+    /// The branch that its HEAD names, as a reference.
+    pub default: Option<String>,
+}
+
+impl Found {
+    /// Reads what a courier printed: the commit, and the default branch if there is one.
+    pub(super) fn read(source: PathBuf, text: &str) -> Result<Found> {
+        let mut lines = text.lines();
+        let commit = lines.next().unwrap_or_default().to_owned();
+        if !is_id(commit.as_bytes()) {
+            return Err(Error::new(Kind::Workspace, "git gave no commit"));
+        }
+        Ok(Found { source, commit, default: lines.next().map(str::to_owned) })
+    }
+}
+
+/// Device and inode of a repository on this machine.
+pub(super) fn identity(path: &Path) -> Result<(u64, u64)> {
+    let status = std::fs::metadata(path).map_err(|cause| {
+        Error::os(Kind::Workspace, cause).doing(format!("open the repository `{}`", path.display()))
+    })?;
+    Ok((status.dev(), status.ino()))
+}
+
+/// Refuses a push to the default branch before the work is done.
+fn check_push(errand: &Errand<'_>, found: &Found) -> Result<()> {
+    let Some(push) = errand.options.push.as_ref().filter(|push| !push.default_branch) else { return Ok(()) };
+    let is_default = found.default.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(&push.branch);
+    if is_default { Err(super::push::to_default(&push.branch)) } else { Ok(()) }
 }
 
 /// Where the courier sees the repository.
@@ -35,9 +73,10 @@ fetch_from() { # URL COMMIT FILTER
 }
 git "$@" init --quiet --template= .
 fetch_from file:///source "$COMMIT" "$FILTER" "$@"
+pack_names "$@"
 fetch_missing "$COMMIT" file:///source "$@"
 lfs_from file:///source "$COMMIT" "$@"
-git "$@" checkout --quiet --detach "$COMMIT"
+git "$@" checkout --quiet --progress --detach "$COMMIT"
 git "$@" update-ref -d refs/brig/base
 if [ -n "$FILTER" ]; then
     git config --remove-section remote.file:///source
@@ -66,8 +105,9 @@ while IFS=$tab read -r number commit path directory above name to_directory to_w
     (
         cd -- "$path"
         fetch_from "file:///modules/$number" "$commit" '' "$@"
+        pack_names "$@"
         lfs_from "file:///modules/$number" "$commit" "$@"
-        git "$@" checkout --quiet --detach "$commit"
+        git "$@" checkout --quiet --progress --detach "$commit"
         git "$@" update-ref -d refs/brig/base
         rm -f "$to_directory/FETCH_HEAD" "$to_directory/ORIG_HEAD"
     ) 3<&-
@@ -78,7 +118,11 @@ $MODULES
 END
 "#;
 
-const RESOLVE: &str = r#"git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}""#;
+/// Prints the commit, and the default branch where it is asked for.
+const RESOLVE: &str = r#"
+git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
+if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
+"#;
 
 /// The local path of a repository, which must be one.
 pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
@@ -101,32 +145,35 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
         return Err(Error::new(Kind::Usage, format!("`{}` is no name of a commit", reference.escape_debug()))
             .hint("give a branch, a tag or a commit"));
     }
-    let (source, commit) = match remote {
+    let mut place = None;
+    let found = match remote {
         Remote::Local(path) => {
             let path = local_path(path)?;
+            place = Some(identity(&path)?);
             let resolved = Courier::new(errand, RESOLVE)
                 .show(&path, SOURCE)
                 .with("REF", reference)
+                .with("DEFAULT", if errand.options.push.is_some() { "yes" } else { "" })
                 .run(None)
                 .doing(|| format!("find `{reference}` in the repository `{}`", path.display()))?;
-            (path, resolved.trim().to_owned())
+            Found::read(path, &resolved).doing(|| format!("find `{reference}`"))?
         }
         Remote::Far(far) => mirror::fetch(errand, far, reference)?,
     };
-    if !is_id(commit.as_bytes()) {
-        return Err(Error::new(Kind::Workspace, "git gave no commit").doing(format!("find `{reference}`")));
-    }
+    check_push(errand, &found)?;
+    let Found { source, commit, .. } = found;
     let bases = errand.store.bases();
     files::create_directories(&bases, 0o700)?;
     let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
     // One lock for each commit: another repository's checkout does not wait for this one's.
-    let lock = Lock::wait(&bases.join(format!(".{name}.lock")))?;
+    let lock =
+        errand.budget.lock(&bases.join(format!(".{name}.lock"))).doing(|| format!("use the checkout of `{commit}`"))?;
     lock.touch();
     let finished = bases.join(name);
     if !finished.exists() {
         make(errand, remote, &source, &commit, &finished).doing(|| format!("check out `{commit}`"))?;
     }
-    Ok(Base { path: finished, commit })
+    Ok(Base { path: finished, commit, identity: place })
 }
 
 fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finished: &Path) -> Result<()> {
@@ -141,11 +188,13 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),
     };
-    let script = format!("{FETCH_MISSING}{LFS_FROM}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
+    let script =
+        format!("{PACK_NAMES}{FETCH_MISSING}{LFS_FROM}{CLONE}{}", if modules.is_empty() { "" } else { SUBMODULES });
     let mut courier = Courier::new(errand, &script)
         .show(source, SOURCE)
         .with("COMMIT", commit)
         .with("ORIGIN", origin)
+        .with("MOST_NAMES", most_names())
         .with("LFS", if errand.options.lfs { "yes" } else { "" })
         .with("MODULES", submodule::table(&modules)?.trim_end());
     for (number, module) in modules.iter().enumerate() {
@@ -157,7 +206,7 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
     });
     if named.is_err() {
         // Already failing; what is left here is not seen as a checkout by anyone.
-        let _ = std::fs::remove_dir_all(&unfinished);
+        let _ = files::remove_directory(&unfinished);
     }
     named
 }

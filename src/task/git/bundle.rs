@@ -8,6 +8,7 @@ use super::Errand;
 use super::courier::Courier;
 use super::shell::OVER_BASE;
 use crate::error::{Context, Kind, Result, Step};
+use crate::files;
 use crate::sandbox;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ pub(in crate::task) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Op
     let mut collect = |scratch: BorrowedFd<'_>| {
         // One that a killed run left.
         if unfinished.exists() {
-            std::fs::remove_dir_all(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;
+            files::remove_directory(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;
         }
         match crate::task::tree::copy(scratch, &out, &unfinished) {
             // A courier that failed has made nothing; its own words say why.
@@ -86,13 +87,13 @@ pub(in crate::task) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Op
     };
     let made = courier.run(Some(&mut collect)).and_then(|_| {
         if finished.exists() {
-            std::fs::remove_dir_all(&finished).failing(Kind::Store, || "replace the bundle of the commits")?;
+            files::remove_directory(&finished).failing(Kind::Store, || "replace the bundle of the commits")?;
         }
         std::fs::rename(&unfinished, &finished).failing(Kind::Store, || "keep the bundle of the commits")
     });
     if made.is_err() {
         // Nobody looks at what is left of one that failed.
-        let _ = std::fs::remove_dir_all(&unfinished);
+        let _ = files::remove_directory(&unfinished);
     }
     made.doing(|| format!("take the commit `{}` out of the workspace", work.commit))?;
     let bundle = finished.join(NAME);

@@ -1,15 +1,17 @@
 //! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
 
+use super::Errand;
+use super::captured::Captured;
 use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
 use super::remote::Far;
-use super::{Errand, GitOptions};
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Sink, Site, Stream};
+use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site};
 use crate::task::plan::place;
 use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// What git must not do with a hostile repository; as `-c` so that nothing in the repository overrides it.
@@ -30,6 +32,9 @@ const SAFE: [&str; 15] = [
     "lfs.transfer.maxRetries=2", // eight by default, with longer and longer pauses
     "lfs.locksVerify=false",
 ];
+
+/// git ends at the first word, and a courier that does not has no time left anyway.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Takes what a courier made out of its scratch file system.
 pub(super) type Collect<'run> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'run;
@@ -59,8 +64,8 @@ impl<'run> Courier<'run> {
     pub(super) fn new(errand: &'run Errand<'run>, script: &str) -> Courier<'run> {
         let words = ["sh", "-euc", script, "sh"];
         let mut options = Options::new(words.into_iter().map(OsString::from).collect());
+        options.grace = GRACE;
         options.may_degrade = errand.may_degrade.to_vec();
-        options.limits.idle = options.limits.wall; // git is told to be quiet
         let quiet = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_LFS_SKIP_SMUDGE", "1")];
         options.environment = quiet.map(|(name, value)| (name.into(), value.into())).into();
         Courier { errand, options, settings: vec!["protocol.file.allow=always".into()], far: None, hidden: Vec::new() }
@@ -107,20 +112,21 @@ impl<'run> Courier<'run> {
 
     /// Runs it and returns what it printed. With `collect` its files are looked at when it has ended well.
     pub(super) fn run(self, collect: Option<&mut Collect<'_>>) -> Result<String> {
-        let (far, options) = (self.far, self.errand.options);
+        let (far, errand) = (self.far, self.errand);
         let answer = self.ask(collect)?;
         if answer.outcome == Outcome::Succeeded {
             return Ok(answer.output);
         }
-        Err(failed(&answer, far.map(|far| (far, options))))
+        Err(failed(&answer, errand, far))
     }
 
     /// The same for a script that says more by its exit code. An error means that it could not be run.
     pub(super) fn ask(mut self, collect: Option<&mut Collect<'_>>) -> Result<Answer> {
+        self.options.limits = self.errand.budget.limits()?;
         let safe = SAFE.map(str::to_owned);
         let settings = safe.iter().chain(&self.settings).flat_map(|setting| ["-c", setting]).map(OsString::from);
         self.options.command.extend(settings);
-        let mut output = Captured::default();
+        let mut output = Captured::new(self.errand.progress);
         let mut place = place(self.errand.store, self.errand.id);
         place.id = format!("{}-git", self.errand.id);
         // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.
@@ -133,8 +139,9 @@ impl<'run> Courier<'run> {
             self.errand.account.borrow_mut().get_or_insert_default().add(ledger);
         }
         if report.outcome == Outcome::Cancelled {
-            self.errand.cancelled.set(true);
+            self.errand.budget.cancel();
         }
+        self.errand.budget.count(&report.usage);
         if let Some(error) = report.error {
             return Err(error);
         }
@@ -167,12 +174,15 @@ fn one_line(text: &str) -> String {
 }
 
 /// The error of a courier that ended badly.
-pub(super) fn failed(answer: &Answer, far: Option<(&Far, &GitOptions)>) -> Error {
-    let known = far.and_then(|(far, options)| meaning(far, options, &answer.words, answer.egress.as_ref()));
+pub(super) fn failed(answer: &Answer, errand: &Errand<'_>, far: Option<&Far>) -> Error {
+    if matches!(answer.outcome, Outcome::Timeout | Outcome::CpuTime | Outcome::Memory) {
+        return errand.budget.reached(&answer.outcome);
+    }
+    let known = far.and_then(|far| meaning(far, errand.options, &answer.words, answer.egress.as_ref()));
     let known = known.or_else(|| meaning_here(&answer.words));
     // One that was ended at a limit is no word about the host.
     let is_silent = answer.words.is_empty() && matches!(answer.outcome, Outcome::Failed { .. });
-    let known = known.or_else(|| far.filter(|_| is_silent).and_then(|(far, _)| meaning_of_silence(far)));
+    let known = known.or_else(|| far.filter(|_| is_silent).and_then(meaning_of_silence));
     if let Some((why, hint)) = known {
         return Error::new(Kind::Workspace, format!("{why}: {}", answer.words)).hint(hint);
     }
@@ -182,23 +192,4 @@ pub(super) fn failed(answer: &Answer, far: Option<(&Far, &GitOptions)>) -> Error
         "see that the repository and the reference exist, and that the credential may use them"
     };
     Error::new(Kind::Workspace, format!("git ended with `{}`: {}", answer.outcome.word(), answer.words)).hint(hint)
-}
-
-/// A courier's output, kept to be read; it is short.
-#[derive(Default)]
-struct Captured {
-    output: Vec<u8>,
-    error: Vec<u8>,
-}
-
-/// More than any answer of git that we ask for.
-const ENOUGH: usize = 64 * 1024;
-
-impl Sink for Captured {
-    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
-        let kept = if stream == Stream::Error { &mut self.error } else { &mut self.output };
-        let room = ENOUGH.saturating_sub(kept.len());
-        kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        Ok(())
-    }
 }

@@ -3,26 +3,34 @@
 use super::courier::Courier;
 use super::elsewhere::lfs_url;
 use super::remote::{Far, name_of};
-use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR};
-use super::{Errand, head::is_id};
+use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, most_names};
+use super::{Errand, base::Found};
 use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Lock};
+use crate::files;
 use crate::sandbox::Limits;
-use std::path::PathBuf;
+use crate::task::changes::is_off;
+use std::path::Path;
 
 /// Fetches everything that is on a branch or a tag, and what was asked for by another name. The mirror's HEAD becomes the remote's.
 ///
 /// What was left by a fetch that was killed is a temporary pack, which the next one removes. Nothing caps what a courier writes to a folder that was
-/// lent to it but `ulimit`: one pack is one file, and no object comes in but in a pack.
+/// lent to it but `ulimit`: one pack is one file, and no object comes in but in a pack. Names are files and folders of their own at first: they come into a
+/// repository on the courier's disk, which is capped, and which has the mirror's objects; the mirror gets them as one file.
 const FETCH: &str = r#"
-ulimit -f "$BLOCKS"
-cd /mirror
-if [ ! -e HEAD ]; then git "$@" init --quiet --bare --template= . >&2; fi
-rm -f objects/pack/tmp_* objects/pack/.tmp-* shallow.lock packed-refs.lock HEAD.lock
-told=$(git "$@" ls-remote --symref -- "$URL" HEAD)
-default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' | head -n 1)
+ulimit -f "$MOST_BLOCKS"
+if [ ! -e /mirror/HEAD ]; then git "$@" init --quiet --bare --template= /mirror >&2; fi
+rm -f /mirror/objects/pack/tmp_* /mirror/objects/pack/.tmp-* /mirror/*.lock /mirror/*.new
+mkdir ~/names
+cd ~/names
+ln -s /mirror/objects objects
+cp -r /mirror/refs .
+for file in $KEPT; do if [ -f "/mirror/$file" ]; then cp "/mirror/$file" .; fi; done
+git "$@" ls-remote --symref -- "$URL" HEAD 'refs/heads/*' 'refs/tags/*' > ~/told
+bound_names ~/told
+default=$(sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)[[:space:]]HEAD$/\1/p' ~/told | head -n 1)
 (
-    set -- "$@" fetch --quiet --no-tags --force --no-auto-gc --no-write-fetch-head
+    ulimit -f "$BLOCKS"
+    set -- "$@" fetch --progress --no-tags --force --no-auto-gc --no-write-fetch-head
     if [ -n "$DEPTH" ]; then set -- "$@" --depth="$DEPTH"; fi
     if [ -n "$FILTER" ]; then set -- "$@" --filter="$FILTER"; fi
     git "$@" --prune -- "$URL" '+refs/heads/*:refs/heads/*' '+refs/tags/*:refs/tags/*' >&2
@@ -32,21 +40,40 @@ default=$(printf '%s\n' "$told" | sed -n 's/^ref: \(refs\/heads\/[^[:cntrl:]]*\)
         git "$@" -- "$URL" "+$REF:refs/brig/asked" >/dev/null 2>&1 || true
     fi
 )
+keep_names "$@"
 tidy "$@"
 for name in "$REF" refs/brig/asked; do
     if id=$(git rev-parse --verify --quiet --end-of-options "$name^{commit}"); then
         fetch_missing "$id" "$URL" "$@"
         lfs_into_mirror "$id" "$URL" "$@"
         echo "$id"
+        echo "$default"
         exit 0
     fi
 done
-if [ -z "$told" ] && [ -z "$(git for-each-ref --count=1)" ]; then
+if [ ! -s ~/told ] && [ -z "$(git for-each-ref --count=1)" ]; then
     echo "the repository is empty" >&2
 else
     echo "the repository has no \`$REF\`" >&2
 fi
 exit 1
+"#;
+/// Puts the names into the mirror: as one file, if they are not too many. What an earlier version left as files of their own goes.
+const KEEP_NAMES: &str = r#"
+KEPT='config shallow packed-refs HEAD'
+keep_names() {
+    pack_names "$@"
+    if [ -z "$MOST_NAMES" ]; then cp -r refs /mirror; return; fi
+    for file in $KEPT; do
+        if [ -f "$file" ]; then
+            cp "$file" "/mirror/$file.new"
+            mv -f "/mirror/$file.new" "/mirror/$file"
+        else
+            rm -f "/mirror/$file"
+        fi
+    done
+    if [ -e /mirror/refs/heads ]; then rm -rf /mirror/refs; mkdir /mirror/refs; fi
+}
 "#;
 /// Every fetch that brings something leaves a pack, and git looks into all of them. Some of them become one when they are many: those that are not
 /// much larger than the newer ones (git-repack(1), `--geometric`), so that a large pack is rarely written again. Objects without a name stay, for whoever
@@ -65,30 +92,58 @@ tidy() {
 const PACKS: usize = 10;
 /// Bytes of the unit of `ulimit -f` (POSIX).
 const BLOCK: u64 = 512;
+/// Files and folders of a mirror: packs, and the contents of large files if those are fetched.
+const MOST_FILES: u64 = 10_000;
+const MOST_LARGE_FILES: u64 = 1_000_000;
+/// The deepest that it writes is `lfs/objects/ab/cd/NAME`.
+const DEEPEST: usize = 6;
 
-/// Brings the mirror up to date. Returns where it is, and the commit that `reference` names.
-pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<(PathBuf, String)> {
+/// Brings the mirror up to date. Returns where it is, the commit that `reference` names, and the default branch.
+pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<Found> {
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
     // A shallow or partial mirror would make the others' history end where its own does.
     let name = format!("{}{}", name_of(&far.url), errand.options.portion());
     let mirror = mirrors.join(&name);
-    let lock = Lock::wait(&mirrors.join(format!(".{name}.lock")))?;
+    let lock = errand
+        .budget
+        .lock(&mirrors.join(format!(".{name}.lock")))
+        .doing(|| format!("fetch the repository `{}`", far.url))?;
     lock.touch();
     files::create_directories(&mirror, 0o700)?;
-    let courier = Courier::new(errand, &format!("{FETCH_MISSING}{LFS_INTO_MIRROR}{TIDY}{FETCH}"))
+    let room = Limits::DISK.saturating_sub(measured(&mirror)?.bytes);
+    let script = format!("{PACK_NAMES}{FETCH_MISSING}{LFS_INTO_MIRROR}{KEEP_NAMES}{TIDY}{FETCH}");
+    let courier = Courier::new(errand, &script)
         .lend(&mirror, "/mirror")
         .with("URL", &far.url)
         .with("REF", reference)
         .with_portion()
         .with("LFS", if errand.options.lfs { lfs_url(far) } else { String::new() })
         .with("PACKS", PACKS.to_string())
-        .with("BLOCKS", (Limits::DISK / BLOCK).to_string())
+        .with("MOST_BLOCKS", (Limits::DISK / BLOCK).to_string())
+        .with("BLOCKS", (room / BLOCK).to_string())
+        .with("MOST_NAMES", most_names())
         .reach(far)?;
-    let answer = courier.run(None).doing(|| format!("fetch the repository `{}`", far.url))?;
-    let commit = answer.trim().to_owned();
-    if !is_id(commit.as_bytes()) {
-        return Err(Error::new(Kind::Workspace, "git gave no commit").doing(format!("fetch `{reference}`")));
+    let answer = courier.run(None);
+    // Also of a courier that failed: what it has written stays.
+    let answer = check(errand, &mirror).and(answer).doing(|| format!("fetch the repository `{}`", far.url))?;
+    Found::read(mirror, &answer).doing(|| format!("fetch `{reference}`"))
+}
+
+fn measured(mirror: &Path) -> Result<files::Contents> {
+    files::contents(mirror).map_err(|cause| files::failed(cause, format!("count the files of `{}`", mirror.display())))
+}
+
+/// Removes a mirror that has become too large: what writes to it is git, and git reads what a remote sends.
+fn check(errand: &Errand<'_>, mirror: &Path) -> Result<()> {
+    let found = measured(mirror)?;
+    let most = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
+    if (found.entries <= most && found.depth <= DEEPEST) || is_off("courier-names") {
+        return Ok(());
     }
-    Ok((mirror, commit))
+    let step = || format!("remove the mirror `{}`", mirror.display());
+    files::remove_directory(mirror).map_err(|cause| files::failed(cause, step()))?;
+    let words =
+        format!("its mirror had {} files in {} levels: {most} and {DEEPEST} are allowed", found.entries, found.depth);
+    Err(Error::new(Kind::Workspace, words).hint("see what the remote sends, or fetch less: --depth 1"))
 }

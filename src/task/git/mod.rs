@@ -9,7 +9,9 @@
 //! filters and unusual protocols off (`courier`). Submodules and LFS only if asked for (`submodule`, `elsewhere`).
 
 mod base;
+mod budget;
 mod bundle;
+mod captured;
 mod courier;
 mod elsewhere;
 mod head;
@@ -22,6 +24,7 @@ mod submodule;
 mod unused;
 
 pub(super) use base::{Base, base, local_path};
+pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
 pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
@@ -36,7 +39,7 @@ use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::Ledger;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -191,8 +194,10 @@ pub(super) struct Errand<'run> {
     pub account: &'run RefCell<Option<Ledger>>,
     /// What hides the credentials in what git says.
     pub redactor: &'run Redactor,
-    /// Whether somebody ended a courier on its way.
-    pub cancelled: &'run Cell<bool>,
+    /// Takes a line about how far git has come, now and then.
+    pub progress: &'run dyn Fn(&str),
+    /// What couriers may still use, and whether a signal ended one.
+    pub budget: &'run Budget,
 }
 
 #[cfg(test)]

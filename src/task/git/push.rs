@@ -1,13 +1,15 @@
 //! The agent's commits on a branch of the remote: from the bundle, by a courier that has the credential and that the agent never was in.
 
+use super::base::{Base, identity, local_path};
 use super::courier::{Courier, failed};
 use super::remote::Remote;
 use super::shell::OVER_BASE;
-use super::{Errand, PushOptions, base::local_path};
+use super::{Errand, PushOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Outcome;
+use crate::task::changes::is_off;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What became of a push, as the receipt has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,30 +77,59 @@ if [ -n "$now" ]; then
     git merge-base --is-ancestor refs/heads/now "$COMMIT" || exit 21
 fi
 git "$@" diff-tree -r --no-renames "$BASE" "$COMMIT" | awk -F '\t' '{ split($1, f, " ") } f[2] == "160000" { print "left\tcommit " f[4] " of the submodule " $2 }'
-git "$@" log --format= --name-only --no-renames --no-ext-diff --no-textconv --diff-filter=AM -G '^oid sha256:[0-9a-f]{64}$' "$BASE..$COMMIT" 2>/dev/null |
-    sort -u | sed 's/^/left\tthe contents of the large file /' || :
+timeout "$SEARCH" sh -euc "$LARGE" sh "$@" 2>/dev/null | sort -u || :
 git "$@" push --quiet --no-verify --no-signed -- "$URL" "$COMMIT:refs/heads/$BRANCH" >&2 || exit 22
 "#;
+
+/// Names the files that are pointers of git LFS in the new commits: each new object is read once, and none that is longer than a pointer can be. A search
+/// through the differences of each commit reads the same contents again and again.
+const LARGE: &str = r#"
+git "$@" rev-list --objects "$BASE..$COMMIT" |
+    git "$@" cat-file --batch-check='%(objecttype) %(objectsize) %(objectname) %(rest)' |
+    awk '$1 == "blob" && $2 < 1024 { sub(/^[^ ]* [^ ]* /, ""); print }' |
+    git "$@" cat-file --batch='%(objectname) %(rest)' |
+    awk 'length($1) >= 40 && $1 !~ /[^0-9a-f]/ { name = substr($0, length($1) + 2) }
+        /^oid sha256:[0-9a-f]*$/ && length($0) == 75 { print "left\tthe contents of the large file " name }'
+"#;
+/// Seconds that it may take. The list is a service, and the push does not wait for more.
+const SEARCH: &str = "30";
+
+/// The error of a push that goes to the default branch.
+pub(super) fn to_default(branch: &str) -> Error {
+    Error::new(Kind::Workspace, "it is the remote's default branch")
+        .doing(format!("push to `{branch}`"))
+        .hint("push to another one, or allow it by name: --push-default-branch")
+}
 
 /// Pushes the bundle's commit. `Ok` says whether the branch was there already.
 pub(in crate::task) fn push(
     errand: &Errand<'_>,
     remote: &Remote,
     wanted: &PushOptions,
-    base: (&Path, &str),
+    base: &Base,
     commit: &str,
     left_behind: &mut Vec<String>,
 ) -> Result<PushState> {
     let step = || format!("push `{commit}` to `{}`", wanted.branch);
     let mut courier = Courier::new(errand, &format!("{OVER_BASE}{PUSH}"))
-        .show(base.0, "/base")
+        .show(&base.path, "/base")
         .show(&errand.store.task(errand.id).join(super::bundle::DIRECTORY), "/bundle")
-        .with("BASE", base.1)
+        .with("BASE", &base.commit)
         .with("COMMIT", commit)
         .with("BRANCH", &wanted.branch)
+        .with("LARGE", LARGE)
+        .with("SEARCH", SEARCH)
         .with("DEFAULT", if wanted.default_branch { "yes" } else { "no" });
     courier = match remote {
-        Remote::Local(path) => courier.lend(&local_path(path)?, "/remote").with("URL", "/remote"),
+        Remote::Local(path) => {
+            let path = local_path(path)?;
+            if base.identity != Some(identity(&path)?) && !is_off("push-identity") {
+                let why = format!("`{}` is another folder than the one that was cloned", path.display());
+                let hint = "see what took its place; the commits are in the bundle that the receipt names";
+                return Err(Error::new(Kind::Workspace, why).doing(step()).hint(hint));
+            }
+            courier.lend(&path, "/remote").with("URL", "/remote")
+        }
         Remote::Far(far) => courier.with("URL", &far.url).reach(far)?,
     };
     let answer = courier.ask(None).doing(step)?;
@@ -110,10 +141,7 @@ pub(in crate::task) fn push(
             left_behind.extend(lines.take(LISTED).map(|line| errand.redactor.text(line)));
             Ok(PushState::Pushed)
         }
-        Outcome::Failed { exit_code: DEFAULT_BRANCH } => refuse(
-            "it is the remote's default branch",
-            "push to another one, or allow it by name: --push-default-branch",
-        ),
+        Outcome::Failed { exit_code: DEFAULT_BRANCH } => Err(to_default(&wanted.branch)),
         Outcome::Failed { exit_code: MOVED } => refuse(
             "the branch has commits that the agent's are not based on",
             "push to another branch, or fetch the bundle and merge: the receipt names it",
@@ -124,10 +152,10 @@ pub(in crate::task) fn push(
         ),
         _ => {
             let far = match remote {
-                Remote::Far(far) => Some((far, errand.options)),
+                Remote::Far(far) => Some(far),
                 Remote::Local(_) => None,
             };
-            Err(failed(&answer, far).doing(step()))
+            Err(failed(&answer, errand, far).doing(step()))
         }
     }
 }

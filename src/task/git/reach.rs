@@ -181,9 +181,17 @@ const SEE_PORT: &str = "see that it is up, and that it answers at the port of th
 const NO_LFS: (&str, &str, &str) =
     ("git-lfs: not found", "there is no git-lfs on this machine", "install it: git-lfs; or leave --lfs out");
 
+/// How the shell reports a file that `ulimit` ends.
+const TOO_LARGE: (&str, &str, &str) = (
+    "File size limit exceeded",
+    "the repository is larger than a mirror may be",
+    "fetch less: --depth N, or --filter blob:none; an old mirror goes with brig task prune --older-than TIME",
+);
+
 /// The same for a courier that reaches no host.
 pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
-    words.contains(NO_LFS.0).then(|| (NO_LFS.1.to_owned(), NO_LFS.2.to_owned()))
+    let found = [NO_LFS, TOO_LARGE].into_iter().find(|(needle, ..)| words.contains(needle));
+    found.map(|(_, why, hint)| (why.to_owned(), hint.to_owned()))
 }
 
 /// What it means that a courier failed without a word. At the level of errors ssh says nothing of a connection that is cut after it has said its own

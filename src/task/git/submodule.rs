@@ -153,7 +153,7 @@ fn place(errand: &Errand<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
                 (options.credential, options.ssh_key) = (None, None);
             }
             let errand = Errand { options: &options, ..*errand };
-            let (source, _) = mirror::fetch(&errand, &far, &link.commit).doing(step)?;
+            let source = mirror::fetch(&errand, &far, &link.commit).doing(step)?.source;
             (Remote::Far(far), source)
         }
     };

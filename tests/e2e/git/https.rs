@@ -187,7 +187,7 @@ fn what_the_remote_refuses_loses_nothing() {
         assert_nowhere(&lab.store(), PASSWORD);
         assert_eq!(host(&remote, "git for-each-ref"), before);
     };
-    refused(&to("main").sh(COMMIT), &["default branch"]);
+    super::refused(&to("main").sh("echo ran"), &["push to `main`", "default branch"]);
     // A server's own rule.
     let hook = remote.join("hooks/pre-receive");
     fs::create_dir_all(hook.parent().unwrap()).unwrap();

@@ -1,5 +1,6 @@
 //! Repositories: commits come out by their ids, to a branch or a file, and nothing that the agent left in `.git` runs on the host.
 
+mod bounds;
 mod hostile;
 mod https;
 mod large;
@@ -145,7 +146,10 @@ fn what_must_not_be_pushed_is_not_and_the_commits_are_in_a_file() {
         );
     };
     let before = host(&remote, "git for-each-ref");
-    refused(&task(&lab, &remote, &["--push-branch", "main"], COMMIT), "default branch");
+    // The default branch is known before the work begins.
+    let run = task(&lab, &remote, &["--push-branch", "main"], "echo ran");
+    self::refused(&run, &["push to `main`", "default branch"]);
+    assert!(!run.stderr.contains("ran"), "{run:#?}");
     // The branch has a commit that the agent's is not based on.
     refused(
         &task(&lab, &remote, &["--ref", "other", "--push-branch", "moved"], &{
@@ -183,6 +187,51 @@ fn a_remote_that_is_gone_when_the_work_is_done_loses_nothing() {
     let bundle = PathBuf::from(push(&run)["bundle"].as_str().unwrap());
     assert!(bundle.exists(), "{run:#?}");
     assert!(lab.brig(["task", "diff", &lab.ids()[0]]).stdout.contains("+more"), "the workspace is kept");
+}
+
+#[test]
+fn push_into_a_repository_that_was_exchanged_is_refused() {
+    let run = |weakened: bool| {
+        let lab = Lab::new();
+        let remote = bare(&lab);
+        let task = lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(["--push-branch", "x"]);
+        let task = if weakened { task.weakened("push-identity") } else { task };
+        let started = task.start_sh(&format!("echo ready; sleep 1; {COMMIT}"));
+        started.wait_for("ready");
+        host(lab.path(), "mv remote.git away.git; git clone -q --bare seed remote.git");
+        let run = started.finish();
+        (run, host(&remote, "git branch --list x"))
+    };
+    let (refused, branch) = run(false);
+    refused.ended_as("push_failed", 125);
+    let message = refused.receipt()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("another folder than the one that was cloned"), "{message}");
+    assert_eq!(branch, "");
+    // The attack: without the comparison the other repository has the commits.
+    let (run, branch) = run(true);
+    run.ended_as("succeeded", 0);
+    assert_eq!(branch, "x");
+}
+
+#[test]
+fn commits_in_a_folder_are_exported_and_apply_names_them() {
+    let lab = Lab::new();
+    bare(&lab);
+    let seed = lab.path().join("seed");
+    let run = lab.task().args(["--dir".as_ref(), seed.as_os_str()]).sh(&format!(
+        "git config --global user.name a; git config --global user.email a@b; git config --global safe.directory '*'; git checkout -qb topic; {COMMIT}"
+    ));
+    run.ended_as("succeeded", 0);
+    let id = lab.ids().pop().unwrap();
+    assert_eq!(run.receipt()["commit_in"], host(&seed, "git rev-parse main"));
+    let file = lab.path().join("out.bundle");
+    lab.brig(["task", "export", &id, "--bundle", "-o", file.to_str().unwrap()]).succeeded();
+    host(&seed, "git fetch -q ../out.bundle refs/heads/topic:refs/heads/from-task");
+    assert_eq!(host(&seed, "git rev-parse from-task"), run.receipt()["commit_out"]);
+    assert_eq!(host(&seed, "git log -1 --format=%s from-task"), "the agent was here");
+    let applied = lab.brig(["task", "apply", &id]);
+    applied.succeeded();
+    assert!(applied.stderr.contains(&format!("brig task export {id} --bundle")), "{applied:#?}");
 }
 
 #[test]

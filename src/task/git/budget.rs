@@ -1,0 +1,134 @@
+//! What couriers of a task may use: what is left of the task's own time, processor time and memory.
+//!
+//! A remote and an agent's repository are hostile: a server that stays silent, or a history that is made to be slow, must not hold a task, the lock of a
+//! mirror or a processor for longer than the task itself may run.
+
+use crate::error::{Error, Kind, Result};
+use crate::files::Lock;
+use crate::sandbox::{Limits, Outcome, Signals, Usage};
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Time, and processor time, that couriers have after the command even if nothing is left: commits of an attempt that reached its limit are still kept.
+const LEAST: Duration = Duration::from_secs(60);
+/// How often a held lock is tried.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The limits of a task, as far as its couriers share them.
+pub(in crate::task) struct Budget {
+    limits: Limits,
+    began: Instant,
+    cpu: Cell<Duration>,
+    least: Cell<Duration>,
+    cancelled: Cell<bool>,
+}
+
+impl Budget {
+    /// The budget of a task with these limits, which begins now.
+    pub(in crate::task) fn new(limits: &Limits) -> Budget {
+        Budget {
+            limits: limits.clone(),
+            began: Instant::now(),
+            cpu: Cell::default(),
+            least: Cell::default(),
+            cancelled: Cell::default(),
+        }
+    }
+
+    /// Counts what a courier or the command has used.
+    pub(in crate::task) fn count(&self, usage: &Usage) {
+        let used = usage.cpu_user_seconds.unwrap_or(0.0) + usage.cpu_system_seconds.unwrap_or(0.0);
+        let used = Duration::try_from_secs_f64(used).unwrap_or_default();
+        self.cpu.set(self.cpu.get().saturating_add(used));
+    }
+
+    /// From here on couriers hand back the work: they have [`LEAST`] at least.
+    pub(in crate::task) fn hand_back(&self) {
+        self.least.set(LEAST);
+    }
+
+    /// Whether a signal ended a courier, or the wait for a lock.
+    pub(in crate::task) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    /// Notes that a signal ended a courier.
+    pub(super) fn cancel(&self) {
+        self.cancelled.set(true);
+    }
+
+    /// The limits of the next courier.
+    pub(super) fn limits(&self) -> Result<Limits> {
+        if crate::task::changes::is_off("courier-limits") {
+            return Ok(Limits { idle: Limits::default().wall, ..Limits::default() });
+        }
+        let wall = self.wall_left()?;
+        let cpu_time = self.limits.cpu_time.saturating_sub(self.cpu.get()).max(self.least.get());
+        if cpu_time.is_zero() {
+            return Err(self.reached(&Outcome::CpuTime));
+        }
+        let (cpus, memory, swap) = (self.limits.cpus, self.limits.memory, self.limits.swap);
+        // git is told to be quiet: an idle limit would end every long errand.
+        Ok(Limits { wall, idle: wall, cpu_time, cpus, memory, swap, ..Limits::default() })
+    }
+
+    fn wall_left(&self) -> Result<Duration> {
+        let wall = self.limits.wall.saturating_sub(self.began.elapsed()).max(self.least.get());
+        if wall.is_zero() { Err(self.reached(&Outcome::Timeout)) } else { Ok(wall) }
+    }
+
+    /// The error of a courier that ended at a limit of the task.
+    pub(super) fn reached(&self, outcome: &Outcome) -> Error {
+        let (what, flag) = match outcome {
+            Outcome::CpuTime => ("processor time", "--cpu-time"),
+            Outcome::Memory => ("memory", "--memory"),
+            _ => ("time", "--wall"),
+        };
+        Error::new(Kind::Workspace, format!("git used all the {what} that the task has left (`{flag}`)"))
+            .hint(format!("see that the remote answers; for a large repository raise {flag}, or fetch less: --depth 1"))
+    }
+
+    /// Takes a lock that another task may hold. The wait ends with the time of the task, or at a signal.
+    pub(super) fn lock(&self, path: &Path) -> Result<Lock> {
+        let mut signals = None;
+        Lock::wait_while(path, || {
+            // Taken at the first pause only: a free lock costs no system call more.
+            let signals = match &signals {
+                Some(taken) => taken,
+                None => signals.insert(Signals::take()?),
+            };
+            if signals.wants_end() {
+                self.cancel();
+                return Err(Error::new(Kind::State, "ended while another task used the repository"));
+            }
+            let left = self.wall_left().map_err(|_| {
+                Error::new(Kind::Workspace, "another task used the repository for all the time of this one (`--wall`)")
+                    .hint("wait for the other task to end, or raise --wall")
+            })?;
+            std::thread::sleep(left.min(PAUSE));
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn couriers_get_what_is_left_and_a_least_after_the_command() {
+        let limits = Limits { wall: Duration::from_secs(50), cpu_time: Duration::from_secs(7), ..Limits::default() };
+        let budget = Budget::new(&Limits { memory: 64 << 20, ..limits });
+        let first = budget.limits().unwrap();
+        assert!(first.wall <= Duration::from_secs(50) && first.wall > Duration::from_secs(40));
+        assert_eq!((first.cpu_time, first.memory), (Duration::from_secs(7), 64 << 20));
+        budget.count(&Usage { cpu_user_seconds: Some(4.0), cpu_system_seconds: Some(1.0), ..Usage::default() });
+        assert_eq!(budget.limits().unwrap().cpu_time, Duration::from_secs(2));
+        budget.count(&Usage { cpu_user_seconds: Some(4.0), ..Usage::default() });
+        assert!(budget.limits().unwrap_err().to_string().contains("--cpu-time"));
+        budget.hand_back();
+        let last = budget.limits().unwrap();
+        assert_eq!((last.cpu_time, last.wall), (LEAST, LEAST));
+    }
+}

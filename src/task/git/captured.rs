@@ -1,0 +1,113 @@
+//! What a courier writes: its answer and its errors, kept to be read, and lines about its progress, passed on.
+
+use crate::error::Result;
+use crate::sandbox::{Sink, Stream};
+use std::time::{Duration, Instant};
+
+/// More than any answer of git that we ask for.
+const ENOUGH: usize = 64 * 1024;
+/// A longer line is no progress.
+const LONGEST_LINE: usize = 1024;
+/// How often a line about the progress is passed on.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A courier's output.
+pub(super) struct Captured<'run> {
+    pub output: Vec<u8>,
+    pub error: Vec<u8>,
+    /// The line of standard error that has not ended.
+    line: Vec<u8>,
+    /// Whether a carriage return came last.
+    has_returned: bool,
+    progress: &'run dyn Fn(&str),
+    told: Option<Instant>,
+}
+
+impl<'run> Captured<'run> {
+    pub(super) fn new(progress: &'run dyn Fn(&str)) -> Captured<'run> {
+        Captured { output: Vec::new(), error: Vec::new(), line: Vec::new(), has_returned: false, progress, told: None }
+    }
+
+    /// Takes a line of standard error; one that ends with a carriage return is written over by the next.
+    fn end_line(&mut self, is_transient: bool) {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
+        if is_transient || is_progress(&text) {
+            if self.told.is_none_or(|told| told.elapsed() >= PAUSE) && line.len() < LONGEST_LINE {
+                self.told = Some(Instant::now());
+                (self.progress)(text.trim());
+            }
+        } else if !is_update(&text) {
+            keep(&mut self.error, &line);
+            keep(&mut self.error, b"\n");
+        }
+    }
+}
+
+/// Whether git counts there: `Receiving objects:  12% (3/25)`, `Enumerating objects: 25, done.`
+fn is_progress(line: &str) -> bool {
+    line.contains("% (") || line.ends_with(", done.")
+}
+
+/// Whether it is a line of the list of references that git has fetched, and no refusal of one.
+fn is_update(line: &str) -> bool {
+    line.starts_with("From ") || line.starts_with(' ') && !line.starts_with(" !") && line.contains(" -> ")
+}
+
+fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
+    let room = ENOUGH.saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+impl Sink for Captured<'_> {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        if stream == Stream::Output {
+            keep(&mut self.output, bytes);
+            return Ok(());
+        }
+        for &byte in bytes {
+            // ssh ends its lines with both.
+            let has_returned = std::mem::take(&mut self.has_returned);
+            if has_returned && byte != b'\n' {
+                self.end_line(true);
+            }
+            match byte {
+                b'\r' => self.has_returned = true,
+                b'\n' => self.end_line(false),
+                _ if self.line.len() < ENOUGH => self.line.push(byte),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if !self.line.is_empty() {
+            self.end_line(false);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn progress_is_passed_on_and_is_in_no_error() {
+        let told = RefCell::new(Vec::new());
+        let tell = |text: &str| told.borrow_mut().push(text.to_owned());
+        let mut captured = Captured::new(&tell);
+        let pieces = [
+            "remote: Enumerating objects: 25, done.\nReceiving obj",
+            "ects:   4% (1/25)\rReceiving objects: 100% (25/25), done.\nFrom https://a.test/x\n",
+            " * [new branch]      certificate -> certificate\n ! [rejected] a -> b\nfatal: the",
+            " end\r\n",
+        ];
+        pieces.iter().for_each(|piece| captured.take(Stream::Error, piece.as_bytes()).unwrap());
+        captured.end().unwrap();
+        assert_eq!(String::from_utf8_lossy(&captured.error), " ! [rejected] a -> b\nfatal: the end\n");
+        assert_eq!(*told.borrow(), ["remote: Enumerating objects: 25, done."], "one a second");
+    }
+}
