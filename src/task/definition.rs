@@ -2,7 +2,7 @@
 
 use super::artifact::ArtifactOptions;
 use super::forward::Receiver;
-use super::git::GitOptions;
+use super::git::{GitOptions, Remote};
 use super::image::ImageWish;
 use super::keep::{Continued, Keep};
 use super::result::ResultOptions;
@@ -40,6 +40,18 @@ pub struct ProfileUsed {
 }
 
 impl WorkspaceSource {
+    /// The folder of the host that it names, or that has the repository.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        match self {
+            WorkspaceSource::Empty => None,
+            WorkspaceSource::Directory(path) => Some(path.clone()),
+            WorkspaceSource::Repository { url, .. } => match Remote::parse(url) {
+                Ok(Remote::Local(path)) => super::git::local_path(&path).ok(),
+                _ => None,
+            },
+        }
+    }
+
     /// Whether it is there already, so that nothing has to be fetched before the sandbox begins.
     pub(super) fn is_at_hand(&self) -> bool {
         !matches!(self, WorkspaceSource::Repository { .. })
@@ -91,6 +103,8 @@ pub struct Definition {
     pub result: ResultOptions,
     /// Whether what it changed is kept, so that it can be shown and applied.
     pub changes: bool,
+    /// Whether what git ignores is among that.
+    pub ignored: bool,
     /// Whether a made-up secret is planted, which fails the attempt if it shows up anywhere.
     pub canary: bool,
     /// The profile that was read.
@@ -139,6 +153,7 @@ impl Definition {
             artifacts: ArtifactOptions::default(),
             result: ResultOptions::default(),
             changes: true,
+            ignored: false,
             canary: false,
             profile: None,
             keep: Keep::No,

@@ -43,6 +43,12 @@ pub struct Handback {
     /// The first of them, with the reason.
     #[serde(default)]
     pub not_taken: Vec<NotTaken>,
+    /// How many paths were left out because git ignores them in the base; a folder counts as one.
+    #[serde(default)]
+    pub ignored: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub first_ignored: Vec<String>,
     /// Whether the whole workspace was looked at.
     pub complete: bool,
     /// New or changed files that could run later on a host without anybody starting them by name.
@@ -55,7 +61,7 @@ pub struct Handback {
 impl Handback {
     /// Whether the command has written nothing at all in the workspace.
     pub(super) fn is_nothing(&self) -> bool {
-        self.path.is_none() && self.skipped == 0 && self.complete
+        self.path.is_none() && self.skipped == 0 && self.ignored == 0 && self.complete
     }
 }
 
@@ -112,7 +118,7 @@ pub(super) fn collect(
     base: Option<&Path>,
     (into, result): (&Path, &str),
     started: SystemTime,
-    disk_bytes: u64,
+    limits: &changes::Limits,
 ) -> Result<Handback> {
     let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
     let lower = base.map(open_tree).transpose()?;
@@ -126,7 +132,7 @@ pub(super) fn collect(
         form: *form,
         started: Some(started),
     };
-    let mut changes = changes::collect(workspace, into, &changes::Limits { disk_bytes, ..changes::Limits::default() })?;
+    let mut changes = changes::collect(workspace, into, limits)?;
     let path = (!changes.entries.is_empty()).then(|| into.to_owned());
     leave_result_out(&mut changes, result);
     Ok(summary(&changes, path, base))
@@ -164,6 +170,8 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> H
         in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
         skipped: changes.skipped.len() as u64 + changes.skipped_more,
         not_taken: listed(changes.skipped.iter().map(not_taken), |each| &each.path),
+        ignored: changes.ignored,
+        first_ignored: listed(changes.first_ignored.iter().map(ToString::to_string), |path| path),
         complete: changes.complete,
         runnable: listed(
             changes::runnable(changes)
@@ -247,6 +255,8 @@ pub struct PatchNotes {
     pub noted: Vec<String>,
     /// Those that are not in it, because their base is not as it was.
     pub base_changed: Vec<String>,
+    /// Those whose base has changed since, and that are compared with the copy of what it was.
+    pub edited_since: Vec<String>,
     /// How many are not in it because they are in `.git`.
     pub in_git: usize,
 }
@@ -274,7 +284,7 @@ pub struct ChangedPath {
 /// Writes the changes of an ended task as a patch.
 pub fn patch(store: &Store, id: &str, options: PatchOptions, out: &mut dyn Write) -> Result<PatchNotes> {
     let Some((changes, directory, handback)) = load(store, id)? else { return Ok(PatchNotes::default()) };
-    let lower = handback.base.as_deref().map(open_tree).transpose()?;
+    let lower = base(store, id, &handback)?;
     let binary = if options.binary { Binary::Literal } else { Binary::Note };
     let options = DiffOptions { include_git: options.include_git, binary };
     let mut out = std::io::BufWriter::new(out);
@@ -284,8 +294,23 @@ pub fn patch(store: &Store, id: &str, options: PatchOptions, out: &mut dyn Write
         files: diffed.files,
         noted: diffed.noted.iter().map(ToString::to_string).collect(),
         base_changed: diffed.base_changed.iter().map(ToString::to_string).collect(),
+        edited_since: diffed.edited_since.iter().map(ToString::to_string).collect(),
         in_git: diffed.in_git,
     })
+}
+
+/// The tree that the changes were made from. `None` if there was none, or if its path names another folder by now.
+fn base(store: &Store, id: &str, handback: &Handback) -> Result<Option<OwnedFd>> {
+    let Some(path) = handback.base.as_deref() else { return Ok(None) };
+    let record = store.record(id)?;
+    let is_the_users = record.workspace.folder().is_some_and(|folder| folder == path);
+    let opened = open_tree(path);
+    let folder = record.folder.filter(|_| is_the_users && !changes::tree::is_off("changes-folder"));
+    match (opened, folder) {
+        (Ok(opened), Some(folder)) if !folder.is_of(&opened) => Ok(None),
+        (Err(_), Some(_)) => Ok(None),
+        (opened, _) => opened.map(Some),
+    }
 }
 
 /// The paths that an ended task changed.
@@ -311,6 +336,8 @@ pub struct ApplyOptions {
     pub dry_run: bool,
     /// Overwrite what was changed meanwhile.
     pub force: bool,
+    /// Join the task's edit of a text with the user's where they are of different lines.
+    pub merge: bool,
 }
 
 /// What was applied, or with `dry_run` would be; paths with unusual bytes escaped.
@@ -324,6 +351,8 @@ pub struct AppliedPaths {
     pub already: usize,
     /// Left out, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
+    /// With both the user's and the task's edits.
+    pub merged: Vec<String>,
     /// In the way, or overwritten with `force`, each with how it differs.
     pub conflicts: Vec<(String, &'static str)>,
 }
@@ -335,16 +364,28 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: ApplyOptions
         None => origin(store, id)?,
     };
     let target = open_tree(&tree).hint(|| "name a folder that exists: --into DIR")?;
+    // Where a folder is named, it is that one by its name.
+    let folder = if into.is_none() { store.record(id)?.folder } else { None };
+    if folder.is_some_and(|folder| !folder.is_of(&target)) && !changes::tree::is_off("changes-folder") {
+        return Err(Error::new(
+            Kind::State,
+            format!("`{}` is another folder than the one that the task worked on", tree.display()),
+        )
+        .doing(format!("apply the changes of `{id}`"))
+        .hint("name it if it is the right one: --into DIR"));
+    }
     let Some((changes, directory, _)) = load(store, id)? else {
         return Ok(AppliedPaths { tree, ..AppliedPaths::default() });
     };
-    let options = changes::Options { include_git: false, force: options.force, dry_run: options.dry_run };
+    let options =
+        changes::Options { include_git: false, force: options.force, merge: options.merge, dry_run: options.dry_run };
     let applied = changes::apply(&changes, &directory, target.as_fd(), options)?;
     Ok(AppliedPaths {
         tree,
         changed: applied.changed.iter().map(ToString::to_string).collect(),
         already: applied.already,
         left_out: applied.left_out.iter().map(|each| (each.path.to_string(), left_out(each.why))).collect(),
+        merged: applied.merged.iter().map(ToString::to_string).collect(),
         conflicts: applied.conflicts.iter().map(|each| (each.path.to_string(), each.difference.words())).collect(),
     })
 }

@@ -212,6 +212,7 @@ impl Store {
         definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
         definition.result = record.result;
         definition.changes = record.changes;
+        definition.ignored = record.ignored;
         definition.canary = record.canary;
         definition.profile = record.profile;
         definition.stream_json = record.stream_json;

@@ -34,6 +34,7 @@ struct Profile {
     network: super::network::Section,
     result: ResultSection,
     changes: Option<bool>,
+    ignored: Option<bool>,
     canary: Option<bool>,
     artifacts: Vec<String>,
     artifact_bytes: Option<toml::Value>,
@@ -164,6 +165,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     }
     definition.result.schema = profile.result.schema.map(|file| folder.join(file)).or(definition.result.schema.take());
     definition.changes = profile.changes.unwrap_or(definition.changes);
+    definition.ignored = profile.ignored.unwrap_or(definition.ignored);
     definition.canary = profile.canary.unwrap_or(definition.canary);
     definition.artifacts.patterns.extend(profile.artifacts);
     match profile.artifact_bytes {

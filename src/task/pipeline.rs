@@ -4,6 +4,7 @@ mod commits;
 
 use super::artifact;
 use super::canary;
+use super::changes;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
 use super::git::{self, Base, Budget, Errand, Remote};
@@ -394,7 +395,11 @@ impl Attempt<'_> {
                 watch.look(place);
             }
         };
-        let (course, disk) = (&mut self.course, options.limits.disk_bytes());
+        let (course, disk_bytes) = (&mut self.course, options.limits.disk_bytes());
+        let mut limits = changes::Limits { disk_bytes, ignored: self.definition.ignored, ..changes::Limits::default() };
+        if !matches!(self.definition.workspace, WorkspaceSource::Directory(_)) {
+            limits.base_bytes = 0; // a checkout of the store, which nothing changes
+        }
         let place = self.definition.result.path.as_str();
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
@@ -402,7 +407,7 @@ impl Attempt<'_> {
             see(&mut watch, "its output or its events");
             if keeps_changes || watch.is_some() {
                 let into = directory.join("changes");
-                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started, disk)?;
+                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started, &limits)?;
                 if let (Some(watch), Some(path)) = (&mut watch, &changes.path) {
                     watch.changes(path)?;
                 }
@@ -410,6 +415,7 @@ impl Attempt<'_> {
                     changes.secrets = handback::with_secrets(path, &redactor)?;
                 }
                 changes.not_taken.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
+                changes.first_ignored.iter_mut().for_each(|path| *path = redactor.text(path));
                 match keeps_changes {
                     true => course.changes = Some(changes),
                     false => handback::forget(&into)?,
@@ -424,7 +430,7 @@ impl Attempt<'_> {
             };
             see(&mut watch, "the result");
             if !artifacts.patterns.is_empty() {
-                course.artifacts = Some(artifact::collect(source, artifacts, &directory, disk, &redactor)?);
+                course.artifacts = Some(artifact::collect(source, artifacts, &directory, disk_bytes, &redactor)?);
             }
             see(&mut watch, "an artifact");
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });

@@ -14,6 +14,7 @@ use crate::files::{self, Attempt, Bounded, Durability, Lock};
 use crate::sandbox::{ExitCodes, Guarantee, Limits};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -78,6 +79,12 @@ pub struct Record {
     /// Whether what it changed is kept.
     #[serde(default = "yes")]
     pub changes: bool,
+    /// Whether what git ignores is among that.
+    #[serde(default)]
+    pub ignored: bool,
+    /// The folder or repository of the host that it worked on, whatever its path names later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderIdentity>,
     /// Whether a made-up secret was planted.
     #[serde(default)]
     pub canary: bool,
@@ -86,6 +93,26 @@ pub struct Record {
     pub profile: Option<ProfileUsed>,
     /// The task whose workspace it goes on from.
     pub continued_from: Option<String>,
+}
+
+/// A folder by its device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FolderIdentity {
+    /// That of the folder that `path` names now; `None` if there is none.
+    pub(super) fn of(path: &Path) -> Option<FolderIdentity> {
+        rustix::fs::stat(path).ok().map(|status| FolderIdentity { device: status.st_dev, inode: status.st_ino })
+    }
+
+    /// Whether it is that of an open folder.
+    pub(super) fn is_of(self, folder: impl AsFd) -> bool {
+        rustix::fs::fstat(folder)
+            .is_ok_and(|status| self == FolderIdentity { device: status.st_dev, inode: status.st_ino })
+    }
 }
 
 /// Who isolated before there was a choice.
@@ -130,6 +157,8 @@ impl Record {
             artifacts: definition.artifacts.clone(),
             result: definition.result.clone(),
             changes: definition.changes,
+            ignored: definition.ignored,
+            folder: definition.workspace.folder().and_then(|path| FolderIdentity::of(&path)),
             canary: definition.canary,
             profile: definition.profile.clone(),
             continued_from: definition.continued.as_ref().map(|continued| continued.from.clone()),

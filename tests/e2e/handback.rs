@@ -95,15 +95,18 @@ fn what_is_not_taken_is_told_wherever_somebody_could_take_the_rest_for_all() {
 fn a_patch_that_lacks_a_file_is_no_success() {
     let lab = Lab::new();
     let folder = folder(&lab);
-    work(&lab, &folder);
-    lab.file("work/file", "the user's\n");
+    // Of what is no text no copy is kept.
+    lab.file("work/image", "\0one");
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]);
+    task.sh("echo x >>image; mkdir new; echo y >new/text").ended_as("succeeded", 0);
+    lab.file("work/image", "\0the user's");
     let (id, into) = (id(&lab), lab.path().join("out.patch"));
     let diff = lab.brig(["task", "diff", &id]);
     assert_eq!(diff.status, Some(1), "{diff:#?}");
-    assert!(diff.stderr.contains("`file` is not in the patch") && diff.stdout.contains("new/blob"), "{diff:#?}");
+    assert!(diff.stderr.contains("`image` is not in the patch") && diff.stdout.contains("new/text"), "{diff:#?}");
     let export = lab.brig(["task", "export", &id, "--patch", "-o", into.to_str().unwrap()]);
     assert_eq!(export.status, Some(125), "{export:#?}");
-    assert!(export.stderr.contains("`file`") && export.stderr.contains("brig task apply"), "{export:#?}");
+    assert!(export.stderr.contains("`image`") && export.stderr.contains("brig task apply"), "{export:#?}");
     assert!(!into.exists(), "half a patch is worse than none");
 }
 
@@ -316,4 +319,60 @@ fn many_names_of_one_file_are_one_file_in_the_store_and_in_the_folder() {
     assert!(taken(&lab.store().join("tasks")) < 64, "the store has {} MiB", taken(&lab.store()));
     lab.brig(["task", "apply", &id(&lab)]).succeeded();
     assert!(names(&folder).len() == 53 && taken(&folder) < 64, "the folder has {} MiB", taken(&folder));
+}
+
+#[test]
+fn what_git_ignores_stays_out_of_changes_and_store_and_comes_out_when_named() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    lab.file("repository/.gitignore", "target/\n");
+    let script = "mkdir target; head -c 3000000 /dev/urandom >target/big; echo report >target/report";
+    let task = || lab.task().args(["--dir".as_ref(), folder.as_os_str()]);
+    let run = task().args(["--artifact", "target/report"]).sh(script);
+    let receipt = run.ended_as("succeeded", 0).receipt();
+    assert_eq!((&receipt["changes"]["added"], &receipt["changes"]["ignored"]), (&0.into(), &1.into()), "{receipt:#}");
+    assert_eq!(receipt["artifacts"]["files"][0]["path"], "target/report");
+    let diff = lab.brig(["task", "diff", &id(&lab), "--stat"]);
+    assert!(diff.succeeded().stderr.contains("git ignores it: target (1 in all"), "{diff:#?}");
+    assert!(!diff.stdout.contains("target"), "{diff:#?}");
+    let run = task().args(["--ignored"]).sh(script);
+    assert_eq!(run.ended_as("succeeded", 0).receipt()["changes"]["added"], 3);
+}
+
+#[test]
+fn changes_go_to_the_folder_that_the_task_worked_on_and_to_no_other_of_its_name() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    work(&lab, &folder);
+    let moved = lab.path().join("moved");
+    std::fs::rename(&folder, &moved).unwrap();
+    self::folder(&lab);
+    let refused = lab.brig(["task", "apply", &id(&lab)]);
+    refused.refused(125, &["another folder", "--into DIR"]);
+    assert_eq!(names(&folder), ["file", "gone"]);
+    let into = ["task".as_ref(), "apply".as_ref(), "--into".as_ref(), moved.as_os_str()];
+    lab.brig(into.into_iter().chain([id(&lab).as_ref()])).succeeded();
+    assert_eq!(read(moved.join("file")), "one\ntwo\n");
+}
+
+#[test]
+fn what_the_user_edited_meanwhile_is_in_the_patch_and_a_merge_joins_both() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    lab.file("work/file", "1\n2\n3\n4\n5\n");
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]);
+    task.sh("sed -i s/5/five/ file").ended_as("succeeded", 0);
+    let id = id(&lab);
+    lab.file("work/file", "one\n2\n3\n4\n5\n");
+    let diff = lab.brig(["task", "diff", &id]);
+    assert!(diff.succeeded().stdout.contains("-5\n+five\n"), "{diff:#?}");
+    assert!(diff.stderr.contains("`file` has changed since"), "{diff:#?}");
+    lab.brig(["task", "apply", &id]).refused(125, &["`file` was changed", "--merge", "--into DIR"]);
+    let dry = lab.brig(["task", "apply", &id, "--merge", "--dry-run"]);
+    assert!(dry.succeeded().stdout.contains("merge     file"), "{dry:#?}");
+    lab.brig(["task", "apply", &id, "--merge"]).succeeded();
+    assert_eq!(read(folder.join("file")), "one\n2\n3\n4\nfive\n");
+    lab.file("work/file", "1\n2\n3\n4\nsix\n");
+    lab.brig(["task", "apply", &id, "--merge"]).refused(125, &["in the same lines", "--into DIR"]);
+    assert_eq!(read(folder.join("file")), "1\n2\n3\n4\nsix\n");
 }

@@ -11,8 +11,9 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "\
 What is in `.git` is never applied, nor is a link that leads out of the folder. A path that is not
-as the task found it is a conflict, and nothing is written. --force overwrites such paths, and takes
-what is there of changes that were too many to be collected whole.
+as the task found it is a conflict, and nothing is written. --merge joins both edits of a text where
+they are of different lines. --force overwrites such paths, and takes what is there of changes that
+were too many to be collected whole.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
@@ -26,6 +27,9 @@ pub(super) struct Arguments {
     /// Overwrite what was changed meanwhile
     #[arg(long)]
     force: bool,
+    /// Join the task's edits with those that were made meanwhile, where they are of different lines
+    #[arg(long, conflicts_with = "force")]
+    merge: bool,
     /// Print what was done as JSON
     #[arg(long)]
     json: bool,
@@ -36,12 +40,13 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let id = store.find(&arguments.id)?;
     let into =
         arguments.into.as_ref().map(std::path::absolute).transpose().map_err(|cause| Error::os(Kind::Usage, cause))?;
-    let options = ApplyOptions { dry_run: arguments.dry_run, force: arguments.force };
+    let options = ApplyOptions { dry_run: arguments.dry_run, force: arguments.force, merge: arguments.merge };
     let applied = brig::task::apply(store, &id, into.as_deref(), options)?;
     if arguments.json {
         output::json(&applied);
     } else {
-        let changed = applied.changed.iter().map(|path| ("change", path.clone(), ""));
+        let is_merged = |path: &String| if applied.merged.contains(path) { "merge" } else { "change" };
+        let changed = applied.changed.iter().map(|path| (is_merged(path), path.clone(), ""));
         let out = applied.left_out.iter().map(|(path, why)| ("left out", path.clone(), *why));
         let conflicts = applied.conflicts.iter().map(|(path, how)| ("conflict", path.clone(), *how));
         output::lines(changed.chain(out).chain(conflicts).map(|(word, path, why)| {

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Not taken out of a workspace, and told: devices, sockets and FIFOs, files over 2 GiB, what is over 16 GiB or 500,000 names in all.
 
-The exit status is 1 if a changed file is missing in the patch, because what it was made from has changed.")]
+The exit status is 1 if a changed file is missing in the patch: what it was made from has changed, and no
+copy of that was kept (of binary files, of those over 16 MiB, and of what is over 256 MiB in all).")]
 pub(super) struct Arguments {
     /// The task's id, or its beginning
     id: String,
@@ -67,10 +68,13 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         .base_changed
         .iter()
         .map(|path| format!("`{path}` is not in the patch: what it was made from has changed"));
+    let since = notes.edited_since.iter();
+    let since =
+        since.map(|path| format!("`{path}` has changed since: the patch is for what it was (brig task apply --merge)"));
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
     let is_whole = notes.base_changed.is_empty();
-    noted.chain(changed).chain(git).for_each(|line| tell!("brig: {}", output::escaped(&line)));
+    noted.chain(changed).chain(since).chain(git).for_each(|line| tell!("brig: {}", output::escaped(&line)));
     super::tell_not_taken(store, &id)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -131,6 +131,9 @@ pub(super) struct Arguments {
     /// Keep nothing of the workspace but artifacts and the result: no `brig task diff`, `apply`, `export`
     #[arg(long, conflicts_with_all = ["keep", "keep_on_failure", "push_branch"])]
     no_changes: bool,
+    /// Keep what git ignores, such as build output, which is left out and counted otherwise
+    #[arg(long, conflicts_with = "no_changes")]
+    ignored: bool,
     /// Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out
     #[arg(long)]
     canary: bool,
@@ -310,7 +313,12 @@ pub(super) fn not_taken(receipt: &Receipt) -> Vec<String> {
     let Some(changes) = &receipt.changes else { return Vec::new() };
     let told = changes.not_taken.iter().take(MOST_TOLD).map(|each| format!("not taken: {}: {}", each.path, each.why));
     let more = changes.skipped.saturating_sub(told.len() as u64);
-    told.chain((more > 0).then(|| format!("{more} more were not taken: see the receipt"))).collect()
+    let ignored = (changes.ignored > 0).then(|| {
+        let first = changes.first_ignored.iter().take(MOST_TOLD).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if changes.ignored > MOST_TOLD as u64 { ", …" } else { "" };
+        format!("left out, since git ignores it: {first}{more} ({} in all; --ignored keeps it)", changes.ignored)
+    });
+    told.chain((more > 0).then(|| format!("{more} more were not taken: see the receipt"))).chain(ignored).collect()
 }
 
 fn told_artifacts(receipt: &Receipt) -> Vec<String> {
@@ -402,6 +410,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         None => definition.result.schema.take().map(|file| absolute(&file)).transpose()?,
     };
     definition.changes &= !arguments.no_changes;
+    definition.ignored |= arguments.ignored;
     definition.canary |= arguments.canary;
     definition.stream_json = arguments.stream_json;
     definition.keep = match (arguments.keep, arguments.keep_on_failure) {

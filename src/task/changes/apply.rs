@@ -6,6 +6,7 @@
 
 use super::check::{self, Plan};
 use super::commit;
+use super::merge;
 use super::path::TreePath;
 use super::record::{Changes, Entry};
 use super::store::Store;
@@ -24,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) include_git: bool,
     /// Overwrite what the user changed meanwhile, and take an incomplete record.
     pub(crate) force: bool,
+    /// Merge the agent's edit of a text with the user's where they are of different lines.
+    pub(crate) merge: bool,
     /// Check only: nothing is written, and conflicts are in the answer instead of an error.
     pub(crate) dry_run: bool,
 }
@@ -38,6 +41,8 @@ pub(crate) struct Applied {
     pub(crate) already: usize,
     /// What was left out although it is in the record.
     pub(crate) left_out: Vec<LeftOut>,
+    /// What has both the user's and the agent's edits.
+    pub(crate) merged: Vec<TreePath>,
     /// What was overwritten with `force`, or with `dry_run` stands in the way.
     pub(crate) conflicts: Vec<Conflict>,
 }
@@ -78,6 +83,8 @@ pub(crate) enum Difference {
     Missing,
     /// Content, mode, target or type are others.
     Changed,
+    /// Both changed the same lines of it, or it cannot be merged.
+    Overlaps,
     /// It was written while the agent ran.
     EditedMeanwhile,
     /// A directory stands where something else should be written. Never overwritten.
@@ -97,6 +104,7 @@ impl Difference {
             Difference::Exists => "is there already",
             Difference::Missing => "is gone",
             Difference::Changed => "was changed",
+            Difference::Overlaps => "was changed in the same lines, or is no text",
             Difference::EditedMeanwhile => "was edited while the agent ran",
             Difference::IsDirectory => "is a directory now",
             Difference::NotEmpty => "holds something else",
@@ -107,9 +115,11 @@ impl Difference {
 
     /// Whether `force` overwrites it: a file of the user's yes, a whole directory or something outside the tree never.
     pub(super) fn yields_to_force(self) -> bool {
-        use Difference::{Changed, EditedMeanwhile, Exists, IsDirectory, Missing, MountPoint, NoParent, NotEmpty};
+        use Difference::{
+            Changed, EditedMeanwhile, Exists, IsDirectory, Missing, MountPoint, NoParent, NotEmpty, Overlaps,
+        };
         match self {
-            Exists | Missing | Changed | EditedMeanwhile => true,
+            Exists | Missing | Changed | Overlaps | EditedMeanwhile => true,
             IsDirectory | NotEmpty | NoParent | MountPoint => false,
         }
     }
@@ -123,7 +133,10 @@ pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, opti
             .doing(step())
             .hint("apply with --force to take the part that is there"));
     }
-    let plan = check::check(changes, target, options).doing(step)?;
+    let mut plan = check::check(changes, target, options).doing(step)?;
+    if options.merge {
+        merge::resolve(&mut plan, changes, into, target);
+    }
     let in_the_way =
         plan.applied.conflicts.iter().filter(|conflict| !(options.force && conflict.difference.yields_to_force()));
     if !options.dry_run {
@@ -150,8 +163,11 @@ fn refuse(conflicts: &[&Conflict]) -> Result<()> {
     }
     let error = Error::new(Kind::State, words);
     let can_force = conflicts.iter().all(|conflict| conflict.difference.yields_to_force());
-    Err(if can_force {
-        error.hint("look at the patch, then apply with --force to overwrite")
+    let can_merge = conflicts.iter().any(|conflict| conflict.difference == Difference::Changed);
+    Err(if can_force && can_merge {
+        error.hint("join both edits with --merge, overwrite with --force, or apply to a copy of the folder: --into DIR")
+    } else if can_force {
+        error.hint("look at the patch, then overwrite with --force, or apply to a copy of the folder: --into DIR")
     } else {
         error.hint("move these away first")
     })

@@ -7,7 +7,8 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-const PLAIN: Options = Options { include_git: false, force: false, dry_run: false };
+const PLAIN: Options = Options { include_git: false, force: false, merge: false, dry_run: false };
+const MERGE: Options = Options { merge: true, ..PLAIN };
 const FORCE: Options = Options { force: true, ..PLAIN };
 const DRY: Options = Options { dry_run: true, ..PLAIN };
 
@@ -262,4 +263,30 @@ fn an_edit_during_the_run_is_a_conflict() {
     let Some((lab, mut changes)) = simple("echo a >a", "echo x >a") else { return };
     changes.entries[0].base_is_newer = true;
     unchanged(&lab, &changes, PLAIN, "`a` was edited while the agent ran");
+}
+
+#[test]
+fn both_edits_are_joined_by_a_merge_and_edits_of_the_same_lines_are_refused() {
+    let base = "printf '1\\n2\\n3\\n4\\n5\\n' >a; cp a b; cp a mode; printf 'x\\0y' >bin; chmod 644 a b mode";
+    let agent = "sed -i s/5/five/ a; sed -i s/5/five/ b; chmod 755 mode; printf 'x\\0z' >bin";
+    let Some((lab, changes)) = simple(base, agent) else { return };
+    lab.shell("target", "sed -i s/1/one/ a; chmod 600 a; sed -i s/1/one/ mode");
+    unchanged(&lab, &changes, PLAIN, "`a` was changed");
+    let dry = run(&lab, &changes, Options { dry_run: true, ..MERGE }).unwrap();
+    assert_eq!(dry.merged.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a", "mode"]);
+    let applied = run(&lab, &changes, MERGE).unwrap();
+    assert!(applied.conflicts.is_empty() && applied.merged == dry.merged);
+    lab.shell("target", r#"test "$(cat a)" = "$(printf 'one\n2\n3\n4\nfive')"; test "$(stat -c %a a)" = 600"#);
+    lab.shell("target", r#"test "$(head -1 mode)" = one; test "$(stat -c %a mode)" = 755; test "$(tail -1 b)" = five"#);
+    for (user, expected) in
+        [("sed -i s/5/fünf/ b", "`b` was changed in the same lines"), ("printf 'q\\0' >bin", "`bin`")]
+    {
+        lab.shell(".", "rm -rf target; cp -a base target");
+        lab.shell("target", &format!("sed -i s/1/one/ a; {user}"));
+        unchanged(&lab, &changes, MERGE, expected);
+    }
+    // A copy of the base that was changed is none.
+    lab.shell(".", "rm -rf target; cp -a base target; echo evil >out/bases/a");
+    lab.shell("target", "sed -i s/1/one/ a");
+    unchanged(&lab, &changes, MERGE, "`a` was changed in the same lines");
 }

@@ -42,6 +42,15 @@ pub(super) struct Put<'a> {
     pub(super) node: &'a Node,
     /// What it takes the place of; `None` if nothing may be there.
     pub(super) replaces: Option<Seen>,
+    /// What is written instead of the copy, if the user's edit was merged with the agent's.
+    pub(super) merged: Option<Merged>,
+}
+
+/// The content of a file that two have edited.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub(super) bytes: Vec<u8>,
+    pub(super) mode: u32,
 }
 
 /// What was checked, to be recognised when it is moved away: what somebody writes in between is put back, not lost.
@@ -161,7 +170,12 @@ impl<'a> Check<'a, '_> {
                 if there_is_directory {
                     self.remove(path, None);
                 }
-                self.plan.contents.push(Put { path, node, replaces: if there_is_directory { None } else { seen } });
+                self.plan.contents.push(Put {
+                    path,
+                    node,
+                    replaces: if there_is_directory { None } else { seen },
+                    merged: None,
+                });
             }
         }
         self.plan.applied.changed.push(path.clone());

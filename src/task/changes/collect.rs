@@ -5,8 +5,11 @@
 //! The agent's processes must be gone: a file that changes under the walk is caught where that costs nothing, and no worse than
 //! a wrong entry comes of it.
 
+use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
+use super::ignored::{Rules, Tracked};
+use super::keep_bases;
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath, written};
 use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
@@ -20,48 +23,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
-
-/// How much of a hostile tree is taken.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Names looked at, in the upper directory and in deleted parts of the base together.
-    pub(crate) names: usize,
-    /// Directories inside each other.
-    pub(crate) depth: usize,
-    /// Bytes of one file.
-    pub(crate) file_bytes: u64,
-    /// Bytes of all copies together, holes counted. The further names of a hard link count nothing: they are links in the store, too.
-    pub(crate) total_bytes: u64,
-    /// Bytes that all copies together take on the host's disk: the task's own disk limit.
-    pub(crate) disk_bytes: u64,
-    /// How long the workspace is read. What takes longer is left out, and the record is incomplete.
-    pub(crate) time: Duration,
-    /// Bytes of all names and link targets together, as the record has them: a byte of a name takes up to five there.
-    pub(crate) path_bytes: u64,
-    /// Things left out that are listed one by one.
-    pub(crate) skipped: usize,
-    /// Bytes of their names and reasons together.
-    pub(crate) skipped_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        // A level costs two descriptors, of which a process has 1024 by default.
-        Limits {
-            names: 500_000,
-            depth: 200,
-            file_bytes: 2 << 30,
-            total_bytes: 16 << 30,
-            disk_bytes: u64::MAX,
-            // 16 GiB at 60 MB a second.
-            time: Duration::from_secs(300),
-            path_bytes: 64 << 20,
-            skipped: 10_000,
-            skipped_bytes: 8 << 20,
-        }
-    }
-}
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
 
 /// Where an agent worked.
 #[derive(Clone, Copy, Debug)]
@@ -98,11 +61,16 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         paths_left: limits.path_bytes,
         skipped_left: limits.skipped_bytes,
         is_full: false,
+        tracked: None,
         changes: Changes { complete: true, ..Changes::default() },
         seen: 0,
     };
     walk.run().map_err(|error| error.doing(step()))?;
     walk.changes.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    if let Some(lower) = walk.workspace.lower {
+        let left = limits.base_bytes.min(limits.disk_bytes - walk.stored);
+        keep_bases::keep(&walk.changes, lower, into, left, walk.end).map_err(|error| error.doing(step()))?;
+    }
     walk.changes.save(&into.join("changes.json"))?;
     Ok(walk.changes)
 }
@@ -114,6 +82,10 @@ struct Frame {
     lower: Option<OwnedFd>,
     /// Whether what is only in the base is still there. If not, it is deleted.
     base_shows: bool,
+    /// What git ignores in it; `None` if no rule holds.
+    rules: Option<Rc<Rules>>,
+    /// Whether git ignores all of it but what it tracks.
+    is_ignored: bool,
     names: std::vec::IntoIter<Box<[u8]>>,
 }
 
@@ -123,6 +95,8 @@ struct Place<'a> {
     name: &'a [u8],
     path: TreePath,
     base: Option<Stat>,
+    /// Whether a rule of git's ignores it, though git may track it.
+    is_ignored: bool,
 }
 
 /// A copy in the store.
@@ -148,6 +122,8 @@ struct Walk<'a> {
     skipped_left: u64,
     /// Whether it takes no more; then nothing more is looked at.
     is_full: bool,
+    /// What git tracks in the base, if that is known.
+    tracked: Option<Tracked>,
     changes: Changes,
     seen: usize,
 }
@@ -157,7 +133,10 @@ impl Walk<'_> {
         let open = |side: BorrowedFd<'_>| tree::directory(side, b".").failing(Kind::Workspace, || "open the workspace");
         let upper = open(self.workspace.upper)?;
         let lower = self.workspace.lower.map(open).transpose()?;
-        let Some(root) = self.frame(None, Some(upper), lower, true)? else { return Ok(()) };
+        let base = lower.as_ref().filter(|_| !self.limits.ignored).map(AsFd::as_fd);
+        let rules = base.and_then(Rules::of_base);
+        self.tracked = base.and_then(Tracked::of_base);
+        let Some(root) = self.frame(None, Some(upper), lower, (true, rules, false))? else { return Ok(()) };
         tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(frame, name, depth))
     }
 
@@ -167,7 +146,7 @@ impl Walk<'_> {
         path: Option<TreePath>,
         upper: Option<OwnedFd>,
         lower: Option<OwnedFd>,
-        base_shows_above: bool,
+        (base_shows_above, rules_above, is_ignored): (bool, Option<Rc<Rules>>, bool),
     ) -> Result<Option<Frame>> {
         let raw = || Raw(path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_else(|| b".".to_vec()));
         let mark = match &upper {
@@ -201,7 +180,11 @@ impl Walk<'_> {
         }
         names.sort_unstable();
         names.dedup();
-        Ok(Some(Frame { path, upper, lower, base_shows, names: names.into_iter() }))
+        let rules = match &lower {
+            Some(lower) if !self.limits.ignored => Rules::of(lower.as_fd(), path.as_ref(), rules_above),
+            _ => rules_above,
+        };
+        Ok(Some(Frame { path, upper, lower, base_shows, rules, is_ignored, names: names.into_iter() }))
     }
 
     /// Looks at one name; gives the directory that is to be walked next, if it is one.
@@ -230,7 +213,14 @@ impl Walk<'_> {
             (Ok(now), Ok(base)) => (now, base),
             (Err(errno), _) | (_, Err(errno)) => return Ok(self.leave_out(&path, Reason::Unreadable, Some(errno))),
         };
-        let place = Place { frame, name, path, base };
+        let is_directory = |status: &Stat| tree::file_type(status) == FileType::Directory;
+        let shown = now.as_ref().filter(|now| !self.workspace.form.is_whiteout(now)).or(base.as_ref());
+        let is_ignored = self.is_ignored(frame, &path, shown.is_some_and(is_directory));
+        if is_ignored && !self.tracked.as_ref().map_or(base.is_some(), |tracked| tracked.has(&path)) {
+            self.changes.ignore(path);
+            return Ok(None);
+        }
+        let place = Place { frame, name, path, base, is_ignored };
         let Some(now) = now else {
             return if frame.base_shows {
                 Ok(self.leave_out(&place.path, Reason::Changing, None))
@@ -249,6 +239,12 @@ impl Walk<'_> {
             FileType::Socket => Ok(self.leave_out(&place.path, Reason::Socket, None)),
             _ => Ok(self.leave_out(&place.path, Reason::Device, None)),
         }
+    }
+
+    /// Whether git ignores a path, unless it tracks it.
+    fn is_ignored(&self, frame: &Frame, path: &TreePath, is_directory: bool) -> bool {
+        let rules = frame.rules.as_ref().filter(|_| !path.is_in_git());
+        frame.is_ignored || rules.is_some_and(|rules| rules.ignore(path, is_directory))
     }
 
     fn directory(&mut self, place: Place<'_>, now: &Stat, depth: usize) -> Result<Option<Frame>> {
@@ -270,7 +266,12 @@ impl Walk<'_> {
         };
         let lower = if base_is_directory { open(&place.frame.lower) } else { Ok(None) };
         match (open(&place.frame.upper), lower) {
-            (Ok(upper), Ok(lower)) => self.frame(Some(place.path), upper, lower, place.frame.base_shows),
+            (Ok(upper), Ok(lower)) => self.frame(
+                Some(place.path),
+                upper,
+                lower,
+                (place.frame.base_shows, place.frame.rules.clone(), place.is_ignored),
+            ),
             (Err(errno), _) | (_, Err(errno)) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         }
     }
@@ -388,7 +389,10 @@ impl Walk<'_> {
             return Ok(self.too_deep(&place.path));
         }
         match tree::directory(lower.as_fd(), place.name) {
-            Ok(lower) => self.frame(Some(place.path), None, Some(lower), false),
+            Ok(lower) => {
+                let inherited = (false, place.frame.rules.clone(), place.is_ignored);
+                self.frame(Some(place.path), None, Some(lower), inherited)
+            }
             Err(errno) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         }
     }

@@ -374,3 +374,38 @@ fn copies_take_no_more_than_the_disk_limit_and_the_walk_no_more_than_its_time() 
     assert_eq!((changes.complete, changes.entries.len()), (false, 0));
     assert_eq!(skipped(&changes), [". OutOfTime"]);
 }
+
+#[test]
+fn what_git_ignores_in_the_base_is_left_out_and_counted() {
+    let base = "git() { command git -c safe.directory='*' \"$@\"; }; git init -q .; printf 'target/\\n*.log\\n' >.gitignore; mkdir target src; echo old >target/old; echo t >tracked.log; \
+                echo s >src/a; git add -f .gitignore tracked.log src/a";
+    let agent = "echo x >>target/old; echo n >target/new; mkdir src/target; echo n >src/target/n; echo n >a.log; \
+                 echo more >>tracked.log; echo 'src/' >>.gitignore; echo hidden >src/.gitignore; echo h >src/hidden; echo b >src/b";
+    let shown = [
+        "modified .gitignore file 0644 19",
+        "added src/.gitignore file 0644 7",
+        "added src/b file 0644 2",
+        "added src/hidden file 0644 2",
+        "modified tracked.log file 0644 7",
+    ];
+    for form in FORMS {
+        let Some(lab) = Lab::new(form) else { continue };
+        lab.shell("base", &format!("umask 022; {base}"));
+        lab.agent(agent);
+        let changes = lab.collect();
+        assert_eq!(listing(&changes), shown, "{form:?}");
+        let ignored: Vec<_> = changes.first_ignored.iter().map(ToString::to_string).collect();
+        assert_eq!((changes.ignored, ignored), (3, ["a.log", "src/target", "target"].map(String::from).to_vec()));
+        assert!(!lab.at("out/files/target").exists(), "it is in the store");
+        fs::remove_dir_all(lab.at("out")).unwrap();
+        let all = lab.collect_with(&Limits { ignored: true, ..Limits::default() }).unwrap();
+        assert_eq!((all.entries.len(), all.ignored), (shown.len() + 5, 0), "{:?}", listing(&all));
+        // Without an index, what the base has is taken for tracked.
+        fs::remove_dir_all(lab.at("out")).unwrap();
+        fs::remove_file(lab.at("base/.git/index")).unwrap();
+        let changes = lab.collect();
+        assert!(listing(&changes).contains(&"modified target/old file 0644 6".to_owned()), "{:?}", listing(&changes));
+        let ignored: Vec<_> = changes.first_ignored.iter().map(ToString::to_string).collect();
+        assert_eq!(ignored, ["a.log", "src/target", "target/new"]);
+    }
+}

@@ -117,6 +117,13 @@ impl<'a> Work<'a, '_> {
 
     fn stage_one(&mut self, name: &str, put: &Put<'_>, store: &Store) -> Result<()> {
         let owner = put.replaces.map_or(self.owner, |seen| seen.owner);
+        if let Some(merged) = &put.merged {
+            let mut to =
+                tree::create(self.staging.as_fd(), name.as_bytes(), 0o600).failing(Kind::Disk, || "make the file")?;
+            to.write_all(&merged.bytes).failing(Kind::Disk, || "write the merged file")?;
+            give(&to, owner).failing(Kind::Workspace, || "set the owner")?;
+            return fchmod(&to, Mode::from_raw_mode(merged.mode & 0o777)).failing(Kind::Workspace, || "set the mode");
+        }
         match put.node {
             Node::File { mode, size, sha256 } => {
                 let from = store.file(put.path).failing(Kind::Store, || "open the copy")?;

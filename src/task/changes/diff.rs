@@ -9,7 +9,7 @@ use super::copy;
 use super::hunks;
 use super::path::TreePath;
 use super::record::{Base, Changes, Content, Entry, Node};
-use super::store::Store;
+use super::store::{BASES, Store};
 use super::tree;
 use crate::error::{Context, Kind, Result};
 use std::fs::File;
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Larger files are not compared line by line: both sides are held in memory.
-const LARGEST_TEXT: u64 = 16 << 20;
+pub(super) const LARGEST_TEXT: u64 = 16 << 20;
 /// How long one file's lines are compared before the rest is replaced as one block.
 const FILE_TIME: Duration = Duration::from_secs(2);
 /// The same for all files of a patch together.
@@ -54,6 +54,8 @@ pub(crate) struct Diffed {
     pub(crate) noted: Vec<TreePath>,
     /// Those that are not in it because their base is not as it was when the changes were taken.
     pub(crate) base_changed: Vec<TreePath>,
+    /// Those whose base has changed since, and that are compared with the copy of what it was.
+    pub(crate) edited_since: Vec<TreePath>,
     /// How many are not in it because they are in `.git`.
     pub(crate) in_git: usize,
 }
@@ -88,6 +90,8 @@ pub(crate) fn diff(
     out: &mut impl Write,
 ) -> Result<Diffed> {
     let store = Store::open(into)?;
+    // An older record has none.
+    let bases = Store::open_at(into, BASES).ok();
     let mut diffed = Diffed::default();
     let end = Instant::now() + PATCH_TIME;
     for entry in &changes.entries {
@@ -96,7 +100,16 @@ pub(crate) fn diff(
             continue;
         }
         let step = || format!("compare `{}`", entry.path);
-        let old = old_side(entry, lower).failing(Kind::Workspace, step)?;
+        let old = match (old_side(entry, lower).failing(Kind::Workspace, step)?, &bases) {
+            (Reading::Changed, Some(bases)) => {
+                let kept = kept_side(entry, bases).failing(Kind::Store, step)?;
+                if let Reading::There(_) = kept {
+                    diffed.edited_since.push(entry.path.clone());
+                }
+                kept
+            }
+            (old, _) => old,
+        };
         let new = new_side(entry, &store).failing(Kind::Store, step)?;
         let (old, new) = match (old, new) {
             (Reading::Changed, _) | (_, Reading::Changed) => {
@@ -180,6 +193,19 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     } else {
         Reading::Changed
     })
+}
+
+/// The copy of the base that was made with the changes. One that is not there, or not what the record says, is no base.
+fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
+    let Some(Base::File { mode, size, content: Content::Sha256(expected) }) = &entry.base else {
+        return Ok(Reading::Changed);
+    };
+    let Ok(file) = bases.file(&entry.path) else { return Ok(Reading::Changed) };
+    let bytes = read(&file, *size)?;
+    if copy::digest_of(&bytes) != *expected {
+        return Ok(Reading::Changed);
+    }
+    Ok(Reading::There(Side { mode: regular(*mode), content: Body::Bytes(bytes) }))
 }
 
 /// The part of a patch that is about one path.
@@ -282,7 +308,7 @@ impl Side {
 }
 
 /// Text is what has no NUL. (git looks at the first 8000 bytes only; `patch` needs it to be so to the end.)
-fn is_text(bytes: &[u8]) -> bool {
+pub(super) fn is_text(bytes: &[u8]) -> bool {
     !bytes.contains(&0)
 }
 

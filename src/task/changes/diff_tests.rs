@@ -95,14 +95,21 @@ fn a_binary_file_is_a_note_or_gits_binary_form() {
 }
 
 #[test]
-fn a_base_that_is_not_as_it_was_is_said_and_left_out() {
+fn a_base_that_is_not_as_it_was_is_shown_as_it_was_or_left_out() {
     let Some(lab) = Lab::new(Form::User) else { return };
     lab.shell("base", "echo a >a; echo b >b; echo c >c; echo secret >../secret");
     lab.agent("echo x >a; echo x >b; echo x >c");
     let changes = lab.collect();
     lab.shell("base", "echo A >a; rm b; ln -s ../secret b");
+    let paths = |paths: &[super::TreePath]| paths.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (patch, diffed) = patch_of(&lab, &changes, DiffOptions::default());
-    assert_eq!(diffed.base_changed.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((paths(&diffed.edited_since), diffed.base_changed.len()), (vec!["a".to_owned(), "b".to_owned()], 0));
+    let text = String::from_utf8(patch).unwrap();
+    assert!(text.contains("-a\n+x\n") && text.contains("-b\n+x\n") && !text.contains("secret"), "{text}");
+    // Without the copy of what it was, or with one that is not what the record says.
+    lab.shell("out", "echo evil >bases/a; rm bases/b");
+    let (patch, diffed) = patch_of(&lab, &changes, DiffOptions::default());
+    assert_eq!(paths(&diffed.base_changed), ["a", "b"]);
     let text = String::from_utf8(patch).unwrap();
     assert!(text.contains("+++ b/c\n") && !text.contains("secret"), "{text}");
 }
@@ -186,7 +193,7 @@ proptest! {
         let changes = collect(workspace, &lab.at("out"), &Limits::default()).unwrap();
 
         lab.shell(".", "cp -a base target");
-        let options = Options { include_git: false, force: true, dry_run: false };
+        let options = Options { include_git: false, force: true, merge: false, dry_run: false };
         let applied = apply(&changes, &lab.at("out"), lab.open("target").as_fd(), options).unwrap();
         prop_assert!(applied.left_out.is_empty() && applied.conflicts.is_empty(), "{:?}", applied);
         prop_assert_eq!(picture(&lab.at("target")), picture(&lab.at("upper")));

@@ -37,7 +37,7 @@ pub(super) fn write(old: &[u8], new: &[u8], deadline: Instant, out: &mut impl Wr
     Ok(())
 }
 
-fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|byte| *byte == b'\n')
 }
 

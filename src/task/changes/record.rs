@@ -27,6 +27,10 @@ pub(crate) struct Changes {
     pub(crate) skipped_more: u64,
     /// Whether the whole tree was looked at. If not, a limit on the number or the depth of names was hit.
     pub(crate) complete: bool,
+    /// How many paths were left out because git ignores them; a directory counts as one.
+    pub(crate) ignored: u64,
+    /// The first of them.
+    pub(crate) first_ignored: Vec<TreePath>,
 }
 
 /// One path that differs. At least one of `base` and `now` is there.
@@ -155,6 +159,15 @@ impl Entry {
 }
 
 impl Changes {
+    /// Counts a path that git ignores.
+    pub(super) fn ignore(&mut self, path: TreePath) {
+        const LISTED: usize = 20;
+        self.ignored += 1;
+        if self.first_ignored.len() < LISTED {
+            self.first_ignored.push(path);
+        }
+    }
+
     /// The entry of exactly this path.
     pub(crate) fn find(&self, path: &TreePath) -> Option<&Entry> {
         self.entries.binary_search_by(|entry| entry.path.cmp(path)).ok().map(|index| &self.entries[index])
@@ -268,6 +281,8 @@ mod tests {
             skipped: vec![Skipped { path: raw(b"f\0"), reason: Reason::Fifo, cause: Some("why".into()) }],
             skipped_more: 3,
             complete: true,
+            ignored: 2,
+            first_ignored: vec![path(b"target")],
         };
         let at = directory.path().join("changes.json");
         // A NUL cannot be in a name of the system, and a record that has one is refused.

@@ -12,7 +12,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// The directory `files` beside a record.
+/// The directory of the copies of changed files.
+const FILES: &str = "files";
+/// The directory of what they were made from.
+pub(super) const BASES: &str = "bases";
+
+/// A directory of copies beside a record.
 pub(in crate::task) struct Store(OwnedFd);
 
 /// The digest and size of a copy, or why the agent's file could not be read.
@@ -21,10 +26,15 @@ pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
 impl Store {
     /// Makes `<into>/files`, which must not be there.
     pub(super) fn create(into: &Path) -> Result<Store> {
-        let path = into.join("files");
+        Store::create_at(into, FILES)
+    }
+
+    /// Makes the directory `name` in `into`, which must not be there.
+    pub(super) fn create_at(into: &Path, name: &str) -> Result<Store> {
+        let path = into.join(name);
         rustix::fs::mkdir(&path, Mode::RWXU)
             .failing(Kind::Store, || format!("make the directory `{}`", path.display()))?;
-        Store::open(into)
+        Store::open_at(into, name)
     }
 
     /// A directory of ours, which has nothing in it that is not ours.
@@ -48,7 +58,12 @@ impl Store {
 
     /// Opens `<into>/files`.
     pub(in crate::task) fn open(into: &Path) -> Result<Store> {
-        let path = into.join("files");
+        Store::open_at(into, FILES)
+    }
+
+    /// Opens the directory `name` in `into`.
+    pub(super) fn open_at(into: &Path, name: &str) -> Result<Store> {
+        let path = into.join(name);
         Ok(Store(File::open(&path).failing(Kind::Store, || format!("open `{}`", path.display()))?.into()))
     }
 

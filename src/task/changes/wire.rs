@@ -24,6 +24,8 @@ pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<(
         entries: &changes.entries,
         skipped: &changes.skipped,
         skipped_more: changes.skipped_more,
+        ignored: changes.ignored,
+        first_ignored: &changes.first_ignored,
     };
     serde_json::to_writer(out, &record).map_err(std::io::Error::from)
 }
@@ -36,8 +38,8 @@ pub(super) fn from_json(bytes: &[u8]) -> Result<Changes, String> {
     }
     let record: RecordRead = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let entries = record.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-    let RecordRead { skipped, skipped_more, complete, .. } = record;
-    Ok(Changes { entries, skipped, skipped_more, complete })
+    let RecordRead { skipped, skipped_more, complete, ignored, first_ignored, .. } = record;
+    Ok(Changes { entries, skipped, skipped_more, complete, ignored, first_ignored })
 }
 
 #[derive(Deserialize)]
@@ -53,6 +55,8 @@ struct RecordWritten<'a> {
     entries: &'a [Entry],
     skipped: &'a [Skipped],
     skipped_more: u64,
+    ignored: u64,
+    first_ignored: &'a [TreePath],
 }
 
 fn entries_to_wire<S: Serializer>(entries: &&[Entry], out: S) -> Result<S::Ok, S::Error> {
@@ -65,6 +69,10 @@ struct RecordRead {
     skipped: Vec<Skipped>,
     skipped_more: u64,
     complete: bool,
+    #[serde(default)]
+    ignored: u64,
+    #[serde(default)]
+    first_ignored: Vec<TreePath>,
 }
 
 /// An entry as it is in the file: the type, mode and so on are those of what is there now, or of what was deleted.

@@ -76,7 +76,11 @@ const ROWS: &[Row] = &[
     (&["--empty", "--ref", "--depth", "--filter", "--submodules", "--lfs"], &["git.depth", "git.filter"], Free),
     (&[], &["git.submodules", "git.lfs", "git.name", "git.email", "git.settings"], Free),
     (&["--push-branch", "--push-default-branch"], &["push.branch", "push.default_branch"], Free),
-    (&["--artifact", "--result", "--no-changes"], &["artifacts", "result.path", "changes"], Free),
+    (
+        &["--artifact", "--result", "--no-changes", "--ignored"],
+        &["artifacts", "result.path", "changes", "ignored"],
+        Free,
+    ),
     (&["--canary", "--deny", "<deny rule>"], &["canary", "network.deny"], Free),
     (&[], &["exit_codes.succeeded", "exit_codes.retryable", "exit_codes.needs_input"], Free),
     (&[], &["secrets.*.expose", "secrets.*.header", "secrets.*.basic", "secrets.*.placeholder"], Free),
@@ -89,7 +93,7 @@ const ROWS: &[Row] = &[
         &[],
         Free,
     ),
-    (&["<kill signal>", "<revoke name>"], &[], Free),
+    (&["--merge", "<kill signal>", "<revoke name>"], &[], Free),
 ];
 
 /// The rule of a flag of `brig task` such as `--dir`, or of a parameter such as `<cp from>`.

@@ -1,0 +1,257 @@
+//! What git ignores in the base: build output and the like, which is left out of the changes and counted.
+//!
+//! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. A rule that the agent wrote hides nothing. A file that
+//! git tracks is never ignored; the index of the base says which. Where it cannot be read, what the base has is taken for tracked.
+//! Never here: git itself, the user's own ignore file, a file of the agent's.
+
+use super::path::TreePath;
+use super::tree;
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+/// A longer file of rules is not read.
+const LONGEST_RULES: u64 = 1 << 20;
+/// A longer index is not read: it has millions of files.
+const LONGEST_INDEX: u64 = 256 << 20;
+
+/// The rules that hold in a directory: its own, and those above.
+pub(super) struct Rules {
+    /// How many bytes of a path lead to the directory.
+    depth: usize,
+    own: Gitignore,
+    above: Option<Rc<Rules>>,
+}
+
+/// The paths that git tracks, in byte order.
+pub(super) struct Tracked(Vec<Box<[u8]>>);
+
+impl Rules {
+    /// The rules of the whole base, from `.git/info/exclude`.
+    pub(super) fn of_base(lower: BorrowedFd<'_>) -> Option<Rc<Rules>> {
+        Rules::read(lower, b".git/info/exclude", 0, None)
+    }
+
+    /// The rules in the directory `path`, whose base is `lower`, below those of the directory that holds it.
+    pub(super) fn of(lower: BorrowedFd<'_>, path: Option<&TreePath>, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
+        let depth = path.map_or(0, |path| path.as_bytes().len() + 1);
+        Rules::read(lower, b".gitignore", depth, above.clone()).or(above)
+    }
+
+    fn read(at: BorrowedFd<'_>, name: &[u8], depth: usize, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
+        let (file, status) = tree::file(at, name).ok()?;
+        if tree::size(&status) > LONGEST_RULES {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(LONGEST_RULES).read_to_end(&mut bytes).ok()?;
+        let mut builder = GitignoreBuilder::new("");
+        for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
+            // A line that is no pattern says nothing, as for git.
+            let _ = builder.add_line(None, line);
+        }
+        let own = builder.build().ok().filter(|own| !own.is_empty())?;
+        Some(Rc::new(Rules { depth, own, above }))
+    }
+
+    /// Whether the nearest rule that fits says so. The path is below the directory.
+    pub(super) fn ignore(&self, path: &TreePath, is_directory: bool) -> bool {
+        let mut rules = Some(self);
+        while let Some(each) = rules {
+            let relative = tree::name_path(path.as_bytes().get(each.depth..).unwrap_or_default());
+            match each.own.matched(relative, is_directory) {
+                Match::Ignore(_) => return true,
+                Match::Whitelist(_) => return false,
+                Match::None => rules = each.above.as_deref(),
+            }
+        }
+        false
+    }
+}
+
+impl Tracked {
+    /// Reads the index of the base. `None` if there is none, or none that is understood.
+    pub(super) fn of_base(lower: BorrowedFd<'_>) -> Option<Tracked> {
+        let (file, status) = tree::file(lower, b".git/index").ok()?;
+        if tree::size(&status) > LONGEST_INDEX {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(LONGEST_INDEX).read_to_end(&mut bytes).ok()?;
+        parse(&bytes).map(Tracked)
+    }
+
+    /// Whether git tracks the path, or something below it.
+    pub(super) fn has(&self, path: &TreePath) -> bool {
+        let path = path.as_bytes();
+        let exact = self.0.binary_search_by(|each| each.as_ref().cmp(path)).is_ok();
+        let below = [path, b"/"].concat();
+        let next = self.0.partition_point(|each| each.as_ref() < below.as_slice());
+        exact || self.0.get(next).is_some_and(|each| each.starts_with(&below))
+    }
+}
+
+/// The names in an index of git (gitformat-index(5)), versions 2 to 4 with SHA-1. A split or sparse one does not have them all.
+fn parse(bytes: &[u8]) -> Option<Vec<Box<[u8]>>> {
+    const FIXED: usize = 62;
+    let number = |bytes: &[u8]| bytes.first_chunk().map(|four| u32::from_be_bytes(*four));
+    let (version, count) = (number(bytes.get(4..)?)?, number(bytes.get(8..)?)?);
+    if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return None;
+    }
+    let (mut names, mut rest, mut name) = (Vec::<Box<[u8]>>::new(), &bytes[12..], Vec::new());
+    for _ in 0..count {
+        let is_extended = version > 2 && rest.get(FIXED - 2)? & 0x40 != 0;
+        let head = FIXED + if is_extended { 2 } else { 0 };
+        let mut text = rest.get(head..)?;
+        if version == 4 {
+            let (cut, after) = offset(text)?;
+            name.truncate(name.len().checked_sub(cut)?);
+            text = after;
+        } else {
+            name.clear();
+        }
+        let end = text.iter().position(|byte| *byte == 0)?;
+        name.extend_from_slice(&text[..end]);
+        rest = if version == 4 { &text[end + 1..] } else { rest.get((head + end + 8) & !7..)? };
+        // Also what shows that this is another form: names rise, and only those of a conflict stand twice.
+        if TreePath::new(name.clone()).is_err() || names.last().is_some_and(|last| **last > *name) {
+            return None;
+        }
+        names.push(name.as_slice().into());
+    }
+    // Extensions, and the digest at the end.
+    while rest.len() > 20 {
+        let (signature, length) = (rest.get(..4)?, number(rest.get(4..)?)?);
+        if matches!(signature, b"link" | b"sdir") {
+            return None;
+        }
+        rest = rest.get(8 + length as usize..)?;
+    }
+    Some(names)
+}
+
+/// A number of version 4: seven bits a byte, the highest first, each further one counting from one.
+fn offset(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut value = 0_usize;
+    for (index, byte) in bytes.iter().take(5).enumerate() {
+        value = (value << 7) + usize::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            return Some((value, &bytes[index + 1..]));
+        }
+        value += 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::path::Path;
+    use std::process::Command;
+
+    fn git(at: &Path, words: &[&str]) -> Vec<u8> {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=x", "-c", "user.email=x@example"]).args(words).current_dir(at);
+        let output = command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    }
+
+    #[test]
+    fn the_index_of_every_version_is_read() {
+        let lab = tempfile::tempdir().unwrap();
+        git(lab.path(), &["init", "-q"]);
+        for name in ["a", "dir/file", "dir/sub/other-file", "dir.x", "zoë"] {
+            let path = lab.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, name).unwrap();
+        }
+        git(lab.path(), &["add", "-A"]);
+        std::fs::write(lab.path().join("later"), "").unwrap();
+        git(lab.path(), &["add", "-N", "later"]);
+        for version in ["2", "3", "4"] {
+            git(lab.path(), &["update-index", "--index-version", version]);
+            let expected = git(lab.path(), &["ls-files", "-z"]);
+            let index = std::fs::read(lab.path().join(".git/index")).unwrap();
+            let names = parse(&index).unwrap();
+            let told: Vec<u8> = names.iter().flat_map(|name| [name.as_ref(), b"\0"].concat()).collect();
+            assert_eq!(told, expected, "version {version}");
+            for cut in 0..index.len() {
+                let _ = parse(&index[..cut]);
+            }
+            let tracked = Tracked(names);
+            let check = |path: &str, is| assert_eq!(tracked.has(&TreePath::new(path).unwrap()), is, "{path}");
+            check("a", true);
+            check("dir", true);
+            check("dir/sub", true);
+            check("dir/su", false);
+            check("di", false);
+            check("dir.x/y", false);
+        }
+        assert!(parse(b"").is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01").is_none());
+    }
+
+    /// git itself is asked about every path.
+    #[test]
+    fn what_is_ignored_is_what_git_ignores() {
+        let lab = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = lab.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        git(lab.path(), &["init", "-q"]);
+        write(
+            ".gitignore",
+            "# comment\n/target\r\n*.log\n!keep.log\nbuild/\n**/gen/*.c\ndoc/*.txt\n\\!odd\ntrailing \nfoo[ab]\n",
+        );
+        write("sub/.gitignore", "!special.log\n/only-here\n*.tmp\n");
+        write(".git/info/exclude", "mine\n*.tmp\n");
+        let paths = [
+            "target",
+            "sub/target",
+            "a.log",
+            "keep.log",
+            "sub/x.log",
+            "sub/special.log",
+            "build",
+            "x/build",
+            "gen/a.c",
+            "deep/in/gen/a.c",
+            "gen/sub/a.c",
+            "doc/a.txt",
+            "doc/sub/a.txt",
+            "!odd",
+            "trailing",
+            "mine",
+            "sub/mine",
+            "only-here",
+            "sub/only-here",
+            "x.tmp",
+            "sub/y.tmp",
+            "fooa",
+            "fooc",
+            "src/main.rs",
+        ];
+        let open: std::os::fd::OwnedFd = File::open(lab.path()).unwrap().into();
+        let root = Rules::of(open.as_fd(), None, Rules::of_base(open.as_fd())).unwrap();
+        let sub = tree::directory(open.as_fd(), b"sub").unwrap();
+        let below = Rules::of(sub.as_fd(), Some(&TreePath::new("sub").unwrap()), Some(Rc::clone(&root))).unwrap();
+        for path in paths {
+            for is_directory in [false, true] {
+                let told = git(
+                    lab.path(),
+                    &["check-ignore", "--no-index", &format!("{path}{}", if is_directory { "/" } else { "" })],
+                );
+                let rules = if path.starts_with("sub/") { &below } else { &root };
+                let is = rules.ignore(&TreePath::new(path).unwrap(), is_directory);
+                assert_eq!(is, !told.is_empty(), "{path} {is_directory}");
+            }
+        }
+    }
+}
