@@ -23,7 +23,7 @@ pub(crate) struct System {
 const TOP: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
 
 /// Each with the reason: the whole of /etc is never shown, because keys and passwords live there.
-const SETTINGS: [&str; 40] = [
+const SETTINGS: [&str; 25] = [
     "/etc/alternatives",    // /usr/bin/cc, awk, java … are links through it
     "/etc/ld.so.cache",     // where shared libraries are
     "/etc/ssl/certs",       // public certificates; the keys are in /etc/ssl/private
@@ -35,28 +35,13 @@ const SETTINGS: [&str; 40] = [
     "/etc/java-11-openjdk",
     "/etc/java-25-openjdk",
     "/etc/java",     // the same on Fedora
-    "/etc/services", // names of ports, protocols and networks: getservbyname(3) and its kin
+    "/etc/services", // names of ports and protocols: getservbyname(3)
     "/etc/protocols",
-    "/etc/rpc",
-    "/etc/networks",
-    "/etc/ethertypes",
-    "/etc/host.conf",
-    "/etc/gai.conf",
     "/etc/localtime", // the time zone
     "/etc/timezone",
     "/etc/os-release", // which distribution the programs are of
-    "/etc/lsb-release",
-    "/etc/debian_version",
-    "/etc/redhat-release",
-    "/etc/alpine-release",
     "/etc/mime.types", // types of files
-    "/etc/magic",
-    "/etc/magic.mime",
     "/etc/fonts",
-    "/etc/locale.alias",
-    "/etc/locale.conf",
-    "/etc/inputrc",
-    "/etc/shells",
     "/etc/mtab",            // a link to /proc
     "/etc/ssl/openssl.cnf", // which ciphers
     "/etc/crypto-policies", // the same on Fedora
@@ -87,8 +72,10 @@ pub(crate) fn look() -> System {
 impl System {
     /// Adds a setting in the way that costs a start the least. What not every user of the host may read stays away.
     fn add(&mut self, path: &Path) {
-        if let Some(target) = fs::read_link(path).ok().filter(|target| is_shown(path, target)) {
-            return self.links.push((path.to_owned(), target));
+        match fs::read_link(path) {
+            Ok(target) if is_shown(path, &target) => return self.links.push((path.to_owned(), target)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            _ => {}
         }
         let Ok(status) = fs::metadata(path) else { return };
         if status.permissions().mode() & 0o004 == 0 {
