@@ -90,8 +90,13 @@ fn the_hosts_mounts_are_the_same_before_during_and_after() {
     let [before, during, after] = script("propagation");
     assert!(before != during || before != after, "without private mounts the host would have seen them");
     // What was seen there covered the directory of the locks, so that brig could remove neither its own nor the directories of its disk.
+    // The files with the limits covered its control groups.
     for entry in std::fs::read_dir(lab.store().join("live")).unwrap() {
         let path = entry.unwrap().path();
+        let group = format!("brig-{}", path.file_name().unwrap().display());
+        for hierarchy in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            let _ = std::fs::remove_dir(std::path::Path::new(hierarchy).join(&group));
+        }
         let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
     }
 }
