@@ -6,6 +6,7 @@
 
 use super::confine::Held;
 use super::running::Running;
+use super::tree;
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
@@ -13,6 +14,7 @@ use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
 use crate::sys::clone::{is_over, wait};
+use crate::sys::weaken;
 use rustix::fs::{Gid, Uid, fchown};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::ffi::OsString;
@@ -136,6 +138,7 @@ impl Running {
         let plan = Join {
             init,
             pid,
+            adopts: group.is_none(),
             cgroup,
             cgroup_tasks,
             first_affinity: None,
@@ -183,7 +186,7 @@ impl Running {
         let end = Instant::now() + A_MOMENT;
         loop {
             let is_single = self.entry().is_single;
-            let candidates = if is_single { children(first) } else { vec![first] };
+            let candidates = if is_single { tree::children(first) } else { vec![first] };
             for pid in candidates {
                 let Some(pidfd) = (if is_single { hold_child(first, pid) } else { hold(pid) }) else { continue };
                 if rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).is_ok() {
@@ -285,24 +288,7 @@ fn hold(pid: i32) -> Option<OwnedFd> {
 /// A child of `parent`. Its number may be another process's by the time that it is opened, so the parent is asked again: while the descriptor's process has
 /// the number no other one gets it.
 fn hold_child(parent: i32, pid: i32) -> Option<OwnedFd> {
-    hold(pid).filter(|_| children(parent).contains(&pid))
-}
-
-/// The children of a process (proc_pid_task_children, proc(5)).
-fn children(pid: i32) -> Vec<i32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
-}
-
-/// A process and all that came of it.
-pub(super) fn descendants(pid: i32) -> Vec<i32> {
-    let mut all = vec![pid];
-    let mut next = 0;
-    while let Some(&parent) = all.get(next) {
-        all.extend(children(parent));
-        next += 1;
-    }
-    all
+    hold(pid).filter(|_| tree::children(parent).contains(&pid))
 }
 
 impl Entered {
@@ -332,11 +318,15 @@ impl Entered {
 
     /// Kills it and every process that it has started, also those that are daemons by now. Does not wait for their end.
     pub(crate) fn end(&self) -> Result<()> {
-        let tree = match &self.group {
+        let ended = match &self.group {
             Some(group) => group.kill(),
-            None => Ok(()),
+            None if weaken::is_off("exec-tree") => Ok(()),
+            None => {
+                tree::end(self.spawned.pid);
+                Ok(())
+            }
         };
-        self.spawned.signal(Signal::KILL).and(tree)
+        self.spawned.signal(Signal::KILL).and(ended)
     }
 
     /// Whether the process and its tree are gone after [`Entered::end`], and their group is removed. Never waits.

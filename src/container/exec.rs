@@ -265,6 +265,7 @@ fn plan(
         cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
         cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
         first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),
+        adopts: false,
         entering: process::Identity::default(),
         oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
         command: Command {

@@ -38,6 +38,7 @@ mod signal;
 mod socket;
 mod start;
 mod template;
+mod tree;
 mod uncounted;
 
 /// How many ids a sandbox of the machine's root has.

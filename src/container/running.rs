@@ -313,7 +313,7 @@ impl Running {
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match &self.cgroup {
             Some(group) => group.0.processes(),
-            None => Ok(super::enter::descendants(self.spawned.pid)),
+            None => Ok(super::tree::descendants(self.spawned.pid)),
         }
     }
 

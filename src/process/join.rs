@@ -28,6 +28,8 @@ pub(crate) struct Join {
     pub init: OwnedFd,
     /// Its id.
     pub pid: i32,
+    /// Whether the process is the new parent of orphans among its descendants, so that they can be found.
+    pub adopts: bool,
     /// The v2 cgroup to be born in.
     pub cgroup: Option<OwnedFd>,
     /// The `tasks` files of v1 cgroups.
@@ -230,13 +232,19 @@ struct Ready {
     stdio: Stdio,
     /// The master of its terminal, for the parent.
     master: Option<OwnedFd>,
+    adopts: bool,
 }
 
 fn become_program(ready: Ready, parent: &Channel) -> ! {
-    let Ready { command, stdio, master } = ready;
+    let Ready { command, stdio, master, adopts } = ready;
     let begun = || -> Result<()> {
         identity::die_with_supervisor(parent)?;
         identity::be_undumpable()?;
+        if adopts {
+            // Of the process itself, and kept by execve (PR_SET_CHILD_SUBREAPER(2const)).
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+                .failing(Kind::Identity, || "adopt orphans")?;
+        }
         master.map_or(Ok(()), |master| parent.hand(Tag::Console, master.as_fd()))
     };
     if let Err(error) = begun() {
@@ -250,7 +258,7 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
 
 /// One line a step.
 fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: &Channel) -> Result<Ready> {
-    let Join { init, cgroup_tasks, first_affinity, oom_score, entering, mut command, stdio, .. } = plan;
+    let Join { init, adopts, cgroup_tasks, first_affinity, oom_score, entering, mut command, stdio, .. } = plan;
     identity::die_with_supervisor(parent)?;
     identity::score(oom_score)?;
     identity::be_undumpable()?; // before anybody inside can see us (CVE-2016-9962)
@@ -275,7 +283,8 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     let has_own_users = joined.contains(ThreadNameSpaceType::USER);
     // Where the container has our own PID namespace it is seen from the beginning, whatever comes first.
     let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
-    become_command(command, stdio, has_own_users, is_seen_early)
+    let ready = become_command(command, stdio, has_own_users, is_seen_early)?;
+    Ok(Ready { adopts, ..ready })
 }
 
 /// The last steps on the way to a process that has nothing of the host and no more power than its program gets, but for what it needs itself.
@@ -297,7 +306,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     identity::become_user(&kept)?;
     identity::be_undumpable()?;
     identity::take_capabilities(&kept.capabilities)?;
-    Ok(Ready { command, stdio, master })
+    Ok(Ready { command, stdio, master, adopts: false })
 }
 
 /// Puts the filter in force before the process is born, together with what would need capabilities after that. A process that is born without the filter

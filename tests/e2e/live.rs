@@ -186,15 +186,26 @@ fn a_process_tree_ends_with_its_client() {
     lab.brig(["task", "kill", &id]).succeeded();
 }
 
-#[test]
-fn a_process_tree_outlives_its_client_without_a_group_of_its_own() {
+/// How many of the fork chains outlive their killed client where these protections are off.
+fn left_without(protections: &str) -> usize {
     let lab = Lab::new();
     lab.compile("work/forker", FORKER);
     let work = lab.path().join("work");
-    let task = lab.task().plain().weakened("exec-group").args(["--detach", "--dir", work.to_str().unwrap()]);
+    let task = lab.task().plain().weakened(protections).args(["--detach", "--dir", work.to_str().unwrap()]);
     let id = task.sh("sleep 300").succeeded().stdout.trim().to_owned();
-    assert_ne!(left_after(&lab, &id, &["./forker"], rustix::process::Signal::KILL), 0);
+    let left = left_after(&lab, &id, &["./forker"], rustix::process::Signal::KILL);
     lab.brig(["task", "kill", &id]).succeeded();
+    left
+}
+
+#[test]
+fn a_process_tree_without_a_group_is_stopped_and_killed_with_its_client() {
+    assert_eq!(left_without("exec-group"), 0);
+}
+
+#[test]
+fn a_process_tree_outlives_its_client_without_a_group_and_without_the_walk() {
+    assert_ne!(left_without("exec-group,exec-tree"), 0);
 }
 
 #[test]
