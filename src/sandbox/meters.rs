@@ -60,6 +60,7 @@ impl Watch<'_> {
             disk_limit: self.disk_bytes,
             ..Sample::default()
         };
+        (sample.network_sent_bytes, sample.network_received_bytes) = self.running.device_bytes().unzip();
         if let Some(room) = self.room()? {
             sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
             sample.inodes = Some(room.f_files - room.f_ffree);

@@ -59,7 +59,7 @@ pub(crate) use location::{WORKSPACE, conflict};
 pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};
 pub use outcome::{ExitCodes, LimitHit, Outcome};
-pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, on_disk};
+pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, disk_limit, on_disk};
 pub use report::{Cleanup, Degraded, Guarantee, Report, Sample, Usage};
 pub(crate) use run::{Audience, Site, begin, explain, guarantee, possible, run};
 pub(crate) use signals::Signals;

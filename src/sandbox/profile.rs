@@ -67,6 +67,11 @@ pub(crate) fn on_disk() -> bool {
     container::privileged()
 }
 
+/// Bytes of everything writable together. Where it is in memory, half of that may be files.
+pub(crate) fn disk_limit(limits: &Limits) -> u64 {
+    limits.disk.unwrap_or(if on_disk() { Limits::DISK } else { limits.memory / 2 })
+}
+
 /// Begins what takes longest of a sandbox with these limits and is known without looking at the machine: its disk.
 pub(crate) fn begin_disk(limits: &Limits, workshop: &container::Workshop) {
     if on_disk() && limits.io_bps.is_none() && limits.io_iops.is_none() {
@@ -91,19 +96,9 @@ pub(crate) fn container_spec(options: &Options, facts: &Facts<'_>) -> Container 
 fn file_system(options: &Options, facts: &Facts<'_>) -> FileSystem {
     let limits = &options.limits;
     let scratch = if on_disk() {
-        Scratch {
-            backing: Backing::Image,
-            bytes: limits.disk.unwrap_or(Limits::DISK),
-            inodes: limits.inodes,
-            rates: rates(options),
-        }
+        Scratch { backing: Backing::Image, bytes: disk_limit(limits), inodes: limits.inodes, rates: rates(options) }
     } else {
-        Scratch {
-            backing: Backing::Memory,
-            bytes: limits.disk.unwrap_or(limits.memory / 2),
-            inodes: limits.inodes,
-            rates: Rates::default(),
-        }
+        Scratch { backing: Backing::Memory, bytes: disk_limit(limits), inodes: limits.inodes, rates: Rates::default() }
     };
     let at = &options.at;
     // A broker's certificates are of one sandbox, and so are the places of what a caller shows. Another runtime mounts parents by itself.

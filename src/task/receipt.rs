@@ -227,7 +227,7 @@ impl Receipt {
             backend: record.backend.clone(),
             guarantee: report.guarantee,
             degraded: report.degraded.into_iter().map(degraded).collect(),
-            limits: record.limits.clone(),
+            limits: Limits { disk: Some(crate::sandbox::disk_limit(&record.limits)), ..record.limits.clone() },
             limits_hit: report.limits_hit.into_iter().map(hit).collect(),
             usage: report.usage,
             image: record.image.clone(),
