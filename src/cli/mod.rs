@@ -14,6 +14,7 @@ macro_rules! tell {
 
 mod console;
 mod doctor;
+mod hints;
 mod image;
 #[cfg(test)]
 mod manual;
@@ -29,6 +30,17 @@ use std::process::ExitCode;
 /// brig runs untrusted coding agents in sandboxes on bare Linux: no daemon, one binary.
 #[derive(Parser)]
 #[command(name = "brig", version, max_term_width = 110, disable_help_subcommand = true)]
+#[command(after_help = "\
+Short: `brig run --image NAME COMMAND` is `brig task run --image NAME COMMAND`.
+
+As an OCI runtime for Docker, containerd, Podman and CRI-O (docs/oci.md), with runc's options; `brig VERB --help`:
+  create start run exec state list ps kill delete pause resume update events spec features checkpoint restore
+
+Examples:
+  brig task run --dir . make test        a command on a copy-on-write view of your folder
+  brig task ls                           tasks and how they ended; `@` is the newest one
+  brig task diff @                       what the newest one changed
+  brig doctor                            what this machine can enforce")]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -55,6 +67,11 @@ pub fn main() -> ExitCode {
     if let Some(status) = oci::main() {
         return status;
     }
+    let words = match words.as_slice() {
+        // `brig help task run` is `brig task run --help`.
+        [own, help, verbs @ ..] if help == "help" => [&[own.clone()], verbs, &["--help".into()]].concat(),
+        _ => words,
+    };
     if let [_, task, run, rest @ ..] = words.as_slice()
         && task == "task"
         && run == "run"
@@ -63,24 +80,37 @@ pub fn main() -> ExitCode {
         brig::StartHeap.warm(brig::StartHeap::START);
         return task::run_directly(rest);
     }
+    let json = wants_json(&words);
     let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, json),
     };
     let done = match arguments.verb {
         Verb::Task(arguments) => task::main(arguments),
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Image(arguments) => image::run(&arguments),
     };
-    ended(done)
+    ended(done, json)
+}
+
+/// Whether a command line asks for JSON. What follows the `exec` of a task may be another program's word.
+fn wants_json(words: &[std::ffi::OsString]) -> bool {
+    let is_exec = words.get(2).is_some_and(|verb| verb == "exec");
+    !is_exec && words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
 /// Help and version go to stdout with 0; a mistake goes to stderr with our own 125, since 2 could be the command's.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, json: bool) -> ExitCode {
     // Nothing can be said where neither stream can be written.
     let _ = error.print();
-    if let Some(hint) = advice(error) {
+    let hint = advice(error);
+    if let Some(hint) = &hint {
         tell!("hint:  {hint}");
+    }
+    if json && error.use_stderr() {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        output::json_error(Kind::Usage.code(), first.strip_prefix("error: ").unwrap_or(first), hint.as_deref());
     }
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
 }
@@ -92,17 +122,30 @@ fn advice(error: &clap::Error) -> Option<String> {
     if let Some(cause) = error.source().and_then(|cause| cause.downcast_ref::<Error>()) {
         return cause.advice().map(str::to_owned);
     }
-    match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) if !word.starts_with('-') => {
-            Some("a command comes after `--`, like `brig task run --empty -- true`".to_owned())
-        }
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
         _ => None,
-    }
+    };
+    let hint = match error.kind() {
+        ErrorKind::UnknownArgument => word(ContextKind::InvalidArg).and_then(hints::of_flag),
+        ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).and_then(hints::of_verb),
+        _ => None,
+    };
+    hint.map(str::to_owned)
 }
 
-/// The exit status of a verb, whose error is printed; one whose output nobody could take has failed.
-fn ended(done: Result<ExitCode>) -> ExitCode {
-    done.and_then(|status| output::refused().map_or(Ok(status), Err)).unwrap_or_else(|error| failed(&error))
+/// The exit status of a verb, whose error is printed, with `json` also on standard output; one whose output nobody could take has failed.
+fn ended(done: Result<ExitCode>, json: bool) -> ExitCode {
+    let status = match done {
+        Ok(status) => status,
+        Err(error) => {
+            if json {
+                output::json_error(error.kind().code(), &error.to_string(), error.advice());
+            }
+            return failed(&error);
+        }
+    };
+    output::refused().map_or(status, |error| failed(&error))
 }
 
 /// Prints an error where it ends and gives its exit status.

@@ -23,6 +23,11 @@ pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
     tell!("code:  {code}   (docs/errors.md#{})", code.to_lowercase());
 }
 
+/// The error of a command with `--json` for its reader on standard output, in the form that a receipt has.
+pub(super) fn json_error(code: &str, message: &str, hint: Option<&str>) {
+    json(&serde_json::json!({ "error": { "code": code, "message": message, "hint": hint } }));
+}
+
 /// One JSON document.
 pub(super) fn json<T: Serialize>(value: &T) {
     match serde_json::to_string_pretty(value) {

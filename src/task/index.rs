@@ -37,7 +37,7 @@ impl Store {
         // Of a removal that was killed. What cannot be removed is told of as left.
         half_gone.iter().for_each(|name| drop(crate::files::remove_directory(&self.tasks().join(name))));
         ids.retain(|name| !name.starts_with('.'));
-        ids.sort_unstable();
+        super::store::sort_by_age(&mut ids);
         let (mut rows, mut unread, mut new) = (Vec::with_capacity(ids.len()), Vec::new(), String::new());
         for id in &ids {
             if let Some(row) = known.get(id.as_str()).and_then(|line| read(line)) {

@@ -6,6 +6,7 @@
 use super::artifact::ArtifactOptions;
 use super::definition::{Definition, WorkspaceSource};
 use super::network::Written;
+use super::options::read_profile;
 use super::record::{self, Record, Status};
 use super::secrets::{Brokered, Secret};
 use super::store::Store;
@@ -156,6 +157,26 @@ pub struct Changed {
     pub limits: Vec<(LimitName, String)>,
 }
 
+impl Changed {
+    /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
+    fn with_profile(mut self, record: &Record) -> Result<Changed> {
+        let Some(used) = &record.profile else { return Ok(self) };
+        let mut again = Definition::new(Vec::new());
+        let is_read = read_profile(&used.path, &mut again).is_ok();
+        // A profile that is gone or another one by now has no say: what is missing must be given.
+        if !is_read || again.profile.as_ref().is_none_or(|now| now.sha256 != used.sha256) {
+            return Ok(self);
+        }
+        let given = |name: &OsString| self.environment.iter().any(|(each, _)| each == name);
+        let variables: Vec<_> = again.environment.into_iter().filter(|(name, _)| !given(name)).collect();
+        self.environment.extend(variables);
+        let secrets = again.secrets.into_iter().filter(|each| self.secrets.iter().all(|one| one.name != each.name));
+        let secrets: Vec<_> = secrets.collect();
+        self.secrets.extend(secrets);
+        Ok(self)
+    }
+}
+
 impl Store {
     /// The definition of a task that goes on from `id`: the same profile, or a stricter one.
     pub fn continued(&self, id: &str, changed: Changed, is_fork: bool) -> Result<Definition> {
@@ -165,6 +186,7 @@ impl Store {
         }
         let note = read_note(self, id).doing(step)?;
         let record = self.record(id)?;
+        let changed = changed.with_profile(&record)?;
         let mut definition = Definition::new(command(&record, changed.command).doing(step)?);
         let given = |name: &String| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name.as_str());
         if let Some(name) = record.environment_names.iter().find(|name| !given(name)) {

@@ -130,7 +130,7 @@ pub fn resolver(text: &str) -> Result<std::net::SocketAddr> {
 /// Bytes, with `K M G T` as powers of 1024.
 pub fn size(text: &str) -> Result<u64> {
     parse_size::Config::new().with_binary().parse_size(text).map_err(|cause| {
-        Error::new(Kind::Network, format!("`{}` is no size: {cause}", text.escape_debug())).hint("write it like `10M`")
+        Error::new(Kind::Usage, format!("`{}` is not a size: {cause}", text.escape_debug())).hint("write it like `10M`")
     })
 }
 

@@ -10,9 +10,12 @@ use crate::sandbox::{ExitCodes, LimitName, Limits};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
@@ -104,13 +107,51 @@ impl GitSection {
 /// Longer than any profile.
 const LONGEST: u64 = 1 << 20;
 
-/// Reads a profile into a definition.
-pub fn read_profile(path: &Path, definition: &mut Definition) -> Result<()> {
-    let text = files::read_bounded(path, LONGEST)
+/// The file of a profile, and the open file if it was named: a word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml` (`$XDG_CONFIG_HOME`),
+/// anything else a path. A file in the working folder is `./NAME`: what lies in a workspace never stands for a profile of the user's.
+///
+/// A named file must be the caller's or root's, and no other user may write it: root with another user's HOME takes no settings from there. It is open
+/// when that is checked, so that no other file is read.
+fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
+    let bytes = word.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | b'.')) {
+        return Ok((word.to_owned(), None));
+    }
+    let path = config_folder()?.join(word).with_extension("toml");
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let open = opened.and_then(|file| file.metadata().map(|status| (file, status)));
+    let (file, status) = open
+        .map_err(|cause| files::failed(cause, format!("open `{}`", path.display())).of_kind(Kind::Profile))
+        .hint(|| format!("make that file, or name a file by its path: ./{}", word.display()))?;
+    let caller = rustix::process::geteuid().as_raw();
+    if (status.uid() == caller || status.uid() == 0) && status.mode() & 0o022 == 0 {
+        return Ok((path, Some(file)));
+    }
+    let cause = format!("`{}` is another user's, or others may write it", path.display());
+    let hint = "take the right to write away from others (chmod go-w), or name the file by its path";
+    Err(Error::new(Kind::Profile, cause).hint(hint))
+}
+
+/// The folder of the caller's profiles.
+fn config_folder() -> Result<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    base.map(|base| base.join("brig")).ok_or_else(|| {
+        Error::new(Kind::Profile, "neither HOME nor XDG_CONFIG_HOME is set").hint("name a file by its path")
+    })
+}
+
+/// Reads a profile, by its path or its name, into a definition.
+pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
+    let (path, named) = profile_file(word).doing(|| format!("find the profile `{}`", word.display()))?;
+    let path = path.as_path();
+    let opened = named.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+    let text = files::read_bounded(opened.as_deref().unwrap_or(path), LONGEST)
         .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
     text.and_then(|text| {
         let sha256 = files::digest(text.as_bytes());
-        definition.profile = Some(ProfileUsed { path: path.to_owned(), sha256 });
+        definition.profile =
+            Some(ProfileUsed { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), sha256 });
         take_profile(&text, path, definition)
     })
     .map_err(|error| error.of_kind(Kind::Profile))

@@ -143,11 +143,11 @@ impl Store {
         Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
     }
 
-    /// The ids of all tasks, oldest first (ids begin with the time).
+    /// The ids of all tasks, oldest first.
     pub(super) fn ids(&self) -> Result<Vec<String>> {
         let mut ids = self.names()?;
         ids.retain(|name| !name.starts_with('.'));
-        ids.sort_unstable();
+        sort_by_age(&mut ids);
         Ok(ids)
     }
 
@@ -166,8 +166,14 @@ impl Store {
         self.tasks().join(format!("{REMOVED}{id}"))
     }
 
-    /// The one task whose id is or begins with `word`.
+    /// The one task whose id is or begins with `word`; `@` is the newest one.
     pub fn find(&self, word: &str) -> Result<String> {
+        if word == NEWEST {
+            let newest = self.ids()?.pop();
+            return newest.ok_or_else(|| {
+                Error::new(Kind::NotFound, "there is no task yet").hint("run one: `brig task run --dir . -- COMMAND`")
+            });
+        }
         let mut matching = self.ids()?.into_iter().filter(|id| id.starts_with(word) && !word.is_empty());
         match (matching.next(), matching.next()) {
             (Some(id), None) => Ok(id),
@@ -182,6 +188,23 @@ impl Store {
         }
     }
 }
+
+impl Store {
+    /// The tasks that these words name, each once.
+    pub fn find_all(&self, words: &[String]) -> Result<Vec<String>> {
+        let mut found = Vec::with_capacity(words.len());
+        for word in words {
+            let id = self.find(word)?;
+            if !found.contains(&id) {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Stands for the newest task on the command line.
+const NEWEST: &str = "@";
 
 /// The mark of a task that runs: a held lock. Dropping it says that the task is over.
 #[derive(Debug)]
@@ -209,12 +232,23 @@ pub(super) fn is_id(word: &str) -> bool {
     matches!(word.len(), 11 | 12) && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// A new id: the time since 1970 in 1296ths of a second, which are two digits of base 36 below the second, and four random characters. So ids sort by
-/// age, and those of one moment differ. (They had 11 characters while the time was in seconds; those sort in between.)
+/// How many random letters an id begins with.
+const RANDOM: usize = 4;
+
+/// Sorts ids by the time that they end with, oldest first.
+pub(super) fn sort_by_age(ids: &mut [String]) {
+    ids.sort_unstable_by(|one, other| {
+        let key = |id: &str| (id.get(RANDOM..).unwrap_or_default().to_owned(), id.to_owned());
+        key(one).cmp(&key(other))
+    });
+}
+
+/// A new id: four random letters, so that the first two or three name the task, then the time since 1970 in 1296ths of a second, which are two digits
+/// of base 36 below the second.
 pub(super) fn new_id() -> Result<String> {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     const PARTS: u128 = 36 * 36;
-    let mut random = [0_u8; 4];
+    let mut random = [0_u8; RANDOM];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::os(Kind::Internal, errno).doing("make an id"))?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -224,8 +258,8 @@ pub(super) fn new_id() -> Result<String> {
         time.push(DIGITS[(rest % 36) as usize]);
         rest /= 36;
     }
-    let tail = random.iter().map(|byte| DIGITS[usize::from(byte % 36)]);
-    Ok(time.into_iter().rev().chain(tail).map(char::from).collect())
+    let start = random.iter().map(|byte| b'a' + byte % 26);
+    Ok(start.chain(time.into_iter().rev()).map(char::from).collect())
 }
 
 #[cfg(test)]
@@ -245,6 +279,9 @@ mod tests {
         assert_eq!(store.find("x").unwrap(), "x");
         assert!(store.find("ab").unwrap_err().to_string().contains("more than one"));
         assert!(store.find("").is_err());
+        assert_eq!(store.find("@").unwrap(), "x", "the newest");
+        let words = ["x", "abc", "@", "x"].map(str::to_owned);
+        assert_eq!(store.find_all(&words).unwrap(), ["x", "abc"]);
         assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
     }
 
@@ -252,11 +289,15 @@ mod tests {
     fn ids_differ_and_sort_by_age() {
         let ids: std::collections::HashSet<_> = (0..50).map(|_| new_id().unwrap()).collect();
         assert!(ids.len() > 45 && ids.iter().all(|id| is_id(id)));
-        let mut by_age = Vec::new();
+        assert!(ids.iter().all(|id| id.bytes().take(RANDOM).all(|byte| byte.is_ascii_lowercase())), "{ids:?}");
+        let mut made = Vec::new();
         for _ in 0..5 {
-            by_age.push(new_id().unwrap());
+            made.push(new_id().unwrap());
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        assert!(by_age.is_sorted(), "{by_age:?}");
+        let mut by_age = made.clone();
+        by_age.sort_unstable();
+        sort_by_age(&mut by_age);
+        assert_eq!(by_age, made);
     }
 }

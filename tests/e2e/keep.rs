@@ -103,17 +103,19 @@ fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets
     let Some(lab) = Lab::root() else { return };
     let token = lab.file("token", "a-token-that-is-secret\n");
     let source = format!("TOKEN=file:{}", token.display());
-    let profile = lab.file(
-        "profile.toml",
-        "[git]\nname = \"Some Agent\"\n\n[network]\nmode = \"egress\"\nallow = [\"a.test:8443\"]\n",
-    );
+    let text = "[git]\nname = \"Some Agent\"\n\n[env]\nOF = \"profile\"\n\n[network]\nmode = \"egress\"\nallow = [\"a.test:8443\"]\n";
+    let profile = lab.file("profile.toml", text);
     lab.task().args(["--keep", "--secret", &source, "--profile"]).args([&profile]).sh("true").succeeded();
     let id = lab.ids().remove(0);
     lab.brig(["task", "resume", &id]).refused(125, &["secret `TOKEN`"]);
-    let look = "cat /run/secrets/TOKEN; echo $GIT_CONFIG_VALUE_0; cat /etc/resolv.conf";
+    // The variable of the profile needs not be given again, unless the profile is another one by now.
+    lab.file("profile.toml", format!("{text}#\n"));
+    lab.brig(["task", "resume", "--secret", &source, &id]).refused(125, &["variable `OF`"]);
+    lab.file("profile.toml", text);
+    let look = "cat /run/secrets/TOKEN; echo $GIT_CONFIG_VALUE_0 $OF; cat /etc/resolv.conf";
     let run = lab.brig(["task", "resume", "--json", "--secret", &source, &id, "--", "sh", "-c", look]);
     run.ended_as("succeeded", 0);
-    assert!(run.stderr.contains("Some Agent\n") && run.stderr.contains("nameserver"), "{run:#?}");
+    assert!(run.stderr.contains("Some Agent profile\n") && run.stderr.contains("nameserver"), "{run:#?}");
     assert!(!run.stderr.contains("a-token-that-is-secret"), "{run:#?}");
     assert!(run.receipt()["egress"].is_object(), "{run:#?}");
     lab.task().args(["--keep", "--pull", "never", "--image", "none:1"]).sh("true").refused(125, &["with an image"]);

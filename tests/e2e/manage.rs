@@ -1,7 +1,6 @@
 //! Looking at tasks and removing them; what would be in force.
 
 use crate::support::Lab;
-use std::time::Duration;
 
 #[test]
 fn explain_prints_every_limit_and_makes_nothing() {
@@ -43,8 +42,6 @@ fn explain_prints_every_limit_and_makes_nothing() {
 fn tasks_are_listed_shown_and_removed_by_the_beginning_of_their_ids() {
     let lab = Lab::new();
     lab.task().sh("echo first").succeeded();
-    // Ids begin with the second: so that no beginning of one is the other's.
-    std::thread::sleep(Duration::from_millis(1100));
     lab.task().sh("echo second; exit 9");
     let ids = lab.ids();
     let list = lab.brig(["task", "ls"]).succeeded().stdout.clone();
@@ -62,18 +59,85 @@ fn tasks_are_listed_shown_and_removed_by_the_beginning_of_their_ids() {
     assert!(words.contains("outcome") && words.contains("failed") && words.contains("removed"), "{words}");
     assert_eq!(lab.brig(["task", "logs", beginning]).succeeded().stdout, "second\n");
 
-    // Both ids begin alike: which one is meant is not guessed.
-    lab.brig(["task", "show", &ids[0][..2]]).refused(125, &["more than one"]);
-    lab.brig(["task", "rm", &ids[0][..2]]).refused(125, &["more than one"]);
+    let newest = lab.brig(["task", "show", "@", "--json"]);
+    let newest: serde_json::Value = serde_json::from_str(&newest.succeeded().stdout).unwrap();
+    assert_eq!(newest["id"], ids[1].as_str());
+    let mut lines = words.lines().map(|line| line.split("  ").next().unwrap());
+    assert!(lines.by_ref().take(4).eq(["task", "command", "outcome", "exit status"]), "{words}");
     lab.brig(["task", "show", "zzz"]).refused(125, &["no task `zzz`"]);
     lab.brig(["task", "logs", ""]).refused(125, &["no task ``"]);
     lab.brig(["task", "rm", "../.."]).refused(125, &["no task"]);
 
-    lab.brig(["task", "rm", beginning]).succeeded();
+    lab.brig(["task", "rm", beginning, &ids[1]]).succeeded();
     assert_eq!(lab.ids(), ids[..1]);
     lab.brig(["task", "rm", &ids[0]]).succeeded();
     assert!(lab.ids().is_empty());
     assert_eq!(lab.brig(["task", "ls", "-q"]).succeeded().stdout, "");
+}
+
+#[test]
+fn an_error_before_the_start_is_json_too() {
+    let lab = Lab::new();
+    let check = |words: &[&str], code: &str, text: &str| {
+        let run = lab.brig(words);
+        assert_eq!(run.status, Some(125), "{run:#?}");
+        let error: serde_json::Value = serde_json::from_str(&run.stdout).unwrap_or_else(|_| panic!("{run:#?}"));
+        assert_eq!(error["error"]["code"], code, "{run:#?}");
+        assert!(error["error"]["message"].as_str().unwrap().contains(text) && run.stderr.contains(text), "{run:#?}");
+    };
+    check(&["task", "run", "--json", "--dir", "/no/such", "--", "true"], "E-WORKSPACE", "/no/such");
+    check(&["task", "run", "--json", "--artifact-bytes", "foo", "true"], "E-USAGE", "`foo` for `--artifact-bytes`");
+    check(&["task", "run", "--json", "--no-such-flag", "true"], "E-USAGE", "--no-such-flag");
+    check(&["task", "show", "--json", "none"], "E-NOT-FOUND", "none");
+    let run = lab.brig(["task", "run", "--dir", "/no/such", "echo", "--json"]);
+    assert!(run.refused(125, &["/no/such"]).stdout.is_empty(), "the command's own word: {run:#?}");
+}
+
+#[test]
+fn words_of_docker_and_of_engines_get_a_hint() {
+    let lab = Lab::new();
+    let check = |words: &[&str], hint: &str| {
+        let run = lab.brig(words);
+        assert!(run.status != Some(0) && run.stderr.contains(&format!("hint:  {hint}")), "{run:#?}");
+    };
+    check(&["logs", "x"], "`brig task logs ID`");
+    check(&["task", "inspect", "x"], "`brig task show ID`");
+    check(&["task", "run", "--rm", "true"], "leave it out");
+    check(&["task", "run", "-v", "/a:/b", "true"], "`brig task run --dir PATH`");
+    check(&["task", "run", "--timeout=5", "true"], "`--wall TIME`");
+    check(&["ps"], "this is the verb of an OCI runtime. `brig task ls`");
+    check(&["exec"], "this is the verb of an OCI runtime. In a task");
+    check(&["run"], "this is the verb of an OCI runtime. A task");
+    // An engine reads its log, and gets runc's words alone.
+    let log = lab.path().join("log");
+    let run = lab.brig(["--log", log.to_str().unwrap(), "ps"]);
+    assert!(!run.stderr.contains("hint:"), "{run:#?}");
+    let help = lab.brig(["help"]);
+    assert!(help.succeeded().stdout.contains("checkpoint restore") && help.stdout.contains("brig run --image"));
+    assert!(lab.brig(["help", "task", "exec"]).succeeded().stdout.contains("Run another process"));
+}
+
+#[test]
+fn a_profile_by_name_is_a_file_of_the_caller_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    let file = lab.file("config/brig/small.toml", "[limits]\nmemory = \"64M\"\n");
+    let run =
+        |name: &str| lab.task().env("XDG_CONFIG_HOME", lab.path().join("config")).args(["--profile", name]).sh("true");
+    let receipt = run("small").ended_as("succeeded", 0).receipt();
+    assert_eq!(
+        (&receipt["limits"]["memory"], &receipt["profile"]["path"]),
+        (&(64 << 20).into(), &file.to_str().unwrap().into())
+    );
+    assert!(receipt["limits"]["disk"].as_u64().is_some(), "the limit that was in force: {receipt:#}");
+    run("missing").refused(125, &["profile `missing`", "config/brig/missing.toml"]);
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    run("small").refused(125, &["others may write it"]);
+    if crate::support::is_root() {
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
+        run("small").refused(125, &["another user's"]);
+    }
 }
 
 #[test]

@@ -101,8 +101,6 @@ fn an_unknown_flag_or_verb_exits_with_125_and_not_with_what_could_be_the_command
             "{words:?}: {run:#?}"
         );
     };
-    check(&["task", "run", "--empty", "true"], "after `--`");
-    check(&["run", "--image", "alpine", "sh"], "after `--`");
     check(&["task", "run", "--empty", "--backend", "runsc", "--", "true"], "oci:/path/to/runtime");
     let run = lab.brig(["task", "run", "--memroy", "1G", "--", "true"]);
     assert!(run.stderr.contains("--memroy") && run.stderr.contains("--memory"), "{run:#?}");

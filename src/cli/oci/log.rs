@@ -35,6 +35,11 @@ impl Log {
         Log { file: None, is_json: false, is_debug: false }
     }
 
+    /// Whether it is a file that a program reads.
+    pub(super) fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// What went wrong, on the one line that callers take as the reason.
     pub(super) fn error(&self, message: &str) {
         self.line("error", message);

@@ -18,7 +18,7 @@ mod version;
 
 use arguments::{Arguments, End, Flag, parse, switch, usage, value};
 use brig::container::{ContainerId, Containers};
-use brig::error::{Error, Result};
+use brig::error::{Error, Kind, Result};
 use log::Log;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -137,15 +137,25 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
         }
         Err(error) => {
             log.error(&error.to_string());
+            hint(&log, verb, &error);
             return ExitCode::from(verb.failure);
         }
     };
     let done = context(&globals, log, name).and_then(|context| {
         (verb.run)(&context, arguments).inspect_err(|error| {
             context.log.error(&error.to_string());
+            hint(&context.log, verb, error);
         })
     });
     done.unwrap_or(ExitCode::from(verb.failure))
+}
+
+/// A line below runc's words for a person: an engine has a log, and does not pass the wrong words.
+fn hint(log: &Log, verb: &Verb, error: &Error) {
+    let is_person = rustix::termios::isatty(rustix::stdio::stderr()) || error.kind() == Kind::Usage;
+    if let Some(hint) = crate::cli::hints::of_oci_verb(verb.name).filter(|_| is_person && !log.has_file()) {
+        tell!("hint:  {hint}");
+    }
 }
 
 fn open_log(globals: &Arguments) -> Result<Log> {

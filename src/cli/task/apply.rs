@@ -16,7 +16,7 @@ they are of different lines. --force overwrites such paths, and takes what is th
 were too many to be collected whole.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Make them in this folder instead
     #[arg(long, value_name = "DIR")]

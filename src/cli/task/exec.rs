@@ -22,7 +22,7 @@ The exit status is the process's own. It ends with the task at the latest, and w
 all that it has started in the background. Ctrl-C and other signals go to its process group.
 It neither sees nor signals the task's own processes: `brig task top` shows them.")]
 pub(super) struct Arguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Pass standard input on
     #[arg(short, long)]
@@ -40,8 +40,16 @@ pub(super) struct Arguments {
     #[arg(long)]
     raw: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+#[cfg(test)]
+impl Arguments {
+    /// What the parser has read.
+    pub(super) fn words(&self) -> (&str, &[OsString], &[OsString]) {
+        (&self.id, &self.environment, &self.command)
+    }
 }
 
 pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {

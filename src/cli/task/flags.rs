@@ -1,6 +1,6 @@
 //! The flags of limits and of the network.
 
-use brig::error::{Error, Kind, Result};
+use brig::error::{Error, Kind, Result, Step};
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use clap::{ArgMatches, Args, FromArgMatches};
 
@@ -40,24 +40,29 @@ pub(super) struct NetworkFlags {
 impl NetworkFlags {
     /// Adds what they say. Rules ask for `egress` where nothing else is asked for.
     pub(super) fn apply(self, network: &mut Network) -> Result<()> {
-        let rules = |list: &[String]| list.iter().map(|text| Rule::parse(text)).collect::<Result<Vec<_>>>();
+        let rules = |flag: &str, list: &[String]| {
+            list.iter().map(|text| of_flag(flag, Some(text), Rule::parse(text))).collect::<Result<Vec<_>>>()
+        };
+        let size = |flag: &str, text: &Option<String>| {
+            text.as_deref().map(|text| of_flag(flag, Some(text), brig::task::size(text))).transpose()
+        };
         match &self.network {
-            Some(mode) => network.mode = mode.parse()?,
+            Some(mode) => network.mode = of_flag("--network", Some(mode), mode.parse())?,
             None if !self.allow.is_empty() || self.learn => network.mode = NetworkMode::Egress,
             None => {}
         }
-        network.policy.allowed.extend(rules(&self.allow)?);
-        network.policy.denied.extend(rules(&self.deny)?);
+        network.policy.allowed.extend(rules("--allow", &self.allow)?);
+        network.policy.denied.extend(rules("--deny", &self.deny)?);
         if let Some(address) = &self.resolver {
-            network.policy.resolver = Some(brig::task::resolver(address)?);
+            network.policy.resolver = Some(of_flag("--resolver", Some(address), brig::task::resolver(address))?);
         }
         network.policy.learn |= self.learn;
         network.policy.ech = self.ech.as_deref().map(str::parse).transpose()?.or(network.policy.ech);
         for each in &self.publish {
-            network.publish.push(each.parse()?);
+            network.publish.push(of_flag("--publish", Some(each), each.parse())?);
         }
-        network.rate = self.network_rate.as_deref().map(brig::task::size).transpose()?.or(network.rate);
-        network.total = self.network_bytes.as_deref().map(brig::task::size).transpose()?.or(network.total);
+        network.rate = size("--network-rate", &self.network_rate)?.or(network.rate);
+        network.total = size("--network-bytes", &self.network_bytes)?.or(network.total);
         Ok(())
     }
 }
@@ -70,7 +75,7 @@ pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
 impl Args for LimitFlags {
     fn augment_args(command: clap::Command) -> clap::Command {
         let defaults = Limits::default().rows();
-        LimitName::ALL.into_iter().fold(command.next_help_heading("Limits"), |command, name| {
+        let all = LimitName::ALL.into_iter().fold(command.next_help_heading("Limits"), |command, name| {
             let default = defaults.iter().find(|row| row.0 == name).map_or("", |row| row.1.as_str());
             command.arg(
                 clap::Arg::new(name.word())
@@ -79,7 +84,8 @@ impl Args for LimitFlags {
                     .allow_hyphen_values(true)
                     .help(format!("{} [default: {default}]", name.meaning())),
             )
-        })
+        });
+        all.next_help_heading(None) // the flags that follow are about something else
     }
 
     fn augment_args_for_update(command: clap::Command) -> clap::Command {
@@ -97,6 +103,21 @@ impl FromArgMatches for LimitFlags {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// Makes the error of a flag's value a mistake on the command line that names the flag and shows the value. A value that may be a secret is `None`.
+pub(super) fn of_flag<T>(flag: &str, value: Option<&str>, read: Result<T>) -> Result<T> {
+    read.map_err(|error| error.of_kind(Kind::Usage)).doing(|| match value {
+        Some(value) => format!("invalid value `{}` for `{flag}`", value.escape_debug()),
+        None => format!("invalid value for `{flag}`"),
+    })
+}
+
+/// Sets limits from the values of their flags.
+pub(super) fn set_limits(limits: &mut Limits, given: &[(LimitName, String)]) -> Result<()> {
+    given.iter().try_for_each(|(name, text)| {
+        of_flag(&format!("--{}", name.word().replace('_', "-")), Some(text), limits.set(*name, text))
+    })
 }
 
 /// Refuses the first flag that was given although what it is about is not there; `name` is the flag for that. The parser does not, where a flag is given that excludes what the

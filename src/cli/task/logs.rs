@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Print the output of a task
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]

@@ -99,8 +99,11 @@ pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
         Direct::try_parse_from(words).map(|direct| (direct.store, direct.run))
     };
     match quick::read(rest).map_or_else(parsed, Ok) {
-        Ok((store, run)) => super::ended(open_store(store).and_then(|store| run::main(&store, run))),
-        Err(error) => super::usage(&error),
+        Ok((store, run)) => {
+            let json = run.json;
+            super::ended(open_store(store).and_then(|store| run::main(&store, run)), json)
+        }
+        Err(error) => super::usage(&error, super::wants_json(rest)),
     }
 }
 
@@ -147,6 +150,69 @@ pub(super) fn main(arguments: Arguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    fn parse(words: &[&str]) -> Result<run::Arguments, clap::Error> {
+        Direct::try_parse_from(["brig task run"].iter().chain(words)).map(|direct| direct.run)
+    }
+
+    #[test]
+    fn a_command_needs_no_dashes_and_keeps_its_own_flags() {
+        let with = parse(&["--dir", ".", "--", "make", "-j4", "--json", "--", "x"]).unwrap();
+        assert_eq!(parse(&["--dir", ".", "make", "-j4", "--json", "--", "x"]).unwrap(), with);
+        assert!(!with.json && with.command.len() == 5);
+        assert!(parse(&["--dirr", ".", "make"]).is_err(), "a flag before the command is brig's");
+        let exec = |words: &[&str]| {
+            let all = ["brig", "task", "exec"].iter().chain(words);
+            match super::super::Arguments::try_parse_from(all).map(|arguments| arguments.verb) {
+                Ok(super::super::Verb::Task(Arguments { verb: Verb::Exec(exec), .. })) => format!("{:?}", exec.words()),
+                other => panic!("{:?}", other.err().map(|error| error.to_string())),
+            }
+        };
+        assert_eq!(exec(&["-e", "A=b", "k3f", "ls", "-e", "x"]), exec(&["k3f", "-e", "A=b", "--", "ls", "-e", "x"]));
+    }
+
+    #[test]
+    fn the_error_of_a_setting_names_its_flag_and_its_value_and_is_a_mistake_of_the_command_line() {
+        let store = Store::at("/nowhere".into());
+        let mut settings: Vec<(String, &str)> = [
+            ("--artifact-bytes", "foo"),
+            ("--network", "foo"),
+            ("--allow", "a b"),
+            ("--deny", "a b"),
+            ("--resolver", "foo"),
+            ("--publish", "foo"),
+            ("--network-rate", "foo"),
+            ("--network-bytes", "foo"),
+            ("--events", "ftp://foo"),
+            ("--allow-degraded", "foo"),
+            ("--backend", "foo"),
+            ("--grace", "foo"),
+            ("--pull", "foo"),
+        ]
+        .map(|(flag, value)| (flag.to_owned(), value))
+        .into();
+        settings.extend(
+            brig::sandbox::LimitName::ALL.iter().map(|name| (format!("--{}", name.word().replace('_', "-")), "foo")),
+        );
+        for (flag, value) in settings {
+            let text = match parse(&["--empty", &flag, value, "true"]) {
+                Err(error) => error.to_string(),
+                Ok(arguments) => {
+                    let error = run::main(&store, arguments).unwrap_err();
+                    assert_eq!(error.kind(), brig::error::Kind::Usage, "{flag}: {error}");
+                    error.to_string()
+                }
+            };
+            assert!(text.contains(&flag) && text.contains(value), "{flag}: {text}");
+        }
+        // What may be a secret is not shown.
+        for flag in ["--secret", "--git-credential", "--git-ssh-key"] {
+            let words = ["--repo", "/nowhere", flag, "hunter2", "true"];
+            let error = run::main(&store, parse(&words).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), brig::error::Kind::Usage, "{flag}: {error}");
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
 
     #[test]
     fn the_help_of_run_begins_with_what_the_verb_does() {

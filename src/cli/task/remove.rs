@@ -8,15 +8,15 @@ use std::process::ExitCode;
 /// Remove ended tasks with all that is kept of them
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The tasks' ids, or their beginnings
+    /// The tasks' ids, their beginnings, or @ for the newest task
     #[arg(required = true)]
     ids: Vec<String>,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
-    for word in &arguments.ids {
-        store.remove(&store.find(word)?)?;
+    for id in store.find_all(&arguments.ids)? {
+        store.remove(&id)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,11 @@
 //! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
 
-use super::flags::LimitFlags;
+use super::flags::{LimitFlags, of_flag, set_limits};
 use super::run::tell;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::Result;
+use brig::sandbox::Limits;
 use brig::task::{Changed, Secret, Status, Store, Variable};
 use clap::Args;
 use rustix::termios::isatty;
@@ -20,9 +21,9 @@ Examples:
   brig task resume -d --memory 1G k3f         in the background, with less memory
 
 The workspace moves to the new task, whose id is printed; home and /tmp begin empty. The profile is the same or stricter: limits
-can be lowered, never raised. Commits are not pushed once more. A task that is paused and running goes on as with `brig task unpause`.")]
+can be lowered, never raised. A profile that has not changed is read again for variables and secrets. Commits are not pushed once more. A task that is paused and running goes on as with `brig task unpause`.")]
 pub(super) struct ResumeArguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     #[command(flatten)]
     changes: Changes,
@@ -41,7 +42,7 @@ Examples:
   brig task fork k3f -n 4 -- ./agent.sh      four attempts from the same state; prints their ids
   brig task fork k3f --memory 1G -- make test")]
 pub(super) struct ForkArguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// How many
     #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -61,24 +62,26 @@ struct Changes {
     #[command(flatten)]
     limits: LimitFlags,
     /// The command and its arguments [default: those of the task before]
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 /// Give kept workspaces up
 #[derive(Args)]
 pub(super) struct DiscardArguments {
-    /// The tasks' ids, or their beginnings
+    /// The tasks' ids, their beginnings, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
 
 impl Changes {
     fn take(self) -> Result<Changed> {
-        let mut secrets = self.secrets.iter().map(|each| Secret::parse(each)).collect::<Result<Vec<_>>>()?;
+        let parse = |each: &String| of_flag("--secret", None, Secret::parse(each));
+        let mut secrets = self.secrets.iter().map(parse).collect::<Result<Vec<_>>>()?;
+        set_limits(&mut Limits::default(), &self.limits.0)?;
         let mut environment = Vec::new();
         for word in &self.environment {
-            match brig::task::given_variable(word)? {
+            match of_flag("--env", None, brig::task::given_variable(word))? {
                 Variable::Set(name, value) => environment.push((name, value)),
                 Variable::Passed(secret) => secrets.push(secret),
             }
@@ -128,8 +131,8 @@ pub(super) fn fork(store: &Store, arguments: ForkArguments) -> Result<ExitCode> 
 
 pub(super) fn discard(store: &Store, arguments: &DiscardArguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
-    for word in &arguments.ids {
-        store.discard(&store.find(word)?)?;
+    for id in store.find_all(&arguments.ids)? {
+        store.discard(&id)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `brig task run`: one attempt, from the command line to the exit status.
 
-use super::flags::{LimitFlags, NetworkFlags, refuse_idle};
+use super::flags::{LimitFlags, NetworkFlags, of_flag, refuse_idle, set_limits};
 use super::image::Pull;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
@@ -100,16 +100,16 @@ pub(super) struct Arguments {
     pub(super) rootfs: Option<PathBuf>,
     #[command(flatten)]
     image: super::image::Flags,
-    /// Read limits and settings from a TOML file; flags go before it
-    #[arg(long, value_name = "FILE")]
+    /// Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it
+    #[arg(long, value_name = "FILE|NAME")]
     pub(super) profile: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkFlags,
     /// Set a variable, or pass on the caller's own, which is then hidden in all output
-    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    #[arg(short, long = "env", value_name = "NAME[=VALUE]", help_heading = None)]
     pub(super) environment: Vec<OsString>,
     /// Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND
-    #[arg(long = "secret", value_name = "NAME=SOURCE")]
+    #[arg(long = "secret", value_name = "NAME=SOURCE", help_heading = None)]
     secrets: Vec<String>,
     #[command(flatten)]
     pub(super) limits: LimitFlags,
@@ -179,14 +179,14 @@ pub(super) struct Arguments {
     /// With --detach: keep the command's input open for `brig task attach`
     #[arg(short, long, requires = "detach")]
     interactive: bool,
-    /// Print the receipt as JSON on standard output; the command's own output goes to standard error
+    /// Print the receipt as JSON on standard output, or {"error":…} if nothing was started; the command's own output goes to standard error
     #[arg(long)]
     pub(super) json: bool,
     /// Print what would be in force and run nothing
     #[arg(long)]
     explain: bool,
-    /// The command and its arguments
-    #[arg(last = true, value_name = "COMMAND")]
+    /// The command and its arguments; `--` before it is needed only if it begins with a dash
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
@@ -223,6 +223,9 @@ pub(super) fn main(store: &Store, arguments: Arguments) -> Result<ExitCode> {
     if let Some(wish) = &definition.image
         && let Some(failed) = super::image::fetch(store.root(), wish, pull)?
     {
+        if json {
+            output::json_error(Kind::Image.code(), "the image was not fetched", Some("standard error has the reason"));
+        }
         return Ok(failed);
     }
     if explain {
@@ -356,9 +359,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     if definition.command.is_empty() && arguments.explain && definition.image.is_none() {
         definition.command = vec!["true".into()];
     }
-    for (name, text) in arguments.limits.0 {
-        definition.limits.set(name, &text)?;
-    }
+    set_limits(&mut definition.limits, &arguments.limits.0)?;
     definition.workspace = match (arguments.dir, arguments.repo) {
         (Some(path), _) => WorkspaceSource::Directory(absolute(&path)?),
         (_, Some(url)) => {
@@ -369,15 +370,17 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     definition.at = arguments.at;
     arguments.network.apply(&mut definition.network)?;
     for variable in &arguments.environment {
-        match brig::task::given_variable(variable)? {
+        match of_flag("--env", None, brig::task::given_variable(variable))? {
             Variable::Set(name, value) => definition.environment.push((name, value)),
             Variable::Passed(secret) => definition.secrets.push(secret),
         }
     }
-    let source = |text: &Option<String>| text.as_deref().map(Source::parse).transpose();
+    let source = |flag: &str, text: &Option<String>| {
+        text.as_deref().map(|text| of_flag(flag, None, Source::parse(text))).transpose()
+    };
     let git = &mut definition.git;
-    git.credential = source(&arguments.git_credential)?.or(git.credential.take());
-    git.ssh_key = source(&arguments.git_ssh_key)?.or(git.ssh_key.take());
+    git.credential = source("--git-credential", &arguments.git_credential)?.or(git.credential.take());
+    git.ssh_key = source("--git-ssh-key", &arguments.git_ssh_key)?.or(git.ssh_key.take());
     git.known_hosts = arguments.git_known_hosts.as_deref().map(absolute).transpose()?.or(git.known_hosts.take());
     git.ca = arguments.git_ca.as_deref().map(absolute).transpose()?.or(git.ca.take());
     git.addresses.extend(arguments.git_address);
@@ -386,24 +389,26 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     git.submodules |= arguments.submodules;
     git.lfs |= arguments.lfs;
     for text in &arguments.git_from {
-        git.elsewhere.push(Elsewhere::parse(text)?);
+        git.elsewhere.push(of_flag("--git-from", Some(text), Elsewhere::parse(text))?);
     }
     if let Some(branch) = arguments.push_branch {
         git.push = Some(PushOptions { branch, default_branch: arguments.push_default_branch });
     }
     for secret in &arguments.secrets {
-        definition.secrets.push(Secret::parse(secret)?);
+        definition.secrets.push(of_flag("--secret", None, Secret::parse(secret))?);
     }
     if let Some(rootfs) = arguments.rootfs {
         definition.rootfs = Some(absolute(&rootfs)?);
     }
     for word in &arguments.events {
-        definition.events.push(brig::task::Receiver::parse(word)?);
+        definition.events.push(of_flag("--events", Some(word), brig::task::Receiver::parse(word))?);
     }
     let artifacts = &mut definition.artifacts;
     artifacts.patterns.extend(arguments.artifacts);
     artifacts.directory = arguments.artifacts_dir.as_deref().map(absolute).transpose()?;
-    artifacts.bytes = arguments.artifact_bytes.as_deref().map(brig::task::size).transpose()?.unwrap_or(artifacts.bytes);
+    if let Some(text) = &arguments.artifact_bytes {
+        artifacts.bytes = of_flag("--artifact-bytes", Some(text), brig::task::size(text))?;
+    }
     definition.result.path = arguments.result.unwrap_or(definition.result.path);
     definition.result.schema = match &arguments.result_schema {
         Some(file) => Some(absolute(file)?),
@@ -446,7 +451,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     }
     definition.backend = arguments.backend.unwrap_or(definition.backend);
     for name in arguments.allow_degraded {
-        definition.may_degrade.push(brig::task::degradable(&name)?);
+        definition.may_degrade.push(of_flag("--allow-degraded", Some(&name), brig::task::degradable(&name))?);
     }
     let (input, out) = (rustix::stdio::stdin(), rustix::stdio::stdout());
     let at_terminal = !arguments.json && !arguments.detach && isatty(input) && isatty(out);

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Show the receipt of a task: why it ended, what it used, what was removed
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Print the receipt as JSON
     #[arg(long)]
@@ -141,8 +141,32 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
     for left in &receipt.cleanup.left {
         row("LEFT", left.clone());
     }
+    rows.sort_by_key(|(name, _)| FIRST.iter().position(|first| name.starts_with(first)).unwrap_or(FIRST.len()));
     rows
 }
+
+/// What a reader looks for first, in this order; all else follows as it is.
+const FIRST: [&str; 19] = [
+    "task",
+    "command",
+    "outcome",
+    "exit status",
+    "error",
+    "hit: ",
+    "LEFT",
+    "missing: ",
+    "retryable",
+    "changes",
+    "holds a secret",
+    "could run later",
+    "not taken",
+    "result",
+    "artifact",
+    "no artifact",
+    "commit in",
+    "commit out",
+    "push",
+];
 
 /// One line of the network's account.
 pub(super) fn network(line: &Row) -> String {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Show what running tasks use
 #[derive(Args)]
 pub(super) struct StatsArguments {
-    /// The tasks' ids, or their beginnings [default: all that run]
+    /// The tasks' ids, their beginnings, or @ for the newest task [default: all that run]
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the rows as JSON
@@ -26,7 +26,7 @@ pub(super) struct StatsArguments {
 /// Show the processes of a running task
 #[derive(Args)]
 pub(super) struct TopArguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Print the rows as JSON
     #[arg(long)]
@@ -41,7 +41,7 @@ struct Row {
 }
 
 pub(super) fn stats(store: &Store, arguments: &StatsArguments) -> Result<ExitCode> {
-    let ids = arguments.ids.iter().map(|word| store.find(word)).collect::<Result<Vec<_>>>()?;
+    let ids = store.find_all(&arguments.ids)?;
     if arguments.every.is_some_and(|every| every.is_zero()) {
         return Err(Error::new(Kind::Usage, "`--every` is no time at all").hint("give it like `--every 2s`"));
     }

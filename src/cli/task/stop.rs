@@ -13,7 +13,7 @@ Examples:
   brig task stop k3f
   brig task stop --grace 2s k3f k3g")]
 pub(super) struct StopArguments {
-    /// The tasks' ids, or their beginnings
+    /// The tasks' ids, their beginnings, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
     /// How long the command may take to end [default: that of the task]
@@ -31,7 +31,7 @@ Examples:
   brig task kill k3f            ends everything at once
   brig task kill k3f USR1       to the command and its process group")]
 pub(super) struct KillArguments {
-    /// The task's id, or its beginning
+    /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// The signal's name or number
     #[arg(default_value = "KILL")]
@@ -43,7 +43,7 @@ pub(super) struct KillArguments {
 #[command(after_help = "\
 The idle limit rests meanwhile, the wall limit does not. `brig task unpause ID` lets them go on; so does `brig task resume ID`.")]
 pub(super) struct PauseArguments {
-    /// The tasks' ids, or their beginnings
+    /// The tasks' ids, their beginnings, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
@@ -51,13 +51,13 @@ pub(super) struct PauseArguments {
 /// Let paused tasks go on
 #[derive(Args)]
 pub(super) struct UnpauseArguments {
-    /// The tasks' ids, or their beginnings
+    /// The tasks' ids, their beginnings, or @ for the newest task
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
 
 pub(super) fn stop(store: &Store, arguments: &StopArguments) -> Result<ExitCode> {
-    let ids = arguments.ids.iter().map(|word| store.find(word)).collect::<Result<Vec<_>>>()?;
+    let ids = store.find_all(&arguments.ids)?;
     // All are asked before any is waited for.
     for id in &ids {
         store.reach(id)?.stop(arguments.grace)?;
@@ -76,12 +76,12 @@ pub(super) fn kill(store: &Store, arguments: &KillArguments) -> Result<ExitCode>
 }
 
 pub(super) fn pause(store: &Store, arguments: &PauseArguments) -> Result<ExitCode> {
-    arguments.ids.iter().try_for_each(|word| store.reach(&store.find(word)?)?.pause())?;
+    store.find_all(&arguments.ids)?.iter().try_for_each(|id| store.reach(id)?.pause())?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn unpause(store: &Store, arguments: &UnpauseArguments) -> Result<ExitCode> {
-    arguments.ids.iter().try_for_each(|word| store.reach(&store.find(word)?)?.unpause())?;
+    store.find_all(&arguments.ids)?.iter().try_for_each(|id| store.reach(id)?.unpause())?;
     Ok(ExitCode::SUCCESS)
 }
 

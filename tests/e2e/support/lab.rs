@@ -120,7 +120,7 @@ impl Lab {
     pub fn ids(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.store().join("tasks")) else { return Vec::new() };
         let mut ids: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        ids.sort();
+        ids.sort_by_key(|id| id[4..].to_owned()); // random letters, then the time
         ids
     }
 

@@ -1,0 +1,117 @@
+//! Hints for a person who types what docker, or an engine, would type. Tables only; a test looks whether the commands in them exist.
+
+/// Verbs at the top level, or of `brig task`, that are not there.
+const VERBS: [(&str, &str); 22] = [
+    ("attach", "`brig task attach ID`"),
+    ("build", "brig builds no images: `brig image import`, or `brig image load` of an archive from another tool"),
+    ("cp", "`brig task cp ID:PATH PATH`"),
+    ("commit", "`brig task diff ID`, `brig task apply ID` or `brig task export ID` take the work out"),
+    ("diff", "`brig task diff ID`"),
+    ("images", "`brig image ls`"),
+    ("import", "`brig image import FILE`"),
+    ("info", "`brig doctor`"),
+    ("inspect", "`brig task show ID`, or `brig image inspect NAME`"),
+    ("load", "`brig image load FILE`"),
+    ("login", "log in with `skopeo login` or `docker login`: `brig image pull` reads what they keep"),
+    ("logs", "`brig task logs ID`"),
+    ("ls", "`brig task ls`, or `brig image ls`"),
+    ("ps", "`brig task ls` lists tasks, `brig task top ID` the processes of one"),
+    ("pull", "`brig image pull NAME`"),
+    ("push", "`brig image push NAME`"),
+    ("rm", "`brig task rm ID`"),
+    ("rmi", "`brig image rm NAME`"),
+    ("show", "`brig task show ID`"),
+    ("stats", "`brig task stats`"),
+    ("stop", "`brig task stop ID`"),
+    ("wait", "`brig task wait ID`"),
+];
+
+/// Flags of `docker run` that `brig task run` does not have.
+const FLAGS: [(&str, &str); 14] = [
+    ("-v", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
+    ("--volume", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
+    ("--mount", "`brig task run --dir PATH` shows one folder, copy-on-write; nothing else of the host is shown"),
+    ("--rm", "leave it out: of a task stays its record alone, until `brig task rm ID`"),
+    ("--name", "leave it out: a task has an id, whose beginning is enough, and `@` is the newest task"),
+    ("--timeout", "`--wall TIME` ends a task, `--idle TIME` one without output"),
+    ("-p", "`--publish ADDRESS:PORT:PORT`"),
+    ("-m", "`--memory SIZE`"),
+    ("--net", "`--network MODE`, or `--allow HOST:PORT` for one host"),
+    ("--env-file", "`-e NAME=VALUE`, or `[env]` of a profile"),
+    ("--pids-limit", "`--pids NUMBER`"),
+    ("--privileged", "there is no such switch; `brig doctor` says what this machine can enforce"),
+    ("--cap-add", "a task has no capabilities; what needs them belongs into the image"),
+    ("--ulimit", "`--open-files NUMBER`, `--pids NUMBER`"),
+];
+
+/// What a person may have meant by a verb of the OCI runtime.
+const OCI: [(&str, &str); 6] = [
+    ("exec", "this is the verb of an OCI runtime. In a task: `brig task exec ID COMMAND`"),
+    ("kill", "this is the verb of an OCI runtime. For a task: `brig task kill ID`"),
+    ("list", "this is the verb of an OCI runtime. Of tasks: `brig task ls`"),
+    ("ps", "this is the verb of an OCI runtime. `brig task ls` lists tasks, `brig task top ID` the processes of one"),
+    (
+        "run",
+        "this is the verb of an OCI runtime. A task: `brig task run --dir . COMMAND`, or `brig run --image NAME COMMAND`",
+    ),
+    ("start", "this is the verb of an OCI runtime. A task: `brig task run --dir . COMMAND`"),
+];
+
+fn find(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
+    table.iter().find(|(known, _)| *known == word).map(|(_, hint)| *hint)
+}
+
+/// For a verb that is not there.
+pub(super) fn of_verb(word: &str) -> Option<&'static str> {
+    find(&VERBS, word)
+}
+
+/// For a flag that is not there.
+pub(super) fn of_flag(word: &str) -> Option<&'static str> {
+    find(&FLAGS, word.split('=').next().unwrap_or(word))
+}
+
+/// For a verb of the OCI runtime that a person has typed.
+pub(super) fn of_oci_verb(word: &str) -> Option<&'static str> {
+    find(&OCI, word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The commands and flags between backticks, as their words.
+    fn quoted(hint: &str) -> impl Iterator<Item = Vec<&str>> {
+        hint.split('`').skip(1).step_by(2).map(|text| text.split(' ').collect())
+    }
+
+    #[test]
+    fn every_command_and_flag_of_a_hint_exists() {
+        let root = crate::cli::Arguments::command();
+        let run = root.find_subcommand("task").unwrap().find_subcommand("run").unwrap();
+        let has_flag = |flag: &str| {
+            run.get_arguments().any(|one| {
+                flag.strip_prefix("--").map_or_else(
+                    || one.get_short().is_some_and(|short| flag == format!("-{short}")),
+                    |long| one.get_long() == Some(long),
+                )
+            })
+        };
+        for (word, hint) in VERBS.iter().chain(&FLAGS).chain(&OCI) {
+            for words in quoted(hint) {
+                match words.as_slice() {
+                    ["brig", "run", ..] | ["skopeo" | "docker", ..] | ["@"] | ["[env]"] => {}
+                    ["brig", path @ ..] => {
+                        let path = path.iter().take_while(|each| each.chars().all(char::is_lowercase)).take(2);
+                        let found = path.fold(Some(&root), |at, each| at.and_then(|at| at.find_subcommand(each)));
+                        assert!(found.is_some_and(|at| at.get_name() != "brig"), "{word}: {words:?}");
+                    }
+                    [flag, ..] => assert!(has_flag(flag), "{word}: {flag}"),
+                    [] => panic!("{word}: an empty command"),
+                }
+            }
+        }
+        assert!(FLAGS.iter().all(|(flag, _)| !has_flag(flag)), "a hint for a flag that exists");
+    }
+}
