@@ -6,8 +6,9 @@
 
 use super::Candidate;
 
-/// Bits of a hash. 8 KiB of table stay in the first cache.
-const BITS: u32 = 16;
+/// Bits of a hash: few enough that the part of the table which a text asks for stays in the first caches, and enough that with a hundred secrets, each
+/// in some hundred forms, a line of text seldom has a hash of theirs by chance.
+const BITS: u32 = 20;
 const WORDS: usize = 1 << (BITS - 6);
 
 /// Three bytes as a number.
@@ -39,6 +40,11 @@ fn hash(gram: Gram) -> usize {
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS)) as usize
 }
 
+/// An empty table. Its pages are the kernel's zeros until something is set in them, so that a start pays for few of them.
+fn table() -> Table {
+    vec![0; WORDS].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; WORDS]))
+}
+
 fn set(table: &mut Table, bytes: [u8; 3]) {
     let place = hash(gram(bytes));
     table[place / 64] |= 1 << (place % 64);
@@ -57,8 +63,8 @@ impl Filter {
     /// A filter for what begins like this, with three bytes or more.
     pub(super) fn of<'bytes>(beginnings: impl Iterator<Item = (&'bytes [u8], Candidate)>) -> Filter {
         let mut filter = Filter {
-            begins: Box::new([0; WORDS]),
-            passes: Box::new([0; WORDS]),
+            begins: table(),
+            passes: table(),
             candidates: Vec::new(),
             first: Box::new([false; 256]),
             pairs: Vec::new(),

@@ -98,7 +98,7 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     }
     let (mut needles, mut known) = (Vec::new(), HashSet::new());
     for (bytes, wraps) in all {
-        let shifted = wraps.then(|| bytes[BEFORE_BREAK - 1..].to_vec());
+        let shifted = (wraps && !is_base32(&bytes)).then(|| bytes[BEFORE_BREAK - 1..].to_vec());
         for bytes in [Some(bytes), shifted].into_iter().flatten() {
             if bytes.len() >= SHORTEST && known.insert(bytes.clone()) {
                 needles.push(Needle { bytes: bytes.into(), name, wraps });
@@ -106,6 +106,11 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
         }
     }
     needles
+}
+
+/// Whether a form has letters of base32 only. There are many such forms; three letters before a line break may be seen of them.
+fn is_base32(form: &[u8]) -> bool {
+    form.iter().all(|byte| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(byte))
 }
 
 /// The letters that do not depend on what stands before and after, for each of the three places at which a value can begin (RFC 4648).

@@ -82,12 +82,11 @@ pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     for before in 0..5_usize {
         let bit = |at: usize| at.checked_sub(before * 8).is_some_and(|at| value[at / 8] >> (7 - at % 8) & 1 == 1);
         let bits = (before + value.len()) * 8;
-        let upper: Vec<u8> = ((before * 8).div_ceil(5)..bits / 5)
+        let letters: Vec<u8> = ((before * 8).div_ceil(5)..bits / 5)
             .map(|letter| (0..5).fold(0, |sum, at| sum << 1 | usize::from(bit(letter * 5 + at))))
             .map(|number| LETTERS[number])
             .collect();
-        forms.push(upper.to_ascii_lowercase());
-        forms.push(upper);
+        forms.push(letters);
     }
     forms
 }
