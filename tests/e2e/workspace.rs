@@ -371,7 +371,7 @@ fn a_workspace_is_where_at_says_and_the_command_where_workdir_says() {
     }
     let local = "isolation,disk,inodes,network";
     let run = lab.task().args(["--backend", "local", "--allow-degraded", local, "--at", "/src"]).sh("true");
-    run.refused(125, &["`local`", "--at"]);
+    run.refused(125, &["`local`", "start folder"]);
 }
 
 #[test]
