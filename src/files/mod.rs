@@ -11,6 +11,8 @@ mod memory;
 mod slot;
 mod tree;
 
+#[cfg(test)]
+pub(crate) use crate::sys::skip;
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};

@@ -387,7 +387,7 @@ mod tests {
         let _ = child.stdin.take().unwrap().write_all(Value::Array(asked).to_string().as_bytes());
         let done = child.wait_with_output().unwrap();
         if !done.status.success() {
-            crate::sys::skip("task::schema::tests::another_implementation_says_the_same: needs python3-jsonschema");
+            crate::files::skip("task::schema::tests::another_implementation_says_the_same: needs python3-jsonschema");
             return;
         }
         let said: Vec<_> = String::from_utf8(done.stdout).unwrap().lines().map(|line| line == "1").collect();

@@ -196,7 +196,7 @@ fn a_link_of_the_base_is_not_followed_when_the_agent_makes_it_a_directory() {
 #[test]
 fn what_cannot_be_read_is_said() {
     if is_root() {
-        crate::sys::skip("what_cannot_be_read_is_said: needs an ordinary user");
+        crate::files::skip("what_cannot_be_read_is_said: needs an ordinary user");
         return;
     }
     let lab = Lab::new(Form::Plain).unwrap();

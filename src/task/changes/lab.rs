@@ -31,7 +31,7 @@ impl Lab {
         if !can {
             let why =
                 if form == Form::Trusted { "needs root" } else { "needs unprivileged user namespaces with overlayfs" };
-            crate::sys::skip(&format!("real overlay {form:?}: {why}"));
+            crate::files::skip(&format!("real overlay {form:?}: {why}"));
             return None;
         }
         Some(lab)
