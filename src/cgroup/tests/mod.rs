@@ -274,7 +274,7 @@ fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
 #[test]
 fn the_statistics_of_a_container_that_is_observed_are_complete() {
     let Some(place) = Place::new("stats") else { return };
-    let group = place.create(Purpose::Container, &memory(megabytes(64)));
+    let group = place.create(Purpose::Observed, &memory(megabytes(64)));
     let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
     support::until("it runs", || {
         let stats = group.stats();
