@@ -341,8 +341,8 @@ fn filter_first(command: &mut Command) -> Result<()> {
 
 /// Whether a process can be born under the filter and do what is left to it.
 fn leaves_calls(filter: &seccomp::Program) -> bool {
-    const CONTROLLING_TERMINAL: u64 = libc::TIOCSCTTY as u64;
-    const SIZE: u64 = libc::TCGETS as u64;
+    const CONTROLLING_TERMINAL: u64 = 0x540e; // TIOCSCTTY, asm-generic/ioctls.h: its type differs between C libraries
+    const SIZE: u64 = 0x5401; // TCGETS
     let plain = [
         libc::SYS_sendmsg,
         libc::SYS_recvmsg,

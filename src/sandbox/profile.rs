@@ -186,7 +186,7 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
         file("hosts", format!("127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n")),
         file("hostname", format!("{HOSTNAME}\n")),
         file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".into()),
-        file("gitconfig", format!("[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n")),
+        file("gitconfig", "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n".to_owned()),
     ]);
     steps.extend(system.settings.iter().map(show));
     let copy =

@@ -64,7 +64,7 @@ pub(super) fn steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool)
 /// Where the host has cgroup v2.
 pub(super) fn hierarchy() -> Option<PathBuf> {
     /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
-    const MAGIC: i64 = 0x6367_7270;
-    let is_v2 = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|found| found.f_type as i64 == MAGIC);
+    const MAGIC: i128 = 0x6367_7270;
+    let is_v2 = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
     HIERARCHIES.iter().find(is_v2).map(PathBuf::from)
 }
