@@ -38,7 +38,9 @@ pub(super) const DEVICE: &str = "eth0";
 
 /// Finds it.
 fn find() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Root may act for a caller that has set PATH (sudo).
+    let own = std::env::var_os("PATH").filter(|_| !rustix::process::geteuid().is_root());
+    let path = own.unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(PLACES.iter().map(PathBuf::from));
     let is_program = |path: &PathBuf| {
         path.is_absolute()

@@ -8,6 +8,7 @@ pub(crate) mod hash;
 pub(crate) mod lanes;
 mod lock;
 mod memory;
+mod pinned;
 mod slot;
 mod tree;
 
@@ -16,6 +17,7 @@ pub(crate) use crate::sys::skip;
 pub(crate) use channel::{Channel, Packet};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
+pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
 pub(crate) use tree::{Contents, Visitor, contents, remove_directory, walk};
 

@@ -1,11 +1,11 @@
 //! Detached mounts: made, copied, restricted and attached with the mount API of descriptors (kernel 5.2; attributes 5.12).
 
 use super::plan::Ids;
-use crate::error::{Context, Kind, Result, Step as _};
+use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, openat2, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string,
     fsmount, fsopen, move_mount, open_tree,
@@ -52,8 +52,29 @@ pub(super) fn new_file_system(name: &str, options: &[(&str, String)], attributes
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).failing(Kind::Mount, step)
 }
 
+/// What begins the path of something that this process holds open.
+const HELD: &str = "/proc/self/fd";
+
+/// Opens a path that is held open from its check on in the caller's own mount namespace: the kernel copies only mounts of that one, and the
+/// descriptor may come from another. What is there now must be what is held.
+fn open_held(path: &Path) -> Result<OwnedFd> {
+    let step = || format!("open what is held as `{}`", path.display());
+    let held = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).failing(Kind::Mount, step)?;
+    let name = rustix::fs::readlink(path, Vec::new()).failing(Kind::Mount, step)?;
+    let plain = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let there = openat2(CWD, &name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), plain).failing(Kind::Mount, step)?;
+    let inode = |open: &OwnedFd| fstat(open).map(|status| (status.st_dev, status.st_ino)).failing(Kind::Mount, step);
+    if inode(&held)? == inode(&there)? {
+        return Ok(there);
+    }
+    Err(Error::new(Kind::Policy, "it has moved since it was checked").doing(step()).hint("leave it where it is"))
+}
+
 /// Copies one mount (not those below it) as a detached tree.
 pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    if path.starts_with(HELD) {
+        return clone_tree(open_held(path)?.as_fd(), Path::new(""));
+    }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
         match error.errno() {

@@ -5,7 +5,7 @@ use crate::files;
 use crate::sys::clone::{Side, clone_process, close_from, exit};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{chdir, setsid};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The way of a process in the background to say its first word to whoever started it.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ impl Starter {
     }
 }
 
-/// Does `work` in a process of its own: in its own session, with nothing open but /dev/null, in the root directory. Returns its first word, or why it
+/// Does `work` in a process of its own: in its own session, with nothing open but /dev/null and `kept`, in the root directory. Returns its first word, or why it
 /// never came to one. The caller has one thread.
-pub(crate) fn in_background(work: impl FnOnce(&mut Starter) -> Result<()>) -> Result<String> {
+pub(crate) fn in_background(kept: &[BorrowedFd<'_>], work: impl FnOnce(&mut Starter) -> Result<()>) -> Result<String> {
     let step = || "start a process in the background";
     let (ours, theirs) = files::Channel::pair().failing(Kind::Internal, step)?;
     match clone_process(0, None).failing(Kind::Internal, step)? {
@@ -45,7 +45,7 @@ pub(crate) fn in_background(work: impl FnOnce(&mut Starter) -> Result<()>) -> Re
         }
         Side::Child => {
             let mut starter = Starter(Some(theirs));
-            let done = alone(&starter).and_then(|()| work(&mut starter));
+            let done = alone(&starter, kept).and_then(|()| work(&mut starter));
             if let Err(error) = &done {
                 starter.failed(error);
             }
@@ -55,7 +55,7 @@ pub(crate) fn in_background(work: impl FnOnce(&mut Starter) -> Result<()>) -> Re
 }
 
 /// Nothing of the caller's is kept open: whoever reads from its pipe sees the end of it, and no file system is held.
-fn alone(starter: &Starter) -> Result<()> {
+fn alone(starter: &Starter, kept: &[BorrowedFd<'_>]) -> Result<()> {
     let step = || "leave the terminal";
     // What the caller has begun ahead is made by children of the caller's.
     crate::mounts::disk::forget_ahead();
@@ -68,7 +68,7 @@ fn alone(starter: &Starter) -> Result<()> {
     rustix::stdio::dup2_stdout(&null).failing(Kind::Internal, step)?;
     rustix::stdio::dup2_stderr(&null).failing(Kind::Internal, step)?;
     std::mem::forget(null); // closed with all others
-    let kept: Vec<_> = starter.0.iter().map(AsFd::as_fd).collect();
+    let kept: Vec<_> = starter.0.iter().map(AsFd::as_fd).chain(kept.iter().copied()).collect();
     close_from(3, &kept).failing(Kind::Internal, step)?;
     chdir("/").failing(Kind::Internal, step)
 }

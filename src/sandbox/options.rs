@@ -8,6 +8,7 @@ use super::network::Network;
 use super::outcome::ExitCodes;
 use crate::egress::Broker;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::Pinned;
 use crate::spec::root::Hidden;
 use rustix::fs::{Access, AtFlags, CWD, FileType};
 use std::ffi::OsString;
@@ -44,6 +45,8 @@ pub struct Options {
     pub shown: Vec<(PathBuf, PathBuf)>,
     /// Host folders that the command may write itself, with their place inside: a courier's mirror, never an agent's.
     pub(crate) lent: Vec<(PathBuf, PathBuf)>,
+    /// Paths of the host that are held open from their check on.
+    pub(crate) pinned: Pinned,
     /// Files that only the command's user can read, below `/run/secrets`: names and contents.
     pub(crate) secrets: Vec<(String, Hidden)>,
     /// Secrets that the gateway adds to requests.
@@ -79,6 +82,7 @@ impl Options {
             directory: None,
             shown: Vec::new(),
             lent: Vec::new(),
+            pinned: Pinned::default(),
             secrets: Vec::new(),
             broker: None,
             network: Network::default(),

@@ -17,9 +17,11 @@ use super::trust;
 use crate::container::{self, Checked, Place, Running};
 use crate::egress::Ledger;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::Pinned;
 use crate::process::{Stdio, Terminal};
 use crate::spec::Container;
 use crate::spec::process::EVENTS;
+use crate::spec::root::{FileSystem, Root, Source, Step};
 use rustix::fs::Stat;
 use rustix::process::Signal;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -251,17 +253,31 @@ fn plan(
     let facts = profile::Facts {
         system: &system,
         workspace_owner: match &options.workspace {
-            Workspace::Directory(path) => owner(path)?,
+            Workspace::Directory(path) => owner(&options.pinned.path(path))?,
             Workspace::Empty => (profile::USER, profile::USER),
         },
-        shown_owners: options.shown.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
-        lent_owners: options.lent.iter().map(|(path, _)| owner(path)).collect::<Result<_>>()?,
+        shown_owners: options.shown.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,
+        lent_owners: options.lent.iter().map(|(path, _)| owner(&options.pinned.path(path))).collect::<Result<_>>()?,
         has_bundle: trust::shown_bundle(options).is_some_and(|path| path.exists()),
         disks: if profile::rates(options).any() { devices::disks(read_from(options, &system))? } else { Vec::new() },
     };
-    let mut spec = options.backend.isolates().shape(container_spec(options, &facts), options, stage)?;
+    let mut spec = container_spec(options, &facts);
+    open_pinned(&mut spec.file_system, &options.pinned);
+    let mut spec = options.backend.isolates().shape(spec, options, stage)?;
     let checked = check(&mut spec)?;
     Ok((spec, checked, given_up))
+}
+
+/// Names what is held open by its descriptor, which init has too.
+fn open_pinned(file_system: &mut FileSystem, pinned: &Pinned) {
+    if let Root::Overlay { lower, .. } = &mut file_system.root {
+        *lower = pinned.path(lower);
+    }
+    for step in &mut file_system.steps {
+        if let Step::Overlay { lower: path, .. } | Step::Bind { source: Source::Host(path), .. } = step {
+            *path = pinned.path(path);
+        }
+    }
 }
 
 fn degraded(checked: &Checked) -> Vec<Degraded> {

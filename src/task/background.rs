@@ -38,5 +38,5 @@ impl Watcher for Nobody<'_> {
 /// to; else it reads /dev/null.
 pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
     crate::process::require_one_thread()?;
-    in_background(|starter| pipeline::run(store, definition, &mut Nobody { starter, open_input }).map(|_| ()))
+    in_background(&[], |starter| pipeline::run(store, definition, &mut Nobody { starter, open_input }).map(|_| ()))
 }

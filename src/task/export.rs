@@ -6,6 +6,7 @@ use super::handback::Handback;
 use super::redact::Redactor;
 use super::store::Store;
 use crate::error::{Error, Kind, Result, Step};
+use crate::files::Pinned;
 use crate::sandbox::Limits;
 use serde::Serialize;
 use std::cell::RefCell;
@@ -72,11 +73,13 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
     let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
     let (options, redactor) = (&options, &redactor);
+    let pinned = &Pinned::default();
     let budget = &Budget::new(&Limits::default());
     let errand = Errand {
         store,
         id,
         may_degrade,
+        pinned,
         options,
         resolver: None,
         account: &account,

@@ -8,12 +8,13 @@ use super::event::{Event, NAME, VERSION};
 use super::record::{self, now};
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files;
+use crate::files::{self, Pinned};
 use crate::sandbox::in_background;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -91,28 +92,42 @@ struct Delivered {
 }
 
 /// Starts a process for each receiver. A file that cannot be written is an error now; whoever listens on a socket or a URL may do so later.
-pub(super) fn start(store: &Store, id: &str, receivers: &[Receiver]) -> Result<()> {
+pub(super) fn start(store: &Store, id: &str, receivers: &[Receiver], pinned: &Pinned) -> Result<()> {
+    let mut held = Vec::new();
     for receiver in receivers {
-        if let Receiver::File(path) = receiver {
-            open(path)
-                .map_err(|cause| files::failed(cause, format!("send events to `{}`", receiver.name())))
-                .hint(|| "name a file that can be written, in a folder that exists")?;
-        }
+        let opened = match receiver {
+            Receiver::File(path) => {
+                let step = || format!("send events to `{}`", receiver.name());
+                let opened = match pinned.append(path).doing(step)? {
+                    None => open(path).map(|_| None).map_err(|cause| files::failed(cause, step())),
+                    held => Ok(held),
+                };
+                opened.hint(|| "name a file that can be written, in a folder that exists")?
+            }
+            _ => None,
+        };
+        held.push(opened);
     }
-    for (index, receiver) in receivers.iter().enumerate() {
-        in_background(|starter| {
+    for (index, (receiver, held)) in receivers.iter().zip(&held).enumerate() {
+        let kept: Vec<_> = held.iter().map(AsFd::as_fd).chain(pinned.descriptors()).collect();
+        in_background(&kept, |starter| {
             starter.began("");
-            forward(store, id, index, receiver)
+            forward(store, id, index, (receiver, held.as_ref(), pinned))
         })
         .doing(|| format!("send events to `{}`", receiver.name()))?;
     }
     Ok(())
 }
 
-fn forward(store: &Store, id: &str, index: usize, receiver: &Receiver) -> Result<()> {
+fn forward(
+    store: &Store,
+    id: &str,
+    index: usize,
+    (receiver, held, pinned): (&Receiver, Option<&File>, &Pinned),
+) -> Result<()> {
     let path = store.task(id).join(format!("delivered-{index}.json"));
     let mut delivered = Delivered { schema: 1, receiver: receiver.name(), ..Delivered::default() };
-    let mut sender = Sender { receiver, stream: None };
+    let mut sender = Sender { receiver, held, pinned, stream: None };
     let mut reader = store.events(id)?;
     let mut ended: Option<Instant> = None;
     let mut is_over = false;
@@ -189,6 +204,9 @@ fn open(path: &Path) -> std::io::Result<File> {
 
 struct Sender<'to> {
     receiver: &'to Receiver,
+    /// The file, where it is held open from its check on.
+    held: Option<&'to File>,
+    pinned: &'to Pinned,
     stream: Option<UnixStream>,
 }
 
@@ -198,13 +216,16 @@ impl Sender<'_> {
         let step = || format!("send events to `{name}`");
         match self.receiver {
             Receiver::File(path) => {
-                let written = open(path).and_then(|mut file| file.write_all(batch));
+                let written = match self.held {
+                    Some(mut file) => file.write_all(batch),
+                    None => open(path).and_then(|mut file| file.write_all(batch)),
+                };
                 // Whatever it is, somebody may mend it.
                 written.map_err(|cause| files::failed(cause, step()).of_kind(Kind::Lost))
             }
             Receiver::Socket(path) => {
                 if self.stream.is_none() {
-                    let stream = UnixStream::connect(path).failing(Kind::Lost, step)?;
+                    let stream = UnixStream::connect(self.pinned.path(path)).failing(Kind::Lost, step)?;
                     stream.set_write_timeout(Some(PATIENCE)).failing(Kind::Internal, step)?;
                     self.stream = Some(stream);
                 }

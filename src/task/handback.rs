@@ -207,6 +207,14 @@ fn open_tree(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
 }
 
+/// Opens the tree that a workspace was shown from: a checkout of the store, or a folder of the user's.
+fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
+    if base.starts_with(store.root()) {
+        return open_tree(base);
+    }
+    open_tree(&super::hosted::pin_now("folder", base)?.path(base))
+}
+
 fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
     for entry in Dir::read_from(directory)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
@@ -304,7 +312,7 @@ fn base(store: &Store, id: &str, handback: &Handback) -> Result<Option<OwnedFd>>
     let Some(path) = handback.base.as_deref() else { return Ok(None) };
     let record = store.record(id)?;
     let is_the_users = record.workspace.folder().is_some_and(|folder| folder == path);
-    let opened = open_tree(path);
+    let opened = open_base(store, path);
     let folder = record.folder.filter(|_| is_the_users && !changes::tree::is_off("changes-folder"));
     match (opened, folder) {
         (Ok(opened), Some(folder)) if !folder.is_of(&opened) => Ok(None),
@@ -363,7 +371,8 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: ApplyOptions
         Some(path) => path.to_owned(),
         None => origin(store, id)?,
     };
-    let target = open_tree(&tree).hint(|| "name a folder that exists: --into DIR")?;
+    let pinned = super::hosted::pin_now("folder", &tree)?;
+    let target = open_tree(&pinned.path(&tree)).hint(|| "name a folder that exists: --into DIR")?;
     // Where a folder is named, it is that one by its name.
     let folder = if into.is_none() { store.record(id)?.folder } else { None };
     if folder.is_some_and(|folder| !folder.is_of(&target)) && !changes::tree::is_off("changes-folder") {

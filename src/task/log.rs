@@ -1,6 +1,7 @@
 //! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
 
 use super::event::{Lines, Writer};
+use super::receipt::Receipt;
 use super::redact::{Redactor, Stream as Redacted};
 use super::secrets::Held;
 use super::watcher::Watcher;
@@ -155,4 +156,20 @@ impl Sink for Log<'_> {
     fn notice(&mut self, notice: Notice) -> Result<()> {
         self.note(notice)
     }
+}
+/// The last event. A task that never came to a sandbox has this one only.
+pub(super) fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
+    let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
+    writer.finish()?;
+    writer.put(
+        "ended",
+        json!({
+            "outcome": receipt.outcome.word(),
+            "exit_status": receipt.exit_status,
+            "retryable": receipt.retryable,
+            "limits_hit": receipt.limits_hit,
+            "usage": receipt.usage,
+            "error": receipt.error.as_ref().map(|error| &error.message),
+        }),
+    )
 }

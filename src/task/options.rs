@@ -141,18 +141,24 @@ fn config_folder() -> Result<PathBuf> {
     })
 }
 
-/// Reads a profile, by its path or its name, into a definition.
+/// Reads a profile, by its path or its name, into a definition. No error shows the text of a file that the caller may not read.
 pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
     let (path, named) = profile_file(word).doing(|| format!("find the profile `{}`", word.display()))?;
     let path = path.as_path();
+    let (pinned, may_show) = super::hosted::pin_profile(path)?;
+    let held = pinned.path(path);
+    let named = named.filter(|_| !pinned.has(path));
     let opened = named.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
-    let text = files::read_bounded(opened.as_deref().unwrap_or(path), LONGEST)
+    let text = files::read_bounded(opened.as_deref().unwrap_or(&held), LONGEST)
         .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
     text.and_then(|text| {
         let sha256 = files::digest(text.as_bytes());
         definition.profile =
             Some(ProfileUsed { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), sha256 });
-        take_profile(&text, path, definition)
+        take_profile(&text, path, definition).map_err(|error| match may_show {
+            true => error,
+            false => Error::new(error.kind(), "it is not a valid profile; its text is not shown to this caller"),
+        })
     })
     .map_err(|error| error.of_kind(Kind::Profile))
     .doing(|| format!("read the profile `{}`", path.display()))
@@ -215,7 +221,7 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
         Some(toml::Value::String(text)) => definition.artifacts.bytes = super::network::size(&text)?,
         Some(other) => return Err(wrong(format!("`artifact_bytes` is a {}, not a size", other.type_str()))),
     }
-    definition.artifacts.check()?;
+    definition.artifacts.check(&files::Pinned::default())?;
     if let Some((code, one, other)) = profile.exit_codes.conflict() {
         return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
     }

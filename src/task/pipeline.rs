@@ -7,21 +7,22 @@ use super::canary;
 use super::changes;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
-use super::git::{self, Base, Budget, Errand, Remote};
+use super::git::{self, Base, Budget, Errand, GitOptions, Remote};
 use super::handback::{self, Handback};
 use super::image::{self, Opened};
 use super::keep::{self, Continued, Keep};
 use super::layout::Layout;
-use super::log::{Log, Manner};
+use super::log::{Log, Manner, tell_end};
 use super::plan::{check_git, checked_workspace, options, place};
 use super::queue::{self, Turn, Waited};
 use super::receipt::{Course, Receipt, Timing};
 use super::record::{self, Record};
 use super::result::Expected;
-use super::secrets::Held;
+use super::secrets::{Held, Secret};
 use super::store::{Store, new_id};
 use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
+use crate::files::Pinned;
 use crate::sandbox::{
     self, Audience, Backend, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report,
     Signals, Site, Usage, Workspace,
@@ -42,22 +43,25 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let admitted = super::hosted::admit(store, definition)?;
     let declared = admitted.as_ref().and_then(|admitted| admitted.declared);
     let is_hosted = admitted.is_some();
+    let pinned = admitted.as_ref().map(|admitted| admitted.pinned.clone()).unwrap_or_default();
     let definition = admitted.as_ref().map_or(definition, |admitted| &admitted.definition);
     keep::check(definition)?;
     let mut image = image::open(store, definition)?;
-    let layout = Layout::of(definition, image.as_ref(), store)?;
+    let mut layout = Layout::of(definition, image.as_ref(), store)?;
+    // A worktree that names another repository since its check shows none.
+    layout.repository = layout.repository.filter(|path| !is_hosted || pinned.has(path));
     options(definition, &layout, image.as_ref(), checked_workspace(definition)?)?.check()?;
     if let WorkspaceSource::Directory(folder) = &definition.workspace {
-        super::exposure::check(folder, store)?;
+        super::exposure::check(&pinned.path(folder), store)?;
     }
-    definition.artifacts.check()?;
+    definition.artifacts.check(&pinned)?;
     check_git(definition)?;
-    let expected = definition.result.read()?;
+    let expected = definition.result.read(&pinned)?;
     let planted = if definition.canary { canary::secrets()? } else { Vec::new() };
-    let mut held = match planted.as_slice() {
-        [] => Held::read(&definition.secrets)?,
-        planted => Held::read(&[&definition.secrets, planted].concat())?,
-    };
+    let open = |secret: &Secret| Secret { source: secret.source.pinned(&pinned), ..secret.clone() };
+    let secrets: Vec<_> = definition.secrets.iter().map(open).chain(planted).collect();
+    let mut held = Held::read(&secrets)?;
+    let git = definition.git.pinned(&pinned);
     let begin_disk = || {
         if definition.keep == Keep::No {
             sandbox::begin_disk(&definition.limits, &store.workshop());
@@ -84,6 +88,8 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         store,
         definition,
         layout: &layout,
+        git: &git,
+        pinned: &pinned,
         image: image.as_ref(),
         id: &id,
         record: &record,
@@ -158,27 +164,14 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     Ok(receipt)
 }
 
-/// The last event. A task that never came to a sandbox has this one only.
-fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
-    let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
-    writer.finish()?;
-    writer.put(
-        "ended",
-        json!({
-            "outcome": receipt.outcome.word(),
-            "exit_status": receipt.exit_status,
-            "retryable": receipt.retryable,
-            "limits_hit": receipt.limits_hit,
-            "usage": receipt.usage,
-            "error": receipt.error.as_ref().map(|error| &error.message),
-        }),
-    )
-}
-
 struct Attempt<'run> {
     store: &'run Store,
     definition: &'run Definition,
     layout: &'run Layout,
+    /// How its repository is reached, with files as they are held open.
+    git: &'run GitOptions,
+    /// Paths of the host that are held open from their check on.
+    pinned: &'run Pinned,
     image: Option<&'run Opened>,
     id: &'run str,
     record: &'run Record,
@@ -210,7 +203,7 @@ impl Attempt<'_> {
         self.control = Some(Control::open(&directory)?);
         watcher.began(self.id);
         Writer::create(&directory, self.id)?.put("state", json!({ "state": "preparing" }))?;
-        super::forward::start(self.store, self.id, &self.definition.events)?;
+        super::forward::start(self.store, self.id, &self.definition.events, self.pinned)?;
         self.held.listen(&directory);
         super::reconcile::reap(self.store).map(|_| ())
     }
@@ -229,6 +222,7 @@ impl Attempt<'_> {
             Ok(options) => options,
             Err(error) => return stopped(Outcome::PrepareFailed, error),
         };
+        options.pinned = self.pinned.clone();
         options.secrets = self.held.files();
         options.broker = self.held.broker();
         options.environment.extend(self.held.variables());
@@ -257,7 +251,8 @@ impl Attempt<'_> {
             store: self.store,
             id: self.id,
             may_degrade: &self.definition.may_degrade,
-            options: &self.definition.git,
+            pinned: self.pinned,
+            options: self.git,
             resolver: self.definition.network.policy.resolver,
             account: &self.couriers,
             redactor: self.held.redactor(),
@@ -400,6 +395,8 @@ impl Attempt<'_> {
         if !matches!(self.definition.workspace, WorkspaceSource::Directory(_)) {
             limits.base_bytes = 0; // a checkout of the store, which nothing changes
         }
+        let pinned = self.pinned;
+        let tree = base.map(|base| pinned.path(base));
         let place = self.definition.result.path.as_str();
         let mut collect = |scratch: BorrowedFd<'_>| {
             let began = Instant::now();
@@ -407,7 +404,8 @@ impl Attempt<'_> {
             see(&mut watch, "its output or its events");
             if keeps_changes || watch.is_some() {
                 let into = directory.join("changes");
-                let mut changes = handback::collect(upper.as_ref(), base, (&into, place), started, &limits)?;
+                let mut changes = handback::collect(upper.as_ref(), tree.as_deref(), (&into, place), started, &limits)?;
+                changes.base = changes.base.and(base.map(Path::to_owned));
                 if let (Some(watch), Some(path)) = (&mut watch, &changes.path) {
                     watch.changes(path)?;
                 }
@@ -430,7 +428,8 @@ impl Attempt<'_> {
             };
             see(&mut watch, "the result");
             if !artifacts.patterns.is_empty() {
-                course.artifacts = Some(artifact::collect(source, artifacts, &directory, disk_bytes, &redactor)?);
+                course.artifacts =
+                    Some(artifact::collect(source, (artifacts, pinned), &directory, disk_bytes, &redactor)?);
             }
             see(&mut watch, "an artifact");
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });

@@ -9,7 +9,7 @@ use super::changes::tree;
 use super::redact::Redactor;
 use super::schema::Schema;
 use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Bounded};
+use crate::files::{self, Bounded, Pinned};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -47,14 +47,14 @@ pub(super) struct Expected {
 
 impl ResultOptions {
     /// Reads the schema and says what is wrong, before anything is made.
-    pub(super) fn read(&self) -> Result<Expected> {
+    pub(super) fn read(&self, pinned: &Pinned) -> Result<Expected> {
         let path = TreePath::new(self.path.as_bytes()).map_err(|why| {
             Error::new(Kind::Usage, format!("`{}` is no place for a result: {why}", self.path.escape_debug()))
                 .hint("name a path from the workspace's root, like .brig/result.json")
         })?;
         let schema = self.schema.as_ref().map(|file| {
-            let bytes =
-                files::read_bounded(file, LONGEST).hint(|| "name a file that you can read, of at most 1 MiB")?;
+            let bytes = files::read_bounded(&pinned.path(file), LONGEST)
+                .hint(|| "name a file that you can read, of at most 1 MiB")?;
             Schema::parse(&bytes).doing(|| format!("read the schema `{}`", file.display()))
         });
         Ok(Expected { path, schema: schema.transpose()? })
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_result_that_is_long_only_as_the_receipt_has_it_is_not_taken() {
-        let expected = ResultOptions::default().read().unwrap();
+        let expected = ResultOptions::default().read(&Pinned::default()).unwrap();
         let take = |nested: usize, items: usize| {
             let directory = tempfile::tempdir().unwrap();
             let text = "[".repeat(nested) + &"1,".repeat(items) + "1" + &"]".repeat(nested);

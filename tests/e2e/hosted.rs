@@ -1,8 +1,12 @@
 //! Hosted mode: the machine's rules at /etc/brig/brig.toml. There is no other place for them, so a test shows brig an /etc of its own, in a mount
 //! namespace of its own.
 
-use crate::support::{Lab, Run, skip};
+use crate::support::{Lab, Run, Started, Task, eventually, skip};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The host's /etc with these rules, for whoever is shown it.
 fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
@@ -181,4 +185,148 @@ fn the_store_is_the_operators_and_a_default_is_lowered_to_its_ceiling() {
     brig(&lab, HOSTED, &["task", "export", &id, "--patch", "-o", "/tmp/none"])
         .refused(125, &["hosted mode", "`export -o`"]);
     brig(&lab, HOSTED, &run(&["--image", "127.0.0.1:1/none"])).refused(125, &["hosted mode", "`127.0.0.1:1`"]);
+}
+
+/// A lab with the folder `allowed` of the list and the folder `private`, which is not in it.
+fn folders() -> Option<(Lab, String)> {
+    let lab = lab()?;
+    lab.directory("allowed");
+    lab.directory("private");
+    let rules = format!("{HOSTED}folders = [\"{}\"]\n", lab.path().join("allowed").display());
+    Some((lab, rules))
+}
+
+/// `brig task run` under these rules; by the weakened build the paths are opened by their names.
+fn task<'lab>(lab: &'lab Lab, rules: &str, is_weakened: bool) -> Task<'lab> {
+    let etc = etc(lab, rules);
+    let words = ["unshare", "-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""];
+    let task = lab.task();
+    let task = if is_weakened { task.weakened("pinned-paths,push-identity") } else { task };
+    task.by(words.iter().map(|word| word.to_string()).chain([etc.display().to_string()]))
+}
+
+/// Exchanges the two names.
+fn exchange(one: &Path, other: &Path) {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+}
+
+/// Puts a link to `private` in the place of `path`, whose tree moves away.
+fn lead_away(lab: &Lab, path: &Path) -> PathBuf {
+    let moved = path.with_extension("moved");
+    std::fs::rename(path, &moved).unwrap();
+    std::os::unix::fs::symlink(lab.path().join("private"), path).unwrap();
+    moved
+}
+
+#[test]
+fn a_folder_that_is_exchanged_for_a_link_shows_nothing_else() {
+    let Some((lab, rules)) = folders() else { return };
+    lab.file("allowed/a/own", "own\n");
+    lab.file("private/secret", "root's\n");
+    let (folder, link) = (lab.path().join("allowed/a"), lab.path().join("allowed/link"));
+    std::os::unix::fs::symlink(lab.path().join("private"), &link).unwrap();
+    // Whether one of the starts showed the file behind the link, in so much time.
+    let shown = |is_weakened: bool, starts: usize, time: Duration| {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    exchange(&folder, &link);
+                }
+            });
+            let began = Instant::now();
+            let any = (0..starts).take_while(|_| began.elapsed() < time).any(|_| {
+                let run = task(&lab, &rules, is_weakened)
+                    .args(["--dir".as_ref(), folder.as_os_str()])
+                    .plain()
+                    .sh("cat secret own");
+                run.stdout.contains("root's")
+            });
+            is_over.store(true, Ordering::Relaxed);
+            any
+        })
+    };
+    assert!(!shown(false, 200, Duration::from_secs(10)));
+    assert!(shown(true, 1000, Duration::from_secs(60)), "the weakened build shows it");
+}
+
+/// Starts a script that goes on when it finds the file `go` that the test has put, and waits until it runs.
+fn started(task: Task<'_>, events: &Path, script: &str) -> Started {
+    let started = task.args(["--events".as_ref(), events.as_os_str()]).start_sh(&format!("sleep 3; {script}"));
+    eventually("the events begin", || std::fs::read_to_string(events).is_ok_and(|text| text.contains("running")));
+    started
+}
+
+#[test]
+fn artifacts_and_events_go_to_the_folders_that_were_checked() {
+    let Some((lab, rules)) = folders() else { return };
+    for is_weakened in [false, true] {
+        let name = if is_weakened { "weakened" } else { "whole" };
+        let at = |below: &str| lab.path().join("allowed").join(name).join(below);
+        std::fs::create_dir_all(at("out")).unwrap();
+        std::fs::create_dir_all(at("events")).unwrap();
+        let task = task(&lab, &rules, is_weakened)
+            .args(["--artifact", "made", "--artifacts-dir"])
+            .args([at("out/new").as_os_str()]);
+        let run = started(task, &at("events/log"), "echo agent >made");
+        let (out, events) = (lead_away(&lab, &at("out")), lead_away(&lab, &at("events")));
+        run.finish().ended_as("succeeded", 0);
+        let private: Vec<_> =
+            std::fs::read_dir(lab.path().join("private")).unwrap().flatten().map(|it| it.file_name()).collect();
+        if is_weakened {
+            assert!(
+                lab.path().join("private/new/made").exists() && lab.path().join("private/log").exists(),
+                "{private:?}"
+            );
+        } else {
+            assert!(private.is_empty(), "{private:?}");
+            assert!(out.join("new/made").exists());
+            eventually("the last event", || {
+                std::fs::read_to_string(events.join("log")).is_ok_and(|text| text.contains("ended"))
+            });
+        }
+    }
+}
+
+#[test]
+fn commits_go_to_the_repository_that_was_checked() {
+    let Some((lab, rules)) = folders() else { return };
+    lab.file("private/kept", "");
+    for is_weakened in [false, true] {
+        let name = if is_weakened { "weakened" } else { "whole" };
+        let folder = lab.directory(&format!("allowed/{name}"));
+        let script = "git init -q -b main one && cd one && git -c user.name=t -c user.email=t@t commit -q --allow-empty -m one && \
+            git switch -q -c other && cd .. && git clone -q --bare one mine.git && git clone -q --bare one other.git";
+        assert!(Command::new("sh").args(["-ec", script]).current_dir(&folder).status().unwrap().success());
+        let (mine, other) = (folder.join("mine.git"), folder.join("other.git"));
+        let task =
+            task(&lab, &rules, is_weakened).args(["--push-branch", "agent/x", "--repo"]).args([mine.as_os_str()]);
+        let run = started(task, &folder.join("log"), "git commit -q --allow-empty -m agent");
+        exchange(&mine, &other);
+        run.finish().ended_as("succeeded", 0);
+        let has = |repository: &Path| {
+            let branch = ["rev-parse", "--verify", "-q", "refs/heads/agent/x"];
+            Command::new("git").arg("-C").arg(repository).args(branch).output().unwrap().status.success()
+        };
+        // `mine` has the other's name now.
+        assert_eq!((has(&other), has(&mine)), (!is_weakened, is_weakened), "{name}");
+    }
+}
+
+#[test]
+fn a_profile_is_in_a_folder_of_the_list_and_no_error_shows_its_text() {
+    let Some((lab, rules)) = folders() else { return };
+    let profile = |path: &Path| brig(&lab, &rules, &run(&["--profile", &path.display().to_string()]));
+    let outside = lab.file("private/profile", "hunter2 = 1\n");
+    let link = lab.path().join("allowed/link");
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    for path in [&outside, &link, Path::new("/etc/shadow")] {
+        profile(path).refused(125, &["hosted mode", "profile", "folder"]);
+    }
+    let wrong = profile(&lab.file("allowed/wrong", "hunter2 = 1\n"));
+    wrong.refused(125, &["E-PROFILE", "not a valid profile"]);
+    assert!(!wrong.stderr.contains("hunter2"), "{wrong:#?}");
+    profile(&lab.file("allowed/good", "canary = false\n")).succeeded();
+    // Outside hosted mode the caller reads what it may read.
+    brig(&lab, "mode = \"open\"\n", &run(&["--profile", &outside.display().to_string()])).refused(125, &["hunter2"]);
 }

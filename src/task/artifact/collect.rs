@@ -3,15 +3,15 @@
 use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 use crate::error::{Context, Kind, Result};
-use crate::files;
 use crate::files::hash::Sha256;
+use crate::files::{self, Pinned};
 use crate::task::changes::Form;
 use crate::task::changes::copy::{self, Digest};
 use crate::task::changes::path::{TreePath, escape, json_length, written};
 use crate::task::changes::store::Store;
 use crate::task::changes::tree;
 use crate::task::redact::{Redactor, Stream};
-use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod};
+use rustix::fs::{FileType, Mode, Stat, fchmod};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -45,7 +45,7 @@ pub(in crate::task) struct Source<'a> {
 /// Copies what fits the patterns out of `source`; `task` is the task's directory.
 pub(in crate::task) fn collect(
     source: Option<Source<'_>>,
-    options: &ArtifactOptions,
+    (options, pinned): (&ArtifactOptions, &Pinned),
     task: &Path,
     disk_bytes: u64,
     redactor: &Redactor,
@@ -57,6 +57,7 @@ pub(in crate::task) fn collect(
     let mut walk = Walk {
         form: source.form,
         place: options.place(task),
+        pinned,
         store: None,
         left: options.bytes,
         disk_left: disk_bytes,
@@ -91,6 +92,7 @@ struct Frame {
 struct Walk<'a> {
     form: Form,
     place: PathBuf,
+    pinned: &'a Pinned,
     store: Option<Store>,
     left: u64,
     /// Bytes that all copies together may still take on the host's disk.
@@ -280,11 +282,7 @@ impl Walk<'_> {
     /// The folder of the copies, made for the first one.
     fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
-            files::create_directories(&self.place, 0o755)?;
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let opened = rustix::fs::open(&self.place, flags, Mode::empty())
-                .failing(Kind::Store, || format!("open `{}`", self.place.display()))?;
-            self.store = Some(Store::at(opened));
+            self.store = Some(Store::at(self.pinned.make_directories(&self.place, 0o755)?));
         }
         self.store.as_ref().ok_or_else(|| crate::error::Error::new(Kind::Internal, "no folder for artifacts"))
     }
@@ -330,7 +328,7 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let upper = File::open(upper).unwrap();
         let source = Source { upper: upper.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, into, u64::MAX, &Redactor::new()).unwrap();
+        let found = collect(Some(source), (&options, &Pinned::default()), into, u64::MAX, &Redactor::new()).unwrap();
         found.files.into_iter().map(|file| file.path).collect()
     }
 
@@ -347,7 +345,7 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let upper = File::open(at("upper")).unwrap();
         let source = Source { upper: upper.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, &at("into"), u64::MAX, &redactor).unwrap();
+        let found = collect(Some(source), (&options, &Pinned::default()), &at("into"), u64::MAX, &redactor).unwrap();
         assert_eq!(found.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["plain"]);
         let mut refused: Vec<_> = found.refused.iter().map(|each| (each.path.as_str(), each.why)).collect();
         refused.sort_unstable_by_key(|(path, _)| *path);
@@ -404,7 +402,9 @@ mod tests {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let open = File::open(&upper).unwrap();
         let source = Source { upper: open.as_fd(), form: Form::Plain };
-        let found = collect(Some(source), &options, &lab.path().join("out"), u64::MAX, &Redactor::new()).unwrap();
+        let found =
+            collect(Some(source), (&options, &Pinned::default()), &lab.path().join("out"), u64::MAX, &Redactor::new())
+                .unwrap();
         let count = |why| found.refused.iter().filter(|each| each.why == why).count();
         assert_eq!(
             (found.files.len(), count(RefusedBecause::TooDeep), count(RefusedBecause::TooMany)),

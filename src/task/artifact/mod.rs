@@ -10,6 +10,7 @@ mod pattern;
 pub(super) use collect::{Source, collect};
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::Pinned;
 use pattern::Patterns;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ impl Default for ArtifactOptions {
 
 impl ArtifactOptions {
     /// Says what is wrong before anything is made.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self, pinned: &Pinned) -> Result<()> {
         let patterns = self.parsed()?;
         let Some(directory) = &self.directory else { return Ok(()) };
         let step = || format!("use `{}` for artifacts", directory.display());
@@ -42,7 +43,7 @@ impl ArtifactOptions {
                 .doing(step())
                 .hint("name one: --artifact PATH"));
         }
-        match std::fs::read_dir(directory) {
+        match std::fs::read_dir(pinned.path(directory)) {
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(cause) => Err(cause).failing(Kind::Usage, step).map_err(|error| error.hint(WHERE)),
             Ok(mut entries) => match entries.next() {

@@ -138,6 +138,11 @@ pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
         .hint("name the folder that has `.git` in it; a plain folder goes with --dir"))
 }
 
+/// The repository that a task names: as it was when it was checked where it is held open, else by its name.
+pub(super) fn named_path(errand: &Errand<'_>, path: &Path) -> Result<PathBuf> {
+    if errand.pinned.has(path) { Ok(path.to_owned()) } else { local_path(path) }
+}
+
 /// The checkout of a reference, made now or long ago.
 pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
     let reference = reference.unwrap_or("HEAD");
@@ -148,8 +153,8 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
     let mut place = None;
     let found = match remote {
         Remote::Local(path) => {
-            let path = local_path(path)?;
-            place = Some(identity(&path)?);
+            let path = named_path(errand, path)?;
+            place = Some(identity(&errand.pinned.path(&path))?);
             let resolved = Courier::new(errand, RESOLVE)
                 .show(&path, SOURCE)
                 .with("REF", reference)

@@ -66,6 +66,7 @@ impl<'run> Courier<'run> {
         let mut options = Options::new(words.into_iter().map(OsString::from).collect());
         options.grace = GRACE;
         options.may_degrade = errand.may_degrade.to_vec();
+        options.pinned = errand.pinned.clone();
         let quiet = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_LFS_SKIP_SMUDGE", "1")];
         options.environment = quiet.map(|(name, value)| (name.into(), value.into())).into();
         Courier { errand, options, settings: vec!["protocol.file.allow=always".into()], far: None, hidden: Vec::new() }

@@ -38,6 +38,7 @@ use super::redact::Redactor;
 use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
+use crate::files::Pinned;
 use crate::sandbox::Ledger;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -178,6 +179,21 @@ fn check_branch(name: &str) -> Result<()> {
         .hint("give it like `agent/fix-login`, without `refs/heads/`"))
 }
 
+impl GitOptions {
+    /// The same, with files as they are held open.
+    pub(super) fn pinned(&self, pinned: &Pinned) -> GitOptions {
+        let open = |path: &Option<PathBuf>| path.as_ref().map(|path| pinned.path(path));
+        let source = |source: &Option<Source>| source.as_ref().map(|source| source.pinned(pinned));
+        GitOptions {
+            known_hosts: open(&self.known_hosts),
+            ca: open(&self.ca),
+            credential: source(&self.credential),
+            ssh_key: source(&self.ssh_key),
+            ..self.clone()
+        }
+    }
+}
+
 /// What every courier of a task shares.
 pub(super) struct Errand<'run> {
     /// Where tasks, mirrors and bases are kept.
@@ -186,6 +202,8 @@ pub(super) struct Errand<'run> {
     pub id: &'run str,
     /// Limits that may be missing.
     pub may_degrade: &'run [String],
+    /// Paths of the host that are held open from their check on.
+    pub pinned: &'run Pinned,
     /// How the remote is reached.
     pub options: &'run GitOptions,
     /// Who resolves the remote's name; the host's own servers if missing.

@@ -1,6 +1,6 @@
 //! The agent's commits on a branch of the remote: from the bundle, by a courier that has the credential and that the agent never was in.
 
-use super::base::{Base, identity, local_path};
+use super::base::{Base, identity, named_path};
 use super::courier::{Courier, failed};
 use super::remote::Remote;
 use super::shell::OVER_BASE;
@@ -122,8 +122,8 @@ pub(in crate::task) fn push(
         .with("DEFAULT", if wanted.default_branch { "yes" } else { "no" });
     courier = match remote {
         Remote::Local(path) => {
-            let path = local_path(path)?;
-            if base.identity != Some(identity(&path)?) && !is_off("push-identity") {
+            let path = named_path(errand, path)?;
+            if base.identity != Some(identity(&errand.pinned.path(&path))?) && !is_off("push-identity") {
                 let why = format!("`{}` is another folder than the one that was cloned", path.display());
                 let hint = "see what took its place; the commits are in the bundle that the receipt names";
                 return Err(Error::new(Kind::Workspace, why).doing(step()).hint(hint));

@@ -6,19 +6,21 @@
 
 mod amounts;
 mod network;
+mod paths;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub(super) use paths::{pin_now, pin_profile};
 pub use table::{HostedRule, hosted_rule_of_flag, hosted_rule_of_key};
 
-use super::definition::{Definition, WorkspaceSource};
+use super::definition::Definition;
 use super::forward::Receiver;
-use super::git::Remote;
 use super::options::degradable;
 use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::Pinned;
 use crate::image::Reference;
 use crate::sandbox::{self, Backend, Ech, Guarantee, Rule};
 use amounts::{Amount, Ceilings};
@@ -76,6 +78,9 @@ pub(crate) struct Rules {
     /// Whether the values of secrets may come from commands, which run on the host.
     #[serde(default)]
     allow_secret_commands: bool,
+    /// Whether the host may renew tokens of OAuth at the server that their file names.
+    #[serde(default)]
+    allow_oauth: bool,
     /// Whether events may go to HTTP endpoints: the host itself reaches them.
     #[serde(default)]
     allow_event_endpoints: bool,
@@ -158,15 +163,17 @@ pub(super) struct Admitted {
     pub definition: Definition,
     /// The level of isolation that the rules declare for its backend, if they do.
     pub declared: Option<Guarantee>,
+    /// Every path of the host that it names, open.
+    pub pinned: Pinned,
 }
 
 /// Refuses what the machine's rules forbid; `None` where there are no rules.
 pub(super) fn admit(store: &Store, definition: &Definition) -> Result<Option<Admitted>> {
     let Some(rules) = rules()? else { return Ok(None) };
     rules.check_store(store.root())?;
-    let definition = rules.check(definition, sandbox::guarantee())?;
+    let (definition, pinned) = rules.check(definition, sandbox::guarantee())?;
     let declared = rules.declared(&definition.backend);
-    Ok(Some(Admitted { definition, declared }))
+    Ok(Some(Admitted { definition, declared, pinned }))
 }
 
 /// The store that the command line names, or the default one. In hosted mode the operator's, and no other.
@@ -239,8 +246,8 @@ impl Rules {
         refuse(&words, "leave `--store` and `BRIG_STORE` out", &format!("store = \"{}\"", store.display()))
     }
 
-    /// Returns the definition with defaults that are above a ceiling lowered to it.
-    fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<Definition> {
+    /// Returns the definition with defaults that are above a ceiling lowered to it, and its paths of the host.
+    fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<(Definition, Pinned)> {
         let backend = &definition.backend;
         let guarantee = match (backend, self.declared(backend)) {
             (Backend::Native, _) => guarantee,
@@ -273,39 +280,21 @@ impl Rules {
             let words = "events to an HTTP endpoint are not allowed";
             return refuse(words, "read them with `brig task events`", "allow_event_endpoints = true");
         }
-        for (what, path) in host_paths(definition)? {
-            if !self.covers(&path) {
-                let words = format!("the {what} `{}` is below no folder that is allowed", path.display());
-                return refuse(&words, "use a folder of the list", &format!("folders = [\"{}\"]", path.display()));
-            }
+        let asks = sources(definition).find(|(_, source)| matches!(source, Source::OAuth(_)));
+        if let Some((name, _)) = asks.filter(|_| !self.allow_oauth) {
+            let words = format!("for the token of `{name}` the host would ask the server that its file names");
+            return refuse(&words, "use env:VARIABLE", "allow_oauth = true");
         }
+        if definition.git.submodules && is_local(definition)? {
+            let words = "submodules of a local repository are opened by their names";
+            return refuse(words, "leave `--submodules` out", "mode = \"open\"");
+        }
+        let pinned = self.pin(definition)?;
         let mut admitted = definition.clone();
         self.ceilings
             .admit(&mut admitted)
             .map_err(|(words, hint)| Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint))?;
-        Ok(admitted)
-    }
-
-    /// Whether a path, with its links resolved, is in a folder of the list, or is one. What is not there yet is where its parent is.
-    fn covers(&self, path: &Path) -> bool {
-        let mut known = path;
-        let real = loop {
-            match std::fs::canonicalize(known) {
-                Ok(real) => break real,
-                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => match known.parent() {
-                    // A path that climbs from where nothing is could come out anywhere.
-                    Some(parent) if !path.components().any(|part| part == std::path::Component::ParentDir) => {
-                        known = parent
-                    }
-                    _ => return false,
-                },
-                Err(_) => return false,
-            }
-        };
-        self.folders
-            .iter()
-            .filter_map(|folder| std::fs::canonicalize(folder).ok())
-            .any(|folder| real.starts_with(folder))
+        Ok((admitted, pinned))
     }
 
     fn declared(&self, backend: &Backend) -> Option<Guarantee> {
@@ -334,9 +323,11 @@ impl Rules {
         if self.ech == Ech::Pass {
             words += "; encrypted TLS hellos";
         }
-        for (is_on, what) in
-            [(self.allow_secret_commands, "secrets from commands"), (self.allow_event_endpoints, "events to endpoints")]
-        {
+        for (is_on, what) in [
+            (self.allow_secret_commands, "secrets from commands"),
+            (self.allow_oauth, "tokens of OAuth"),
+            (self.allow_event_endpoints, "events to endpoints"),
+        ] {
             words += &if is_on { format!("; {what}") } else { String::new() };
         }
         for (backend, level) in &self.backends {
@@ -357,40 +348,6 @@ impl Rules {
     }
 }
 
-/// Every path of the host that a task reads a tree from, or writes one to.
-fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
-    let mut paths = Vec::new();
-    match &definition.workspace {
-        WorkspaceSource::Directory(path) => {
-            paths.push(("folder", path.clone()));
-            let real = std::fs::canonicalize(path).ok().and_then(|real| super::worktree::repository(&real));
-            paths.extend(real.map(|(_, repository)| ("repository of the worktree", repository)));
-        }
-        WorkspaceSource::Repository { url, .. } => {
-            if let Remote::Local(path) = Remote::parse(url)? {
-                paths.push(("repository", super::git::local_path(&path)?));
-            }
-        }
-        WorkspaceSource::Empty => {}
-    }
-    paths.extend(definition.rootfs.iter().map(|path| ("root file system", path.clone())));
-    paths.extend(definition.artifacts.directory.iter().map(|path| ("folder for artifacts", path.clone())));
-    paths.extend(definition.result.schema.iter().map(|path| ("schema", path.clone())));
-    paths.extend(definition.events.iter().filter_map(|receiver| match receiver {
-        Receiver::File(path) => Some(("file for events", path.clone())),
-        Receiver::Socket(path) => Some(("socket for events", path.clone())),
-        Receiver::Http(_) => None,
-    }));
-    paths.extend(sources(definition).filter_map(|(_, source)| match source {
-        Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
-        Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
-    }));
-    let git = &definition.git;
-    paths.extend(git.elsewhere.iter().filter_map(|place| Some(("folder of submodules", place.folder()?.to_owned()))));
-    paths.extend(git.ca.iter().chain(&git.known_hosts).map(|path| ("file about a remote", path.clone())));
-    Ok(paths)
-}
-
 /// Where every value comes from, by the name of what it is for.
 fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
     let secrets = definition.secrets.iter().map(|secret| (secret.name.as_str(), &secret.source));
@@ -398,6 +355,16 @@ fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
     secrets
         .chain(git.credential.iter().map(|source| ("git-credential", source)))
         .chain(git.ssh_key.iter().map(|source| ("git-ssh-key", source)))
+}
+
+/// Whether the workspace is a repository of this machine.
+fn is_local(definition: &Definition) -> Result<bool> {
+    match &definition.workspace {
+        super::definition::WorkspaceSource::Repository { url, .. } => {
+            Ok(matches!(super::git::Remote::parse(url)?, super::git::Remote::Local(_)))
+        }
+        _ => Ok(false),
+    }
 }
 
 /// The first secret that a command would give.

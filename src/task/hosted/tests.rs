@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sandbox::{Ech, LimitName, NetworkMode};
+use crate::task::WorkspaceSource;
 use crate::task::forward::Receiver;
 
 fn rules(text: &str) -> Rules {
@@ -63,13 +64,18 @@ fn hosted_refuses_what_weakens_until_it_is_switched_on_by_name() {
         }
     };
     check("allow_secret_commands = true", &secret("cmd:id"), Guarantee::Full, &["`K`", "command"]);
-    check("folders = [\"/usr\"]", &secret("file:/usr/share/none"), Guarantee::Full, &["file of a secret"]);
+    let oauth = |definition: &mut Definition| {
+        let source = Source::parse("oauth:/usr/bin/env").unwrap();
+        definition.secrets.push(crate::task::Secret::new("K", source, crate::task::Exposure::Broker).unwrap());
+    };
+    check("allow_oauth = true\nfolders = [\"/usr\"]", &oauth, Guarantee::Full, &["`K`", "token"]);
+    check("folders = [\"/usr\"]", &secret("file:/usr/bin/env"), Guarantee::Full, &["file of a secret"]);
     let events =
         |word: &'static str| move |definition: &mut Definition| definition.events.push(Receiver::parse(word).unwrap());
     check("allow_event_endpoints = true", &events("http://127.0.0.1/"), Guarantee::Full, &["endpoint"]);
     check("folders = [\"/usr\"]", &events("/usr/none/events"), Guarantee::Full, &["file for events"]);
-    check("folders = [\"/usr\"]", &events("unix:/usr/none/socket"), Guarantee::Full, &["socket for events"]);
-    let ca = |definition: &mut Definition| definition.git.ca = Some("/usr/ca.pem".into());
+    check("folders = [\"/usr\"]", &events("unix:/usr/bin/env"), Guarantee::Full, &["socket for events"]);
+    let ca = |definition: &mut Definition| definition.git.ca = Some("/usr/bin/env".into());
     check("folders = [\"/usr\"]", &ca, Guarantee::Full, &["about a remote"]);
     assert!(rules("mode = \"hosted\"").check(&definition(nothing), Guarantee::Full).is_ok());
 }
@@ -94,7 +100,8 @@ fn a_folder_is_allowed_by_where_it_really_is() {
         ("allowed/none/../../allowed-not", false),
         ("", false),
     ] {
-        assert_eq!(rules.covers(&at(path)), expected, "{path}");
+        let found = paths::real(&at(path)).and_then(|(real, _)| rules.folder_of(&real));
+        assert_eq!(found.is_some(), expected, "{path}");
     }
 }
 
@@ -203,13 +210,13 @@ fn an_amount_above_its_ceiling_is_refused_and_a_default_is_lowered() {
     let low = rules(
         "mode = \"hosted\"\n[max]\nmemory = \"1G\"\ndisk = \"1G\"\nio_iops = 100\ngrace = \"2s\"\nnetwork_bytes = \"1M\"",
     );
-    let admitted = low.check(&definition(|_| {}), Guarantee::Full).unwrap();
+    let (admitted, _) = low.check(&definition(|_| {}), Guarantee::Full).unwrap();
     assert_eq!(
         (admitted.limits.memory, admitted.limits.disk, admitted.limits.io_iops),
         (1 << 30, Some(1 << 30), Some(100))
     );
     assert_eq!((admitted.grace.as_secs(), admitted.network.total), (2, None));
-    let admitted = low.check(&definition(|it| it.network.mode = NetworkMode::Egress), Guarantee::Full).unwrap();
+    let (admitted, _) = low.check(&definition(|it| it.network.mode = NetworkMode::Egress), Guarantee::Full).unwrap();
     assert_eq!(admitted.network.total, Some(1 << 20));
     assert!(low.check(&definition(limit(LimitName::Memory, "2G")), Guarantee::Full).is_err());
     assert!(Rules::parse("mode = \"hosted\"\n[max]\nmemry = 1").unwrap_err().to_string().contains("memry"));

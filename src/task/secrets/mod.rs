@@ -14,6 +14,7 @@ pub use held::{SecretUse, revoke};
 pub use source::Source;
 
 use crate::error::{Error, Kind, Result};
+use crate::files::Pinned;
 use crate::sandbox::{Credential, Wording};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -196,6 +197,11 @@ impl Wish {
             return wrong("the broker must know for which host".into(), "add host = \"api.example.com\"");
         }
         let ca = self.ca.map(|path| folder.join(path));
+        let held = match &ca {
+            Some(path) => crate::task::hosted::pin_now("file of certificates", path)?,
+            None => Pinned::default(),
+        };
+        let ca = ca.map(|path| held.path(&path));
         for host in &hosts {
             let words = Wording {
                 host,

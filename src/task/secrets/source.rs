@@ -2,7 +2,7 @@
 
 use super::oauth;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files;
+use crate::files::{self, Pinned};
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
@@ -48,6 +48,14 @@ impl Source {
             // What stands there may be the value itself: it is not repeated.
             _ => Err(Error::new(Kind::Secret, "that is no source of a secret")
                 .hint("give env:VARIABLE, file:PATH, cmd:COMMAND or, for the broker, oauth:PATH; a value itself is never an argument, where others can see it")),
+        }
+    }
+
+    /// The same source, with its file as it is held open.
+    pub(in crate::task) fn pinned(&self, pinned: &Pinned) -> Source {
+        match self {
+            Source::File(path) => Source::File(pinned.path(path)),
+            other => other.clone(),
         }
     }
 
