@@ -324,7 +324,7 @@ fn a_profile_is_in_a_folder_of_the_list_and_no_error_shows_its_text() {
         profile(path).refused(125, &["hosted mode", "profile", "folder"]);
     }
     let wrong = profile(&lab.file("allowed/wrong", "hunter2 = 1\n"));
-    wrong.refused(125, &["E-PROFILE", "not a valid profile"]);
+    wrong.refused(125, &["not a valid profile"]);
     assert!(!wrong.stderr.contains("hunter2"), "{wrong:#?}");
     profile(&lab.file("allowed/good", "canary = false\n")).succeeded();
     // Outside hosted mode the caller reads what it may read.
