@@ -104,7 +104,7 @@ mod tests {
                     ["brig", "run", ..] | ["skopeo" | "docker", ..] | ["@"] | ["[env]"] => {}
                     ["brig", path @ ..] => {
                         let path = path.iter().take_while(|each| each.chars().all(char::is_lowercase)).take(2);
-                        let found = path.fold(Some(&root), |at, each| at.and_then(|at| at.find_subcommand(each)));
+                        let found = path.into_iter().try_fold(&root, |at, each| at.find_subcommand(each));
                         assert!(found.is_some_and(|at| at.get_name() != "brig"), "{word}: {words:?}");
                     }
                     [flag, ..] => assert!(has_flag(flag), "{word}: {flag}"),

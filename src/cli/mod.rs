@@ -69,7 +69,7 @@ pub fn main() -> ExitCode {
     }
     let words = match words.as_slice() {
         // `brig help task run` is `brig task run --help`.
-        [own, help, verbs @ ..] if help == "help" => [&[own.clone()], verbs, &["--help".into()]].concat(),
+        [own, help, verbs @ ..] if help == "help" => [std::slice::from_ref(own), verbs, &["--help".into()]].concat(),
         _ => words,
     };
     if let [_, task, run, rest @ ..] = words.as_slice()
