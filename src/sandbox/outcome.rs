@@ -253,7 +253,7 @@ mod tests {
         check(exited(0), None, &[LimitName::Memory, LimitName::Disk], Outcome::Succeeded);
         check(exited(1), None, &[], Outcome::Failed { exit_code: 1 });
         check(exited(137), None, &[], Outcome::Failed { exit_code: 137 });
-        check(exited(3), None, &[], Outcome::NeedsInput);
+        check(exited(3), None, &[], Outcome::Failed { exit_code: 3 });
         check(exited(1), None, &[LimitName::Disk], Outcome::Disk);
         check(exited(1), None, &[LimitName::Inodes], Outcome::Inodes);
         check(exited(1), None, &[LimitName::Pids, LimitName::Memory], Outcome::Memory);
