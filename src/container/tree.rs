@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long the tree is stopped, and then killed, at most: the watch of the sandbox waits meanwhile.
-const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(1);
 /// How often nothing new must be found, and the time between: a list of children that is read while some of them end leaves others out (proc(5)).
 const QUIET: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);

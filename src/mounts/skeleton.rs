@@ -68,7 +68,9 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
             Step::File { at, content, mode } => (at, What::File(content, *mode)),
             Step::Bind { source: Source::Root(_), .. } => continue, // over what is there already
             Step::Bind { source: Source::Host(source), at, .. } => {
-                let is_folder = FileType::from_raw_mode(rustix::fs::stat(source).ok()?.st_mode) == FileType::Directory;
+                // In init a hierarchy of cgroups can be out of sight by the time that an error is explained. Each of them is a folder.
+                let is_folder = rustix::fs::stat(source)
+                    .map_or(true, |found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
                 (at, if is_folder { What::Folder(0o755) } else { What::File(&[], 0o644) })
             }
             Step::Proc { at } => (at, What::Folder(0o555)),

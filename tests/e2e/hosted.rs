@@ -15,7 +15,7 @@ fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
         assert!(Command::new("cp").args(["-a", "/etc"]).arg(&etc).status().unwrap().success());
     }
     let store = format!("{HOSTED}store = \"{}\"\n", lab.store().display());
-    lab.file("etc/brig/brig.toml", &rules.replace(HOSTED, &store));
+    lab.file("etc/brig/brig.toml", rules.replace(HOSTED, &store));
     etc
 }
 

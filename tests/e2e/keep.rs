@@ -210,7 +210,9 @@ fn a_paused_task_that_is_resumed_goes_on() {
     let id = lab.ids().remove(0);
     lab.brig(["task", "pause", &id]).succeeded();
     lab.brig(["task", "resume", &id]).succeeded();
-    eventually("it takes others in", || lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).status == Some(0));
+    // 137: the task saw the file and ended before `touch` did.
+    let touched = |status| matches!(status, Some(0 | 137));
+    eventually("it takes others in", || touched(lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]).status));
     task.finish().ended_as("succeeded", 0);
 }
 
@@ -223,7 +225,8 @@ fn a_kept_file_that_cannot_be_removed_costs_no_receipt() {
     let note = lab.store().join("tasks").join(&id).join("kept.json");
     std::fs::remove_file(&note).unwrap();
     std::fs::create_dir(&note).unwrap();
-    lab.brig(["task", "exec", &id, "--", "touch", "go"]).succeeded();
+    // Its own status does not matter: the task sees the file and may end before `touch` does.
+    lab.brig(["task", "exec", &id, "--", "touch", "go"]);
     let run = task.finish();
     let receipt = run.receipt();
     assert_eq!((run.status, &receipt["outcome"]), (Some(0), &"succeeded".into()), "{run:#?}");

@@ -60,13 +60,8 @@ fn a_flag_that_would_say_nothing_is_refused() {
         refused(&lab, lab.task().args(["--dir", "work"]).args(words), &[words[0], "repository"]);
         refused(&lab, lab.task().args(["--empty"]).args(words), &[words[0], "repository"]);
     }
-    let of_an_image = [
-        ["--user", "root"],
-        ["--workdir", "/tmp"],
-        ["--entrypoint", "/bin/echo"],
-        ["--stop-signal", "INT"],
-        ["--pull", "always"],
-    ];
+    let of_an_image =
+        [["--user", "root"], ["--entrypoint", "/bin/echo"], ["--stop-signal", "INT"], ["--pull", "always"]];
     for words in of_an_image {
         refused(&lab, lab.task().args(["--rootfs", "root"]).args(words), &[words[0], "an image"]);
     }

@@ -479,6 +479,8 @@ fn who_goes_on_with_a_kept_task_gives_the_source_again_and_the_command_never_the
     world.brokered(&lab, VALUE, "").args(["--keep"]).sh("curl -sS https://a.test:8443/one").ended_as("succeeded", 0);
     let id = lab.ids().remove(0);
     let again = "curl -sS https://a.test:8443/two; ls /run/secrets 2>/dev/null; echo $API_KEY";
+    // An unchanged profile is read again and names the source.
+    fs::remove_file(lab.path().join("broker.toml")).unwrap();
     lab.brig(["task", "resume", &id, "--", "sh", "-c", again]).refused(125, &["`API_KEY`", "no value"]);
     let source = format!("API_KEY=file:{}", lab.path().join("token").display());
     let run = lab.brig(["task", "resume", "--secret", &source, &id, "--", "sh", "-c", again]);
