@@ -134,7 +134,7 @@ fn advice(error: &clap::Error) -> Option<String> {
     hint.map(str::to_owned)
 }
 
-/// The exit status of a verb, whose error is printed, with `json` also on standard output; one whose output nobody could take has failed.
+/// The exit status of a verb. Prints its error, with `json` also on standard output. A verb whose output could not be written has failed.
 fn ended(done: Result<ExitCode>, json: bool) -> ExitCode {
     let status = match done {
         Ok(status) => status,

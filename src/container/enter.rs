@@ -307,7 +307,7 @@ impl Entered {
         self.spawned.pidfd()
     }
 
-    /// Sends a signal to its process group, as a terminal would. It must not have been waited for; one that has ended is no error.
+    /// Sends a signal to its process group, as a terminal does. The process must not have been waited for; a process that has ended is not an error.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         // Its id is not another process's before it is waited for.
         match Pid::from_raw(self.spawned.pid).map(|leader| kill_process_group(leader, signal)) {

@@ -1,6 +1,6 @@
 //! Files into and out of a sandbox, as a tar stream: packed on one side, unpacked on the other, and each side takes the other for hostile.
 //!
-//! Files, folders and links only; holes stay holes, and the names of a hard link that are copied together stay one file. Owners are whoever unpacks; set-id bits do not travel. Unpacking goes by descriptors, one component at a
+//! Files, folders and links only; holes stay holes, and the names of a hard link that are copied together stay one file. The process that unpacks owns the files; set-id bits do not travel. Unpacking goes by descriptors, one component at a
 //! time, and follows no link: an archive that has `a -> /etc` and `a/passwd` writes nothing outside of its target.
 
 use crate::error::{Context, Error, Kind, Result, Step};

@@ -63,7 +63,7 @@ pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     match result {
         -1 => Err(last_errno()),
         0 => Ok(Side::Child),
-        // SAFETY: the kernel has just stored a new descriptor there, which nobody else owns.
+        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
         pid => Ok(Side::Parent(pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
@@ -92,7 +92,7 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     match result {
         -1 => Err(last_errno()),
         0 => Ok(Side::Child),
-        // SAFETY: the kernel has just stored a new descriptor there, which nobody else owns.
+        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
         pid => Ok(Side::Parent(pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
@@ -122,7 +122,7 @@ pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, Owne
     };
     match pid {
         -1 => Err(last_errno()),
-        // SAFETY: the kernel has just stored a new descriptor there, which nobody else owns.
+        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
         pid => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }

@@ -91,7 +91,7 @@ pub(super) struct Connection {
     held_back: bool,
     /// Requests of it that were refused while it goes on, since somebody last asked.
     pub(super) notes: Vec<String>,
-    /// Statuses of the server's answers, since somebody last asked.
+    /// Statuses of the server's answers since the last call.
     pub(super) statuses: Vec<u16>,
     /// Who adds secrets to its requests.
     pub(super) broker: Option<Rc<Served>>,

@@ -333,7 +333,7 @@ impl Walk<'_> {
     }
 
     /// Makes a further name of a file that is in the store already a link to its copy: 150 names of 100 MiB would be 15 GiB.
-    /// `None` if there is no such copy, or the store's file system takes no more links.
+    /// `None` if the copy does not exist, or the store's file system allows no further link.
     fn linked(&mut self, path: &TreePath, status: &Stat) -> Option<(Digest, u64)> {
         let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !tree::is_off("changes-hard-links"))?;
         self.store.link(&first.path, path).ok()?;

@@ -195,7 +195,7 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     })
 }
 
-/// The copy of the base that was made with the changes. One that is not there, or not what the record says, is no base.
+/// The copy of the base that was made with the changes. A copy that is missing or differs from the record is not used.
 fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
     let Some(Base::File { mode, size, content: Content::Sha256(expected) }) = &entry.base else {
         return Ok(Reading::Changed);
