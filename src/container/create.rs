@@ -2,7 +2,8 @@
 
 use super::group::Wanted;
 use super::id::ContainerId;
-use super::record::{FIFO, Place, REPORT, Record, stat};
+use super::record::{FIFO, Place, REPORT, Record};
+use super::tree::Stat;
 use super::{Containers, bundle, converse, group, notify, passed, prepare, socket};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
@@ -243,7 +244,7 @@ impl Containers {
         let state = State { pid: record.pid, ..state };
         let console = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes).map_err(unable)?;
         record.pid = spawned.pid;
-        record.pid_started = stat(record.pid).map(|(_, started)| started).unwrap_or_default();
+        record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {
             socket::send(path, "standard", spawned.pidfd())?;

@@ -2,6 +2,7 @@
 //! whole), `config.json` (a copy of the bundle's, which may change or vanish), and `exec.fifo` as long as it waits to be started.
 
 use super::id::ContainerId;
+use super::tree::Stat;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use crate::spec::config::{self, Config, Hooks};
@@ -234,20 +235,7 @@ impl Record {
 
 /// Whether the process that had `pid` and began at `started` still runs. A zombie does not.
 fn is_alive(pid: i32, started: u64) -> bool {
-    matches!(stat(pid), Some((state, began)) if began == started && !matches!(state, b'Z' | b'X'))
-}
-
-/// The state and the start time of a process (fields 3 and 22 of /proc/PID/stat; the name before them may hold anything).
-pub(super) fn stat(pid: i32) -> Option<(u8, u64)> {
-    // The kernel gives it whole to one read; the longest name with the longest numbers is shorter.
-    let mut text = [0; 1024];
-    let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let length = rustix::io::read(file, &mut text).ok()?;
-    let text = &text[..length];
-    let after = text.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(text.get(after + 2..)?).ok()?;
-    let mut fields = rest.split(' ');
-    Some((*fields.next()?.as_bytes().first()?, fields.nth(18)?.parse().ok()?))
+    Stat::of(pid).is_some_and(|stat| stat.started == started && !stat.is_over())
 }
 
 #[cfg(test)]
@@ -257,7 +245,7 @@ mod tests {
     #[test]
     fn our_own_process_is_alive_only_with_its_start_time() {
         let pid = std::process::id() as i32;
-        let (_, started) = stat(pid).unwrap();
+        let started = Stat::of(pid).unwrap().started;
         assert!(is_alive(pid, started) && !is_alive(pid, started + 1) && !is_alive(0, 0));
     }
 

@@ -2,7 +2,8 @@
 
 use super::Containers;
 use super::id::ContainerId;
-use super::record::{Record, stat};
+use super::record::Record;
+use super::tree::Stat;
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::state::Status;
@@ -67,7 +68,7 @@ pub(super) fn hold(record: &Record) -> Result<Option<OwnedFd>> {
         Err(Errno::SRCH) => return Ok(None),
         other => other.failing(Kind::State, || "look at the container's first process")?,
     };
-    let same = stat(record.pid).is_some_and(|(_, started)| started == record.pid_started);
+    let same = Stat::of(record.pid).is_some_and(|stat| stat.started == record.pid_started);
     Ok(same.then_some(pidfd))
 }
 

@@ -1,5 +1,6 @@
 //! A process and all that came of it, where no group holds them together.
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -10,8 +11,6 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// How often nothing new must be found, and the time between: a list of children that is read while some of them end leaves others out (proc(5)).
 const QUIET: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(1);
-/// How many processes are held at once: each takes a descriptor.
-const HELD_AT_ONCE: usize = 256;
 
 /// The children of a process, of all its threads (proc_pid_task_children, proc(5)).
 pub(super) fn children(pid: i32) -> Vec<i32> {
@@ -34,20 +33,25 @@ pub(super) fn descendants(pid: i32) -> Vec<i32> {
 /// Kills a process, not yet waited for, and its tree. The process adopts orphans (`PR_SET_CHILD_SUBREAPER`), so that the tree hangs together while it
 /// lives: all are stopped first, that none forks meanwhile, and it is killed last. What is left after so much time ends with the sandbox.
 pub(super) fn end(root: i32) {
-    signal_all(root, Signal::STOP, BTreeSet::new());
+    signal_all(root, Signal::STOP, &mut BTreeSet::new());
     // Its stopped parent reaps none of them, so that a number stays that of its process.
-    signal_all(root, Signal::KILL, BTreeSet::from([root]));
+    signal_all(root, Signal::KILL, &mut BTreeSet::from([root]));
     if let Some(process) = hold(root) {
         send(&process, Signal::KILL);
     }
 }
 
 /// Signals all of the tree but those in `reached`, until nothing new was found several times.
-fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
+fn signal_all(root: i32, kind: Signal, reached: &mut BTreeSet<i32>) {
     let end = Instant::now() + LONGEST;
-    let mut quiet = 0;
+    if reached.insert(root)
+        && let Some(process) = hold(root)
+    {
+        send(&process, kind);
+    }
+    let (mut quiet, mut ended) = (0, BTreeSet::new());
     while quiet < QUIET && Instant::now() < end {
-        if signal(root, kind, &mut reached) > 0 {
+        if signal_new(root, kind, reached, &mut ended) {
             quiet = 0;
         } else {
             quiet += 1;
@@ -56,17 +60,63 @@ fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     }
 }
 
-/// Signals those of the tree that are not in `reached`, and adds them; how many these were. They are held first and looked for again then: a number may
-/// have become that of another process since it was listed.
-fn signal(root: i32, signal: Signal, reached: &mut BTreeSet<i32>) -> usize {
-    let new: Vec<i32> = descendants(root).into_iter().filter(|pid| !reached.contains(pid)).collect();
-    for some in new.chunks(HELD_AT_ONCE) {
-        let held: Vec<_> = some.iter().filter_map(|&pid| Some((pid, hold(pid)?))).collect();
-        let still: BTreeSet<i32> = descendants(root).into_iter().collect();
-        held.iter().filter(|(pid, _)| still.contains(pid)).for_each(|(_, process)| send(process, signal));
-        reached.extend(some);
+/// Signals those below `root` that are not in `reached`, and adds them; whether there were any. Each is signalled as soon as it is seen, the youngest
+/// first: one that forks and exits at once lives for a few hundred microseconds. Those that wait to be reaped, thousands after such forks, go to `ended`
+/// and are not looked at again.
+fn signal_new(root: i32, kind: Signal, reached: &mut BTreeSet<i32>, ended: &mut BTreeSet<i32>) -> bool {
+    let mut found = false;
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = tree.get(next) {
+        next += 1;
+        for pid in children(parent).into_iter().rev().filter(|pid| !ended.contains(pid)).collect::<Vec<_>>() {
+            // Held before it is looked at: then the process that is signalled is the one whose parent is in the tree.
+            let process = if reached.contains(&pid) { None } else { hold(pid) };
+            match Stat::of(pid) {
+                Some(stat) if stat.is_over() => _ = ended.insert(pid),
+                Some(stat) if tree.contains(&stat.parent) => {
+                    tree.push(pid);
+                    if let Some(process) = process {
+                        send(&process, kind);
+                        found |= reached.insert(pid);
+                    }
+                }
+                // It has ended, or its parent has: then it is found below the process that adopts it.
+                _ => found = true,
+            }
+        }
     }
-    new.len()
+    found
+}
+
+/// What a process is: fields 3, 4 and 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+pub(super) struct Stat {
+    state: u8,
+    pub parent: i32,
+    /// When it began, in clock ticks after the boot.
+    pub started: u64,
+}
+
+impl Stat {
+    /// `None` when there is no such process.
+    pub fn of(pid: i32) -> Option<Stat> {
+        // The kernel gives it whole to one read; the longest name with the longest numbers is shorter.
+        let mut text = [0; 1024];
+        let file =
+            rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let length = rustix::io::read(file, &mut text).ok()?;
+        let text = &text[..length];
+        // The name before these fields may hold anything.
+        let after = text.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = std::str::from_utf8(text.get(after + 2..)?).ok()?.split(' ');
+        let state = *fields.next()?.as_bytes().first()?;
+        Some(Stat { state, parent: fields.next()?.parse().ok()?, started: fields.nth(17)?.parse().ok()? })
+    }
+
+    /// Whether it has ended: a zombie has.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
 }
 
 fn hold(pid: i32) -> Option<OwnedFd> {

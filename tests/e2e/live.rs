@@ -151,6 +151,7 @@ fn left_after(lab: &Lab, id: &str, command: &[&str], signal: rustix::process::Si
         let top = lab.brig(["task", "top", "--json", id]);
         serde_json::from_str::<Value>(&top.succeeded().stdout).unwrap().as_array().unwrap().len()
     };
+    eventually("its command runs", || lab.brig(["task", "top", id]).succeeded().stdout.contains("  sleep 300"));
     let before = count();
     let started = lab.start(["task", "exec", id, "--"].iter().chain(command));
     started.wait_for("ready");
