@@ -7,13 +7,15 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-/// A server that resolves dots after a fragment and in escapes, takes `SCRIPT_NAME` and `X-Forwarded-Prefix` off the path as WSGI servers do, and
-/// answers ranges.
+/// A server that resolves dots after a fragment and in escapes, takes `SCRIPT_NAME` and `X-Forwarded-Prefix` off the path as WSGI servers do, takes
+/// `X-Original-URL` and `X-Rewrite-URL` for the path as IIS and some frameworks do, and answers ranges.
 const CARELESS: &str = r#"
 import http.server, posixpath, sys, urllib.parse
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_GET(self):
+        for name in ['X-Original-URL', 'X-Rewrite-URL']:
+            self.path = self.headers.get(name, self.path)
         path = self.path.split('?')[0].lower().replace('%u002e', '.').replace('%c0%ae', '.')
         for name in ['SCRIPT_NAME', 'X-Forwarded-Prefix']:
             path = path.removeprefix(self.headers.get(name, ''))
@@ -80,6 +82,10 @@ fn headers_that_rename_the_path_do_not_arrive() {
     for header in ["SCRIPT_NAME", "X-Forwarded-Prefix"] {
         let attack = format!("-H '{header}: /v1/messages' https://a.test:8444/v1/messages/admin");
         renamed(&attack, "broker-rename", "at /v1/messages/admin with Bearer ****");
+    }
+    for header in ["X-Original-URL", "x-rewrite-url"] {
+        let attack = format!("-H '{header}: /admin' https://a.test:8444/v1/messages/one");
+        renamed(&attack, "broker-rename", "at /v1/messages/one with Bearer ****");
     }
 }
 
