@@ -6,6 +6,7 @@
 use super::Running;
 use crate::error::Result;
 use crate::sys::weaken;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek};
 
@@ -23,13 +24,27 @@ const LOCKS_SEEN: usize = 1000;
 pub(crate) struct Queues(Option<File>);
 
 impl Queues {
-    /// The bytes that wait in them; no more are counted when there are more than `most`. A sandbox that has just ended has none. In the host's network
-    /// namespace its sockets could not be told from others.
-    pub(crate) fn bytes(&mut self, running: &Running, most: u64) -> u64 {
+    /// The bytes that wait in them; no more are counted when there are more than `most`. A sandbox that has just ended has none.
+    ///
+    /// In the host's network namespace (`is_shared`) its sockets are those that its processes have open. One that is on its way through a socket of
+    /// AF_UNIX, and nowhere else, is not found there.
+    pub(crate) fn bytes(&mut self, running: &Running, most: u64, is_shared: bool) -> Result<u64> {
         if self.0.is_none() && !weaken::is_off(PROTECTION) {
             self.0 = File::open(format!("/proc/{}/net/netlink", running.pid())).ok();
         }
-        self.0.as_mut().map_or(0, |file| file.rewind().map_or(0, |()| queued(file, most)))
+        let Some(file) = self.0.as_mut() else { return Ok(0) };
+        if file.rewind().is_err() {
+            return Ok(0);
+        }
+        if !is_shared {
+            return Ok(queued(file, most));
+        }
+        let waiting: HashMap<u64, u64> = queues(file).filter(|(_, bytes)| *bytes > 0).collect();
+        // Whose they are takes longer to find out, and is of no account while there are few.
+        if waiting.values().sum::<u64>() <= most {
+            return Ok(0);
+        }
+        Ok(owned(waiting, &running.processes()?))
     }
 }
 
@@ -50,13 +65,38 @@ impl Running {
     }
 }
 
+/// The inodes of the sockets in /proc/net/netlink, each with the bytes in its receive queue.
+fn queues(file: impl Read) -> impl Iterator<Item = (u64, u64)> {
+    let lines = BufReader::new(file).lines().map_while(std::result::Result::ok);
+    lines.filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(4);
+        let bytes = words.next()?.parse().ok()?;
+        Some((words.nth(4)?.parse().ok()?, bytes))
+    })
+}
+
 /// The bytes in the receive queues of /proc/net/netlink; stops where there are more than `most`.
 fn queued(file: impl Read, most: u64) -> u64 {
     let mut sum = 0_u64;
-    for line in BufReader::new(file).lines().map_while(std::result::Result::ok) {
-        sum = sum.saturating_add(line.split_ascii_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0));
+    for (_, bytes) in queues(file) {
+        sum = sum.saturating_add(bytes);
         if sum > most {
             break;
+        }
+    }
+    sum
+}
+
+/// The bytes that wait in those of these sockets that the processes have open.
+fn owned(mut waiting: HashMap<u64, u64>, processes: &[i32]) -> u64 {
+    let mut sum = 0_u64;
+    for pid in processes {
+        // A process that has just ended has none.
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        for link in entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()) {
+            let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok());
+            // Taken out: a socket that several processes have counts once.
+            sum = sum.saturating_add(inode.and_then(|inode: u64| waiting.remove(&inode)).unwrap_or(0));
         }
     }
     sum
@@ -79,12 +119,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_socket_is_of_the_process_that_has_it_open_and_counts_once() {
+        use std::os::fd::AsFd;
+        let (socket, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let _copy = socket.try_clone().unwrap();
+        let inode = rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
+        let of_other = rustix::fs::fstat(other.as_fd()).unwrap().st_ino;
+        let own = std::process::id() as i32;
+        assert_eq!(owned(HashMap::from([(inode, 700), (1, 5)]), &[own]), 700);
+        assert_eq!(owned(HashMap::from([(inode, 700), (of_other, 5)]), &[own, own]), 705);
+        assert_eq!(owned(HashMap::from([(inode, 700)]), &[i32::MAX]), 0);
+    }
+
+    #[test]
     fn queues_are_summed_and_record_locks_are_counted_by_process() {
         let text = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n\
                     000000003be8d6a5 0   1217       00000550 700      0        0     2        0        15219   \n\
                     00000000d1a2c4f0 0   0          00000000 50       0        0     2        0        8       \n";
         assert_eq!(queued(text.as_bytes(), 1000), 750);
         assert_eq!(queued(text.as_bytes(), 600), 700);
+        assert_eq!(queues(text.as_bytes()).collect::<Vec<_>>(), [(15219, 700), (8, 50)]);
         let text = "1: POSIX  ADVISORY  WRITE 7 fe:00:2 0 EOF\n1: -> POSIX  ADVISORY  WRITE 7 fe:00:2 0 EOF\n\
                     2: FLOCK  ADVISORY  WRITE 7 fe:00:3 0 EOF\n3: OFDLCK ADVISORY  WRITE -1 fe:00:4 0 EOF\n\
                     4: POSIX  ADVISORY  READ 8 fe:00:5 0 1\n";

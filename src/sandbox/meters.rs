@@ -107,7 +107,7 @@ impl Watch<'_> {
     pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
         let most = self.limits.memory / Limits::UNCOUNTED;
-        let bytes = if state.is_ready { state.queues.bytes(self.running, most) } else { 0 };
+        let bytes = if state.is_ready { state.queues.bytes(self.running, most, !self.own_network)? } else { 0 };
         if bytes > most {
             self.end_for_memory(format!("{bytes} bytes wait in netlink sockets, which no group counts"), seen)?;
         }

@@ -393,7 +393,7 @@ impl Watch<'_> {
                 Some(state.last_output + self.limits.idle).filter(|_| state.paused.is_none()),
                 Some(state.next_sample),
                 Some(state.next_disk),
-                Some(state.next_queues).filter(|_| self.own_network),
+                Some(state.next_queues),
                 state.kill_at,
             ]
             .into_iter()
@@ -430,7 +430,7 @@ impl Watch<'_> {
         if now >= state.next_disk {
             self.look_at_disk(state, seen)?;
         }
-        if now >= state.next_queues && self.own_network {
+        if now >= state.next_queues {
             self.look_at_queues(state, seen)?;
         }
         if now >= state.next_usage {

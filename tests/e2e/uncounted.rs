@@ -3,8 +3,8 @@
 use crate::support::{Lab, is_root, skip};
 
 /// Runs a script that takes memory of the kernel which no group counts, and says how much when it got it; the control is a build without the guard.
-fn is_uncounted(lab: &Lab, script: &str) {
-    let task = || lab.task().args(["--memory", "64M", "--wall", "60s"]);
+fn is_uncounted(lab: &Lab, arguments: &[&str], script: &str) {
+    let task = || lab.task().args(["--memory", "64M", "--wall", "60s"]).args(arguments);
     let run = task().run(["python3", "-c", script]);
     run.ended_as("memory", 137);
     assert!(run.evidence("memory").unwrap().contains("which no group counts"), "{run:#?}");
@@ -12,13 +12,8 @@ fn is_uncounted(lab: &Lab, script: &str) {
     assert!(control.stderr.contains("got it all"), "{control:#?}");
 }
 
-#[test]
-fn answers_that_wait_in_netlink_sockets_are_memory() {
-    let lab = Lab::new();
-    // An error repeats the whole request, and a socket takes what comes while it is below its limit.
-    is_uncounted(
-        &lab,
-        "import socket, struct, sys, time
+/// An error repeats the whole request, and a socket takes what comes while it is below its limit.
+const ANSWERS: &str = "import socket, struct, sys, time
 message = struct.pack('=IHHII', 100000, 4000, 5, 0, 0) + bytes(99984)
 kept = []
 for _ in range(10):
@@ -28,8 +23,16 @@ for _ in range(10):
         try: kept[-1].send(message, socket.MSG_DONTWAIT)
         except OSError: break
 time.sleep(1)
-print('got it all', file=sys.stderr)",
-    );
+print('got it all', file=sys.stderr)";
+
+#[test]
+fn answers_that_wait_in_netlink_sockets_are_memory() {
+    is_uncounted(&Lab::new(), &[], ANSWERS);
+}
+
+#[test]
+fn answers_that_wait_in_netlink_sockets_of_the_hosts_network_are_memory() {
+    is_uncounted(&Lab::new(), &["--network", "host"], ANSWERS);
 }
 
 #[test]
@@ -41,6 +44,7 @@ fn record_locks_are_memory() {
     // In many files: the kernel compares a lock with all others of its file.
     is_uncounted(
         &lab,
+        &[],
         "import fcntl, sys, time
 files = [open(f'locked-{number}', 'w') for number in range(200)]
 for file in files:
