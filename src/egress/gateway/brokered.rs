@@ -102,6 +102,11 @@ impl Brokered {
         self.two.as_ref().map_or_else(|| self.one.waiting(), |two| two.waiting())
     }
 
+    /// The memory of what the server said and has not been passed on.
+    pub(super) fn memory(&self) -> usize {
+        self.heard.capacity()
+    }
+
     /// Gives back the memory of what has passed.
     pub(super) fn rest(&mut self) {
         self.heard.shrink_to_fit();

@@ -163,6 +163,11 @@ impl Flow {
         self.pending.len()
     }
 
+    /// The memory of bytes of our own.
+    pub(super) fn memory(&self) -> usize {
+        self.pending.capacity()
+    }
+
     /// The bytes that arrived since the last question.
     pub(super) fn take_moved(&mut self) -> u64 {
         std::mem::take(&mut self.moved)

@@ -11,6 +11,7 @@ mod decide;
 mod ends;
 mod flow;
 mod front;
+mod memory;
 mod own;
 mod questions;
 mod resolver;
@@ -25,6 +26,7 @@ use crate::spec::network::Socket;
 use crate::sys::code::Parts;
 use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
+use memory::Waiting;
 pub(crate) use resolver::Sources;
 use resolver::{Heard, Resolver};
 use rustix::event::{Timespec, epoll};
@@ -77,6 +79,7 @@ struct Gateway {
     published: Vec<(OwnedFd, u16)>,
     spares: Vec<OwnedFd>,
     connections: HashMap<u32, Connection>,
+    waiting: Waiting,
     next: u32,
     pipes: Pipes,
     budget: Budget,
@@ -113,6 +116,7 @@ pub(crate) fn serve(
         published: service.published,
         spares: Vec::new(),
         connections: HashMap::new(),
+        waiting: Waiting::default(),
         next: 0,
         pipes: Pipes::default(),
         budget: Budget::new(service.rate, service.total),
@@ -202,7 +206,10 @@ impl Gateway {
 
     /// Gives back what only work needs.
     fn rest(&mut self) {
-        self.connections.values_mut().for_each(Connection::rest);
+        for (number, connection) in &mut self.connections {
+            connection.rest();
+            self.waiting.is_too_much(*number, connection); // the next pass acts on it
+        }
         if let Some(parts) = &mut self.parts {
             let _ = parts.let_go(); // what cannot be given back stays
         }
@@ -347,7 +354,12 @@ impl Gateway {
         loop {
             let Some(connection) = self.connections.get_mut(&number) else { return };
             let need = connection.pass(&mut self.pipes, &mut self.budget);
+            let is_too_much = self.waiting.is_too_much(number, connection);
             self.account(number);
+            if is_too_much {
+                self.ledger.note("(any)", None, false, "too many bytes wait in all connections together");
+                return self.end(number, true);
+            }
             let need = match need {
                 Need::Answers => self.answer_stream(number),
                 Need::Wish => self.grant(number),
@@ -395,6 +407,7 @@ impl Gateway {
     fn end(&mut self, number: u32, is_cut: bool) {
         self.account(number);
         let Some(mut connection) = self.connections.remove(&number) else { return };
+        self.waiting.forget(number);
         if is_cut {
             cut(&connection.client.socket);
         }

@@ -10,6 +10,9 @@ use std::process::Command;
 /// More than the gateway ever has for itself, in KiB.
 const MUCH: u64 = 8 << 10;
 
+/// The same with as many connections as may wait, in KiB: what waits in them, and TLS.
+const CROWDED: u64 = 64 << 10;
+
 /// A server that sends what many windows answer, or headers that unfold, as long as anybody takes it, and reads nothing.
 const SERVER: &str = r#"
 import socket, ssl, struct, sys, threading, time
@@ -81,4 +84,43 @@ fn a_server_that_makes_the_gateway_answer_and_does_not_listen_is_not_heard_any_m
         assert!(most < MUCH, "{flood}: {most} KiB");
         memory_under(flood, Some("broker-room"));
     }
+}
+
+/// A client that opens many connections, asks each for a large file and reads nothing.
+const CROWD: &str = r#"
+import os, socket, ssl, sys, time
+context, kept = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']), []
+for _ in range(600):
+    try:
+        sock = context.wrap_socket(socket.create_connection(('a.test', 8443)), server_hostname='a.test')
+        sock.sendall(b'GET /big HTTP/1.1\r\nHost: a.test:8443\r\n\r\n'); kept.append(sock)
+    except OSError: pass
+time.sleep(1); print('flooded', flush=True); time.sleep(60)
+"#;
+
+/// What the gateway has with that client, in KiB, and the receipt.
+fn memory_with_crowd(weakened: bool) -> Option<(u64, String)> {
+    let lab = Lab::new();
+    let world = World::new(&lab)?;
+    if !has_program("python3") {
+        return None;
+    }
+    world.publish("big", &vec![b'x'; 8 << 20]);
+    lab.file("work/client.py", CROWD);
+    let task = world.brokered_at(&lab, VALUE, "\"a.test:8443\"", "");
+    let task = if weakened { task.weakened("gateway-memory") } else { task };
+    let task = task.start_sh("python3 client.py");
+    task.wait_for("flooded");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway(&task).as_raw_pid())).unwrap();
+    task.signal(Signal::TERM);
+    Some((kib(&status, "RssAnon:"), task.finish().stdout))
+}
+
+#[test]
+fn many_connections_whose_client_does_not_read_do_not_fill_the_gateway() {
+    let Some((most, receipt)) = memory_with_crowd(false) else { return };
+    assert!(receipt.contains("too many bytes wait in all connections together"), "{receipt}");
+    let (without, _) = memory_with_crowd(true).unwrap();
+    eprintln!("{most} KiB, {without} KiB without the bound");
+    assert!(most < CROWDED && without > CROWDED, "{most} KiB, {without} KiB without the bound");
 }
