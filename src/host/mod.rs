@@ -10,12 +10,14 @@ mod certificates;
 mod disk;
 mod hardening;
 mod kernel;
+mod mounts;
 mod namespaces;
 mod trial;
 
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
 pub(crate) use kernel::shows_other_owners;
-pub(crate) use namespaces::{overlays_take, user_namespace_advice};
+pub(crate) use mounts::{MountEntry, mounts, unescaped};
+pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};
 
 use serde::Serialize;
 

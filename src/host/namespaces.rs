@@ -5,7 +5,7 @@ use super::{Check, State, setting};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::mount::{IDMAP, MountAttr, set_attributes};
 use crate::sys::weaken;
-use rustix::fs::{CWD, Mode, OFlags, XattrFlags, mkdir, open, setxattr};
+use rustix::fs::{Mode, OFlags, XattrFlags, mkdir, open, setxattr};
 use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, MountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, mount,
@@ -14,7 +14,7 @@ use rustix::mount::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{WaitId, WaitIdOptions, fchdir, getegid, geteuid, waitid};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -134,6 +134,7 @@ pub(super) fn id_mapped_mounts() -> Check {
         return Check::good(NAME, "not needed: only root's sandboxes use them");
     }
     // Where the folders of the default root are from.
+    let map = |path: &str| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(|open| map(open.as_fd()));
     match ["/usr", "/etc"].into_iter().find_map(|path| Some((path, map(path).err()?))) {
         None => Check::good(NAME, "on the file systems of /usr and /etc"),
         Some((path, errno)) => Check::bad(
@@ -145,8 +146,13 @@ pub(super) fn id_mapped_mounts() -> Check {
     }
 }
 
-/// A detached, mapped copy of the mount of a folder, which nobody sees and which is gone with its descriptor.
-fn map(path: &str) -> Result<(), Errno> {
+/// Whether root's sandboxes can be shown what is on the mount of `place`.
+pub(crate) fn can_be_mapped(place: BorrowedFd<'_>) -> bool {
+    map(place).is_ok()
+}
+
+/// Makes a detached, mapped copy of the mount of a folder, which goes with its descriptor.
+fn map(place: BorrowedFd<'_>) -> Result<(), Errno> {
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
     let (pid, child) = match clone_process(libc::CLONE_NEWUSER as u64, None)? {
         Side::Child => {
@@ -163,7 +169,8 @@ fn map(path: &str) -> Result<(), Errno> {
             written.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
         }
         let namespace = open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let tree = open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let tree = open_tree(place, "", flags)?;
         let userns = namespace.as_raw_fd() as u64;
         set_attributes(tree.as_fd(), c"", false, &MountAttr { set: IDMAP, userns, ..MountAttr::default() })
     })();

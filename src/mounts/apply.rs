@@ -6,7 +6,10 @@
 use super::cover::{Covers, cover};
 use super::disk::Pending;
 use super::folder::Folder;
-use super::mount::{attach, attach_to_host, clone_tree, kept, new_file_system, restrict, restrict_mapped, tmpfs};
+use super::mount::{
+    attach, attach_to_host, clone_read_only, clone_tree, kept, new_file_system, restrict, restrict_all,
+    restrict_mapped, tmpfs,
+};
 use super::plan::{Ids, Plan};
 use super::resolve;
 use super::skeleton::Kept;
@@ -212,7 +215,13 @@ impl Builder<'_> {
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             Step::Bind { source, at, attributes, shown } => {
-                let tree = self.tree(root, source)?;
+                let (tree, has_more) = match source {
+                    Source::Host(path) if attributes.0 & bits::RDONLY != 0 => clone_read_only(path)?,
+                    _ => (self.tree(root, source)?, false),
+                };
+                if has_more {
+                    restrict_all(&tree, *attributes).doing(|| show(source))?;
+                }
                 restrict_mapped(&tree, *attributes, self.plan.mapping(*shown)).doing(|| show(source))?;
                 attach(&tree, folder.target(root, at, resolve::file_type(&tree)?)?.as_fd())
             }

@@ -85,6 +85,28 @@ pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<Owned
     })
 }
 
+/// Copies a mount for a read-only view of it. In a user namespace what a mount covers must stay covered (mount_namespaces(7)), so where the copy of one
+/// mount is refused, the mounts below it come too; the boolean tells. `sandbox::submounts` covers those of them that must not be shown.
+pub(super) fn clone_read_only(path: &Path) -> Result<(OwnedFd, bool)> {
+    match clone_tree(CWD, path) {
+        Err(error) if error.errno() == Some(libc::EINVAL) => {}
+        other => return other.map(|tree| (tree, false)),
+    }
+    let held = if path.starts_with(HELD) { Some(open_held(path)?) } else { None };
+    let (directory, below) = held.as_ref().map_or((CWD, path), |held| (held.as_fd(), Path::new("")));
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, below, flags | OpenTreeFlags::AT_RECURSIVE)
+        .failing(Kind::Mount, || format!("take the tree `{}` with the mounts below it", path.display()))
+        .map(|tree| (tree, true))
+}
+
+/// Adds attributes to a detached mount and to all mounts below it.
+pub(super) fn restrict_all(tree: &OwnedFd, attributes: Attributes) -> Result<()> {
+    let wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
+    set_attributes(tree.as_fd(), c"", !weaken::is_off("submount-attributes"), &wanted)
+        .failing(Kind::Mount, || "set the attributes of a mount and of those below it")
+}
+
 /// Attaches a detached tree over the place that `target` names.
 pub(crate) fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -117,9 +139,17 @@ pub(super) fn restrict_mapped(tree: &OwnedFd, attributes: Attributes, idmap: Opt
     set_attributes(tree.as_fd(), c"", false, &wanted)
         .failing(Kind::Mount, || "set the attributes of a mount")
         .hint(|| match idmap {
+            Some(_) if is_overlay(tree) => "it is on an overlay, such as the root of a container, which cannot show other owners: run brig there as an ordinary user (setpriv --reuid 1000 --regid 1000 --clear-groups), or outside of the container",
             Some(_) => "the file system under this path cannot show other owners (idmapped mounts: ext4, xfs, btrfs, tmpfs from 6.3; not overlay, NFS, FUSE or 9p): put it on one that can",
             None => "brig needs mount_setattr(2), kernel 5.12 or newer",
         })
+}
+
+/// Whether a mount is of overlayfs, of which the kernel makes no id-mapped mounts.
+fn is_overlay(tree: &OwnedFd) -> bool {
+    /// `OVERLAYFS_SUPER_MAGIC` of linux/magic.h.
+    const MAGIC: i128 = 0x794c_7630;
+    rustix::fs::fstatfs(tree).is_ok_and(|found| i128::from(found.f_type) == MAGIC)
 }
 
 /// The attributes without those that a test has switched off.

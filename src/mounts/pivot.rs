@@ -2,14 +2,13 @@
 
 use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
+use crate::host::unescaped;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::mount::{MoveMountFlags, move_mount};
 use rustix::process::{chdir, fchdir, pivot_root};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// Makes `root` (a mount) the root of this mount namespace and detaches the old one. pivot_root(2), "pivot_root(".", ".")".
@@ -73,26 +72,6 @@ fn whole_kernel_mounts(table: &[u8], own: u64) -> Vec<PathBuf> {
             (is_whole && !is_own(number(fields.first()?)?)).then(|| fields.get(4).map(|place| unescaped(place)))?
         })
         .collect()
-}
-
-/// A path as the table of mounts has it: spaces and the like are `\` and three octal digits (proc_pid_mountinfo(5)).
-fn unescaped(field: &[u8]) -> PathBuf {
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                path.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                path.push(*first);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(path).into()
 }
 
 #[cfg(test)]

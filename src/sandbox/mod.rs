@@ -23,6 +23,7 @@ mod run;
 mod shown_limits;
 mod signals;
 mod streams;
+mod submounts;
 mod supervise;
 mod system;
 mod trust;

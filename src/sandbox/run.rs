@@ -11,6 +11,7 @@ use super::profile::{self, container_spec};
 use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
 use super::signals::Signals;
 use super::streams::{Progress, Sink, Streams};
+use super::submounts::{self, Submounts};
 use super::supervise::{Seen, Watch};
 use super::system;
 use super::trust;
@@ -58,6 +59,9 @@ pub(crate) struct Begun<'run> {
     options: &'run Options,
     degraded: Vec<Degraded>,
     started: Result<Started>,
+    /// What of the caller's folders, and of the system's, is not shown as it is on the host.
+    pub(crate) notes: Vec<String>,
+    pub(crate) hints: Vec<String>,
 }
 
 struct Started {
@@ -74,7 +78,7 @@ struct Started {
 pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
-    let (mut spec, checked, mut degraded) = plan(options, &site.place.stage, container::check)?;
+    let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.place.stage, container::check)?;
     // Another runtime would not pass the descriptor on.
     let handed = handed.filter(|_| !matches!(options.backend, Backend::Oci(_)));
     let progress = progress.filter(|_| handed.is_some());
@@ -99,7 +103,7 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
                 let forward_input = site.forward_input;
                 Started { running, streams, signals, progress, forward_input, disk_bytes, stop_signal }
             });
-    Ok(Begun { options, degraded, started })
+    Ok(Begun { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
 /// Both at once, where there is nothing else to do.
@@ -242,13 +246,19 @@ fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
     }
 }
 
-/// The spec that the options and this machine give, with what the caller allowed to be missing.
-fn plan(
-    options: &Options,
-    stage: &Path,
-    check: fn(&mut Container) -> Result<Checked>,
-) -> Result<(Container, Checked, Vec<Degraded>)> {
-    let given_up = backend::given_up(options)?;
+/// What [`plan`] makes.
+struct Planned {
+    spec: Container,
+    checked: Checked,
+    /// What the caller allowed to be missing.
+    degraded: Vec<Degraded>,
+    /// Contains descriptors that the spec names.
+    submounts: Submounts,
+}
+
+/// The spec that the options and this machine give.
+fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Checked>) -> Result<Planned> {
+    let degraded = backend::given_up(options)?;
     let system = system::look();
     let facts = profile::Facts {
         system: &system,
@@ -263,9 +273,13 @@ fn plan(
     };
     let mut spec = container_spec(options, &facts);
     open_pinned(&mut spec.file_system, &options.pinned);
+    let submounts = match options.backend {
+        Backend::Local => Submounts::default(), // the host's own root
+        _ => submounts::add(&mut spec.file_system.steps, &crate::host::mounts()?, container::privileged())?,
+    };
     let mut spec = options.backend.isolates().shape(spec, options, stage)?;
     let checked = check(&mut spec)?;
-    Ok((spec, checked, given_up))
+    Ok(Planned { spec, checked, degraded, submounts })
 }
 
 /// Names what is held open by its descriptor, which init has too.
@@ -315,7 +329,8 @@ pub(crate) fn possible() -> Result<container::Possible> {
 /// What would be in force, as rows of a name and its value. Nothing is made.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
-    let (spec, checked, given_up) = plan(options, Path::new("/"), container::check_thoroughly)?;
+    let planned = plan(options, Path::new("/"), container::check_thoroughly)?;
+    let (spec, checked) = (planned.spec, planned.checked);
     let mut rows = vec![
         ("backend".to_owned(), options.backend.to_string()),
         ("guarantee".to_owned(), options.backend.guarantee().word().to_owned()),
@@ -355,8 +370,14 @@ pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
         rows.iter_mut().filter(|(row, _)| row == name).for_each(|row| row.1.clone_from(&words));
     }
     rows.extend(
-        given_up.into_iter().chain(degraded(&checked)).map(|each| (format!("missing: {}", each.name), each.reason)),
+        planned
+            .degraded
+            .into_iter()
+            .chain(degraded(&checked))
+            .map(|each| (format!("missing: {}", each.name), each.reason)),
     );
+    let Submounts { notes, hints, .. } = planned.submounts;
+    rows.extend(notes.into_iter().chain(hints).map(|note| ("note".to_owned(), note)));
     Ok(rows)
 }
 

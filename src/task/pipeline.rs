@@ -372,6 +372,8 @@ impl Attempt<'_> {
             progress: self.progress.take(),
         };
         let mut begun = sandbox::begin(options, site)?;
+        begun.notes.iter().for_each(|note| watcher.note(note));
+        begun.hints.iter().for_each(|hint| watcher.hint(hint));
         self.held.unlock()?;
         begun.give_way();
         self.announce(watcher)?;

@@ -27,6 +27,7 @@ mod remains;
 mod result;
 mod secrets;
 mod streams;
+mod submounts;
 mod support;
 mod terminal;
 mod uncounted;

@@ -1,0 +1,80 @@
+//! The table of mounts of this mount namespace (proc_pid_mountinfo(5)).
+
+use crate::error::{Context, Kind, Result};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Most tables are smaller. The file has no size, and std would begin with 32 bytes and read it in eight pieces.
+const READ_AT_ONCE: usize = 32 << 10;
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountEntry {
+    /// The number of the mount: `STATX_MNT_ID` of what is on it.
+    pub id: u64,
+    /// Where it is.
+    pub point: PathBuf,
+    /// The kind of its file system.
+    pub kind: String,
+}
+
+/// The table, parents before the mounts on them.
+pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
+    let step = || "read the table of mounts";
+    let mut table = Vec::with_capacity(READ_AT_ONCE);
+    let mut file = File::open("/proc/self/mountinfo").failing(Kind::Mount, step)?;
+    file.read_to_end(&mut table).failing(Kind::Mount, step)?;
+    Ok(parse(&table))
+}
+
+fn parse(table: &[u8]) -> Vec<MountEntry> {
+    let entry = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let kind = *fields.get(fields.iter().position(|field| *field == b"-")? + 1)?;
+        let id = std::str::from_utf8(fields.first()?).ok()?.parse().ok()?;
+        Some(MountEntry { id, point: unescaped(fields.get(4)?), kind: String::from_utf8_lossy(kind).into_owned() })
+    };
+    table.split(|byte| *byte == b'\n').filter_map(entry).collect()
+}
+
+/// A path as the table of mounts has it: spaces and the like are `\` and three octal digits.
+pub(crate) fn unescaped(field: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(path).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_number_a_place_and_a_kind() {
+        let table = b"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
+            44 21 0:40 /sub /srv/a\\040b rw,nosuid shared:5 master:2 - fuse.sshfs host: rw\n\
+            a broken line\n";
+        let entry = |id, point: &str, kind: &str| MountEntry { id, point: point.into(), kind: kind.into() };
+        assert_eq!(parse(table), [entry(21, "/", "ext4"), entry(44, "/srv/a b", "fuse.sshfs")]);
+    }
+
+    #[test]
+    fn the_root_is_in_the_table() {
+        assert!(mounts().unwrap().iter().any(|entry| entry.point == PathBuf::from("/")));
+    }
+}

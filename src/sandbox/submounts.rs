@@ -1,0 +1,209 @@
+//! Mounts below the folders of the host that a sandbox is shown.
+//!
+//! A copy of one mount does not contain the mounts below it, and an overlay never shows them. So that nothing is silently empty, each of them is
+//! shown read-only at its place, or a note names it. An ordinary user gets a folder only with all mounts below it (mount_namespaces(7): what a mount
+//! covers stays covered), so there init copies the whole tree, and what must not be shown is covered.
+//!
+//! In the workspace they are read-only overlays: through a bind mount the agent could reach sockets and FIFOs of the host, through an overlay it cannot.
+
+use super::profile::CHANGES;
+use crate::error::{Error, Kind, Result};
+use crate::host::{MountEntry, can_be_mapped};
+use crate::spec::root::{Attributes, Owner, Shown, Source, Step};
+use crate::sys::weaken;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Kinds of file systems that contain files on a disk or in memory. No other kind is shown: those of the kernel lead to more than files (proc, sysfs,
+/// cgroup), and those that another process or machine serves (FUSE, NFS, 9p, autofs) can block init and learn what the agent reads.
+const SHOWN: [&str; 17] = [
+    "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "ntfs3", "overlay",
+    "squashfs", "tmpfs", "vfat", "xfs", "zfs",
+];
+/// Folders of the kernel. What is mounted there is not below a folder that is shown.
+const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
+/// More mounts below one folder are not shown; containers with a graphics card have some fifty below `/usr`.
+const MOST: usize = 128;
+/// The folders of the scratch file system for the overlays of a workspace; more are not shown. `mounts::kept` removes them from a kept disk.
+const OVERLAYS: [&str; 8] = ["mount-0", "mount-1", "mount-2", "mount-3", "mount-4", "mount-5", "mount-6", "mount-7"];
+
+/// What was added to the steps.
+#[derive(Debug, Default)]
+pub(super) struct Submounts {
+    /// What of the caller's folders is not as it is on the host.
+    pub notes: Vec<String>,
+    /// The same of the system's folders.
+    pub hints: Vec<String>,
+    /// Open until init has them: the steps name these descriptors, so that no path is resolved again.
+    held: Vec<OwnedFd>,
+    /// Whether the file system with this device number can be shown to a sandbox of the machine's root.
+    mappable: BTreeMap<(u32, u32), bool>,
+}
+
+/// Adds steps for the mounts below what the steps show of the host.
+pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: bool) -> Result<Submounts> {
+    let mut found = Submounts::default();
+    let is_kernel = |point: &Path| KERNEL.iter().any(|folder| point.starts_with(folder));
+    let mounts: Vec<_> =
+        mounts.iter().filter(|mount| mount.point != Path::new("/") && !is_kernel(&mount.point)).collect();
+    if mounts.is_empty() {
+        return Ok(found);
+    }
+    let mut all = Vec::with_capacity(steps.len());
+    for step in steps.drain(..) {
+        let shown = match &step {
+            Step::Bind { source: Source::Host(path), at, attributes, shown }
+                if *attributes == Attributes::READ_ONLY && is_folder_of(path, *shown, &mounts) =>
+            {
+                Some(Folder { path: path.clone(), at: at.clone(), shown: *shown, is_workspace: false })
+            }
+            Step::Overlay { lower, at, changes, shown, .. } if *changes == CHANGES => {
+                Some(Folder { path: lower.clone(), at: at.clone(), shown: *shown, is_workspace: true })
+            }
+            _ => None,
+        };
+        all.push(step);
+        if let Some(folder) = shown {
+            found.below(&folder, &mounts, is_privileged, &mut all)?;
+        }
+    }
+    *steps = all;
+    Ok(found)
+}
+
+/// Whether a mount can be below a path that is shown. Paths of the system have no links; those of a caller are resolved.
+fn is_folder_of(path: &Path, shown: Shown, mounts: &[&MountEntry]) -> bool {
+    matches!(shown, Shown::Users { .. }) || mounts.iter().any(|mount| is_below(&mount.point, path))
+}
+
+fn is_below(point: &Path, folder: &Path) -> bool {
+    point != folder && point.starts_with(folder)
+}
+
+struct Folder {
+    path: PathBuf,
+    at: PathBuf,
+    shown: Shown,
+    is_workspace: bool,
+}
+
+impl Submounts {
+    /// Adds the steps for the mounts below one folder, in the table's order: parents first.
+    fn below(
+        &mut self,
+        folder: &Folder,
+        mounts: &[&MountEntry],
+        is_privileged: bool,
+        steps: &mut Vec<Step>,
+    ) -> Result<()> {
+        let Ok(real) = std::fs::canonicalize(&folder.path) else { return Ok(()) }; // init reports it with better words
+        let below: Vec<_> = mounts.iter().filter(|mount| is_below(&mount.point, &real)).collect();
+        if let (Some(first), true, false) = (below.first(), folder.is_workspace, is_privileged) {
+            return Err(Error::new(Kind::Workspace, format!("`{}` is another file system, and without root a folder with mounts below it cannot be shown copy-on-write", first.point.display()))
+                .doing(format!("use the workspace `{}`", real.display()))
+                .hint("name a folder without mounts below it, unmount it, or run brig as root"));
+        }
+        let mut count = 0;
+        for mount in below {
+            let Ok(relative) = mount.point.strip_prefix(&real) else { continue };
+            let (at, name) = (folder.at.join(relative), mount.point.display());
+            let is_shown = SHOWN.contains(&mount.kind.as_str()) || weaken::is_off("submount-kinds");
+            let open = open_below(&folder.path, relative);
+            match (is_privileged, is_shown, open) {
+                // Another mount covers it.
+                (_, true, Ok(open)) if mount_number(open.as_fd()) != Some(mount.id) => {}
+                (true, true, Ok(_)) if count == if folder.is_workspace { OVERLAYS.len() } else { MOST } => {
+                    self.note(folder, format!("`{name}` is another file system and is not shown: there are too many"));
+                }
+                (true, true, Ok(open)) if self.is_mappable(open.as_fd()) => {
+                    let is_directory = file_type(open.as_fd()) == FileType::Directory;
+                    if folder.is_workspace && !is_directory {
+                        self.note(folder, format!("`{name}` is a mounted file and is not shown"));
+                        continue;
+                    }
+                    if folder.is_workspace {
+                        self.note(folder, format!("`{name}` is another file system: it is read-only in the sandbox"));
+                    }
+                    let source = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+                    self.held.push(open);
+                    let overlay =
+                        OVERLAYS.get(count).filter(|_| folder.is_workspace && !weaken::is_off("submount-overlay"));
+                    count += 1;
+                    steps.push(match overlay {
+                        Some(changes) => Step::Overlay {
+                            lower: source,
+                            changes,
+                            at,
+                            attributes: Attributes::READ_ONLY,
+                            shown: folder.shown,
+                        },
+                        None => Step::Bind {
+                            source: Source::Host(source),
+                            at,
+                            attributes: Attributes::READ_ONLY,
+                            shown: folder.shown,
+                        },
+                    });
+                }
+                (true, true, _) => {
+                    let why = "it cannot show its files with other owners";
+                    self.note(
+                        folder,
+                        format!("`{name}` is another file system ({}) and is not shown: {why}", mount.kind),
+                    );
+                }
+                (true, false, _) => {
+                    self.note(folder, format!("`{name}` is another file system ({}) and is not shown", mount.kind));
+                }
+                // Shown with the folder itself.
+                (false, true, _) => {}
+                (false, false, open) => {
+                    self.note(folder, format!("`{name}` is another file system ({}) and is not shown", mount.kind));
+                    let is_directory = open.map_or(true, |open| file_type(open.as_fd()) == FileType::Directory);
+                    steps.push(cover(at, is_directory));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, folder: &Folder, text: String) {
+        let is_callers = matches!(folder.shown, Shown::Users { .. });
+        if is_callers { &mut self.notes } else { &mut self.hints }.push(text);
+    }
+
+    fn is_mappable(&mut self, place: BorrowedFd<'_>) -> bool {
+        let Ok(status) = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::empty()) else { return false };
+        let device = (status.stx_dev_major, status.stx_dev_minor);
+        *self.mappable.entry(device).or_insert_with(|| can_be_mapped(place))
+    }
+}
+
+/// Opens what is at `below` of a folder, as a place. No link is followed: the folder may be an agent's.
+fn open_below(folder: &Path, below: &Path) -> rustix::io::Result<OwnedFd> {
+    let top = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(top, below, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), plain)
+}
+
+fn mount_number(place: BorrowedFd<'_>) -> Option<u64> {
+    statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
+}
+
+/// The type without a question to the server of a FUSE or network file system. One that does not answer is taken for a directory, as most are.
+fn file_type(place: BorrowedFd<'_>) -> FileType {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    statx(place, "", flags, StatxFlags::TYPE)
+        .map_or(FileType::Directory, |found| FileType::from_raw_mode(u32::from(found.stx_mode)))
+}
+
+/// What covers a mount that is not shown: an empty folder, or a null device that cannot be opened.
+fn cover(at: PathBuf, is_directory: bool) -> Step {
+    let attributes = Attributes::KERNEL.read_only();
+    match is_directory {
+        true => Step::Tmpfs { at, bytes: 4096, inodes: 2, mode: 0o555, owner: Owner::Administrator, attributes },
+        false => Step::Bind { source: Source::Host("/dev/null".into()), at, attributes, shown: Shown::Stored },
+    }
+}
