@@ -82,17 +82,18 @@ fn a_server_that_makes_the_gateway_answer_and_does_not_listen_is_not_heard_any_m
     for flood in ["windows", "headers"] {
         let Some(most) = memory_under(flood, None) else { return };
         assert!(most < MUCH, "{flood}: {most} KiB");
-        memory_under(flood, Some("broker-room"));
+        memory_under(flood, Some("broker-room,gateway-memory"));
     }
 }
 
-/// A client that opens many connections, asks each for a large file and reads nothing.
+/// A client that opens many connections, asks each for a large file and reads nothing. With small buffers in the kernel little of it passes.
 const CROWD: &str = r#"
 import os, socket, ssl, sys, time
 context, kept = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']), []
-for _ in range(600):
+for _ in range(500):
     try:
-        sock = context.wrap_socket(socket.create_connection(('a.test', 8443)), server_hostname='a.test')
+        sock = socket.socket(); sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192); sock.connect(('a.test', 8443))
+        sock = context.wrap_socket(sock, server_hostname='a.test')
         sock.sendall(b'GET /big HTTP/1.1\r\nHost: a.test:8443\r\n\r\n'); kept.append(sock)
     except OSError: pass
 time.sleep(1); print('flooded', flush=True); time.sleep(60)
