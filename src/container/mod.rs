@@ -58,6 +58,7 @@ pub(crate) use pasta::check as check_pasta;
 pub(crate) use place::{DiskFile, Place, Workshop};
 pub(crate) use possible::{Possible, possible};
 pub(crate) use running::Running;
+pub(crate) use tree::called;
 pub(crate) use uncounted::Queues;
 
 /// The agent's filter as `linux.seccomp` of a config.json.

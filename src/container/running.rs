@@ -42,6 +42,8 @@ pub(crate) struct Running {
     /// Whether the cgroup counts the gateway's processor time.
     is_gateway_counted: bool,
     link: Option<Link>,
+    /// The listener of its command's filter, until the watch takes it.
+    refusals: Option<OwnedFd>,
     ledger: Option<Ledger>,
     /// How many groups were made for processes that entered it.
     entrances: Cell<u64>,
@@ -87,6 +89,7 @@ impl Running {
             gateway_time: ProcessorTime::default(),
             is_gateway_counted: false,
             link: None,
+            refusals: None,
             ledger: None,
             entrances: Cell::new(0),
             helpers: Vec::new(),
@@ -193,7 +196,11 @@ impl Running {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).unwrap_or_default();
             let mut wait = [PollFd::from_borrowed_fd(self.channel(), PollFlags::IN)];
             match poll(&mut wait, Some(&left)) {
-                Ok(1..) if self.spawned.brings_descriptor() => drop(self.receive()?),
+                Ok(1..) if self.spawned.brings_descriptor() => {
+                    if let Some(Message::Refusals(listener)) = self.receive()? {
+                        self.refusals = Some(listener);
+                    }
+                }
                 Err(Errno::INTR) => {}
                 _ => return Ok(()), // whatever it says, or does not say, is heard by the watch
             }
@@ -218,6 +225,11 @@ impl Running {
             }
             other => Ok(other),
         }
+    }
+
+    /// The listener of its command's filter, if it came before the watch began.
+    pub(crate) fn take_refusals(&mut self) -> Option<OwnedFd> {
+        self.refusals.take()
     }
 
     /// Has the helper that made the disk hold the mounts beside us, while there is time: at the end it takes them apart.

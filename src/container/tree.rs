@@ -119,6 +119,19 @@ impl Stat {
     }
 }
 
+/// What a process or thread is called, by the file of its program if that can be read and by its own word, and its parent.
+pub(crate) fn called(pid: i32) -> Option<(Vec<String>, i32)> {
+    let program = rustix::fs::readlink(format!("/proc/{pid}/exe"), Vec::new()).ok();
+    let program = program.and_then(|path| {
+        let path = path.to_string_lossy();
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        path.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    });
+    let word = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let word = String::from_utf8_lossy(&word).trim_end_matches('\n').to_owned();
+    Some((program.into_iter().chain([word]).collect(), Stat::of(pid)?.parent))
+}
+
 fn hold(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }

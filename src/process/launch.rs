@@ -99,10 +99,14 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     Err(failed)
 }
 
-/// Puts the filter in force. A listener is left for the parent to fetch: we can say its number with one write, but may no longer send it.
+/// Puts the filter in force. The listener of an agent's filter is sent to the supervisor, which that filter allows, and is closed here: a process
+/// that has it could let itself through. Any other is left for the parent to fetch: we can say its number with one write, but may no longer send it.
 /// It stays open until execve closes it; before a gate that is late enough, else the parent says when.
 fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channel) -> Result<Option<OwnedFd>> {
     let listener = seccomp::install(program)?;
+    if program.reports() {
+        return listener.map_or(Ok(None), |listener| parent.hand(Tag::Refusals, listener.as_fd()).map(|()| None));
+    }
     if let Some(listener) = &listener {
         parent.listening(listener.as_raw_fd())?;
         if managed.is_none_or(|managed| managed.gate.is_none()) {

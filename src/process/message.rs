@@ -17,7 +17,8 @@ pub(crate) enum Ended {
     Signaled(i32),
 }
 
-/// One message to the parent. The legal order is, for a task: `Scratch`, `Secrets` and `Console` if there are any, `Ready` from pid 1, `Ended`;
+/// One message to the parent. The legal order is, for a task: `Scratch`, `Secrets` and `Console` if there are any, `Ready` from pid 1 and `Refusals` from
+/// the command's process in either order, `Ended`;
 /// for the OCI runtime:
 /// `Hooks`, `Console` and `Listener`, each where asked for, then `Ready`. `Failed` may come at any point; `Group` and `Go` go the other way.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) enum Message {
     Limits,
     /// A filter with a listener is in force; its number among the sender's descriptors.
     Listener(i32),
+    /// The listener of an agent's filter, by which the supervisor refuses and counts requests for namespaces.
+    Refusals(OwnedFd),
     /// Everything is prepared, and the command waits to be started; of a task: its root is entered and pid 1 serves, so that others may enter.
     Ready,
     /// From the parent: the `tasks` file of a v1 group that is to be joined.
@@ -179,6 +182,8 @@ pub(crate) enum Tag {
     Limits = b'U',
     /// [`Message::Listener`].
     Listener = b'L',
+    /// [`Message::Refusals`].
+    Refusals = b'N',
     /// [`Message::Ready`].
     Ready = b'R',
     /// [`Message::Group`].
@@ -199,6 +204,7 @@ fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> Result<Message> {
         (tag, Some(descriptor)) if tag == Tag::Scratch as u8 => Ok(Message::Scratch(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Secrets as u8 => Ok(Message::Secrets(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Group as u8 => Ok(Message::Group(descriptor)),
+        (tag, Some(descriptor)) if tag == Tag::Refusals as u8 => Ok(Message::Refusals(descriptor)),
         (tag, Some(descriptor)) if tag == Tag::Console as u8 => Ok(Message::Console(descriptor)),
         (tag, None) if tag == Tag::Hooks as u8 => Ok(Message::Hooks),
         (tag, None) if tag == Tag::Limits as u8 => Ok(Message::Limits),

@@ -118,9 +118,9 @@ impl Spawned {
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
     }
 
-    /// Whether the word that waits is one of those that only bring what the container's file system leaves open.
+    /// Whether the word that waits is one of those that only bring a descriptor to keep.
     pub(crate) fn brings_descriptor(&self) -> bool {
-        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8].contains(&tag))
+        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8, Tag::Refusals as u8].contains(&tag))
     }
 
     /// The next word from inside; `None` when nobody is left to say one.

@@ -2,6 +2,7 @@
 
 use super::limits::LimitName;
 use super::outcome::{LimitHit, Outcome};
+use super::refusals::Refused;
 use crate::egress::Ledger;
 use crate::error::Error;
 use crate::process::Ended;
@@ -135,6 +136,8 @@ pub struct Report {
     pub usage: Usage,
     /// What it reached and what it was refused, where a gateway served it.
     pub egress: Option<Ledger>,
+    /// Programs that wanted namespaces of their own.
+    pub refused_namespaces: Vec<Refused>,
     /// What isolation was in force.
     pub guarantee: Guarantee,
     /// What was not in force although it is asked for by default.

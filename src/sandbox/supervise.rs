@@ -3,6 +3,7 @@
 use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
+use super::refusals::Refusals;
 use super::report::{Usage, seconds};
 use super::signals::{Came, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
@@ -38,6 +39,7 @@ pub(super) struct Seen {
     pub stopped: Option<Stopped>,
     pub hits: Vec<LimitHit>,
     pub usage: Usage,
+    pub refusals: Refusals,
 }
 
 pub(super) struct Watch<'run> {
@@ -64,6 +66,7 @@ pub(super) enum Ready {
     Link,
     Signals,
     OutOfMemory,
+    Refusal(usize),
     Input,
     Stream(Slot),
     Control(control::Slot),
@@ -146,6 +149,7 @@ impl Watch<'_> {
 
     fn watch(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
         let out_of_memory = self.running.oom_notifier()?;
+        self.running.take_refusals().into_iter().for_each(|listener| seen.refusals.add(listener));
         let stdin = rustix::stdio::stdin();
         while !self.finished(state) {
             let mut waits = vec![(Ready::Signals, PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN))];
@@ -160,6 +164,7 @@ impl Watch<'_> {
                 if let Some(notifier) = &out_of_memory {
                     waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
                 }
+                seen.refusals.watch(&mut waits);
                 if self.forward_input && self.streams.wants_input() {
                     waits.push((Ready::Input, PollFd::from_borrowed_fd(stdin, PollFlags::IN)));
                 }
@@ -223,6 +228,10 @@ impl Watch<'_> {
             Ready::Link => self.lose_link(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
+            Ready::Refusal(index) => {
+                seen.refusals.answer(index, self.running.pid());
+                Ok(())
+            }
             Ready::Progress => {
                 if self.take_progress()? {
                     state.last_output = Instant::now();
@@ -265,6 +274,7 @@ impl Watch<'_> {
         match self.running.receive()? {
             Some(Message::Scratch(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
+            Some(Message::Refusals(listener)) => seen.refusals.add(listener),
             Some(Message::Failed(error)) => {
                 seen.failure = Some(error);
                 seen.start_failed = true;

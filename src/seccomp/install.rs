@@ -15,16 +15,25 @@ pub(crate) fn install(program: &Program) -> Result<Option<OwnedFd>> {
     if program.is_empty() || weaken::is_off("seccomp") {
         return Ok(None);
     }
-    let result = match add(program, program.flags | program.wishes) {
-        Err(Errno::INVAL) if program.wishes != 0 => add(program, program.flags),
+    let result = match add(program, program.listens) {
+        // The kernel allows one listener for a process, and a container around us may have it. Without a listener the kernel answers with ENOSYS
+        // what the listener would have refused.
+        Err(Errno::BUSY) if program.reports => add(program, false),
         result => result,
     };
     result.map_err(|errno| explain(program, errno).doing("install the system-call filter"))
 }
 
-fn add(program: &Program, flags: u32) -> Result<Option<OwnedFd>, Errno> {
+fn add(program: &Program, listens: bool) -> Result<Option<OwnedFd>, Errno> {
+    match add_with(program, listens, program.flags | program.wishes) {
+        Err(Errno::INVAL) if program.wishes != 0 => add_with(program, listens, program.flags),
+        result => result,
+    }
+}
+
+fn add_with(program: &Program, listens: bool, flags: u32) -> Result<Option<OwnedFd>, Errno> {
     let instructions: &[Instruction] = &program.instructions;
-    if program.listens {
+    if listens {
         kernel::add_filter_with_listener(instructions, flags).map(Some)
     } else {
         kernel::add_filter(instructions, flags).map(|()| None)

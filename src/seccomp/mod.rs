@@ -43,6 +43,8 @@ pub(crate) struct Program {
     wishes: u32,
     /// Whether installing it yields a listener.
     listens: bool,
+    /// Whether the listener is the supervisor's, which counts what is refused. The filter holds without it too.
+    reports: bool,
     /// Names in the profile that no ABI has: misspelt, or newer than this program.
     unknown: Vec<String>,
 }
@@ -50,12 +52,24 @@ pub(crate) struct Program {
 impl Program {
     /// No filter at all.
     pub(crate) fn nothing() -> Program {
-        Program { instructions: Vec::new().into(), flags: 0, wishes: 0, listens: false, unknown: Vec::new() }
+        Program {
+            instructions: Vec::new().into(),
+            flags: 0,
+            wishes: 0,
+            listens: false,
+            reports: false,
+            unknown: Vec::new(),
+        }
     }
 
     /// Whether [`install()`] will return a listener, which then goes to the profile's `listenerPath`.
     pub(crate) fn listens(&self) -> bool {
         self.listens
+    }
+
+    /// Whether the listener goes to the supervisor, which counts what is refused.
+    pub(crate) fn reports(&self) -> bool {
+        self.reports
     }
 
     /// The names in the profile that are no system call of any ABI, each once. They were ignored.
@@ -93,7 +107,7 @@ pub(crate) fn compile_for(profile: &Seccomp, native: Arch) -> Result<Program> {
     }
     let listens = profile.syscalls.iter().any(|rule| rule.action == Action::Notify);
     let (flags, wishes) = flags(profile.flags.as_deref(), listens);
-    Ok(Program { instructions: instructions.into(), flags, wishes, listens, unknown: plan.unknown })
+    Ok(Program { instructions: instructions.into(), flags, wishes, listens, reports: false, unknown: plan.unknown })
 }
 
 /// The flags of seccomp(2): what is asked for, and what is only wished.

@@ -2,7 +2,7 @@
 
 use super::clone::{check, last_errno};
 use rustix::io::Errno;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// struct sock_filter of linux/filter.h: one instruction of classic BPF.
 #[repr(C)]
@@ -62,6 +62,52 @@ fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> 
     if result == -1 { Err(last_errno()) } else { Ok(result) }
 }
 
+/// struct seccomp_notif of linux/seccomp.h: a call that waits for the answer of a listener.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// The kernel's name for the call.
+    pub id: u64,
+    /// The thread that made the call, in the listener's PID namespace.
+    pub pid: u32,
+    flags: u32,
+    /// struct seccomp_data: number, ABI, instruction pointer and arguments.
+    data: [u64; 8],
+}
+
+/// struct seccomp_notif_resp.
+#[repr(C)]
+struct Answer {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+const SECCOMP_IOCTL_NOTIF_RECV: libc::Ioctl = request(std::mem::size_of::<Waiting>(), 0);
+const SECCOMP_IOCTL_NOTIF_SEND: libc::Ioctl = request(std::mem::size_of::<Answer>(), 1);
+
+/// `_IOWR('!', number, size)` of asm-generic/ioctl.h, and of the machines whose numbers have three bits for the direction.
+const fn request(size: usize, number: u32) -> libc::Ioctl {
+    let direction: u32 = if cfg!(target_arch = "powerpc64") { 6 << 29 } else { 3 << 30 };
+    (direction | (size as u32) << 16 | (b'!' as u32) << 8 | number) as libc::Ioctl
+}
+
+/// Takes the next waiting call. The caller has seen by poll(2) that one waits: without one this blocks. ENOENT: the caller of the call has died.
+pub(crate) fn next_waiting(listener: BorrowedFd<'_>) -> Result<Waiting, Errno> {
+    let mut waiting = Waiting::default(); // all zero, as the kernel demands
+    // SAFETY: the kernel writes a struct seccomp_notif, which `waiting` is laid out like, and which lives until the call returns.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut waiting) }.into())?;
+    Ok(waiting)
+}
+
+/// Makes a waiting call return an error. The call itself is never made. ENOENT: its caller has died.
+pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) -> Result<(), Errno> {
+    let answer = Answer { id, value: 0, error: -errno.raw_os_error(), flags: 0 };
+    // SAFETY: the kernel reads a struct seccomp_notif_resp, which `answer` is laid out like.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
+}
+
 /// Whether the kernel knows the action (a `SECCOMP_RET_*` without data). seccomp(2), kernel 4.14.
 pub(crate) fn knows_action(action: u32) -> bool {
     // SAFETY: the kernel reads one u32 from a live local.
@@ -73,6 +119,15 @@ pub(crate) fn knows_flags(flags: u32) -> bool {
     let nothing: *const Program = std::ptr::null();
     // SAFETY: a null program is refused with EFAULT; nothing is installed.
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nothing) }) == Err(Errno::FAULT)
+}
+
+/// Lets a waiting call through, as a listener of an agent's could.
+#[cfg(test)]
+pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
+    const CONTINUE: u32 = 1;
+    let answer = Answer { id, value: 0, error: 0, flags: CONTINUE };
+    // SAFETY: as in `refuse`.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
 }
 
 /// Makes a system call by its number, to see what a filter makes of it. Tests only: the pointers they pass are null or

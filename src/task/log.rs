@@ -168,6 +168,7 @@ pub(super) fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Recei
             "exit_status": receipt.exit_status,
             "retryable": receipt.retryable,
             "limits_hit": receipt.limits_hit,
+            "refused_namespaces": receipt.refused_namespaces,
             "usage": receipt.usage,
             "error": receipt.error.as_ref().map(|error| &error.message),
         }),

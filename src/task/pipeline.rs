@@ -480,6 +480,7 @@ fn stopped(outcome: Outcome, error: Error) -> Report {
         limits_hit: Vec::new(),
         usage: Usage::default(),
         egress: None,
+        refused_namespaces: Vec::new(),
         guarantee: Guarantee::None,
         degraded: Vec::new(),
         cleanup: Cleanup::default(),

@@ -9,7 +9,7 @@ use super::redact::Redactor;
 use super::result::TaskResult;
 use super::secrets::{Held, SecretUse};
 use crate::error::Error;
-use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Report, Usage};
+use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Refused, Report, Usage};
 use serde::{Deserialize, Serialize};
 
 /// What `brig task show --json` prints.
@@ -54,6 +54,9 @@ pub struct Receipt {
     /// What was reached and what was refused, where a gateway served the network.
     #[serde(default)]
     pub egress: Option<Ledger>,
+    /// Programs that wanted namespaces of their own, as a program with a sandbox does, and were refused.
+    #[serde(default)]
+    pub refused_namespaces: Vec<Refused>,
     /// What git's couriers reached and what they were refused, to fetch and to push; missing if none had a network.
     #[serde(default)]
     pub couriers: Option<Ledger>,
@@ -208,6 +211,7 @@ impl Receipt {
         // Also what quotes nobody today: an error below may begin to.
         let degraded = |each: Degraded| Degraded { reason: redactor.text(&each.reason), ..each };
         let hit = |each: LimitHit| LimitHit { evidence: redactor.text(&each.evidence), ..each };
+        let refused = |each: Refused| Refused { program: redactor.text(&each.program), ..each };
         let exit_status = report.exit_status();
         let Cleanup { removed, left } = report.cleanup;
         let cleanup = Cleanup { removed: texts(removed, redactor), left: texts(left, redactor) };
@@ -224,6 +228,7 @@ impl Receipt {
             error,
             outcome: report.outcome,
             egress: report.egress.map(|ledger| account(ledger, redactor)),
+            refused_namespaces: report.refused_namespaces.into_iter().map(refused).collect(),
             backend: record.backend.clone(),
             guarantee: report.guarantee,
             degraded: report.degraded.into_iter().map(degraded).collect(),
@@ -279,6 +284,7 @@ mod tests {
             limits_hit: vec![LimitHit { limit: LimitName::Wall, evidence: VALUE.to_owned() }],
             usage: Usage::default(),
             egress: Some(ledger()),
+            refused_namespaces: vec![Refused { program: VALUE.to_owned(), count: 1, hint: String::new() }],
             guarantee: Guarantee::None,
             degraded: vec![Degraded { name: "seccomp".to_owned(), reason: VALUE.to_owned() }],
             cleanup: Cleanup { removed: words(), left: words() },

@@ -138,6 +138,7 @@ fn last_seen(directory: &Path, begun: &Record) -> Report {
         error: Some(error),
         limits_hit: Vec::new(),
         egress: None,
+        refused_namespaces: Vec::new(),
         usage: Usage {
             wall_seconds: if has_run { lived.as_secs_f64() } else { 0.0 },
             output_bytes: file(event::LOG).map_or(0, |status| status.len()),

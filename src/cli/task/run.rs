@@ -293,8 +293,10 @@ pub(super) fn tell(receipt: &Receipt) {
     let refused = receipt.egress.iter().filter(|_| receipt.outcome != Outcome::Succeeded);
     let refused = refused.flat_map(|ledger| ledger.rows.iter().filter(|line| !line.allowed)).take(MOST_TOLD);
     let refused = refused.map(|line| format!("network: {}", super::show::network(line)));
+    let namespaces = receipt.refused_namespaces.iter().map(brig::sandbox::Refused::words);
     let mut text = String::new();
     for line in hits
+        .chain(namespaces)
         .chain(left)
         .chain(refused)
         .chain(not_taken(receipt))

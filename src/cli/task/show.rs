@@ -101,6 +101,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
         artifacts.refused.iter().for_each(|each| row("no artifact", format!("{}: {}", each.path, each.why.words())));
         artifacts.unmatched.iter().for_each(|text| row("no artifact", format!("nothing fits `{text}`")));
     }
+    receipt.refused_namespaces.iter().for_each(|each| row("refused", each.words()));
     for hit in &receipt.limits_hit {
         row(&format!("hit: {}", hit.limit.word()), hit.evidence.clone());
     }
@@ -146,7 +147,7 @@ fn rows(receipt: &Receipt) -> Vec<(String, String)> {
 }
 
 /// What a reader looks for first, in this order; all else follows as it is.
-const FIRST: [&str; 19] = [
+const FIRST: [&str; 20] = [
     "task",
     "command",
     "outcome",
@@ -155,6 +156,7 @@ const FIRST: [&str; 19] = [
     "hit: ",
     "LEFT",
     "missing: ",
+    "refused",
     "retryable",
     "changes",
     "holds a secret",

@@ -68,7 +68,7 @@ impl Watch<'_> {
             Slot::Client(index) => self.hear_client(index, state, seen),
             Slot::Begun(index) => self.with(index, |client| {
                 if let Some(session) = &mut client.session {
-                    client.gone |= session.hear(&client.peer).is_err();
+                    client.gone |= session.hear(&client.peer, &mut seen.refusals).is_err();
                 }
             }),
             Slot::Ended(index) => self.with(index, |client| {

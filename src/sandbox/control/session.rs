@@ -1,5 +1,6 @@
 //! One process that somebody has started in a running sandbox, until its end.
 
+use super::super::refusals::Refusals;
 use super::super::visitor;
 use super::wire::{Exec, Peer, Reply};
 use crate::container::{Entered, Running, Visit};
@@ -81,9 +82,13 @@ impl Session {
         if self.has_ended { Ok(()) } else { self.entered.signal(signal) }
     }
 
-    /// Passes its next word on.
-    pub(super) fn hear(&mut self, peer: &Peer) -> Result<(), Errno> {
+    /// Passes its next word on; the listener of its filter is for the watch.
+    pub(super) fn hear(&mut self, peer: &Peer, refusals: &mut Refusals) -> Result<(), Errno> {
         match self.entered.receive() {
+            Ok(Some(Message::Refusals(listener))) => {
+                refusals.add(listener);
+                Ok(())
+            }
             Ok(Some(Message::Console(master))) => peer.reply(&Reply::Stream(None), Some(master.as_fd())),
             Ok(None) => {
                 self.is_settled = true;

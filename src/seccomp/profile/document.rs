@@ -15,6 +15,10 @@ ENOSYS until someone decides. It allows nothing that Docker's default profile re
 Only the machine's own ABI is let through. A 32-bit program on x86-64 ends with SIGSYS: the compatibility layer is a second
 entry to the kernel that few watch, and its `socketcall` hides the arguments that are checked below.
 
+A refused request for a new namespace (clone, unshare) returns EPERM, but it is the supervisor that refuses it, through a listener
+(seccomp_unotify(2)): it counts these requests and names the program at the end of the task. The kernel allows one listener for a
+process, so a program inside cannot have one of its own (EBUSY).
+
 Containers that are started through the OCI verbs get the profile of their own `config.json`, not this one.
 ";
 

@@ -1,7 +1,8 @@
 //! The profile of a task's sandbox: what an untrusted agent may ask of the kernel.
 //!
 //! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a ready program for this
-//! machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). Only the machine's own ABI is
+//! machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). The two differ in one point: what
+//! [`REPORTED`](table::REPORTED) lists goes to the supervisor, which refuses it and counts; another runtime refuses it itself. Only the machine's own ABI is
 //! let through: a 32-bit program is ended by SIGSYS, since the kernel's compatibility layer is a second, less watched
 //! surface, and since its `socketcall` hides the arguments that are checked here.
 
@@ -14,12 +15,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use super::{NATIVE, Program, compile};
+use super::{NATIVE, Program, compile_for};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 use case::Case;
 use std::sync::OnceLock;
-use table::GROUPS;
+use table::{GROUPS, REPORTED};
 
 /// Calls that share a verdict and a reason.
 pub(super) struct Group {
@@ -60,9 +61,14 @@ pub(crate) fn agent() -> Result<&'static Program> {
 
 fn make() -> Result<Program> {
     match NATIVE {
-        Some(native) if MACHINES.contains(&native) => compile(&agent_spec()),
+        Some(native) if MACHINES.contains(&native) => reporting(native),
         _ => Err(Error::new(Kind::Seccomp, "there is no profile for agents on this machine")),
     }
+}
+
+/// The program whose listener is the supervisor's.
+fn reporting(native: Arch) -> Result<Program> {
+    compile_for(&reporting_spec(), native).map(|program| Program { reports: true, ..program })
 }
 
 /// Where the table holds: their calls all have a row, and the numbers in its conditions are theirs.
@@ -103,6 +109,19 @@ pub(crate) fn agent_spec() -> Seccomp {
         listener_metadata: String::new(),
         syscalls,
     }
+}
+
+/// The same for a supervisor that listens: it refuses what [`REPORTED`] lists, with the error number that the filter would return.
+pub(super) fn reporting_spec() -> Seccomp {
+    let mut spec = Seccomp { listener_path: "the supervisor".to_owned(), ..agent_spec() };
+    for (call, index, bits) in REPORTED {
+        for bit in (0..u32::BITS).map(|shift| 1 << shift).filter(|bit| bits & bit != 0) {
+            let when = Condition { index: *index, value: bit, value_two: bit, op: Operator::MaskedEqual };
+            let names = vec![(*call).to_owned()];
+            spec.syscalls.push(Rule { names, action: Action::Notify, errno_ret: None, args: vec![when] });
+        }
+    }
+    spec
 }
 
 /// Masks and values that together match every 32-bit number but these: as routes cover an address range. Profiles cannot

@@ -8,10 +8,21 @@ use super::{Group, Verdict};
 
 /// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
+/// The one that unshare(2) takes besides.
+const NEW_TIME_NAMESPACE: u64 = 0x80;
 /// Which argument of clone they are in: s390x has the stack first.
 const CLONE_FLAGS: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
+
+/// The requests for new namespaces: a call, and the bits of an argument of which one is enough. They are refused with EPERM, and the supervisor counts
+/// them: they are how a program with a sandbox of its own fails here. clone3 hides its flags; programs with such a sandbox use the other two.
+pub(super) const REPORTED: &[(&str, u32, u64)] =
+    &[("clone", CLONE_FLAGS, NEW_NAMESPACES), ("unshare", 0, NEW_NAMESPACES | NEW_TIME_NAMESPACE)];
+
 /// The bit of `S_IFMT` that devices have and FIFOs, sockets and files have not.
 const DEVICE: u64 = 0o020_000;
+
+/// linux/seccomp.h: the flag of a filter whose notifications the caller answers.
+const NEW_LISTENER: u64 = 8;
 
 /// linux/personality.h: `uname` of a 32-bit machine.
 const PER_LINUX32: u64 = 8;
@@ -154,7 +165,18 @@ pub(super) const GROUPS: &[Group] = &[
         name: "Own sandboxes",
         verdict: Verdict::Allowed,
         reason: "A process may always give up rights.",
-        calls: "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp",
+        calls: "landlock_add_rule landlock_create_ruleset landlock_restrict_self",
+    },
+    Group {
+        name: "Own filters",
+        verdict: Verdict::Checked(&[
+            allow(&[without(1, NEW_LISTENER)]),
+            refuse(libc::EBUSY, &[low_half(1, NEW_LISTENER as u32, NEW_LISTENER as u32)]),
+        ]),
+        reason: "As own sandboxes, but for a filter with a listener (SECCOMP_FILTER_FLAG_NEW_LISTENER): its answer would override the \
+                 supervisor's, which refuses requests for namespaces by a listener (linux/seccomp.h, SECCOMP_USER_NOTIF_FLAG_CONTINUE). \
+                 The kernel says EBUSY too while another listener is in force.",
+        calls: "seccomp",
     },
     Group {
         name: "Sockets",

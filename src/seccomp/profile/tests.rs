@@ -1,7 +1,7 @@
 //! The table is sane, no looser than Docker's default, and the same for every runtime.
 
 use super::table::GROUPS;
-use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, prebuilt};
+use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, prebuilt, reporting, reporting_spec};
 use crate::seccomp::abi::abi;
 use crate::seccomp::table::{Call, Column, names};
 use crate::seccomp::tests::docker::docker;
@@ -112,7 +112,7 @@ fn a_call_that_is_refused_is_nowhere_allowed() {
 
 #[test]
 fn the_order_of_its_rules_does_not_matter() {
-    let spec = agent_spec();
+    let spec = reporting_spec();
     let reversed = Seccomp { syscalls: spec.syscalls.iter().rev().cloned().collect(), ..spec.clone() };
     let [one, other] = [&spec, &reversed].map(|spec| compile_for(spec, Arch::X86_64).unwrap());
     for name in names().filter(|name| is_conditional(name)) {
@@ -120,6 +120,29 @@ fn the_order_of_its_rules_does_not_matter() {
         let differing = edges().find(|at| ask(&one.instructions, number, *at) != ask(&other.instructions, number, *at));
         assert_eq!(differing, None, "{name}");
     }
+}
+
+#[test]
+fn the_supervisor_refuses_what_another_runtime_refuses_itself() {
+    const NOTIFY: u32 = 0x7fc0_0000;
+    const PERMISSION: u32 = 0x0005_0001;
+    let others = compile_for(&agent_spec(), Arch::X86_64).unwrap().instructions;
+    let program = &agent().unwrap().instructions;
+    let (mut reported, mut same) = (0, 0);
+    for name in names() {
+        let Some(number) = Call::named(name).and_then(|call| call.number(Column::X86_64)) else { continue };
+        let all = edges().take(if is_conditional(name) || name == "unshare" { usize::MAX } else { 1 });
+        for at in all {
+            match (ask(program, number, at), ask(&others, number, at)) {
+                (NOTIFY, PERMISSION) if ["clone", "unshare"].contains(&name) => reported += 1,
+                (ours, theirs) => {
+                    assert_eq!(ours, theirs, "{name} {at:x?}");
+                    same += 1;
+                }
+            }
+        }
+    }
+    assert!(reported > 100 && same > 1000, "{reported} {same}");
 }
 
 /// What we allow and Docker does not.
@@ -189,7 +212,7 @@ fn the_prebuilt_programs_are_the_tables() {
         (Arch::X86_64, &prebuilt::X86_64, "src/seccomp/profile/x86_64.in"),
         (Arch::Aarch64, &prebuilt::AARCH64, "src/seccomp/profile/aarch64.in"),
     ]
-    .map(|(arch, program, path)| (compile_for(&agent_spec(), arch).unwrap(), program, path));
+    .map(|(arch, program, path)| (reporting(arch).unwrap(), program, path));
     all.iter().for_each(|(made, _, path)| is_up_to_date(path, &prebuilt::text(made)));
     if std::env::var_os("BRIG_WRITE_FILES").is_none() {
         all.iter().for_each(|(made, program, _)| assert_eq!(made, *program));

@@ -3,24 +3,105 @@
 
 use crate::seccomp::abi::{NATIVE, abi};
 use crate::seccomp::table::Call;
-use crate::seccomp::{install, profile};
-use crate::sys::seccomp::attempt;
+use crate::seccomp::{Program, compile, install, profile};
+use crate::spec::seccomp::{Action, Rule, Seccomp};
+use crate::sys::seccomp::{attempt, let_through, next_waiting, refuse};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs `work` in a thread under the agent's profile. Its child processes inherit the filter.
+/// Runs `work` in a thread under the agent's profile, whose listener refuses as the supervisor does. Its child processes inherit the filter.
 pub(super) fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel::<OwnedFd>();
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             rustix::thread::set_no_new_privs(true).unwrap();
-            assert!(install(profile::agent().unwrap()).unwrap().is_none());
+            sender.send(install(profile::agent().unwrap()).unwrap().unwrap()).unwrap();
             work()
         });
-        thread.join().unwrap()
+        let is_over = &is_over;
+        scope.spawn(move || {
+            let listener = receiver.recv().unwrap();
+            while !is_over.load(Ordering::Acquire) {
+                let mut wait = [PollFd::new(&listener, PollFlags::IN)];
+                poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
+                if wait[0].revents().contains(PollFlags::IN) {
+                    let waiting = next_waiting(listener.as_fd()).unwrap();
+                    refuse(listener.as_fd(), waiting.id, Errno::PERM).unwrap();
+                }
+            }
+        });
+        let done = thread.join();
+        is_over.store(true, Ordering::Release);
+        done.unwrap()
     })
+}
+
+#[test]
+fn without_a_listener_a_request_for_a_namespace_is_refused_all_the_same() {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            drop(install(profile::agent().unwrap()).unwrap().unwrap());
+            let call = |name| Call::named(name).unwrap().number(NATIVE.and_then(abi).unwrap().column).unwrap();
+            assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
+            // A further filter cannot bring a listener that lets the call through: this is also how one is installed below another's listener.
+            assert!(install(profile::agent().unwrap()).unwrap().is_none());
+            assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
+        });
+        thread.join().unwrap();
+    });
 }
 
 fn freely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+/// The answer to unshare(CLONE_NEWUSER) of a thread whose filter has lost its listener, and that then installs a filter with a listener of its own.
+fn with_an_own_listener(first: &Program) -> Result<i64, Errno> {
+    let own = compile(&Seccomp {
+        syscalls: vec![Rule {
+            names: vec!["unshare".into()],
+            action: Action::Notify,
+            errno_ret: None,
+            args: Vec::new(),
+        }],
+        default_action: Action::Allow,
+        default_errno_ret: None,
+        listener_path: "/own".into(),
+        ..profile::agent_spec()
+    })
+    .unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel::<OwnedFd>();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let sender = sender;
+            rustix::thread::set_no_new_privs(true).unwrap();
+            drop(install(first).unwrap().unwrap());
+            sender
+                .send(install(&own).map_err(|error| Errno::from_raw_os_error(error.errno().unwrap()))?.unwrap())
+                .unwrap();
+            call("unshare", [0x1000_0000, 0, 0, 0, 0, 0])
+        });
+        if let Ok(listener) = receiver.recv() {
+            let waiting = next_waiting(listener.as_fd()).unwrap();
+            let_through(listener.as_fd(), waiting.id).unwrap();
+        }
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn no_listener_of_an_agents_own_can_let_requests_for_namespaces_through() {
+    assert_eq!(with_an_own_listener(profile::agent().unwrap()), Err(Errno::BUSY));
+    // Without that rule the kernel makes the call, which fails in a process with threads only.
+    let mut spec = profile::reporting_spec();
+    spec.syscalls.iter_mut().filter(|rule| rule.names.contains(&"seccomp".into())).for_each(|rule| {
+        (rule.action, rule.errno_ret, rule.args) = (Action::Allow, None, Vec::new());
+    });
+    assert_eq!(with_an_own_listener(&compile(&spec).unwrap()), Err(Errno::INVAL));
 }
 
 /// What it is, the call, its arguments, and how it is refused.
@@ -48,6 +129,8 @@ const ATTACKS: &[Attempt] = &[
     ("ioctl(TIOCSETD)", "ioctl", [!0, 0x5423, 0, 0, 0, 0], Errno::PERM),
     ("unshare(CLONE_NEWUSER)", "unshare", [0x1000_0000, 0, 0, 0, 0, 0], Errno::PERM),
     ("unshare(0)", "unshare", [0; 6], Errno::PERM),
+    ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)", "seccomp", [1, 8, 0, 0, 0, 0], Errno::BUSY),
+    ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER and others)", "seccomp", [1, 0x7_0000_000a, 0, 0, 0, 0], Errno::BUSY),
     ("setns", "setns", [!0, 0, 0, 0, 0, 0], Errno::PERM),
     // Without the filter these fail on the contradiction between the flags (EINVAL), before a process is made.
     ("clone(CLONE_NEWUSER)", "clone", [0x1000_0200, 0, 0, 0, 0, 0], Errno::PERM),

@@ -59,7 +59,14 @@ fn report(name: &str, compiled: &str, program: &Program) {
 }
 
 fn loose(instructions: Vec<Instruction>) -> Program {
-    Program { instructions: instructions.into(), flags: 0, wishes: SPEC_ALLOW, listens: false, unknown: Vec::new() }
+    Program {
+        instructions: instructions.into(),
+        flags: 0,
+        wishes: SPEC_ALLOW,
+        listens: false,
+        reports: false,
+        unknown: Vec::new(),
+    }
 }
 
 #[test]

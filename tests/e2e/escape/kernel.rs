@@ -52,6 +52,7 @@ fn dangerous_system_calls_are_refused() {
             call(libc::SYS_modify_ldt, "99 0 0", "ENOSYS|EPERM"),
             call(libc::SYS_personality, "0x0400000", "EPERM"),
             call(libc::SYS_io_setup, "1 0", "ENOSYS"),
+            call(libc::SYS_seccomp, "1 8 0", "EBUSY"), // a listener of its own
             call(libc::SYS_fanotify_init, "0x200 0", "EPERM"), // what an unprivileged caller may ask
         ]
         .into_iter()
