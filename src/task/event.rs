@@ -8,6 +8,7 @@
 //! [`Writer::put`], and both come from `log`, where the redactor stands before them.
 
 use super::follow::{Follower, From};
+use super::log_streams::Index;
 use super::record::now;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result};
@@ -57,6 +58,7 @@ pub(super) struct Writer {
     id: String,
     log: File,
     log_length: u64,
+    streams: Index,
     events: File,
     events_length: u64,
     next: u64,
@@ -94,6 +96,7 @@ impl Writer {
         Ok(Writer {
             id: id.to_owned(),
             log_length: length(&log),
+            streams: Index::open(directory, length(&log))?,
             log,
             events_length: length(&events),
             events,
@@ -105,6 +108,7 @@ impl Writer {
 
     /// Adds output of the command to the log.
     pub(super) fn output(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        self.streams.follow(stream, self.log_length)?;
         self.log.write_all(bytes).map_err(|cause| {
             Error::os(Kind::Disk, cause).doing("write the log").hint("make room on the disk of the store")
         })?;

@@ -68,6 +68,9 @@ pub struct Record {
     pub guarantee: Option<Guarantee>,
     /// What its exit codes mean.
     pub exit_codes: ExitCodes,
+    /// Whether it has a terminal: then standard output and standard error are one stream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
     /// Whether lines of its output that are JSON objects are events of its progress.
     pub stream_json: bool,
     /// Which files of its workspace come out.
@@ -153,6 +156,7 @@ impl Record {
             backend: definition.backend.to_string(),
             guarantee: Some(definition.backend.guarantee()),
             exit_codes: definition.exit_codes.clone(),
+            terminal: definition.terminal,
             stream_json: definition.stream_json,
             artifacts: definition.artifacts.clone(),
             result: definition.result.clone(),

@@ -132,3 +132,63 @@ fn what_a_command_writes_is_in_its_log() {
     lines.sort_unstable();
     assert_eq!(lines, ["error", "out"]);
 }
+
+#[test]
+fn a_log_has_its_streams_apart_and_together_in_their_order() {
+    let lab = Lab::new();
+    // The supervisor reads the streams in their order when it has time between the writes.
+    let script = "for n in 1 2 3; do printf 'out %s é\\n' $n; sleep 0.1; echo error $n >&2; sleep 0.1; done";
+    lab.task().sh(script).succeeded();
+    let id = &lab.ids()[0];
+    let logs = |flags: &[&str]| {
+        let words = ["task", "logs"].iter().chain(flags).copied().chain([id.as_str()]);
+        lab.brig(words).succeeded().stdout.clone()
+    };
+    let both = "out 1 é\nerror 1\nout 2 é\nerror 2\nout 3 é\nerror 3\n";
+    assert_eq!(logs(&[]), both);
+    assert_eq!(logs(&["--stdout", "--stderr"]), both);
+    assert_eq!(logs(&["--stdout"]), "out 1 é\nout 2 é\nout 3 é\n");
+    assert_eq!(logs(&["--stderr", "--follow"]), "error 1\nerror 2\nerror 3\n");
+    let objects = |flags: &[&str]| -> Vec<(String, String)> {
+        let text = |object: &serde_json::Value, key: &str| object[key].as_str().unwrap().to_owned();
+        let lines = logs(flags);
+        let objects = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+        objects.map(|object| (text(&object, "stream"), text(&object, "text"))).collect()
+    };
+    let all = objects(&["--json"]);
+    assert_eq!(all.iter().map(|(_, text)| text.as_str()).collect::<String>(), both);
+    assert!(all.iter().all(|(stream, text)| (stream == "stderr") == text.starts_with("error")), "{all:?}");
+    assert_eq!(objects(&["--json", "--stderr"]).len(), 3);
+}
+
+#[test]
+fn a_follower_of_one_stream_sees_it_as_it_comes_and_nothing_of_the_other() {
+    let lab = Lab::new();
+    let task = lab.task().start_sh("while [ ! -e /tmp/end ]; do echo out; echo error >&2; sleep 0.05; done");
+    task.wait_for("error");
+    let id = lab.ids().remove(0);
+    let follower = lab.start(["task", "logs", "--follow", "--stderr", &id]);
+    follower.wait_for("error\nerror\n");
+    lab.brig(["task", "exec", &id, "--", "touch", "/tmp/end"]).succeeded();
+    let run = follower.finish();
+    assert!(run.stdout.lines().all(|line| line == "error"), "{run:#?}");
+    task.finish().succeeded();
+}
+
+#[test]
+fn the_log_of_an_older_version_is_read_and_a_terminal_has_one_stream() {
+    let lab = Lab::new();
+    lab.task().sh("echo out; sleep 0.1; echo error >&2").succeeded();
+    let id = &lab.ids()[0];
+    // What a version that did not keep the streams apart has left.
+    std::fs::remove_file(lab.store().join("tasks").join(id).join("output.streams")).unwrap();
+    assert_eq!(lab.brig(["task", "logs", id]).succeeded().stdout, "out\nerror\n");
+    let run = lab.brig(["task", "logs", "--stderr", id]);
+    run.refused(125, &["older version"]);
+    assert!(run.stderr.contains("brig task events"), "{run:#?}");
+    let run = lab.task().plain().args(["--tty", "--detach"]).sh("echo out; echo error >&2");
+    lab.brig(["task", "wait", run.succeeded().stdout.trim()]);
+    let id = &lab.ids()[1];
+    let run = lab.brig(["task", "logs", "--stderr", id]);
+    assert_eq!((run.succeeded().stdout.as_str(), run.stderr.contains("has a terminal")), ("", true), "{run:#?}");
+}

@@ -5,26 +5,53 @@ use brig::error::Result;
 use brig::task::{From, Store};
 use clap::Args;
 use rustix::termios::isatty;
+use serde_json::json;
 use std::io::Write;
 use std::process::ExitCode;
 
 /// Print the output of a task
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  brig task logs -f k3f
+  brig task logs --stderr k3f > errors.txt
+  brig task logs --json k3f | jq -r 'select(.stream == \"stderr\") | .text'
+
+Without --stdout and --stderr both come, in the order in which they were written. A task with a terminal has one stream:
+all of it is standard output.")]
 pub(super) struct Arguments {
     /// The task's id, its beginning, or @ for the newest task
     id: String,
     /// Print what comes, too, until the task has ended
     #[arg(short, long)]
     follow: bool,
+    /// Print what came on standard output
+    #[arg(long)]
+    stdout: bool,
+    /// Print what came on standard error
+    #[arg(long)]
+    stderr: bool,
+    /// Print JSON objects, one a line, with `stream` (stdout, stderr) and `text`
+    #[arg(long)]
+    json: bool,
 }
+
+/// What is read at once.
+const CHUNK: usize = 64 << 10;
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
+    if arguments.stderr && store.record(&id).is_ok_and(|record| record.terminal) {
+        tell!("brig: the task {id} has a terminal: standard error is in its standard output");
+    }
+    if arguments.json || arguments.stdout != arguments.stderr {
+        return by_stream(store, &id, arguments);
+    }
     let mut log = store.follow_log(&id, From::Start)?;
     let mut escaper = isatty(rustix::stdio::stdout()).then(output::Escaper::default);
     let mut out = std::io::stdout().lock();
-    let mut buffer = [0_u8; 64 * 1024];
+    let mut buffer = [0_u8; CHUNK];
     loop {
         let bytes = log.available(&mut buffer)?;
         let at_end = bytes.is_none() || (!arguments.follow && bytes.is_some_and(<[u8]>::is_empty));
@@ -36,6 +63,86 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         }
         if bytes.is_empty() {
             log.wait()?;
+        }
+    }
+}
+
+/// Prints one of the streams, or both as JSON.
+fn by_stream(store: &Store, id: &str, arguments: &Arguments) -> Result<ExitCode> {
+    let mut log = store.log_by_stream(id)?;
+    let mut printer = Printer {
+        wanted: if arguments.stdout == arguments.stderr { [true; 2] } else { [arguments.stdout, arguments.stderr] },
+        json: arguments.json,
+        escaper: isatty(rustix::stdio::stdout()).then(output::Escaper::default),
+        cut: Default::default(),
+        is_taken: true,
+    };
+    let mut buffer = [0_u8; CHUNK];
+    loop {
+        let count = log.available(&mut buffer, |error, bytes| printer.print(error, bytes))?;
+        if count.is_none() || (!arguments.follow && count == Some(0)) || !printer.is_taken {
+            printer.finish();
+            return Ok(ExitCode::SUCCESS);
+        }
+        if count == Some(0) {
+            log.wait()?;
+        }
+    }
+}
+
+struct Printer {
+    /// Whether standard output and standard error are printed.
+    wanted: [bool; 2],
+    json: bool,
+    escaper: Option<output::Escaper>,
+    /// The beginning of a character, for each stream, whose rest has not come.
+    cut: [Vec<u8>; 2],
+    /// Whether the reader is still there.
+    is_taken: bool,
+}
+
+impl Printer {
+    fn print(&mut self, error: bool, bytes: &[u8]) {
+        let stream = usize::from(error);
+        if !self.wanted[stream] || !self.is_taken {
+            return;
+        }
+        if !self.json {
+            return match &mut self.escaper {
+                Some(escaper) => Printer::write(&mut self.is_taken, &escaper.escape(bytes)),
+                None => Printer::write(&mut self.is_taken, bytes),
+            };
+        }
+        let mut text = std::mem::take(&mut self.cut[stream]);
+        text.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&text) {
+            Err(wrong) if wrong.error_len().is_none() => wrong.valid_up_to(),
+            // Of text with a wrong byte before its end the cut character is replaced as well.
+            _ => text.len(),
+        };
+        self.cut[stream] = text.split_off(whole);
+        self.object(error, &text);
+    }
+
+    fn object(&mut self, error: bool, text: &[u8]) {
+        if !text.is_empty() && self.is_taken {
+            let stream = if error { "stderr" } else { "stdout" };
+            self.is_taken = output::json_line(&json!({ "stream": stream, "text": String::from_utf8_lossy(text) }));
+        }
+    }
+
+    fn write(is_taken: &mut bool, bytes: &[u8]) {
+        let mut out = std::io::stdout().lock();
+        *is_taken &= out.write_all(bytes).and_then(|()| out.flush()).is_ok();
+    }
+
+    fn finish(&mut self) {
+        for error in [false, true] {
+            let text = std::mem::take(&mut self.cut[usize::from(error)]);
+            self.object(error, &text);
+        }
+        if let Some(escaper) = &mut self.escaper {
+            Printer::write(&mut self.is_taken, &escaper.finish());
         }
     }
 }

@@ -87,6 +87,7 @@ const ROWS: &[Row] = &[
     (&[], &["secrets.*.methods", "secrets.*.paths"], Free),
     (&["--keep", "--keep-on-failure", "--max-parallel", "--queue-wait", "--number"], &[], Free),
     (&["--detach", "--interactive", "--json", "--explain", "--follow", "--since", "--replay", "--no-input"], &[], Free),
+    (&["--stdout", "--stderr"], &[], Free),
     (&["--quiet", "--older-than", "--max-size", "--workspaces", "--dry-run", "--every", "--timeout"], &[], Free),
     (
         &["--no-wait", "--stat", "--binary", "--include-git", "--force", "--patch", "--bundle", "--with-secrets"],
