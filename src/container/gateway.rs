@@ -117,6 +117,11 @@ impl Gateway {
         self.process.time()
     }
 
+    /// The account as far as the gateway has sent it: at most a moment old.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over

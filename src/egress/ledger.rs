@@ -178,6 +178,11 @@ impl Ledger {
         self.rows.iter().fold((0, 0), |(sent, received), row| (sent + row.sent_bytes, received + row.received_bytes))
     }
 
+    /// Connections that were let through.
+    pub(crate) fn connections(&self) -> u64 {
+        self.rows.iter().filter(|row| row.allowed && row.port.is_some()).map(|row| row.count).sum()
+    }
+
     /// What was wanted as rules, each once: for a profile.
     pub fn as_rules(&self) -> Vec<String> {
         let mut rules: Vec<_> =

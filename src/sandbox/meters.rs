@@ -4,6 +4,7 @@ use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, seconds};
 use super::supervise::{DISK_SAMPLE, SAMPLE, Seen, State, Watch};
+use crate::egress::Ledger;
 use crate::error::{Context, Kind, Result};
 use rustix::fs::StatVfs;
 use std::time::{Duration, Instant};
@@ -60,7 +61,11 @@ impl Watch<'_> {
             disk_limit: self.disk_bytes,
             ..Sample::default()
         };
-        (sample.network_sent_bytes, sample.network_received_bytes) = self.running.device_bytes().unzip();
+        let ledger = self.running.gateway().map(|gateway| gateway.ledger());
+        let counted = ledger.map(Ledger::bytes).into_iter().chain(self.running.device_bytes());
+        (sample.network_sent_bytes, sample.network_received_bytes) =
+            counted.reduce(|one, other| (one.0 + other.0, one.1 + other.1)).unzip();
+        sample.network_connections = ledger.map(Ledger::connections);
         if let Some(room) = self.room()? {
             sample.disk_bytes = Some((room.f_blocks - room.f_bfree) * room.f_frsize);
             sample.inodes = Some(room.f_files - room.f_ffree);

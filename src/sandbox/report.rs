@@ -93,12 +93,15 @@ pub struct Sample {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks until now.
     pub io_written_bytes: Option<u64>,
-    /// Bytes that left by devices of the sandbox's own, with their headers, until now.
+    /// Bytes that left through the gateway, or by devices of the sandbox's own, with their headers, until now.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
     /// Bytes that came that way.
     #[serde(default)]
     pub network_received_bytes: Option<u64>,
+    /// Connections that the gateway has let through until now.
+    #[serde(default)]
+    pub network_connections: Option<u64>,
     /// Bytes of standard output and error until now.
     pub output_bytes: u64,
 }

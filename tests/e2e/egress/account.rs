@@ -93,6 +93,31 @@ fn gateway_of(task: &Started) -> i32 {
 }
 
 #[test]
+fn stats_of_a_running_task_count_the_bytes_and_connections_of_its_gateway() {
+    let lab = Lab::new();
+    let Some(world) = World::new(&lab) else { return };
+    world.publish("big", &vec![b'x'; 2 << 20]);
+    let script = "for i in 1 2; do curl -sS -o /dev/null http://b.test:8080/big; done; \
+                  curl -sS -o /dev/null http://other.test/; echo done; sleep 60";
+    let task = world.task(&lab).args(["--allow", "b.test:8080"]).start_sh(script);
+    task.wait_for("done\n");
+    let id = lab.ids().pop().unwrap();
+    let mut stats = serde_json::Value::Null;
+    // The gateway reports ten times a second.
+    crate::support::eventually("the bytes are counted", || {
+        let text = lab.brig(["task", "stats", "--json", &id]).succeeded().stdout.clone();
+        stats = serde_json::from_str(&text).unwrap();
+        stats[0]["network_received_bytes"].as_u64().unwrap() >= 4 << 20
+    });
+    let number = |name: &str| stats[0][name].as_u64().unwrap_or_else(|| panic!("{name}: {stats:#}"));
+    assert!((100..1 << 20).contains(&number("network_sent_bytes")), "{stats:#}");
+    assert_eq!(number("network_connections"), 2, "{stats:#}");
+    task.signal(Signal::TERM);
+    let receipt = task.finish().receipt();
+    assert_eq!(receipt["usage"]["network_received_bytes"], stats[0]["network_received_bytes"], "{receipt:#}");
+}
+
+#[test]
 fn the_gateways_processor_time_is_the_tasks() {
     if !is_root() {
         return skip("needs root for a cgroup");
