@@ -25,6 +25,9 @@ use toml::Spanned;
 struct Profile {
     rootfs: Option<PathBuf>,
     image: Option<String>,
+    at: Option<PathBuf>,
+    workdir: Option<PathBuf>,
+    stream_json: Option<bool>,
     limits: BTreeMap<String, toml::Value>,
     env: BTreeMap<String, String>,
     secrets: BTreeMap<String, Spanned<Wish>>,
@@ -214,6 +217,9 @@ fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<
     definition.changes = profile.changes.unwrap_or(definition.changes);
     definition.ignored = profile.ignored.unwrap_or(definition.ignored);
     definition.canary = profile.canary.unwrap_or(definition.canary);
+    definition.stream_json = profile.stream_json.unwrap_or(definition.stream_json);
+    definition.at = profile.at.or(definition.at.take());
+    definition.directory = profile.workdir.or(definition.directory.take());
     definition.artifacts.patterns.extend(profile.artifacts);
     match profile.artifact_bytes {
         None => {}

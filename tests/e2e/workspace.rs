@@ -437,3 +437,21 @@ fn a_worktree_has_its_repository_beside_it_read_only() {
     assert_eq!(run.ended_as("succeeded", 0).stderr, "first\n", "{run:#?}");
     drop(work);
 }
+
+#[test]
+fn a_profile_says_where_the_workspace_is_and_where_the_command_starts() {
+    let lab = Lab::new();
+    let work = lab.directory("work/sub");
+    let work = work.parent().unwrap();
+    let profile = lab.file("profile.toml", "at = \"/src\"\nworkdir = \"sub\"\nstream_json = true\n");
+    let task = || lab.task().args(["--profile"]).args([&profile]).args(["--dir"]).args([work]);
+    let run = task().plain().sh("pwd; readlink /workspace");
+    assert_eq!(run.succeeded().stdout, "/src/sub\n/src\n");
+    // Flags go before the profile.
+    assert_eq!(task().plain().args(["--at", "/a", "-w", "."]).sh("pwd").succeeded().stdout, "/a\n");
+    let run = task().sh("echo '{\"step\":1}'");
+    let id = run.receipt()["id"].as_str().unwrap().to_owned();
+    assert!(lab.brig(["task", "events", &id]).succeeded().stdout.contains("\"event\":\"progress\""));
+    let profile = lab.file("wrong.toml", "at = \"/etc/x\"\n");
+    lab.task().args(["--profile"]).args([&profile]).args(["--empty"]).sh("true").refused(125, &["/etc/x"]);
+}

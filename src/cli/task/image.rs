@@ -51,7 +51,7 @@ pub(super) struct Flags {
 
 impl Flags {
     /// What they say; over what a profile has said.
-    pub(super) fn take(mut self, definition: &mut Definition) -> Result<Pull> {
+    pub(super) fn take(self, definition: &mut Definition) -> Result<Pull> {
         if self.image.is_none() {
             let own = [
                 ("--entrypoint", self.entrypoint.is_some()),
@@ -61,21 +61,23 @@ impl Flags {
             ];
             refuse_idle(&own, "an image, and the task has none", "--image")?;
         }
-        if self.image.is_none() {
-            match &mut definition.image {
-                Some(image) => image.working_directory = self.workdir.take().or(image.working_directory.take()),
-                None => definition.directory = self.workdir.take().map(PathBuf::from),
-            }
-        }
+        let workdir = self.workdir.map(PathBuf::from).or(definition.directory.take());
         if let Some(reference) = self.image {
             definition.rootfs = None;
             definition.image = Some(ImageWish {
                 reference,
                 entrypoint: self.entrypoint,
                 user: self.user,
-                working_directory: self.workdir,
+                working_directory: None,
                 stop_signal: self.stop_signal,
             });
+        }
+        match &mut definition.image {
+            Some(image) => {
+                let workdir = workdir.and_then(|path| path.into_os_string().into_string().ok());
+                image.working_directory = workdir.or(image.working_directory.take());
+            }
+            None => definition.directory = workdir,
         }
         Ok(self.pull.unwrap_or_default())
     }

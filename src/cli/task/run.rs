@@ -369,7 +369,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
         }
         _ => WorkspaceSource::Empty,
     };
-    definition.at = arguments.at;
+    definition.at = arguments.at.or(definition.at.take());
     arguments.network.apply(&mut definition.network)?;
     for variable in &arguments.environment {
         match of_flag("--env", None, brig::task::given_variable(variable))? {
@@ -419,7 +419,7 @@ fn definition(arguments: Arguments) -> Result<(Definition, Pull)> {
     definition.changes &= !arguments.no_changes;
     definition.ignored |= arguments.ignored;
     definition.canary |= arguments.canary;
-    definition.stream_json = arguments.stream_json;
+    definition.stream_json |= arguments.stream_json;
     definition.keep = match (arguments.keep, arguments.keep_on_failure) {
         (true, _) => Keep::Always,
         (_, true) => Keep::OnFailure,

@@ -71,7 +71,8 @@ const ROWS: &[Row] = &[
     (&["--network-rate"], &["network.rate"], AtMost("network_rate", "not limited")),
     (&["--network-bytes"], &["network.bytes"], AtMost("network_bytes", "not limited")),
     // What the command does inside, and what is shown of it
-    (&["--env", "--tty", "--no-tty", "--hold", "--stream-json", "--at", "--workdir", "--raw"], &["env"], Free),
+    (&["--env", "--tty", "--no-tty", "--hold", "--raw"], &["env"], Free),
+    (&["--at", "--workdir", "--stream-json"], &["at", "workdir", "stream_json"], Free),
     (&["--entrypoint", "--user", "--stop-signal"], &[], Free),
     (&["--empty", "--ref", "--depth", "--filter", "--submodules", "--lfs"], &["git.depth", "git.filter"], Free),
     (&[], &["git.submodules", "git.lfs", "git.name", "git.email", "git.settings"], Free),
