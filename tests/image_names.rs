@@ -175,3 +175,22 @@ fn a_bare_tag_is_no_name() {
         assert!(!said.contains("is no name"), "{said}");
     }
 }
+
+#[test]
+fn an_image_is_saved_by_one_of_its_names_alone_and_by_its_digest_with_all() {
+    let scratch = Scratch::new();
+    let digest = load(&scratch, "layered", "a:1");
+    scratch.image(&["tag", &digest, "b:2"]).good();
+    let archive = scratch.path("saved.tar");
+    let saved = |words: &[&str]| {
+        scratch.image(&[&["save"], words, &["-o", &archive]].concat()).good();
+        let other = Scratch::new();
+        other.image(&["load", &archive]).good();
+        names(&other).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let (a, b) = ("a:1", "b:2");
+    assert_eq!(saved(&["a:1"]), [a]);
+    assert_eq!(saved(&["b:2"]), [b]);
+    assert_eq!(saved(&["a:1", "b:2"]), [a, b]);
+    assert_eq!(saved(&[&digest]), [a, b]);
+}

@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
 /// brig on a terminal of the test's, as a user at a keyboard has it.
-struct Keyboard {
+pub struct Keyboard {
     master: File,
     /// Keeps the terminal while brig has let go of it.
     slave: File,
@@ -23,7 +23,7 @@ impl Keyboard {
         Keyboard::start(lab.task().plain().args(arguments).command_for(["sh", "-c", script]))
     }
 
-    fn start(inner: Command) -> Keyboard {
+    pub fn start(inner: Command) -> Keyboard {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -47,12 +47,12 @@ impl Keyboard {
         Keyboard { master, slave, brig, screen }
     }
 
-    fn screen(&self) -> String {
+    pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
     }
 
     #[track_caller]
-    fn wait_for(&self, words: &str) {
+    pub fn wait_for(&self, words: &str) {
         eventually(&format!("`{words}` on the screen: {}", self.screen()), || self.screen().contains(words));
     }
 
@@ -60,7 +60,7 @@ impl Keyboard {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn status(&mut self) -> Option<i32> {
+    pub fn status(&mut self) -> Option<i32> {
         let mut status = None;
         eventually("brig ends", || {
             status = self.brig.try_wait().unwrap();

@@ -3,6 +3,7 @@
 use super::server::{Host, PASSWORD, PLAIN, TLS};
 use super::{COMMIT, host, push, refused};
 use crate::support::{Lab, Run};
+use crate::terminal::Keyboard;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -225,4 +226,20 @@ fn what_the_remote_refuses_loses_nothing() {
     drop(far);
     go(&lab, &id);
     refused(&started.finish(), &["push `"]);
+}
+
+#[test]
+fn progress_of_a_clone_is_on_the_terminal_while_it_comes() {
+    let lab = Lab::new();
+    let Some(far) = Host::new(&lab) else { return };
+    far.repository(&lab, "app.git");
+    let task = far.known_task(&lab, &far.url("app.git")).plain();
+    let mut keyboard = Keyboard::start(task.command_for(["echo", "ran"]));
+    assert_eq!(keyboard.status(), Some(0), "{}", keyboard.screen());
+    keyboard.wait_for("ran");
+    let screen = keyboard.screen();
+    let (before, after) = screen.split_once("ran").unwrap();
+    // A line that is written over, and cleared before the command's first word.
+    assert!(before.contains("\r\x1b[Kbrig: remote: Enumerating objects"), "{screen:?}");
+    assert!(before.ends_with("\r\x1b[K") && !after.contains("Enumerating"), "{screen:?}");
 }
