@@ -61,6 +61,7 @@ pub use limits::{LimitName, Limits, size};
 pub(crate) use location::{WORKSPACE, conflict};
 pub use network::{Network, NetworkMode, Publish};
 pub use options::{Options, Workspace};
+pub(crate) use outcome::Stopped;
 pub use outcome::{ExitCodes, LimitHit, Outcome};
 pub(crate) use profile::{CHANGES, FILES, SECRETS, begin_disk, disk_limit, on_disk};
 pub use refusals::Refused;

@@ -173,6 +173,8 @@ pub(crate) enum Stopped {
     Output,
     /// Out of memory: the whole sandbox ends, not one process.
     Memory,
+    /// Too much in a folder of the host that it may write.
+    Disk,
     /// A person or a signal.
     Cancelled,
     /// The gateway of its network has ended before it.
@@ -210,6 +212,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Stopped::Memory) => return Outcome::Memory,
         Some(Stopped::CpuTime) => return Outcome::CpuTime,
         Some(Stopped::Output) => return Outcome::OutputLimit,
+        Some(Stopped::Disk) => return Outcome::Disk,
         Some(Stopped::Wall) => return Outcome::Timeout,
         Some(Stopped::Idle) => return Outcome::IdleTimeout,
         Some(Stopped::Gateway | Stopped::Link | Stopped::Blind) => return Outcome::Lost,
@@ -267,6 +270,7 @@ mod tests {
         check(None, Some(Stopped::Output), &[], Outcome::OutputLimit);
         check(None, Some(Stopped::CpuTime), &[], Outcome::CpuTime);
         check(None, Some(Stopped::Idle), &[], Outcome::IdleTimeout);
+        check(None, Some(Stopped::Disk), &[], Outcome::Disk);
         check(exited(0), Some(Stopped::Gateway), &[], Outcome::Lost);
         check(None, Some(Stopped::Link), &[], Outcome::Lost);
         check(None, Some(Stopped::Blind), &[LimitName::Disk], Outcome::Lost);

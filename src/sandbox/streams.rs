@@ -1,5 +1,6 @@
 //! The command's input and output: read without ever blocking the watch over it, passed on, counted.
 
+use super::outcome::Stopped;
 use crate::egress::Renewal;
 use crate::error::{Context, Kind, Result};
 use rustix::event::{PollFd, PollFlags};
@@ -68,6 +69,11 @@ pub(crate) trait Sink {
     /// broker's is returned.
     fn tick(&mut self, _secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         Ok(Vec::new())
+    }
+
+    /// Why the sandbox must end now, if it must. Asked every now and then while the command runs.
+    fn must_end(&mut self) -> Option<Stopped> {
+        None
     }
 
     /// The values that are hidden in all output, by name.

@@ -457,6 +457,9 @@ impl Watch<'_> {
             for renewal in self.sink.tick(self.running.secrets())? {
                 self.running.renew_secret(&renewal)?;
             }
+            if let Some(why) = self.sink.must_end() {
+                self.kill(why, seen)?;
+            }
             state.next_sample = now + SAMPLE.min(self.processor_time_left(state));
             let limit = u64::try_from(self.limits.cpu_time.as_nanos()).unwrap_or(u64::MAX);
             if state.cpu_ns >= limit && seen.stopped.is_none() {

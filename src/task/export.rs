@@ -86,6 +86,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
         redactor,
         progress: &|_| {},
         budget,
+        control: &RefCell::default(), // the task has ended
     };
     // Held like a running task's: nobody removes or exports it at the same time.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;

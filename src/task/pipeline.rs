@@ -96,7 +96,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         course: Course::default(),
         expected: &expected,
         held: &mut held,
-        control: None,
+        control: RefCell::default(),
         progress,
         writer: None,
         base: None,
@@ -179,7 +179,7 @@ struct Attempt<'run> {
     /// The result that it is to leave.
     expected: &'run Expected,
     /// By which it is steered, from its announcement on.
-    control: Option<Control>,
+    control: RefCell<Option<Control>>,
     held: &'run mut Held,
     progress: Option<Progress>,
     /// The writer of events, when the sandbox has ended.
@@ -195,12 +195,12 @@ impl Attempt<'_> {
     /// Makes the task known: its record, its socket, its first event. Once, and where nothing takes long before, not before the sandbox is on its
     /// way: init needs longer than this. Whoever is killed before has left nothing but a lock and groups of this id, which are reaped.
     fn announce(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
-        if self.control.is_some() {
+        if self.control.get_mut().is_some() {
             return Ok(());
         }
         let directory = self.store.make(self.id)?;
         self.record.write(&directory).doing(|| format!("begin the task `{}`", self.id))?;
-        self.control = Some(Control::open(&directory)?);
+        self.control = RefCell::new(Some(Control::open(&directory)?));
         watcher.began(self.id);
         Writer::create(&directory, self.id)?.put("state", json!({ "state": "preparing" }))?;
         super::forward::start(self.store, self.id, &self.definition.events, self.pinned)?;
@@ -258,6 +258,7 @@ impl Attempt<'_> {
             redactor: self.held.redactor(),
             progress: &|_| {},
             budget: &self.budget,
+            control: &self.control,
         }
     }
 
@@ -271,7 +272,7 @@ impl Attempt<'_> {
             patience: self.definition.queue_wait,
             memory: self.definition.limits.memory,
         };
-        let waited = self.timed("queue", |attempt| match attempt.control.as_mut() {
+        let waited = self.timed("queue", |attempt| match attempt.control.get_mut() {
             Some(control) => queue::wait(attempt.store, &wish, control, &signals),
             None => Err(Error::new(Kind::Internal, "it waits before it is known")),
         });
@@ -437,7 +438,7 @@ impl Attempt<'_> {
             course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
             Ok(())
         };
-        let audience = Audience { sink: &mut log, control: self.control.as_mut(), collect: &mut collect };
+        let audience = Audience { sink: &mut log, control: self.control.get_mut().as_mut(), collect: &mut collect };
         let mut report = begun.watch(audience);
         self.writer = Some(log.writer);
         let seen = watch.and_then(|mut watch| {

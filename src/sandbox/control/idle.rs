@@ -42,9 +42,26 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
     Ok(found)
 }
 
+impl Control {
+    /// Whether a client asks for the end of a task that has no sandbox yet. Other requests wait until it has one.
+    pub(crate) fn is_asked_to_end(&mut self) -> bool {
+        self.accept();
+        let asks = |client: &&mut Connected| client.peer.peek().is_some_and(|request| is_end(&request));
+        let found =
+            self.clients.iter_mut().filter(asks).fold(false, |found, client| found | (hear(client) == Idle::Cancelled));
+        self.forget();
+        found
+    }
+}
+
+/// Whether a request ends the task.
+fn is_end(request: &Request) -> bool {
+    matches!(request, Request::Stop { .. } | Request::Kill { signal: 9 | 15 | 2 })
+}
+
 fn hear(client: &mut Connected) -> Idle {
     let reply = match client.peer.hear() {
-        Ok(Some(Heard::Request(Request::Stop { .. } | Request::Kill { signal: 9 | 15 | 2 }))) => {
+        Ok(Some(Heard::Request(request))) if is_end(&request) => {
             client.gone |= client.peer.reply(&Reply::Done, None).is_err();
             return Idle::Cancelled;
         }

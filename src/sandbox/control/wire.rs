@@ -5,6 +5,7 @@ use super::super::report::Sample;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Channel;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -131,6 +132,13 @@ impl Peer {
             Some((&JSON, bytes)) => parse(bytes).map(|request| Some(Heard::Request(request))),
             _ => Err(Error::new(Kind::Lost, "a client said nothing that is known")),
         }
+    }
+
+    /// The next message, which stays where it is, if it is a short request.
+    pub(crate) fn peek(&self) -> Option<Request> {
+        let mut bytes = [0_u8; 256];
+        let (length, _) = recv(&self.0, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT).ok()?;
+        serde_json::from_slice(bytes.get(..length)?.strip_prefix(&[JSON])?).ok()
     }
 
     /// The sandbox's next word; `None` when it is gone.

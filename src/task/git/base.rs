@@ -171,8 +171,10 @@ pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Opt
     files::create_directories(&bases, 0o700)?;
     let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
     // One lock for each commit: another repository's checkout does not wait for this one's.
-    let lock =
-        errand.budget.lock(&bases.join(format!(".{name}.lock"))).doing(|| format!("use the checkout of `{commit}`"))?;
+    let lock = errand
+        .budget
+        .lock(&bases.join(format!(".{name}.lock")), || errand.is_asked_to_end())
+        .doing(|| format!("use the checkout of `{commit}`"))?;
     lock.touch();
     let finished = bases.join(name);
     if !finished.exists() {

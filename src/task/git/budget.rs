@@ -48,12 +48,12 @@ impl Budget {
         self.least.set(LEAST);
     }
 
-    /// Whether a signal ended a courier, or the wait for a lock.
+    /// Whether a user or a signal ended a courier, or the wait for a lock.
     pub(in crate::task) fn is_cancelled(&self) -> bool {
         self.cancelled.get()
     }
 
-    /// Notes that a signal ended a courier.
+    /// Notes that a user or a signal ended a courier.
     pub(super) fn cancel(&self) {
         self.cancelled.set(true);
     }
@@ -89,8 +89,8 @@ impl Budget {
             .hint(format!("see that the remote answers; for a large repository raise {flag}, or fetch less: --depth 1"))
     }
 
-    /// Takes a lock that another task may hold. The wait ends with the time of the task, or at a signal.
-    pub(super) fn lock(&self, path: &Path) -> Result<Lock> {
+    /// Takes a lock that another task may hold. The wait ends with the time of the task, or when it is ended.
+    pub(super) fn lock(&self, path: &Path, is_asked_to_end: impl Fn() -> bool) -> Result<Lock> {
         let mut signals = None;
         Lock::wait_while(path, || {
             // Taken at the first pause only: a free lock costs no system call more.
@@ -98,7 +98,7 @@ impl Budget {
                 Some(taken) => taken,
                 None => signals.insert(Signals::take()?),
             };
-            if signals.wants_end() {
+            if signals.wants_end() || is_asked_to_end() {
                 self.cancel();
                 return Err(Error::new(Kind::State, "ended while another task used the repository"));
             }

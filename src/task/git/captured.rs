@@ -1,7 +1,7 @@
 //! What a courier writes: its answer and its errors, kept to be read, and lines about its progress, passed on.
 
 use crate::error::Result;
-use crate::sandbox::{Sink, Stream};
+use crate::sandbox::{Sink, Stopped, Stream};
 use std::time::{Duration, Instant};
 
 /// More than any answer of git that we ask for.
@@ -21,11 +21,17 @@ pub(super) struct Captured<'run> {
     has_returned: bool,
     progress: &'run dyn Fn(&str),
     told: Option<Instant>,
+    must_end: &'run mut dyn FnMut() -> Option<Stopped>,
 }
 
 impl<'run> Captured<'run> {
-    pub(super) fn new(progress: &'run dyn Fn(&str)) -> Captured<'run> {
-        Captured { output: Vec::new(), error: Vec::new(), line: Vec::new(), has_returned: false, progress, told: None }
+    /// Passes lines on to `progress`. `must_end` is asked now and then why the courier must end.
+    pub(super) fn new(
+        progress: &'run dyn Fn(&str),
+        must_end: &'run mut dyn FnMut() -> Option<Stopped>,
+    ) -> Captured<'run> {
+        let (output, error, line) = (Vec::new(), Vec::new(), Vec::new());
+        Captured { output, error, line, has_returned: false, progress, told: None, must_end }
     }
 
     /// Takes a line of standard error; one that ends with a carriage return is written over by the next.
@@ -81,6 +87,10 @@ impl Sink for Captured<'_> {
         Ok(())
     }
 
+    fn must_end(&mut self) -> Option<Stopped> {
+        (self.must_end)()
+    }
+
     fn end(&mut self) -> Result<()> {
         if !self.line.is_empty() {
             self.end_line(false);
@@ -98,7 +108,8 @@ mod tests {
     fn progress_is_passed_on_and_is_in_no_error() {
         let told = RefCell::new(Vec::new());
         let tell = |text: &str| told.borrow_mut().push(text.to_owned());
-        let mut captured = Captured::new(&tell);
+        let mut must_end = || None;
+        let mut captured = Captured::new(&tell, &mut must_end);
         let pieces = [
             "remote: Enumerating objects: 25, done.\nReceiving obj",
             "ects:   4% (1/25)\rReceiving objects: 100% (25/25), done.\nFrom https://a.test/x\n",

@@ -2,10 +2,11 @@
 
 use super::Errand;
 use super::captured::Captured;
+use super::growth::Growth;
 use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
 use super::remote::Far;
 use crate::error::{Error, Kind, Result, Step};
-use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site};
+use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site, Stopped};
 use crate::task::plan::place;
 use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
@@ -57,6 +58,7 @@ pub(super) struct Courier<'run> {
     far: Option<&'run Far>,
     /// What it holds: in no word of it.
     hidden: Vec<Zeroizing<String>>,
+    growth: Option<Growth>,
 }
 
 impl<'run> Courier<'run> {
@@ -69,7 +71,14 @@ impl<'run> Courier<'run> {
         options.pinned = errand.pinned.clone();
         let quiet = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_CONFIG_NOSYSTEM", "1"), ("GIT_LFS_SKIP_SMUDGE", "1")];
         options.environment = quiet.map(|(name, value)| (name.into(), value.into())).into();
-        Courier { errand, options, settings: vec!["protocol.file.allow=always".into()], far: None, hidden: Vec::new() }
+        Courier {
+            errand,
+            options,
+            settings: vec!["protocol.file.allow=always".into()],
+            far: None,
+            hidden: Vec::new(),
+            growth: None,
+        }
     }
 
     /// Shows a folder of the host, read-only.
@@ -81,6 +90,12 @@ impl<'run> Courier<'run> {
     /// Lets it write a folder of the host.
     pub(super) fn lend(mut self, path: &Path, at: &str) -> Courier<'run> {
         self.options.lent.push((path.to_owned(), at.into()));
+        self
+    }
+
+    /// Ends it when a folder that it writes becomes too large.
+    pub(super) fn bound(mut self, growth: Growth) -> Courier<'run> {
+        self.growth = Some(growth);
         self
     }
 
@@ -127,7 +142,12 @@ impl<'run> Courier<'run> {
         let safe = SAFE.map(str::to_owned);
         let settings = safe.iter().chain(&self.settings).flat_map(|setting| ["-c", setting]).map(OsString::from);
         self.options.command.extend(settings);
-        let mut output = Captured::new(self.errand.progress);
+        let errand = self.errand;
+        let mut must_end = || {
+            let mut is_over = || self.growth.as_mut().is_some_and(Growth::is_over).then_some(Stopped::Disk);
+            if errand.is_asked_to_end() { Some(Stopped::Cancelled) } else { is_over() }
+        };
+        let mut output = Captured::new(self.errand.progress, &mut must_end);
         let mut place = place(self.errand.store, self.errand.id);
         place.id = format!("{}-git", self.errand.id);
         // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.

@@ -2,12 +2,13 @@
 
 use super::courier::Courier;
 use super::elsewhere::lfs_url;
+use super::growth::{Growth, exceeds};
 use super::remote::{Far, name_of};
 use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, most_names};
 use super::{Errand, base::Found};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::sandbox::Limits;
+use crate::sandbox::{Limits, size};
 use crate::task::changes::is_off;
 use std::path::Path;
 
@@ -107,7 +108,7 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<F
     let mirror = mirrors.join(&name);
     let lock = errand
         .budget
-        .lock(&mirrors.join(format!(".{name}.lock")))
+        .lock(&mirrors.join(format!(".{name}.lock")), || errand.is_asked_to_end())
         .doing(|| format!("fetch the repository `{}`", far.url))?;
     lock.touch();
     files::create_directories(&mirror, 0o700)?;
@@ -123,6 +124,7 @@ pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<F
         .with("MOST_BLOCKS", (Limits::DISK / BLOCK).to_string())
         .with("BLOCKS", (room / BLOCK).to_string())
         .with("MOST_NAMES", most_names())
+        .bound(Growth::new(&mirror, most(errand)))
         .reach(far)?;
     let answer = courier.run(None);
     // Also of a courier that failed: what it has written stays.
@@ -134,16 +136,25 @@ fn measured(mirror: &Path) -> Result<files::Contents> {
     files::contents(mirror).map_err(|cause| files::failed(cause, format!("count the files of `{}`", mirror.display())))
 }
 
+/// What a mirror may be.
+fn most(errand: &Errand<'_>) -> files::Contents {
+    let entries = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
+    files::Contents { entries, bytes: 2 * Limits::DISK, depth: DEEPEST }
+}
+
+/// Its files, bytes and levels in words.
+fn described(contents: &files::Contents) -> String {
+    format!("{} files of {} in {} levels", contents.entries, size(contents.bytes), contents.depth)
+}
+
 /// Removes a mirror that has become too large: what writes to it is git, and git reads what a remote sends.
 fn check(errand: &Errand<'_>, mirror: &Path) -> Result<()> {
-    let found = measured(mirror)?;
-    let most = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
-    if (found.entries <= most && found.depth <= DEEPEST) || is_off("courier-names") {
+    let (found, most) = (measured(mirror)?, most(errand));
+    if !exceeds(&found, &most) || is_off("courier-names") {
         return Ok(());
     }
     let step = || format!("remove the mirror `{}`", mirror.display());
     files::remove_directory(mirror).map_err(|cause| files::failed(cause, step()))?;
-    let words =
-        format!("its mirror had {} files in {} levels: {most} and {DEEPEST} are allowed", found.entries, found.depth);
+    let words = format!("its mirror had {}: at most {} are allowed", described(&found), described(&most));
     Err(Error::new(Kind::Workspace, words).hint("see what the remote sends, or fetch less: --depth 1"))
 }

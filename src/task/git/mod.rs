@@ -14,6 +14,7 @@ mod bundle;
 mod captured;
 mod courier;
 mod elsewhere;
+mod growth;
 mod head;
 mod mirror;
 mod push;
@@ -30,8 +31,8 @@ pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
 pub use push::{Push, PushState};
-pub(super) use remote::Remote;
 pub use remote::absolute_repository;
+pub(super) use remote::Remote;
 pub(super) use unused::remove_unused;
 
 use super::redact::Redactor;
@@ -39,7 +40,7 @@ use super::secrets::Source;
 use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
-use crate::sandbox::Ledger;
+use crate::sandbox::{Control, Ledger};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -216,6 +217,15 @@ pub(super) struct Errand<'run> {
     pub progress: &'run dyn Fn(&str),
     /// What couriers may still use, and whether a signal ended one.
     pub budget: &'run Budget,
+    /// The socket by which a user ends the task; closed before the task is known.
+    pub control: &'run RefCell<Option<Control>>,
+}
+
+impl Errand<'_> {
+    /// Whether a user asks for the end of the task.
+    fn is_asked_to_end(&self) -> bool {
+        self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end)
+    }
 }
 
 #[cfg(test)]

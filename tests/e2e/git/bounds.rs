@@ -71,6 +71,55 @@ fn wait_for_a_mirror_ends_with_the_wall_limit_and_at_a_signal() {
 }
 
 #[test]
+fn stop_and_kill_reach_a_task_that_fetches_or_waits_for_a_fetch() {
+    let lab = Lab::new();
+    let silent = Silent::new();
+    let holder = silent.task(&lab).start_sh("echo ran");
+    let mirrors = lab.store().join("mirrors");
+    crate::support::eventually("the first task fetches", || mirrors.exists() && entries(&mirrors) > 3);
+    let waiting = silent.task(&lab).start_sh("echo ran");
+    crate::support::eventually("the second task is known", || lab.ids().len() == 2);
+    let ids = lab.ids();
+    for (id, task, words) in [(&ids[1], waiting, ["stop", "--grace=5s"]), (&ids[0], holder, ["kill", "KILL"])] {
+        let began = Instant::now();
+        let request = if words[0] == "stop" { ["task", "stop", words[1], id] } else { ["task", "kill", id, words[1]] };
+        lab.brig(request).succeeded();
+        assert_eq!(task.finish().outcome(), "cancelled", "{words:?}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{words:?}: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_mirror_that_grows_too_large_ends_its_fetch() {
+    let lab = Lab::new();
+    let silent = Silent::new();
+    // What a remote with many large files does, in a moment.
+    let grow = |lab: &Lab| {
+        let mirrors = lab.store().join("mirrors");
+        crate::support::eventually("the task fetches", || mirrors.exists() && entries(&mirrors) > 3);
+        let mirror = fs::read_dir(&mirrors).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
+        let folder = mirror.unwrap().join("objects/many");
+        fs::create_dir_all(&folder).unwrap();
+        (0..10_001).for_each(|number| drop(fs::File::create(folder.join(number.to_string())).unwrap()));
+    };
+    let task = silent.task(&lab).args(["--wall", "10m"]).start_sh("echo ran");
+    grow(&lab);
+    let began = Instant::now();
+    let run = task.finish();
+    refused(&run, &["its mirror had", "at most 10000 files"]);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(entries(&lab.store().join("mirrors")) < 10, "the mirror is removed");
+    // The attack: without the count the task still fetches.
+    let weak = Lab::new();
+    let mut held = silent.task(&weak).weakened("courier-growth").start_sh("echo ran");
+    grow(&weak);
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(!held.has_ended(), "the control: a mirror that is counted after the fetch");
+    held.signal(Signal::TERM);
+    held.finish();
+}
+
+#[test]
 fn couriers_have_the_memory_and_the_processor_time_of_the_task() {
     let lab = Lab::new();
     let remote = bare(&lab);
