@@ -61,7 +61,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     let open = |secret: &Secret| Secret { source: secret.source.pinned(&pinned), ..secret.clone() };
     let secrets: Vec<_> = definition.secrets.iter().map(open).chain(planted).collect();
     let mut held = Held::read(&secrets)?;
-    let git = definition.git.pinned(&pinned);
+    let git = definition.git.pinned(&pinned, is_hosted);
     let begin_disk = || {
         if definition.keep == Keep::No {
             sandbox::begin_disk(&definition.limits, &store.workshop());

@@ -330,3 +330,25 @@ fn a_profile_is_in_a_folder_of_the_list_and_no_error_shows_its_text() {
     // Outside hosted mode the caller reads what it may read.
     brig(&lab, "mode = \"open\"\n", &run(&["--profile", &outside.display().to_string()])).refused(125, &["hunter2"]);
 }
+
+#[test]
+fn the_callers_known_hosts_are_in_a_folder_of_the_list_and_no_link_leads_out() {
+    let Some((lab, rules)) = folders() else { return };
+    // No file of the operator's: the caller chooses HOME.
+    let run = |home: &Path| {
+        let url = "ssh://git@127.0.0.1:1/app.git";
+        let networks = format!("{rules}networks = [\"127.0.0.1:1\"]\n");
+        task(&lab, &networks, false).env("HOME", home).args(["--repo", url]).sh("echo ran")
+    };
+    lab.file("private/.ssh/known_hosts", "# no host\n");
+    run(&lab.path().join("private")).refused(125, &["file about a remote", ".ssh/known_hosts"]);
+    let allowed = lab.path().join("allowed/home");
+    std::fs::create_dir_all(allowed.join(".ssh")).unwrap();
+    let link = allowed.join(".ssh/known_hosts");
+    std::os::unix::fs::symlink(lab.path().join("private/.ssh/known_hosts"), &link).unwrap();
+    run(&allowed).refused(125, &["file about a remote", ".ssh/known_hosts"]);
+    std::fs::remove_file(&link).unwrap();
+    lab.file("allowed/home/.ssh/known_hosts", "# no host\n");
+    let run = run(&allowed);
+    assert!(run.status == Some(125) && !run.stderr.contains("file about a remote"), "{run:#?}");
+}

@@ -31,8 +31,9 @@ pub use elsewhere::Elsewhere;
 pub(super) use head::{Head, head};
 pub(super) use push::push;
 pub use push::{Push, PushState};
+pub(super) use reach::own_known_hosts;
 pub use remote::absolute_repository;
-pub(super) use remote::Remote;
+pub(super) use remote::{Remote, Scheme};
 pub(super) use unused::remove_unused;
 
 use super::redact::Redactor;
@@ -181,12 +182,15 @@ fn check_branch(name: &str) -> Result<()> {
 }
 
 impl GitOptions {
-    /// The same, with files as they are held open.
-    pub(super) fn pinned(&self, pinned: &Pinned) -> GitOptions {
+    /// The same, with files as they are held open. In hosted mode no file of the caller's is opened by its name.
+    pub(super) fn pinned(&self, pinned: &Pinned, is_hosted: bool) -> GitOptions {
         let open = |path: &Option<PathBuf>| path.as_ref().map(|path| pinned.path(path));
+        // The caller chooses HOME. Without a held file no host's key is known.
+        let own =
+            || own_known_hosts().filter(|own| pinned.has(own)).map_or("/dev/null".into(), |own| pinned.path(&own));
         let source = |source: &Option<Source>| source.as_ref().map(|source| source.pinned(pinned));
         GitOptions {
-            known_hosts: open(&self.known_hosts),
+            known_hosts: open(&self.known_hosts).or_else(|| is_hosted.then(own)),
             ca: open(&self.ca),
             credential: source(&self.credential),
             ssh_key: source(&self.ssh_key),

@@ -166,10 +166,14 @@ fn authorities(path: &Path) -> Result<Vec<u8>> {
     Err(Error::new(Kind::Secret, format!("`{}` has no certificate", path.display())).hint(hint()))
 }
 
+/// The caller's own file of the keys of hosts.
+pub(in crate::task) fn own_known_hosts() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"))
+}
+
 fn known_hosts(options: &GitOptions) -> Result<Vec<u8>> {
-    let own = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"));
     let hint = || "name a file with the host's key: --git-known-hosts FILE (ssh-keyscan makes one; compare it with what the host publishes)";
-    let path = options.known_hosts.clone().or_else(own);
+    let path = options.known_hosts.clone().or_else(own_known_hosts);
     let path = path.ok_or_else(|| Error::new(Kind::Secret, "nobody knows the host's key").hint(hint()))?;
     files::read_bounded(&path, LONGEST).map_err(|error| error.of_kind(Kind::Secret)).hint(hint)
 }

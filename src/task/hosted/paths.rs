@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::task::definition::{Definition, WorkspaceSource};
 use crate::task::forward::Receiver;
-use crate::task::git::Remote;
+use crate::task::git::{Remote, Scheme, own_known_hosts};
 use crate::task::secrets::Source;
 use std::path::{Component, Path, PathBuf};
 
@@ -92,17 +92,17 @@ pub(in crate::task) fn pin_profile(path: &Path) -> Result<(Pinned, bool)> {
 /// Every path of the host that a task reads a tree from, or writes one to.
 fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     let mut paths = Vec::new();
+    let mut needs_known_hosts = false;
     match &definition.workspace {
         WorkspaceSource::Directory(path) => {
             paths.push(("folder", path.clone()));
             let real = std::fs::canonicalize(path).ok().and_then(|real| crate::task::worktree::repository(&real));
             paths.extend(real.map(|(_, repository)| ("repository of the worktree", repository)));
         }
-        WorkspaceSource::Repository { url, .. } => {
-            if let Remote::Local(path) = Remote::parse(url)? {
-                paths.push(("repository", path));
-            }
-        }
+        WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
+            Remote::Local(path) => paths.push(("repository", path)),
+            Remote::Far(far) => needs_known_hosts = far.scheme == Scheme::Ssh,
+        },
         WorkspaceSource::Empty => {}
     }
     paths.extend(definition.rootfs.iter().map(|path| ("root file system", path.clone())));
@@ -119,6 +119,7 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
     }));
     let git = &definition.git;
     paths.extend(git.elsewhere.iter().filter_map(|place| Some(("folder of submodules", place.folder()?.to_owned()))));
-    paths.extend(git.ca.iter().chain(&git.known_hosts).map(|path| ("file about a remote", path.clone())));
+    let known_hosts = git.known_hosts.clone().or_else(|| own_known_hosts().filter(|_| needs_known_hosts));
+    paths.extend(git.ca.iter().chain(&known_hosts).map(|path| ("file about a remote", path.clone())));
     Ok(paths)
 }

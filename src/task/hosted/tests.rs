@@ -155,7 +155,10 @@ fn addresses_are_reached_only_where_the_operator_lists_them() {
     };
     check("networks = [\"127.0.0.1:81\"]", "127.0.0.1:81", &repository("http://127.0.0.1:81/a"));
     check("networks = [\"127.0.0.1:81\", \"[::1]:81\"]", "127.0.0.1:81", &repository("http://localhost:81/a"));
-    check("networks = [\"10.1.2.3:22\"]", "10.1.2.3:22", &repository("ssh://git@10.1.2.3/a"));
+    check("networks = [\"10.1.2.3:22\"]\nfolders = [\"/etc\"]", "10.1.2.3:22", &|definition: &mut Definition| {
+        repository("ssh://git@10.1.2.3/a")(definition);
+        definition.git.known_hosts = Some("/etc/passwd".into());
+    });
     check("networks = [\"10.1.2.3:443\"]", "10.1.2.3:443", &|definition: &mut Definition| {
         repository("https://git.example.com/a")(definition);
         definition.git.addresses.push("10.1.2.3".parse().unwrap());
