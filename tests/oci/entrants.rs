@@ -188,6 +188,84 @@ fn a_container_in_a_shared_pid_namespace_sees_its_processes() {
     assert_eq!(first.status(), "running");
 }
 
+/// What a container with CAP_SYS_PTRACE sees while others start that join its PID namespace and its namespace `kind`, each line once: their
+/// processes, and the objects of the IPC and network namespaces.
+fn seen_of_joined_starts(lab: &mut Lab, kind: &str) -> Option<Vec<String>> {
+    let host = lab.path().join("config.json");
+    let objects = "for file in /proc/sysvipc/* /proc/net/unix; do
+        while read line; do case $line in *key* | Num*) ;; *) echo object $file $line ;; esac; done < $file; done >> /seen";
+    // A process of the second container is stopped where it is met.
+    let watch = WATCH.replace("usleep 3000", objects);
+    let line = format!("HOST={}{watch}", host.display());
+    let mut first = Lab::new()?;
+    for set in ["bounding", "effective", "permitted"] {
+        first.config["process"]["capabilities"][set] = json!(GIVEN);
+    }
+    match kind {
+        "user" => {
+            // The root of the user namespace needs the way to its root, and writes there.
+            std::os::unix::fs::chown(first.root("/"), Some(700_000), Some(700_000)).unwrap();
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(first.path(), open).unwrap();
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(lab.path(), open).unwrap();
+            first.user_namespace();
+        }
+        _ => {
+            first.without(kind).namespace(kind);
+        }
+    }
+    first.sh(&line).start();
+    eventually("it watches", || first.root("/ready").exists());
+    let pid = first.state()["pid"].clone();
+    for (kind, file) in [("pid", "pid"), (kind, if kind == "network" { "net" } else { kind })] {
+        let namespace = json!({"type": kind, "path": format!("/proc/{pid}/ns/{file}")});
+        lab.without(kind).config["linux"]["namespaces"].as_array_mut().unwrap().push(namespace);
+    }
+    for set in ["bounding", "effective", "permitted"] {
+        lab.config["process"]["capabilities"][set] = json!(GIVEN);
+    }
+    lab.unmount("/sys/fs/cgroup").args(&["/bin/true"]);
+    for _ in 0..40 {
+        finish(lab.command(&["run", &lab.id]).env("CALLERS", "secret")).succeeded();
+    }
+    let seen = std::fs::read_to_string(first.root("/seen")).unwrap();
+    let mut lines: Vec<_> = seen.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert!(lines.iter().any(|line| line == "seen"), "no process was seen");
+    Some(lines)
+}
+
+/// Asserts that a start in a joined namespace shows nothing of the host there. Its capabilities are not asserted: the process that installs the
+/// filter has CAP_SYS_ADMIN for a moment.
+fn assert_joined_start_is_closed(kind: &str) {
+    let Some(mut lab) = Lab::new() else { return };
+    let Some(seen) = seen_of_joined_starts(&mut lab, kind) else { return };
+    assert!(!is_of_the_host(&seen) && !shows_the_caller(&seen), "{seen:#?}");
+    assert!(!seen.iter().any(|line| line.starts_with("object ")), "{seen:#?}");
+}
+
+#[test]
+fn a_start_in_a_joined_ipc_namespace_brings_nothing_of_the_host() {
+    assert_joined_start_is_closed("ipc");
+}
+
+#[test]
+fn a_start_in_a_joined_network_namespace_brings_nothing_of_the_host() {
+    assert_joined_start_is_closed("network");
+}
+
+#[test]
+fn a_start_in_a_joined_user_namespace_brings_nothing_of_the_host() {
+    assert_joined_start_is_closed("user");
+}
+
+#[test]
+fn a_start_in_a_joined_cgroup_namespace_brings_nothing_of_the_host() {
+    assert_joined_start_is_closed("cgroup");
+}
+
 /// Whether a process that entered was seen without the filter, or with the capability that installs it. Docker's default has no `noNewPrivileges`.
 fn comes_before_its_filter(lab: &mut Lab) -> bool {
     lab.config["process"]["noNewPrivileges"] = json!(false);
