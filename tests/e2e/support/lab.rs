@@ -96,6 +96,15 @@ impl Lab {
         Task::bare(self, arguments).finish()
     }
 
+    /// Runs the weakened build with these arguments and with this protection switched off.
+    pub fn weakened<Argument: AsRef<OsStr>>(
+        &self,
+        protection: &str,
+        arguments: impl IntoIterator<Item = Argument>,
+    ) -> Run {
+        Task::bare(self, arguments).weakened(protection).finish()
+    }
+
     /// Starts `brig` with these arguments on this lab's store.
     pub fn start<Argument: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = Argument>) -> Started {
         Task::bare(self, arguments).start()
