@@ -60,6 +60,11 @@ impl Layout {
                 }
                 None => {
                     exposure::check(&repository, store)?;
+                    let main = repository.parent().filter(|_| repository.ends_with(".git")).unwrap_or(&repository);
+                    layout.notes.push(format!(
+                        "the repository of the worktree is read-only, so a commit fails in it: for commits use --repo {} --ref BRANCH",
+                        main.display()
+                    ));
                     layout.repository = Some(repository);
                 }
             }

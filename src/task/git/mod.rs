@@ -90,8 +90,13 @@ impl GitOptions {
     pub(super) fn check(&self, remote: Option<&Remote>) -> Result<()> {
         if let Some(push) = &self.push {
             if remote.is_none() {
-                return Err(Error::new(Kind::Usage, "there is nothing to push to: the workspace is no repository")
-                    .hint("give --repo, or leave the branch out"));
+                return Err(Error::new(
+                    Kind::Usage,
+                    "only commits of a clone are pushed: the workspace is not from --repo",
+                )
+                .hint(
+                    "give --repo; commits that are made in --dir come out afterwards: brig task export ID --bundle",
+                ));
             }
             check_branch(&push.branch)?;
         }
