@@ -1,15 +1,13 @@
-//! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt,
-//! shown as a patch, applied to the user's tree only when asked.
+//! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt.
 //!
-//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt; later [`patch`] and [`apply`].
-//! Not here: how a hostile tree is read (`changes`).
+//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt.
+//! Not here: how a hostile tree is read (`changes`), what is done with the changes later (`apply`).
 
 use super::changes::path::json_length;
-use super::changes::{self, Binary, Change, Changes, DiffOptions, Form};
-use super::definition::WorkspaceSource;
+use super::changes::{self, Change, Changes, Form};
 use super::redact::Redactor;
 use super::store::Store;
-use crate::error::{Context, Error, Kind, Result, Step};
+use crate::error::{Context, Kind, Result};
 use crate::files;
 use crate::sandbox;
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
@@ -17,7 +15,6 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -84,7 +81,7 @@ pub struct RunnableFile {
 }
 
 /// The list in a receipt is for reading; the record has the rest.
-const LISTED: usize = 200;
+pub(super) const LISTED: usize = 200;
 /// Bytes of the paths in one, which the agent has chosen.
 pub(super) const LISTED_BYTES: u64 = 1 << 20;
 
@@ -122,6 +119,7 @@ pub(super) fn collect(
 ) -> Result<Handback> {
     let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
     let lower = base.map(open_tree).transpose()?;
+    let worktree = base.and_then(|base| std::fs::canonicalize(base).ok()).and_then(|base| worktree_of(&base));
     let base = base.map(Path::to_owned);
     if is_empty(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
         return Ok(Handback { base, complete: true, ..Handback::default() });
@@ -129,6 +127,7 @@ pub(super) fn collect(
     let workspace = changes::Workspace {
         upper: upper.as_fd(),
         lower: lower.as_ref().map(AsFd::as_fd),
+        worktree: worktree.as_ref(),
         form: *form,
         started: Some(started),
     };
@@ -139,7 +138,7 @@ pub(super) fn collect(
 }
 
 /// What the command says of itself is in the receipt; where it has put that, with the folders that it made for it, is no part of its work.
-fn leave_result_out(changes: &mut Changes, result: &str) {
+pub(super) fn leave_result_out(changes: &mut Changes, result: &str) {
     let is_new = |entry: &changes::Entry| entry.change() == Change::Added;
     let mut gone = result.as_bytes();
     loop {
@@ -203,16 +202,22 @@ fn is_history<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-fn open_tree(path: &Path) -> Result<OwnedFd> {
+pub(super) fn open_tree(path: &Path) -> Result<OwnedFd> {
     openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
 }
 
 /// Opens the tree that a workspace was shown from: a checkout of the store, or a folder of the user's.
-fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
+pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     if base.starts_with(store.root()) {
         return open_tree(base);
     }
     open_tree(&super::hosted::pin_now("folder", base)?.path(base))
+}
+
+/// The repository of a folder, given by its real path, if the folder is a worktree of it.
+pub(super) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
+    let (own, repository) = super::worktree::directories(folder)?;
+    Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
 }
 
 fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
@@ -252,193 +257,6 @@ pub(super) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
 pub(super) fn forget(changes: &Path) -> Result<()> {
     let removed = files::remove_directory(changes);
     removed.map(drop).map_err(|cause| files::failed(cause, "remove what was collected".to_owned()))
-}
-
-/// What a patch holds and what it leaves out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct PatchNotes {
-    /// How many files and links are in it.
-    pub files: usize,
-    /// Those that have only a note, because they are binary or too large to be compared.
-    pub noted: Vec<String>,
-    /// Those that are not in it, because their base is not as it was.
-    pub base_changed: Vec<String>,
-    /// Those whose base has changed since, and that are compared with the copy of what it was.
-    pub edited_since: Vec<String>,
-    /// How many are not in it because they are in `.git`.
-    pub in_git: usize,
-}
-
-/// How a patch is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PatchOptions {
-    /// Also what is in `.git`: for reading, no `git apply` takes it.
-    pub include_git: bool,
-    /// Binary files whole, in git's own form, so that `git apply` makes them.
-    pub binary: bool,
-}
-
-/// One path that changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ChangedPath {
-    /// `added`, `modified` or `deleted`.
-    pub change: &'static str,
-    /// The path in the workspace, with unusual bytes escaped.
-    pub path: String,
-    /// Why it could run later on a host, if it could.
-    pub runnable: Option<&'static str>,
-}
-
-/// Writes the changes of an ended task as a patch.
-pub fn patch(store: &Store, id: &str, options: PatchOptions, out: &mut dyn Write) -> Result<PatchNotes> {
-    let Some((changes, directory, handback)) = load(store, id)? else { return Ok(PatchNotes::default()) };
-    let lower = base(store, id, &handback)?;
-    let binary = if options.binary { Binary::Literal } else { Binary::Note };
-    let options = DiffOptions { include_git: options.include_git, binary };
-    let mut out = std::io::BufWriter::new(out);
-    let diffed = changes::diff(&changes, &directory, lower.as_ref().map(AsFd::as_fd), options, &mut out)?;
-    out.flush().failing(Kind::Store, || "write the patch")?;
-    Ok(PatchNotes {
-        files: diffed.files,
-        noted: diffed.noted.iter().map(ToString::to_string).collect(),
-        base_changed: diffed.base_changed.iter().map(ToString::to_string).collect(),
-        edited_since: diffed.edited_since.iter().map(ToString::to_string).collect(),
-        in_git: diffed.in_git,
-    })
-}
-
-/// The tree that the changes were made from. `None` if there was none, or if its path names another folder by now.
-fn base(store: &Store, id: &str, handback: &Handback) -> Result<Option<OwnedFd>> {
-    let Some(path) = handback.base.as_deref() else { return Ok(None) };
-    let record = store.record(id)?;
-    let is_the_users = record.workspace.folder().is_some_and(|folder| folder == path);
-    let opened = open_base(store, path);
-    let folder = record.folder.filter(|_| is_the_users && !changes::tree::is_off("changes-folder"));
-    match (opened, folder) {
-        (Ok(opened), Some(folder)) if !folder.is_of(&opened) => Ok(None),
-        (Err(_), Some(_)) => Ok(None),
-        (opened, _) => opened.map(Some),
-    }
-}
-
-/// The paths that an ended task changed.
-pub fn changed_paths(store: &Store, id: &str, include_git: bool) -> Result<Vec<ChangedPath>> {
-    let Some((changes, ..)) = load(store, id)? else { return Ok(Vec::new()) };
-    let runnable = changes::runnable(&changes);
-    let row = |entry: &changes::Entry| ChangedPath {
-        change: match entry.change() {
-            Change::Added => "added",
-            Change::Modified => "modified",
-            Change::Deleted => "deleted",
-        },
-        path: entry.path.to_string(),
-        runnable: runnable.iter().find(|each| each.path == entry.path).map(|each| each.why),
-    };
-    Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
-}
-
-/// How changes are applied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ApplyOptions {
-    /// Check and tell; write nothing.
-    pub dry_run: bool,
-    /// Overwrite what was changed meanwhile.
-    pub force: bool,
-    /// Join the task's edit of a text with the user's where they are of different lines.
-    pub merge: bool,
-}
-
-/// What was applied, or with `dry_run` would be; paths with unusual bytes escaped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct AppliedPaths {
-    /// The tree.
-    pub tree: PathBuf,
-    /// Written or deleted.
-    pub changed: Vec<String>,
-    /// How many were that way already.
-    pub already: usize,
-    /// Left out, each with the reason.
-    pub left_out: Vec<(String, &'static str)>,
-    /// With both the user's and the task's edits.
-    pub merged: Vec<String>,
-    /// In the way, or overwritten with `force`, each with how it differs.
-    pub conflicts: Vec<(String, &'static str)>,
-}
-
-/// Makes an ended task's changes in `into`, or in the folder or repository that the workspace came from. All of them or none.
-pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: ApplyOptions) -> Result<AppliedPaths> {
-    let tree = match into {
-        Some(path) => path.to_owned(),
-        None => origin(store, id)?,
-    };
-    let pinned = super::hosted::pin_now("folder", &tree)?;
-    let target = open_tree(&pinned.path(&tree)).hint(|| "name a folder that exists: --into DIR")?;
-    // Where a folder is named, it is that one by its name.
-    let folder = if into.is_none() { store.record(id)?.folder } else { None };
-    if folder.is_some_and(|folder| !folder.is_of(&target)) && !changes::tree::is_off("changes-folder") {
-        return Err(Error::new(
-            Kind::State,
-            format!("`{}` is another folder than the one that the task worked on", tree.display()),
-        )
-        .doing(format!("apply the changes of `{id}`"))
-        .hint("name it if it is the right one: --into DIR"));
-    }
-    let Some((changes, directory, _)) = load(store, id)? else {
-        return Ok(AppliedPaths { tree, ..AppliedPaths::default() });
-    };
-    let options =
-        changes::Options { include_git: false, force: options.force, merge: options.merge, dry_run: options.dry_run };
-    let applied = changes::apply(&changes, &directory, target.as_fd(), options)?;
-    Ok(AppliedPaths {
-        tree,
-        changed: applied.changed.iter().map(ToString::to_string).collect(),
-        already: applied.already,
-        left_out: applied.left_out.iter().map(|each| (each.path.to_string(), left_out(each.why))).collect(),
-        merged: applied.merged.iter().map(ToString::to_string).collect(),
-        conflicts: applied.conflicts.iter().map(|each| (each.path.to_string(), each.difference.words())).collect(),
-    })
-}
-
-fn left_out(why: changes::Why) -> &'static str {
-    match why {
-        changes::Why::Git => "it is in `.git`",
-        changes::Why::LinkOut => "the link may lead out of the tree",
-        changes::Why::OurName => "its name is the one that applying uses itself",
-        changes::Why::NotEmpty => "the folder still holds something else",
-    }
-}
-
-/// The user's tree that the workspace was made from.
-fn origin(store: &Store, id: &str) -> Result<PathBuf> {
-    let nowhere = |why: &str| {
-        Error::new(Kind::State, why.to_owned())
-            .doing(format!("apply the changes of `{id}`"))
-            .hint("name a folder: --into DIR")
-    };
-    match store.record(id)?.workspace {
-        WorkspaceSource::Directory(path) => Ok(path),
-        WorkspaceSource::Repository { url, .. } => {
-            let super::git::Remote::Local(path) = super::git::Remote::parse(&url)? else {
-                return Err(nowhere("the repository is on another machine"));
-            };
-            let path = super::git::local_path(&path)?;
-            if path.join(".git").exists() { Ok(path) } else { Err(nowhere("the repository has no working tree")) }
-        }
-        WorkspaceSource::Empty => Err(nowhere("the workspace came from nowhere")),
-    }
-}
-
-/// The record of an ended task's changes; `None` if nothing changed.
-fn load(store: &Store, id: &str) -> Result<Option<(Changes, PathBuf, Handback)>> {
-    let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
-    let receipt = store.final_receipt(id)?;
-    let handback = receipt.changes.ok_or_else(|| {
-        state(&format!("the task `{id}` ended without handing anything back"), "see why: `brig task show ID`")
-    })?;
-    let Some(directory) = handback.path.clone() else { return Ok(None) };
-    let mut changes = Changes::load(&directory.join("changes.json"))?;
-    leave_result_out(&mut changes, &store.record(id)?.result.path);
-    Ok(Some((changes, directory, handback)))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Here too: the store's tasks (`store`), what is left of one whose supervisor died (`reconcile`).
 //! Never: a git command on the host over a tree that an agent could write.
 
+mod apply;
 mod artifact;
 mod background;
 mod canary;
@@ -50,8 +51,12 @@ mod tree;
 mod watcher;
 mod worktree;
 
+pub use apply::{
+    AppliedPaths, ApplyOptions, ChangedPath, PatchNotes, PatchOptions, apply, changed_paths, patch, secrets_in,
+};
 pub use artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use background::run_detached;
+pub use changes::Selection;
 pub use definition::{Definition, ProfileUsed, WorkspaceSource};
 pub use display::{is_deceptive, reorders_text};
 pub use event::{Event, Reader};
@@ -60,10 +65,7 @@ pub use export::{Exported, export_bundle};
 pub use follow::{Follower, From};
 pub use forward::Receiver;
 pub use git::{Elsewhere, GitOptions, Push, PushOptions, PushState, absolute_repository};
-pub use handback::{
-    AppliedPaths, ApplyOptions, ChangedPath, Handback, NotTaken, PatchNotes, PatchOptions, RunnableFile, apply,
-    changed_paths, patch,
-};
+pub use handback::{Handback, NotTaken, RunnableFile};
 pub(crate) use hosted::rules as machine_rules;
 pub use hosted::{HostedRule, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path};
 pub use image::{ImageUsed, ImageWish};

@@ -14,6 +14,11 @@ const LONGEST: u64 = 8 << 10;
 
 /// The common folder of the repository (`.git` of the main tree) to which the worktree `folder` belongs; returned after the folder.
 pub(super) fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    directories(folder).map(|(_, repository)| (folder.to_owned(), repository))
+}
+
+/// The folder of the worktree `folder` in its repository, which has its index, and the common folder of that repository.
+pub(super) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let file = folder.join(".git");
     let own = one_line(&file)?;
     let place = std::fs::canonicalize(folder.join(own.strip_prefix("gitdir:")?.trim_start())).ok()?;
@@ -23,7 +28,8 @@ pub(super) fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let owner = |path: &Path| std::fs::metadata(path).ok().map(|status| status.uid());
     let is_repository = repository.join("HEAD").is_file() && repository.join("objects").is_dir();
     let is_mutual = back.is_some_and(|back| back == file) && owner(repository)? == owner(folder)?;
-    (is_repository && (is_mutual || is_off("worktree-mutual"))).then(|| (folder.to_owned(), repository.to_owned()))
+    let repository = repository.to_owned();
+    (is_repository && (is_mutual || is_off("worktree-mutual"))).then_some((place, repository))
 }
 
 /// The one line of a regular file.

@@ -1,5 +1,7 @@
 //! What comes out of a task: the receipt's counts, the patch, and the user's tree only when asked.
 
+mod select;
+
 use crate::support::{Lab, Run};
 use std::path::Path;
 use std::process::Command;
@@ -353,6 +355,9 @@ fn changes_go_to_the_folder_that_the_task_worked_on_and_to_no_other_of_its_name(
     let into = ["task".as_ref(), "apply".as_ref(), "--into".as_ref(), moved.as_os_str()];
     lab.brig(into.into_iter().chain([id(&lab).as_ref()])).succeeded();
     assert_eq!(read(moved.join("file")), "one\ntwo\n");
+    // Without the check the changes go to whatever has the name.
+    lab.weakened("changes-folder", ["task", "apply", &id(&lab)]).succeeded();
+    assert_eq!(read(folder.join("file")), "one\ntwo\n");
 }
 
 #[test]

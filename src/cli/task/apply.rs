@@ -14,6 +14,7 @@ What is in `.git` is never applied, nor is a link that leads out of the folder. 
 as the task found it is a conflict, and nothing is written. --merge joins both edits of a text where
 they are of different lines. --force overwrites such paths, and takes what is there of changes that
 were too many to be collected whole.
+Of some paths (`-- PATH…`, --exclude) all or none is applied too; the rest can be applied later.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {
     /// The task's id, its beginning, or @ for the newest task
@@ -33,6 +34,8 @@ pub(super) struct Arguments {
     /// Print what was done as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    paths: super::select::Paths,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
@@ -40,8 +43,13 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let id = store.find(&arguments.id)?;
     let into =
         arguments.into.as_ref().map(std::path::absolute).transpose().map_err(|cause| Error::os(Kind::Usage, cause))?;
-    let options = ApplyOptions { dry_run: arguments.dry_run, force: arguments.force, merge: arguments.merge };
-    let applied = brig::task::apply(store, &id, into.as_deref(), options)?;
+    let options = ApplyOptions {
+        dry_run: arguments.dry_run,
+        force: arguments.force,
+        merge: arguments.merge,
+        selection: arguments.paths.selection(),
+    };
+    let applied = brig::task::apply(store, &id, into.as_deref(), &options)?;
     if arguments.json {
         output::json(&applied);
     } else {
@@ -59,6 +67,9 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             output::escaped(&applied.tree.display().to_string()),
             applied.already
         );
+        if let Some(words) = super::select::not_selected(applied.not_selected, "selected, and can be applied later") {
+            tell!("brig: {words}: brig task apply {id}");
+        }
     }
     super::tell_not_taken(store, &id)?;
     if let Some(receipt) =

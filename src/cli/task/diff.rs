@@ -10,6 +10,10 @@ use std::process::ExitCode;
 /// Show what a task changed in its workspace, as a patch for `git apply` or `patch -p1`
 #[derive(Args)]
 #[command(after_help = "\
+Examples:
+  brig task diff 1a2b -- src docs/guide.md
+  brig task diff 1a2b --exclude '*.lock' -- '*.rs'
+
 Not taken out of a workspace, and told: devices, sockets and FIFOs, files over 2 GiB, what is over 16 GiB or 500,000 names in all.
 
 The exit status is 1 if a changed file is missing in the patch: what it was made from has changed, and no
@@ -29,6 +33,8 @@ pub(super) struct Arguments {
     /// Show what is in `.git` too; `git apply` takes none of that
     #[arg(long)]
     include_git: bool,
+    #[command(flatten)]
+    paths: super::select::Paths,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
@@ -40,7 +46,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     if arguments.stat {
-        let rows = brig::task::changed_paths(store, &id, arguments.include_git)?;
+        let rows = brig::task::changed_paths(store, &id, arguments.include_git, &arguments.paths.selection())?;
         if arguments.json {
             output::json(&rows);
         } else {
@@ -52,16 +58,17 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         super::tell_not_taken(store, &id)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let options = PatchOptions { include_git: arguments.include_git, binary: arguments.binary };
+    let (binary, selection) = (arguments.binary, arguments.paths.selection());
+    let options = PatchOptions { include_git: arguments.include_git, binary, selection };
     let out = output::Patient(std::io::stdout().lock());
     let notes = if isatty(rustix::stdio::stdout()) {
         let mut safe = output::Safe::new(out);
-        let notes = brig::task::patch(store, &id, options, &mut safe);
+        let notes = brig::task::patch(store, &id, &options, &mut safe);
         safe.finish();
         notes?
     } else {
         let mut out = out;
-        brig::task::patch(store, &id, options, &mut out)?
+        brig::task::patch(store, &id, &options, &mut out)?
     };
     let noted = notes.noted.iter().map(|path| format!("`{path}` is binary or too large: only a note is in the patch"));
     let changed = notes
@@ -71,10 +78,20 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let since = notes.edited_since.iter();
     let since =
         since.map(|path| format!("`{path}` has changed since: the patch is for what it was (brig task apply --merge)"));
+    let meanwhile = notes.edited_meanwhile.iter().map(|path| {
+        format!("`{path}` was edited while the agent ran: the patch removes what of that edit the agent did not see")
+    });
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
+    let rest = super::select::not_selected(notes.not_selected, "in the patch");
     let is_whole = notes.base_changed.is_empty();
-    noted.chain(changed).chain(since).chain(git).for_each(|line| tell!("brig: {}", output::escaped(&line)));
+    noted
+        .chain(changed)
+        .chain(since)
+        .chain(meanwhile)
+        .chain(git)
+        .chain(rest)
+        .for_each(|line| tell!("brig: {}", output::escaped(&line)));
     super::tell_not_taken(store, &id)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

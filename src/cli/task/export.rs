@@ -14,6 +14,7 @@ use std::process::ExitCode;
 #[command(after_help = "\
 Examples:
   brig task export 1a2b --patch -o work.patch && git apply work.patch
+  brig task export 1a2b --patch -o docs.patch -- docs
   brig task export 1a2b --bundle -o work.bundle && git fetch work.bundle 'refs/heads/*:refs/heads/agent/*'
 
 A bundle has the commits that the repository did not have, each object checked; nothing of the agent's configuration or hooks is in it.")]
@@ -32,6 +33,8 @@ pub(super) struct Arguments {
     /// Write to this file, which must not be there [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    paths: super::select::Paths,
 }
 
 pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
@@ -41,10 +44,14 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
             "leave -o out, and redirect the output",
         )?;
     }
+    if arguments.bundle && !arguments.paths.is_all() {
+        return Err(Error::new(Kind::Usage, "paths and `--exclude` select files; a bundle has whole commits")
+            .hint("export the files with --patch, or leave the paths out"));
+    }
     brig::task::reap(store)?;
     let id = store.find(&arguments.id)?;
     if !arguments.with_secrets {
-        check_secrets(store, &id)?;
+        check_secrets(store, &id, arguments)?;
     }
     let mut out: Box<dyn Write> = match &arguments.output {
         Some(path) => Box::new(
@@ -66,9 +73,13 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Refuses what would carry a secret on; the value itself nobody has any more, so what is exported cannot be redacted.
-fn check_secrets(store: &Store, id: &str) -> Result<()> {
-    let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
-    let all = changes.map(|changes| changes.secrets).unwrap_or_default();
+fn check_secrets(store: &Store, id: &str, arguments: &Arguments) -> Result<()> {
+    let all = if arguments.bundle {
+        let changes = store.receipt(id)?.and_then(|receipt| receipt.changes);
+        changes.map(|changes| changes.secrets).unwrap_or_default()
+    } else {
+        brig::task::secrets_in(store, id, &arguments.paths.selection())?
+    };
     let Some(first) = all.first() else { return Ok(()) };
     let more = if all.len() > 1 { format!(" and {} more", all.len() - 1) } else { String::new() };
     Err(Error::new(Kind::Secret, format!("a secret is in the changed file `{}`{more}", first.escape_debug()))
@@ -85,11 +96,21 @@ fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) ->
         let words = format!("commit {} on refs/heads/{}", exported.commit, exported.branch);
         tell!("brig: {}", output::escaped(&words));
     } else {
-        let notes = brig::task::patch(store, id, PatchOptions { include_git: false, binary: true }, out)?;
+        let options = PatchOptions { include_git: false, binary: true, selection: arguments.paths.selection() };
+        let notes = brig::task::patch(store, id, &options, out)?;
         if let Some(first) = notes.base_changed.first() {
             return Err(incomplete(id, first, notes.base_changed.len()));
         }
+        for path in &notes.edited_meanwhile {
+            let words = format!(
+                "`{path}` was edited while the agent ran: the patch removes what of that edit the agent did not see"
+            );
+            tell!("brig: {}", output::escaped(&words));
+        }
         tell!("brig: {} files", notes.files);
+        if let Some(words) = super::select::not_selected(notes.not_selected, "in the patch") {
+            tell!("brig: {words}");
+        }
         super::tell_not_taken(store, id)?;
     }
     out.flush().failing(Kind::Store, || "write the file")

@@ -19,6 +19,7 @@ mod resume;
 mod revoke;
 mod run;
 mod screen;
+mod select;
 mod show;
 mod stats;
 mod stop;

@@ -164,7 +164,14 @@ fn refuse(conflicts: &[&Conflict]) -> Result<()> {
     let error = Error::new(Kind::State, words);
     let can_force = conflicts.iter().all(|conflict| conflict.difference.yields_to_force());
     let can_merge = conflicts.iter().any(|conflict| conflict.difference == Difference::Changed);
-    Err(if can_force && can_merge {
+    let meanwhile = conflicts.iter().find(|conflict| conflict.difference == Difference::EditedMeanwhile);
+    Err(if let (Some(conflict), true) = (meanwhile, can_force) {
+        error.hint(format!(
+            "what the agent saw of it is not kept, so it cannot be merged: leave it out with `--exclude '/{}'`, or apply to a checkout of \
+             what the task began with and merge there: --into DIR --force",
+            conflict.path
+        ))
+    } else if can_force && can_merge {
         error.hint("join both edits with --merge, overwrite with --force, or apply to a copy of the folder: --into DIR")
     } else if can_force {
         error.hint("look at the patch, then overwrite with --force, or apply to a copy of the folder: --into DIR")

@@ -8,7 +8,7 @@
 use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
-use super::ignored::{Rules, Tracked};
+use super::ignored::{Rules, Tracked, Worktree};
 use super::keep_bases;
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath, written};
@@ -33,6 +33,8 @@ pub(crate) struct Workspace<'a> {
     pub(crate) upper: BorrowedFd<'a>,
     /// The base. Without its submounts, which an overlay does not show either: they are left out here.
     pub(crate) lower: Option<BorrowedFd<'a>>,
+    /// The repository of the base, if that is a worktree.
+    pub(crate) worktree: Option<&'a Worktree>,
     /// Where the marks are.
     pub(crate) form: Form,
     /// When the agent began: a base that was written later is marked, so that an edit of the user's is not overwritten.
@@ -134,8 +136,9 @@ impl Walk<'_> {
         let upper = open(self.workspace.upper)?;
         let lower = self.workspace.lower.map(open).transpose()?;
         let base = lower.as_ref().filter(|_| !self.limits.ignored).map(AsFd::as_fd);
-        let rules = base.and_then(Rules::of_base);
-        self.tracked = base.and_then(Tracked::of_base);
+        let worktree = self.workspace.worktree;
+        let rules = base.and_then(|base| Rules::of_base(base, worktree));
+        self.tracked = base.and_then(|base| Tracked::of_base(base, worktree));
         let Some(root) = self.frame(None, Some(upper), lower, (true, rules, false))? else { return Ok(()) };
         tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(frame, name, depth))
     }

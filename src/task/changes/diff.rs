@@ -56,6 +56,8 @@ pub(crate) struct Diffed {
     pub(crate) base_changed: Vec<TreePath>,
     /// Those whose base has changed since, and that are compared with the copy of what it was.
     pub(crate) edited_since: Vec<TreePath>,
+    /// Those whose base was edited while the agent ran: they are compared with that edit, which the agent may not have seen.
+    pub(crate) edited_meanwhile: Vec<TreePath>,
     /// How many are not in it because they are in `.git`.
     pub(crate) in_git: usize,
 }
@@ -126,6 +128,9 @@ pub(crate) fn diff(
         };
         let written = patch.write(old.as_ref(), new.as_ref(), out).failing(Kind::Store, || "write the patch")?;
         diffed.files += usize::from(written);
+        if written && entry.base_is_newer {
+            diffed.edited_meanwhile.push(entry.path.clone());
+        }
         if patch.noted {
             diffed.noted.push(entry.path.clone());
         }

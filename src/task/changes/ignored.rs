@@ -1,21 +1,32 @@
 //! What git ignores in the base: build output and the like, which is left out of the changes and counted.
 //!
 //! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. A rule that the agent wrote hides nothing. A file that
-//! git tracks is never ignored; the index of the base says which. Where it cannot be read, what the base has is taken for tracked.
+//! git tracks is never ignored; the index of the base contains those. Without an index git tracks nothing. If there is an index that cannot be read,
+//! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
 //! Never here: git itself, the user's own ignore file, a file of the agent's.
 
 use super::path::TreePath;
 use super::tree;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::io::Errno;
 use std::io::Read;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 /// A longer file of rules is not read.
 const LONGEST_RULES: u64 = 1 << 20;
 /// A longer index is not read: it has millions of files.
 const LONGEST_INDEX: u64 = 256 << 20;
+
+/// The folders of a worktree's repository (git-worktree(1)).
+#[derive(Debug)]
+pub(in crate::task) struct Worktree {
+    /// That of the worktree, with its index.
+    pub(in crate::task) own: OwnedFd,
+    /// The common one.
+    pub(in crate::task) repository: OwnedFd,
+}
 
 /// The rules that hold in a directory: its own, and those above.
 pub(super) struct Rules {
@@ -29,9 +40,12 @@ pub(super) struct Rules {
 pub(super) struct Tracked(Vec<Box<[u8]>>);
 
 impl Rules {
-    /// The rules of the whole base, from `.git/info/exclude`.
-    pub(super) fn of_base(lower: BorrowedFd<'_>) -> Option<Rc<Rules>> {
-        Rules::read(lower, b".git/info/exclude", 0, None)
+    /// The rules of the whole base, from `info/exclude` of its repository.
+    pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Rc<Rules>> {
+        match worktree {
+            Some(worktree) => Rules::read(worktree.repository.as_fd(), b"info/exclude", 0, None),
+            None => Rules::read(lower, b".git/info/exclude", 0, None),
+        }
     }
 
     /// The rules in the directory `path`, whose base is `lower`, below those of the directory that holds it.
@@ -72,9 +86,17 @@ impl Rules {
 }
 
 impl Tracked {
-    /// Reads the index of the base. `None` if there is none, or none that is understood.
-    pub(super) fn of_base(lower: BorrowedFd<'_>) -> Option<Tracked> {
-        let (file, status) = tree::file(lower, b".git/index").ok()?;
+    /// Reads the index of the base. `None` if there is one that cannot be read or is not understood.
+    pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Tracked> {
+        let opened = match worktree {
+            Some(worktree) => tree::file(worktree.own.as_fd(), b"index"),
+            None => tree::file(lower, b".git/index"),
+        };
+        // A `.git` that is a file and no worktree's, as in a submodule, is NOTDIR: its index is elsewhere.
+        let (file, status) = match opened {
+            Err(Errno::NOENT) => return Some(Tracked(Vec::new())),
+            opened => opened.ok()?,
+        };
         if tree::size(&status) > LONGEST_INDEX {
             return None;
         }
@@ -239,7 +261,7 @@ mod tests {
             "src/main.rs",
         ];
         let open: std::os::fd::OwnedFd = File::open(lab.path()).unwrap().into();
-        let root = Rules::of(open.as_fd(), None, Rules::of_base(open.as_fd())).unwrap();
+        let root = Rules::of(open.as_fd(), None, Rules::of_base(open.as_fd(), None)).unwrap();
         let sub = tree::directory(open.as_fd(), b"sub").unwrap();
         let below = Rules::of(sub.as_fd(), Some(&TreePath::new("sub").unwrap()), Some(Rc::clone(&root))).unwrap();
         for path in paths {

@@ -25,6 +25,7 @@ pub(super) mod path;
 mod record;
 mod runnable;
 mod runnable_table;
+mod select;
 pub(super) mod store;
 pub(super) mod tree;
 mod wire;
@@ -32,11 +33,13 @@ mod wire;
 pub(crate) use apply::{Options, Why, apply};
 pub(crate) use collect::{Workspace, collect};
 pub(crate) use diff::{Binary, DiffOptions, diff};
+pub(super) use ignored::Worktree;
 pub(crate) use limits::Limits;
 pub(crate) use overlay::Form;
 pub(crate) use path::escape;
 pub(crate) use record::{Change, Changes, Entry, Node, Skipped};
 pub(crate) use runnable::runnable;
+pub use select::Selection;
 pub(super) use tree::is_off;
 
 #[cfg(test)]

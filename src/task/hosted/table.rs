@@ -95,7 +95,7 @@ const ROWS: &[Row] = &[
         &[],
         Free,
     ),
-    (&["--merge", "<kill signal>", "<revoke name>"], &[], Free),
+    (&["--exclude", "--merge", "<kill signal>", "<revoke name>"], &[], Free),
 ];
 
 /// The rule of a flag of `brig task` such as `--dir`, or of a parameter such as `<cp from>`.
