@@ -11,6 +11,10 @@ use super::Candidate;
 const BITS: u32 = 20;
 const WORDS: usize = 1 << (BITS - 6);
 
+/// Up to so many beginnings, such as the shapes alone, use [`FEW_WORDS`] of each table: the bits of a start then lie in four pages, not in 64.
+const FEW: usize = 256;
+const FEW_WORDS: usize = 1 << 10;
+
 /// Three bytes as a number.
 pub(super) type Gram = u32;
 
@@ -19,6 +23,8 @@ type Table = Box<[u64; WORDS]>;
 
 #[derive(Clone)]
 pub(super) struct Filter {
+    /// The words in use of each table, a power of two, less one.
+    mask: usize,
     /// What begins here.
     begins: Table,
     /// What begins here, or has begun with the byte before.
@@ -45,24 +51,22 @@ fn table() -> Table {
     vec![0; WORDS].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; WORDS]))
 }
 
-fn set(table: &mut Table, bytes: [u8; 3]) {
+fn set(table: &mut Table, mask: usize, bytes: [u8; 3]) {
     let place = hash(gram(bytes));
-    table[place / 64] |= 1 << (place % 64);
+    table[(place / 64) & mask & (WORDS - 1)] |= 1 << (place % 64);
 }
 
-fn bit(table: &Table, gram: Gram) -> u64 {
+fn bit(table: &Table, mask: usize, gram: Gram) -> u64 {
     let place = hash(gram);
-    table[(place / 64) & (WORDS - 1)] >> (place % 64) & 1
+    table[(place / 64) & mask & (WORDS - 1)] >> (place % 64) & 1
 }
 
 impl Filter {
-    pub(super) fn new() -> Filter {
-        Filter::of(std::iter::empty())
-    }
-
     /// A filter for what begins like this, with three bytes or more.
     pub(super) fn of<'bytes>(beginnings: impl Iterator<Item = (&'bytes [u8], Candidate)>) -> Filter {
+        let beginnings: Vec<_> = beginnings.collect();
         let mut filter = Filter {
+            mask: if beginnings.len() <= FEW { FEW_WORDS } else { WORDS } - 1,
             begins: table(),
             passes: table(),
             candidates: Vec::new(),
@@ -85,11 +89,11 @@ impl Filter {
 
     fn learn(&mut self, beginning: &[u8], candidate: Candidate) {
         let &[one, two, three, ref rest @ ..] = beginning else { return };
-        set(&mut self.begins, [one, two, three]);
-        set(&mut self.passes, [one, two, three]);
+        set(&mut self.begins, self.mask, [one, two, three]);
+        set(&mut self.passes, self.mask, [one, two, three]);
         match rest.first() {
-            Some(&four) => set(&mut self.passes, [two, three, four]),
-            None => (0..=u8::MAX).for_each(|four| set(&mut self.passes, [two, three, four])),
+            Some(&four) => set(&mut self.passes, self.mask, [two, three, four]),
+            None => (0..=u8::MAX).for_each(|four| set(&mut self.passes, self.mask, [two, three, four])),
         }
         self.candidates.push((gram([one, two, three]), candidate));
         self.first[usize::from(one)] = true;
@@ -100,14 +104,14 @@ impl Filter {
     pub(super) fn next(&self, text: &[u8], from: usize) -> Option<usize> {
         /// Bytes that are done with at once: the places are 0, 2, 4, … 10.
         const STEP: usize = 12;
-        let mut at = from;
+        let (mask, mut at) = (self.mask, from);
         // Written out, because a loop is not unrolled in a program that is built for size, and takes three times as long.
         while let Some(&[a, b, c, d, e, f, g, h, i, j, k, l, m, n]) =
             text.get(at..at + STEP + 2).and_then(|all| all.first_chunk())
         {
             let one = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
             let two = u64::from_le_bytes([g, h, i, j, k, l, m, n]);
-            let passes = |word: u64, byte: u32| bit(&self.passes, (word >> (8 * byte)) as u32 & 0xFF_FFFF);
+            let passes = |word: u64, byte: u32| bit(&self.passes, mask, (word >> (8 * byte)) as u32 & 0xFF_FFFF);
             let found =
                 passes(one, 0) | passes(one, 2) | passes(one, 4) | passes(two, 0) | passes(two, 2) | passes(two, 4);
             if found != 0
@@ -124,7 +128,8 @@ impl Filter {
     #[cold]
     fn begins_in(&self, text: &[u8], from: usize, to: usize) -> Option<usize> {
         let places = text.get(from..text.len().min(to + 2))?;
-        let found = places.windows(3).position(|three| bit(&self.begins, gram([three[0], three[1], three[2]])) != 0)?;
+        let begins = |three: &[u8]| bit(&self.begins, self.mask, gram([three[0], three[1], three[2]])) != 0;
+        let found = places.windows(3).position(begins)?;
         Some(from + found)
     }
 

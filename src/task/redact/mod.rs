@@ -88,10 +88,9 @@ pub(super) const SHORTEST: usize = 6;
 impl Patterns {
     /// The shapes alone.
     pub(super) fn new() -> Patterns {
-        let mut patterns =
-            Patterns { needles: Vec::new(), names: Vec::new(), dumps: Dumps::default(), filter: Filter::new() };
-        patterns.index();
-        patterns
+        let dumps = Dumps::default();
+        let filter = filter(&[], &dumps);
+        Patterns { needles: Vec::new(), names: Vec::new(), dumps, filter }
     }
 
     /// Looks for this value too, in every form. Says whether it does: what is shorter than [`SHORTEST`] is in every text.
@@ -111,15 +110,8 @@ impl Patterns {
                 self.needles.push(form);
             }
         }
-        self.index();
+        self.filter = filter(&self.needles, &self.dumps);
         true
-    }
-
-    fn index(&mut self) {
-        let needles = self.needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
-        let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
-        let dumps = self.dumps.beginnings().map(|beginning| (beginning, Candidate::Dump));
-        self.filter = Filter::of(needles.chain(shapes).chain(dumps));
     }
 
     /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
@@ -184,6 +176,14 @@ impl Patterns {
         stream.finish(self, &mut out);
         (out, stream.count)
     }
+}
+
+/// The filter for all of these and the shapes.
+fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
+    let needles = needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
+    let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
+    let dumps = dumps.beginnings().map(|beginning| (beginning, Candidate::Dump));
+    Filter::of(needles.chain(shapes).chain(dumps))
 }
 
 /// The one of two verdicts on a place that hides more; waiting comes before both, because it may hide more still.
