@@ -204,6 +204,11 @@ impl Builder<'_> {
                 let owner = self.plan.administrator;
                 folder.with(root, at, |folder, name| write(folder, name, at, (content, *mode), owner))
             }
+            Step::Copy { from, at, mode, .. } => {
+                let content = std::fs::read(from).failing(Kind::Mount, || format!("read `{}`", from.display()))?;
+                let owner = self.plan.administrator;
+                folder.with(root, at, |folder, name| write(folder, name, at, (&content, *mode), owner))
+            }
             Step::Amend { at, change, missing, mode } => {
                 super::amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
             }

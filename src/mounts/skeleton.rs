@@ -10,7 +10,7 @@ use super::mount::{clone_tree, kept, restrict};
 use super::volatile::Workplace;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
-use crate::spec::root::{Attributes, DEVICES, Device, FileSystem, Root, Source, Step};
+use crate::spec::root::{Attributes, DEVICES, Device, FileSystem, Root, Source, Step, Version};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, makedev, mknodat, statat};
@@ -37,6 +37,8 @@ enum What<'step> {
     Link(&'step Path),
     /// A file with this content, of this mode.
     File(&'step [u8], u32),
+    /// A file with the content of one of the host, of this mode.
+    Copy(&'step Path, Version, u32),
     /// A character device, for all.
     Device(u32, u32),
 }
@@ -66,6 +68,7 @@ fn parts(steps: &[Step]) -> Option<Vec<(PathBuf, What<'_>)>> {
             Step::Directory { at, mode, .. } => (at, What::Folder(*mode)),
             Step::Symlink { at, target } => (at, What::Link(target)),
             Step::File { at, content, mode } => (at, What::File(content, *mode)),
+            Step::Copy { from, version, at, mode } => (at, What::Copy(from, *version, *mode)),
             Step::Bind { source: Source::Root(_), .. } => continue, // over what is there already
             Step::Bind { source: Source::Host(source), at, .. } => {
                 // In init a hierarchy of cgroups can be out of sight by the time that an error is explained. Each of them is a folder.
@@ -108,6 +111,7 @@ fn is_below<Folder: AsRef<Path>>(memory: &[Folder], step: &Step) -> bool {
         Step::Directory { at, .. }
         | Step::Symlink { at, .. }
         | Step::File { at, .. }
+        | Step::Copy { at, .. }
         | Step::Amend { at, .. }
         | Step::Tmpfs { at, .. }
         | Step::Secrets { at, .. }
@@ -173,6 +177,7 @@ fn make(tree: &Path, parts: &[(PathBuf, What<'_>)]) -> std::io::Result<()> {
             What::Folder(mode) => fs::create_dir(&place).map(|()| Some(mode)),
             What::Link(target) => symlink(target, &place).map(|()| None),
             What::File(content, mode) => fs::write(&place, content).map(|()| Some(mode)),
+            What::Copy(from, _, mode) => fs::write(&place, fs::read(from)?).map(|()| Some(mode)),
             What::Device(major, minor) => {
                 let (kind, number) = (FileType::CharacterDevice, makedev(major, minor));
                 mknodat(CWD, &place, kind, Mode::empty(), number)?;
@@ -185,7 +190,7 @@ fn make(tree: &Path, parts: &[(PathBuf, What<'_>)]) -> std::io::Result<()> {
         }
     }
     // When all that is in them is there. Links and devices are nothing but names.
-    let has_content = |what: &What<'_>| matches!(what, What::Folder(_) | What::File(..));
+    let has_content = |what: &What<'_>| matches!(what, What::Folder(_) | What::File(..) | What::Copy(..));
     let mut kept = whole.iter().chain(parts).filter(|(_, what)| has_content(what));
     kept.try_for_each(|(at, _)| File::open(place(at))?.sync_all())
 }
@@ -225,7 +230,9 @@ impl Kept {
     pub(super) fn has(&self, step: &Step) -> bool {
         match step {
             _ if is_below(&self.memory, step) => false,
-            Step::Directory { .. } | Step::Symlink { .. } | Step::File { .. } | Step::Devices => true,
+            Step::Directory { .. } | Step::Symlink { .. } | Step::File { .. } | Step::Copy { .. } | Step::Devices => {
+                true
+            }
             Step::Freeze { at, .. } => is_frozen(at),
             _ => false,
         }
@@ -374,6 +381,28 @@ mod tests {
         assert_eq!(fs::metadata(&tree).unwrap().ino(), made, "the first one stays");
         let others = [vec![file("/etc/hostname", "other\n")], vec![file("/etc/host", "name\n")]];
         assert!(others.map(|steps| of(&workshop, &kept(steps)).unwrap()).iter().all(|each| *each != tree));
+    }
+
+    #[test]
+    fn changed_file_of_the_host_is_copied_to_another_tree() {
+        if !rustix::process::geteuid().is_root() {
+            crate::sys::skip("changed_file_of_the_host_is_copied_to_another_tree: needs root");
+            return;
+        }
+        let store = tempfile::tempdir().unwrap();
+        let workshop = workshop(store.path());
+        let from = store.path().join("services");
+        let tree = |content: &str, nanoseconds| {
+            fs::write(&from, content).unwrap();
+            let version = Version { size: content.len() as u64, modified: (0, 0), changed: (0, nanoseconds) };
+            let copy = Step::Copy { from: from.clone(), version, at: "/etc/services".into(), mode: 0o644 };
+            of(&workshop, &kept(vec![copy])).unwrap()
+        };
+        let (first, changed) = (tree("https", 1), tree("gopher", 2));
+        assert_ne!(first, changed);
+        assert_eq!(fs::read(first.join("etc/services")).unwrap(), b"https");
+        assert_eq!(fs::read(changed.join("etc/services")).unwrap(), b"gopher");
+        assert_eq!(tree("gopher", 2), changed);
     }
 
     #[test]

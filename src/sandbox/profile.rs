@@ -13,7 +13,7 @@ use crate::container;
 use crate::spec::landlock::{Access, Landlock, Rule};
 use crate::spec::process::{Command, Rlimit};
 use crate::spec::resources::{Rates, Resources, block_io};
-use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step};
+use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step, Version};
 use crate::spec::{Confinement, Container};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -189,8 +189,12 @@ pub(super) fn system_steps(system: &System) -> Vec<Step> {
         file("gitconfig", "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n".to_owned()),
     ]);
     steps.extend(system.settings.iter().map(show));
-    let copy =
-        |(at, content): &(PathBuf, Vec<u8>)| Step::File { at: at.clone(), content: content.clone(), mode: 0o644 };
+    let copy = |(at, version): &(PathBuf, Version)| Step::Copy {
+        from: at.clone(),
+        version: *version,
+        at: at.clone(),
+        mode: 0o644,
+    };
     steps.extend(system.copies.iter().map(copy));
     steps.push(Step::Symlink { at: "/var/tmp".into(), target: "/tmp".into() });
     steps.push(Step::Directory { at: "/run".into(), mode: 0o755, owner: Owner::Administrator });

@@ -1,7 +1,8 @@
 //! The host's own system folders, of which the default root consists: what is there, looked up once a start.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use crate::spec::root::Version;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// What of the host the default root shows.
@@ -13,8 +14,8 @@ pub(crate) struct System {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Files and folders of /etc without which programs of /usr do not work, and in which no secret ever is.
     pub settings: Vec<PathBuf>,
-    /// The same where a copy costs less than a mount: small files, with what is in them.
-    pub copies: Vec<(PathBuf, Vec<u8>)>,
+    /// The same where a copy costs less than a mount: files that are small and seldom change.
+    pub copies: Vec<(PathBuf, Version)>,
     /// Where the host has cgroup v2.
     pub hierarchy: Option<PathBuf>,
 }
@@ -52,7 +53,9 @@ const SETTINGS: [&str; 25] = [
 ];
 
 /// Larger files are mounted.
-const COPIED: u64 = 32 << 10;
+const COPIED: u64 = 128 << 10;
+/// This file is mounted too: each installation of a library changes it, and each change would be another kept root.
+const CHANGING: &str = "/etc/ld.so.cache";
 
 /// Looks at the host.
 pub(crate) fn look() -> System {
@@ -72,22 +75,31 @@ pub(crate) fn look() -> System {
 impl System {
     /// Adds a setting in the way that costs a start the least. What not every user of the host may read stays away.
     fn add(&mut self, path: &Path) {
-        match fs::read_link(path) {
-            Ok(target) if is_shown(path, &target) => return self.links.push((path.to_owned(), target)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
-            _ => {}
+        let Ok(mut status) = fs::symlink_metadata(path) else { return };
+        if status.is_symlink() {
+            let Ok(target) = fs::read_link(path) else { return };
+            if is_shown(path, &target) {
+                return self.links.push((path.to_owned(), target));
+            }
+            let Ok(led_to) = fs::metadata(path) else { return };
+            status = led_to;
         }
-        let Ok(status) = fs::metadata(path) else { return };
         if status.permissions().mode() & 0o004 == 0 {
             return;
         }
-        if status.is_dir() || (status.is_file() && status.len() > COPIED) {
+        if status.is_file() && status.len() <= COPIED && path != Path::new(CHANGING) {
+            self.copies.push((path.to_owned(), version(&status)));
+        } else if status.is_dir() || status.is_file() {
             self.settings.push(path.to_owned());
-        } else if status.is_file()
-            && let Ok(content) = fs::read(path)
-        {
-            self.copies.push((path.to_owned(), content));
         }
+    }
+}
+
+fn version(status: &Metadata) -> Version {
+    Version {
+        size: status.len(),
+        modified: (status.mtime(), status.mtime_nsec()),
+        changed: (status.ctime(), status.ctime_nsec()),
     }
 }
 
@@ -125,7 +137,7 @@ mod tests {
         std::os::unix::fs::symlink("/usr/share/zoneinfo/Etc/UTC", at("localtime")).unwrap();
         fs::write(at("services"), "https 443/tcp").unwrap();
         std::os::unix::fs::symlink("services", at("elsewhere")).unwrap();
-        fs::write(at("mime.types"), vec![b'x'; 64 << 10]).unwrap();
+        fs::write(at("mime.types"), vec![b'x'; 256 << 10]).unwrap();
         fs::create_dir(at("fonts")).unwrap();
         fs::write(at("private"), "secret").unwrap();
         fs::set_permissions(at("private"), fs::Permissions::from_mode(0o640)).unwrap();
@@ -134,8 +146,8 @@ mod tests {
             system.add(&at(name));
         }
         assert_eq!(system.links, [(at("localtime"), "/usr/share/zoneinfo/Etc/UTC".into())]);
-        let copy = b"https 443/tcp".to_vec();
-        assert_eq!(system.copies, [(at("services"), copy.clone()), (at("elsewhere"), copy)]);
+        let copied = version(&fs::metadata(at("services")).unwrap());
+        assert_eq!(system.copies, [(at("services"), copied), (at("elsewhere"), copied)]);
         assert_eq!(system.settings, [at("mime.types"), at("fonts")]);
     }
 

@@ -85,6 +85,17 @@ impl std::fmt::Debug for Hidden {
 /// How many pseudo-terminals a sandbox has at once: more than agents use, and a small part of the machine's 4096 (kernel.pty.max), which all share.
 pub(crate) const MOST_TERMINALS: u32 = 128;
 
+/// Which content a file of the host has, without a look at it: whatever changes the content changes this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Version {
+    /// Bytes.
+    pub size: u64,
+    /// Seconds and nanoseconds of the last change of the content.
+    pub modified: (i64, i64),
+    /// The same of the last change of anything, which programs cannot set.
+    pub changed: (i64, i64),
+}
+
 /// One step of the building; `at` is absolute as the container sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -94,6 +105,8 @@ pub(crate) enum Step {
     Symlink { at: PathBuf, target: PathBuf },
     /// A small file of our own.
     File { at: PathBuf, content: Vec<u8>, mode: u32 },
+    /// A copy of a small file of the host, which is read only when the copy is made.
+    Copy { from: PathBuf, version: Version, at: PathBuf, mode: u32 },
     /// A change of a file that the root may have, at the end of whatever links are there. Where there is none, or an empty one, it is made with
     /// `missing` in front of it, and without that nothing is.
     Amend { at: PathBuf, change: Change, missing: Option<Vec<u8>>, mode: u32 },

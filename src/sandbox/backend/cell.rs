@@ -243,6 +243,9 @@ impl Bundle {
                 Step::File { at, content, mode } => {
                     bundle.put(at, |at| Step::File { at, content, mode }, &mut of_cell);
                 }
+                Step::Copy { from, version, at, mode } => {
+                    bundle.put(at, |at| Step::Copy { from, version, at, mode }, &mut of_cell);
+                }
                 Step::Amend { at, change, missing, mode } => {
                     bundle.put(at, |at| Step::Amend { at, change, missing, mode }, &mut of_cell);
                 }
