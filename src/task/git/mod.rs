@@ -231,9 +231,13 @@ pub(super) struct Errand<'run> {
 }
 
 impl Errand<'_> {
-    /// Whether a user asks for the end of the task.
+    /// Whether a user asks for the end of the task, which is noted: a courier that is killed while it starts reports a failed start.
     fn is_asked_to_end(&self) -> bool {
-        self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end)
+        let is_asked = self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end);
+        if is_asked {
+            self.budget.cancel();
+        }
+        is_asked
     }
 }
 
