@@ -49,6 +49,7 @@ pub(crate) use crate::mounts::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
 use crate::sys::batch::Batch;
+pub(crate) use crate::sys::seccomp::{next_waiting, refuse};
 pub(crate) use check::{Checked, check, nested, privileged, thoroughly as check_thoroughly};
 pub(crate) use enter::{Entered, Visit};
 pub(crate) use gateway::Wish;

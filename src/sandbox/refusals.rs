@@ -6,8 +6,7 @@
 
 use super::known;
 use super::supervise::Ready;
-use crate::container;
-use crate::sys::seccomp::{next_waiting, refuse};
+use crate::container::{self, next_waiting, refuse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
