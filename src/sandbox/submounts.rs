@@ -8,9 +8,8 @@
 
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
-use crate::host::{MountEntry, can_be_mapped};
+use crate::host::{MountEntry, can_be_mapped, is_off};
 use crate::spec::root::{Attributes, Owner, Shown, Source, Step};
-use crate::sys::weaken;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -109,7 +108,7 @@ impl Submounts {
         for mount in below {
             let Ok(relative) = mount.point.strip_prefix(&real) else { continue };
             let (at, name) = (folder.at.join(relative), mount.point.display());
-            let is_shown = SHOWN.contains(&mount.kind.as_str()) || weaken::is_off("submount-kinds");
+            let is_shown = SHOWN.contains(&mount.kind.as_str()) || is_off("submount-kinds");
             let open = open_below(&folder.path, relative);
             match (is_privileged, is_shown, open) {
                 // Another mount covers it.
@@ -128,8 +127,7 @@ impl Submounts {
                     }
                     let source = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
                     self.held.push(open);
-                    let overlay =
-                        OVERLAYS.get(count).filter(|_| folder.is_workspace && !weaken::is_off("submount-overlay"));
+                    let overlay = OVERLAYS.get(count).filter(|_| folder.is_workspace && !is_off("submount-overlay"));
                     count += 1;
                     steps.push(match overlay {
                         Some(changes) => Step::Overlay {

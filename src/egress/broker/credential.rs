@@ -348,7 +348,7 @@ mod tests {
         let (methods, paths) = (["GET".to_owned()], ["/v1/*".to_owned()]);
         let check = |methods: &[String], paths: &[String], is_refused: bool| {
             let made = credential(&Wording { methods, paths, ..Wording::default() }).unwrap();
-            for name in ["X-HTTP-Method-Override", "X-Original-URL"] {
+            for name in ["X-HTTP-Method-Override", "X-Method-Override"] {
                 let fields = vec![(name.to_owned(), "/admin".to_owned())];
                 let why = made.objection(&Head { fields, ..head("GET", "/v1/x") });
                 assert_eq!(why.is_some_and(|why| why.contains("could make this one another")), is_refused, "{name}");
