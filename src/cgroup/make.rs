@@ -242,11 +242,20 @@ fn check_unused(path: &Path) -> Result<()> {
 }
 
 /// On v1 a new group may run nowhere until it is told where; what its parent has is no restriction.
+/// A parent that another program has made and not filled (a pod's group) is filled first.
 fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
-    let (parent, new) = (open(parent)?, open(new)?);
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        if new.get(file)?.trim().is_empty() {
-            new.set(file, parent.get(file)?.trim())?;
+    const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
+    let group = open(parent)?;
+    let is_empty = |group: &Directory, file: &str| group.get(file).map(|text| text.trim().is_empty());
+    if let Some(above) = parent.parent().filter(|above| above.join(FILES[0]).exists())
+        && (is_empty(&group, FILES[0])? || is_empty(&group, FILES[1])?)
+    {
+        inherit_cpuset(above, parent)?;
+    }
+    let new = open(new)?;
+    for file in FILES {
+        if is_empty(&new, file)? {
+            new.set(file, group.get(file)?.trim())?;
         }
     }
     Ok(())

@@ -93,10 +93,10 @@ pub(crate) fn controllers(writes: &[Write]) -> Controllers {
     writes.iter().filter_map(|write| write.controller).collect()
 }
 
-/// -1 (in truth anything below zero) is no limit, 0 is a limit: nothing may be started.
+/// -1 (in truth anything below zero) is no limit. With 0 the container's own process could not be born, so that is 1, as with runc and systemd.
 fn pids(limits: &Resources, plan: &mut Plan) {
     if let Some(limit) = limits.pids.limit {
-        plan.add(Controller::Pids, "pids.max", bytes_or_max(limit));
+        plan.add(Controller::Pids, "pids.max", bytes_or_max(if limit == 0 { 1 } else { limit }));
     }
 }
 
@@ -289,7 +289,7 @@ pub(super) mod tests {
     #[test]
     fn tasks() {
         check(r#"{"pids": {"limit": 64}}"#, "pids.max=64", "pids.max=64");
-        check(r#"{"pids": {"limit": 0}}"#, "pids.max=0", "pids.max=0");
+        check(r#"{"pids": {"limit": 0}}"#, "pids.max=1", "pids.max=1");
         check(r#"{"pids": {"limit": -1}}"#, "pids.max=max", "pids.max=max");
     }
 

@@ -1,5 +1,6 @@
 //! A bundle: the directory with a config.json that a caller names.
 
+use super::Creation;
 use crate::error::{Kind, Result};
 use crate::files;
 use crate::spec::config::{self, Config};
@@ -8,9 +9,14 @@ use std::path::{Path, PathBuf};
 /// What a config.json may be long at most. The largest that callers write, with thousands of mounts, are below one megabyte.
 const LARGEST: u64 = 16 << 20;
 
-/// The bytes of `config.json` below `bundle`, which the container keeps.
-pub(super) fn read(bundle: &Path) -> Result<Vec<u8>> {
-    files::read_bounded(&path(bundle), LARGEST).map_err(|error| match error.errno() {
+/// Where the configuration of a new container is.
+pub(super) fn config_path(wish: &Creation) -> PathBuf {
+    wish.config.clone().unwrap_or_else(|| wish.bundle.join("config.json"))
+}
+
+/// The bytes of a configuration, which the container keeps.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    files::read_bounded(path, LARGEST).map_err(|error| match error.errno() {
         Some(libc::ENOENT) => {
             error.of_kind(Kind::NotFound).hint("name a bundle: a directory with a config.json (`brig spec` makes one)")
         }
@@ -19,12 +25,8 @@ pub(super) fn read(bundle: &Path) -> Result<Vec<u8>> {
 }
 
 /// What they say.
-pub(super) fn parse(bundle: &Path, bytes: &[u8]) -> Result<Config> {
-    config::load::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path(bundle).display())))
-}
-
-fn path(bundle: &Path) -> PathBuf {
-    bundle.join("config.json")
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
+    config::load::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
 }
 
 /// Whether a config.json that nobody has read yet looks as if it asked for a network namespace of the container's own and for no user namespace. What it

@@ -31,6 +31,8 @@ use std::time::SystemTime;
 pub struct Creation {
     /// The bundle's directory, absolute.
     pub bundle: PathBuf,
+    /// The configuration, if not `config.json` of the bundle.
+    pub config: Option<PathBuf>,
     /// A unix socket that gets the terminal's master.
     pub console_socket: Option<PathBuf>,
     /// A unix socket that gets the first process's pidfd.
@@ -104,19 +106,21 @@ impl Containers {
     /// Creates a container.
     pub fn create(&self, id: &ContainerId, wish: &Creation) -> Result<Created> {
         process::require_one_thread()?;
-        let bytes = bundle::read(&wish.bundle)?;
+        let path = bundle::config_path(wish);
+        let bytes = bundle::read(&path)?;
         // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
         let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
         StartHeap.warm(StartHeap::START);
-        let config = bundle::parse(&wish.bundle, &bytes)?;
+        let config = bundle::parse(&path, &bytes)?;
         check::check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         passed::check_terminal(process.terminal, wish)?;
         passed::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings: Vec<_> = unknown.iter().map(|name| format!("ignoring unknown capability `{name}`")).collect();
+        warnings.extend(prepare::missing_privileges(process, &config));
         let rlimits = prepare::rlimits(process)?;
-        let mut attributes = attributes::plan(process, &config.linux, attributes::Which::First)?;
+        let mut attributes = attributes::plan(process, &config.linux)?;
         if !wish.no_cgroup {
             attributes.affinity = Some(attributes::every_cpu()); // not the caller's, but what the group allows
         }
@@ -169,7 +173,7 @@ impl Containers {
         };
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
         let state = record.state(Status::Creating);
-        let terminal = process.terminal.then(|| prepare::terminal(process.console_size));
+        let terminal = process.terminal.then(|| prepare::terminal(process.console_size, wish.console_socket.is_none()));
         let (network, helper) = ahead.and_then(ahead::Ahead::finish_network).unzip();
         if network.is_some() {
             namespaces.leave_out(NamespaceKind::Network);

@@ -253,10 +253,12 @@ fn plan(
     let (environment, home_is_missing) = prepare::environment(process);
     let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
     let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
-    let mut attributes = attributes::plan(process, &config.linux, attributes::Which::Later)?;
+    let mut attributes = attributes::plan(process, &config.linux)?;
     let affinity = process.exec_cpu_affinity.as_ref();
     let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
-    attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten();
+    // Not the caller's processors, but what the group allows.
+    let every = group.map(|_| attributes::every_cpu());
+    attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
     let seccomp = config.linux.seccomp.as_ref().map(seccomp::compile).transpose()?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
     Ok(Join {
@@ -289,7 +291,7 @@ fn plan(
             }),
         },
         stdio: if process.terminal {
-            Stdio::Terminal(prepare::terminal(process.console_size))
+            Stdio::Terminal(prepare::terminal(process.console_size, wish.console_socket.is_none()))
         } else {
             Stdio::Inherited
         },

@@ -18,6 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::CapabilitySet;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -123,6 +124,33 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
         no_new_privileges: process.no_new_privileges,
     };
     (identity, unknown)
+}
+
+/// What is asked for and cannot be given by a caller without the power: capabilities, and a score that protects from the out-of-memory killer.
+/// In a user namespace every capability is there.
+pub(super) fn missing_privileges(process: &Process, config: &Config) -> Vec<String> {
+    let mut missing = Vec::new();
+    let Ok(own) = rustix::thread::capabilities(None) else { return missing };
+    let (wished, _) = identity(process);
+    let lacking = CapabilitySet::from_bits_retain(wished.capabilities.permitted) - own.permitted;
+    if !lacking.is_empty() && !has(config, NamespaceKind::User) {
+        let names: Vec<_> = caps::all()
+            .into_iter()
+            .filter(|each| lacking.bits() & each.bitmask() != 0)
+            .map(|each| each.to_string())
+            .collect();
+        missing.push(format!(
+            "the caller does not have these capabilities, so the container gets none of them: {}",
+            names.join(", ")
+        ));
+    }
+    let score = process.oom_score_adj.unwrap_or_default();
+    if score < 0 && !own.permitted.contains(CapabilitySet::SYS_RESOURCE) {
+        missing.push(format!(
+            "the caller may not lower its oom_score_adj (CAP_SYS_RESOURCE), so the container may not get {score}"
+        ));
+    }
+    missing
 }
 
 /// The environment: of two variables with one name the last holds. The boolean says whether HOME is missing.
@@ -350,6 +378,6 @@ pub(super) fn sysctls(config: &Config) -> Vec<(String, String)> {
 }
 
 /// The terminal's size.
-pub(super) fn terminal(size: wish::ConsoleSize) -> crate::process::Terminal {
-    crate::process::Terminal { rows: size.height, columns: size.width }
+pub(super) fn terminal(size: wish::ConsoleSize, is_served_here: bool) -> crate::process::Terminal {
+    crate::process::Terminal { rows: size.height, columns: size.width, passes_newlines: is_served_here }
 }

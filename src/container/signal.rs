@@ -12,12 +12,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 
 impl Containers {
-    /// Sends a signal, by its number. With `all`, to every process, and a container that has ended already is no error.
+    /// Sends a signal, by its number; 0 only asks whether the container runs. With `all`, to every process, and a container that has ended already is
+    /// no error. Without a PID namespace of its own the other processes outlive the first one, so SIGKILL is for all of them, as with runc.
     pub fn kill(&self, id: &ContainerId, number: i32, all: bool) -> Result<()> {
         // Without the lock: whoever has it may wait for the container that is to be ended.
         let (path, record) = self.see(id)?;
         let status = record.status(&path);
+        let is_running = !matches!(status, Status::Stopped | Status::Creating);
+        if number == 0 {
+            return if is_running { Ok(()) } else { Err(Error::new(Kind::State, "container not running")) };
+        }
         let number = signal(number)?;
+        let all = all || (number == Signal::KILL && !record.own_pids && record.cgroup.is_some());
         if all || (status == Status::Stopped && !record.own_pids) {
             let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?.filter(|group| !group.is_gone());
             if let Some(group) = group {
@@ -26,7 +32,7 @@ impl Containers {
             }
             return Ok(());
         }
-        if status == Status::Stopped || status == Status::Creating {
+        if !is_running {
             return Err(Error::new(Kind::State, "container not running"));
         }
         send(&record, number)?;

@@ -8,11 +8,16 @@ use crate::error::{Context, Error, Kind, Result, wire};
 use crate::hooks;
 use crate::spec::config::Hooks;
 use crate::spec::state::Status;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// How long a process that ends is waited for: its memory may be large.
+const END: Duration = Duration::from_secs(10);
 
 impl Containers {
     /// Starts a created container.
@@ -28,7 +33,7 @@ impl Containers {
         let notify = Notify::listen(&place)?;
         let process = notify.as_ref().map(|_| signal::hold(&record)).transpose()?.flatten();
         let hooks = place.late_hooks(&record)?;
-        open_gate(&place)?;
+        open_gate(&place, &record)?;
         poststart(&hooks, &record)?;
         if let (Some(notify), Some(process)) = (notify, process) {
             notify.pass_on(&process, record.pid)?;
@@ -41,7 +46,7 @@ impl Created {
     /// Starts it. What comes back is to be passed on, if somebody waits for the program to be ready.
     pub fn start(&self) -> Result<Option<Notify>> {
         let notify = Notify::listen(&self.place)?;
-        open_gate(&self.place)?;
+        open_gate(&self.place, &self.record)?;
         poststart(&self.config.hooks, &self.record)?;
         Ok(notify)
     }
@@ -61,7 +66,8 @@ fn refuse(words: &str) -> Error {
 
 /// Lets init go on, and waits until its program has taken over or it has said why not. From here on nobody else can start it, and so the lock is given
 /// up: how long the rest takes is for the container to decide, and for hooks, which may ask us about it.
-fn open_gate(place: &Place) -> Result<()> {
+fn open_gate(place: &Place, record: &Record) -> Result<()> {
+    let process = signal::hold(record)?;
     let fifo = place.fifo();
     let step = || "open the container's gate";
     let gate = match rustix::fs::open(&fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
@@ -88,13 +94,27 @@ fn open_gate(place: &Place) -> Result<()> {
     }
     let mut said = Vec::new();
     words.read_to_end(&mut said).failing(Kind::State, || format!("read `{}`", report.display()))?;
-    if said.is_empty() { Ok(()) } else { Err(unable(wire::from_bytes(&said))) }
+    if said.is_empty() {
+        return Ok(());
+    }
+    await_end(&process);
+    Err(unable(wire::from_bytes(&said)))
+}
+
+/// Waits until a process that is ending has ended: a caller that is told of a failure deletes the container at once and asks for its state before.
+fn await_end(process: &Option<OwnedFd>) {
+    let Some(process) = process else { return };
+    let wait = Timespec { tv_sec: END.as_secs() as i64, tv_nsec: 0 };
+    // If it cannot be waited for, the failure is told all the same.
+    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&wait));
 }
 
 /// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
 fn poststart(hooks: &Hooks, record: &Record) -> Result<()> {
     hooks::run("poststart", &hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
         // The hook's failure is what is reported; what still runs is removed by `delete`.
+        let process = signal::hold(record).ok().flatten();
         let _ = signal::send(record, Signal::KILL);
+        await_end(&process);
     })
 }

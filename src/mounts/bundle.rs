@@ -9,9 +9,10 @@ use super::mount::{attach, clone_tree, restrict};
 use super::options::{Options, Reach};
 use super::{destination, device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::config::check::clean;
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
-use rustix::fs::{CWD, FileType};
+use rustix::fs::{CWD, FileType, PROC_SUPER_MAGIC, fstatfs};
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -111,6 +112,11 @@ pub(crate) fn build(plan: &Bundle) -> Result<Built> {
         device::populate(root.as_fd(), &plan.devices, plan.owner)?;
     }
     Ok(Built { root, late })
+}
+
+/// Makes the command's working directory with all that is missing on the way to it. Where it cannot be made, entering it says so.
+pub(crate) fn make_directory(built: &Built, path: &Path) {
+    let _ = resolve::directory(built.root.as_fd(), path, 0o755);
 }
 
 /// What must come after the hooks: masks, read-only paths, and mounts that had to be writable until now.
@@ -278,6 +284,12 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
         None => take(&mount.source, reach, mount.userns.as_ref(), &mount.options)?,
     };
     let kind = resolve::file_type(&tree)?;
+    if mount.at.to_str().is_some_and(|at| clean(at) == "/proc")
+        && fstatfs(&tree).failing(Kind::Mount, || "read the type of a file system")?.f_type != PROC_SUPER_MAGIC
+        && !crate::sys::weaken::is_off("destination")
+    {
+        return Err(Error::new(Kind::Mount, "\"/proc\" cannot be mounted because it is not of type proc"));
+    }
     change(tree.as_fd(), &mount.options, false)?;
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;

@@ -1,6 +1,6 @@
 //! What hides paths of a root, and what makes them read-only.
 
-use super::mount::{attach, clone_tree, labelled_tmpfs, restrict};
+use super::mount::{attach, clone_all, clone_tree, labelled_tmpfs, restrict};
 use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -85,8 +85,9 @@ pub(super) fn read_only(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
         return Ok(());
     }
     let Some(target) = existing(root, path)? else { return Ok(()) };
-    let tree = clone_tree(target.as_fd(), Path::new(""))?;
-    restrict(&tree, Attributes(Attributes::KERNEL.0 | bits::RDONLY))?;
+    // With what is mounted below; the other attributes of the path stay, so that programs in it can be executed.
+    let tree = clone_all(target.as_fd(), Path::new(""))?;
+    restrict(&tree, Attributes(bits::RDONLY))?;
     attach(&tree, target.as_fd()).doing(|| format!("make `{}` read-only", path.display()))
 }
 

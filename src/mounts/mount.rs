@@ -94,9 +94,8 @@ pub(super) fn clone_read_only(path: &Path) -> Result<(OwnedFd, bool)> {
     }
     let held = if path.starts_with(HELD) { Some(open_held(path)?) } else { None };
     let (directory, below) = held.as_ref().map_or((CWD, path), |held| (held.as_fd(), Path::new("")));
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(directory, below, flags | OpenTreeFlags::AT_RECURSIVE)
-        .failing(Kind::Mount, || format!("take the tree `{}` with the mounts below it", path.display()))
+    clone_all(directory, below)
+        .doing(|| format!("take the tree `{}` with the mounts below it", path.display()))
         .map(|tree| (tree, true))
 }
 
@@ -105,6 +104,15 @@ pub(super) fn restrict_all(tree: &OwnedFd, attributes: Attributes) -> Result<()>
     let wanted = MountAttr { set: kept(attributes.0), ..MountAttr::default() };
     set_attributes(tree.as_fd(), c"", !weaken::is_off("submount-attributes"), &wanted)
         .failing(Kind::Mount, || "set the attributes of a mount and of those below it")
+}
+
+/// Copies a mount with all below it as a detached tree.
+pub(super) fn clone_all(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
 }
 
 /// Attaches a detached tree over the place that `target` names.

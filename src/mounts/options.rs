@@ -52,6 +52,9 @@ enum Effect {
     /// Sets one of the values of the atime field, of which it takes the others' place.
     Time(u64),
     TimeBelow(u64),
+    /// Takes one of them back: then it is the default, relatime.
+    NoTime(u64),
+    NoTimeBelow(u64),
     Bind(Reach),
     Remount,
     Propagate(MountPropagationFlags),
@@ -63,12 +66,13 @@ enum Effect {
 /// Every word, in alphabetical order; `features` prints it.
 const WORDS: [(&str, Effect); 79] = {
     use Effect::{
-        Bind, Clear, ClearBelow, CopyUp, IdMap, Nothing, Propagate, Remount, Set, SetBelow, Time, TimeBelow, Whole,
+        Bind, Clear, ClearBelow, CopyUp, IdMap, NoTime, NoTimeBelow, Nothing, Propagate, Remount, Set, SetBelow, Time,
+        TimeBelow, Whole,
     };
     use MountPropagationFlags as P;
     [
         ("async", Nothing),
-        ("atime", Time(bits::RELATIME)),
+        ("atime", NoTime(bits::NOATIME)),
         ("bind", Bind(Reach::One)),
         ("defaults", Nothing),
         ("dev", Clear(bits::NODEV)),
@@ -87,12 +91,12 @@ const WORDS: [(&str, Effect); 79] = {
         ("noiversion", Nothing),
         ("nolazytime", Nothing),
         ("nomand", Nothing),
-        ("norelatime", Time(bits::STRICTATIME)),
-        ("nostrictatime", Time(bits::RELATIME)),
+        ("norelatime", Nothing),
+        ("nostrictatime", NoTime(bits::STRICTATIME)),
         ("nosuid", Set(bits::NOSUID)),
         ("nosymfollow", Set(bits::NOSYMFOLLOW)),
         ("private", Propagate(P::PRIVATE)),
-        ("ratime", TimeBelow(bits::RELATIME)),
+        ("ratime", NoTimeBelow(bits::NOATIME)),
         ("rbind", Bind(Reach::Below)),
         ("rdev", ClearBelow(bits::NODEV)),
         ("rdiratime", ClearBelow(bits::NODIRATIME)),
@@ -104,8 +108,8 @@ const WORDS: [(&str, Effect); 79] = {
         ("rnodev", SetBelow(bits::NODEV)),
         ("rnodiratime", SetBelow(bits::NODIRATIME)),
         ("rnoexec", SetBelow(bits::NOEXEC)),
-        ("rnorelatime", TimeBelow(bits::STRICTATIME)),
-        ("rnostrictatime", TimeBelow(bits::RELATIME)),
+        ("rnorelatime", Nothing),
+        ("rnostrictatime", NoTimeBelow(bits::STRICTATIME)),
         ("rnosuid", SetBelow(bits::NOSUID)),
         ("rnosymfollow", SetBelow(bits::NOSYMFOLLOW)),
         ("ro", Set(bits::RDONLY)),
@@ -201,7 +205,18 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
             found.set_below = found.set_below & !bits::ATIME | value;
             found.clear_below |= bits::ATIME;
         }
-        Effect::Bind(reach) => found.bind = Some(reach),
+        Effect::NoTime(value) => {
+            if found.set & bits::ATIME == value {
+                found.set = found.set & !bits::ATIME | bits::RELATIME;
+            }
+        }
+        Effect::NoTimeBelow(value) => {
+            if found.set_below & bits::ATIME == value {
+                found.set_below = found.set_below & !bits::ATIME | bits::RELATIME;
+            }
+        }
+        // `rbind` and `bind` together are recursive, as the flags of mount(2) are.
+        Effect::Bind(reach) => found.bind = if found.bind == Some(Reach::Below) { found.bind } else { Some(reach) },
         Effect::Remount => found.remount = true,
         Effect::Propagate(flags) => found.propagation.push(flags),
         Effect::IdMap(reach) => found.idmap = Some(reach),

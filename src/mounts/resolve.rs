@@ -6,9 +6,11 @@
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, mkdirat, openat2, readlinkat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 /// How a file is made that must be new: never one that is there, never through a link.
@@ -51,6 +53,13 @@ pub(super) fn regular(root: BorrowedFd<'_>, path: &Path) -> std::result::Result<
 /// Makes the directory `path` inside `root` with its missing parents (0755), and opens it. What is there stays as it is.
 /// The boolean says whether the last component is new.
 pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
+    make_directory(root, path, mode).or_else(|error| match real_path(root, path, &error)? {
+        Some(real) => make_directory(root, &real, mode),
+        None => Err(error),
+    })
+}
+
+fn make_directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<(OwnedFd, bool)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat2(root, relative(path).as_path(), flags, Mode::empty(), inside_root()) {
         Ok(there) => return Ok((there, false)),
@@ -69,6 +78,38 @@ pub(crate) fn directory(root: BorrowedFd<'_>, path: &Path, mode: u32) -> Result<
     };
     // The component may be a symlink of the image: follow it, but inside the root.
     Ok((open_as(root, path, flags)?, new))
+}
+
+/// `path` without links and `..`, each component that is missing as it is named: what a dangling link means, inside the root, as runc makes it. `None`
+/// when that is the same path, or when `error` says nothing of something missing.
+fn real_path(root: BorrowedFd<'_>, path: &Path, error: &Error) -> Result<Option<PathBuf>> {
+    /// What the kernel follows at most (path_resolution(7)).
+    const MOST_LINKS: usize = 40;
+    if !matches!(error.errno(), Some(libc::ENOENT | libc::EEXIST)) {
+        return Ok(None);
+    }
+    let parts = |path: &Path| path.components().rev().filter_map(normal).collect::<Vec<_>>();
+    let (mut left, mut real, mut links) = (parts(path), PathBuf::from("/"), 0);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            real.pop();
+            continue;
+        }
+        let next = real.join(name);
+        match itself(root, &next).and_then(|found| readlinkat(&found, "", Vec::new())) {
+            Ok(target) if links < MOST_LINKS => {
+                links += 1;
+                let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+                if target.is_absolute() {
+                    real = PathBuf::from("/");
+                }
+                left.extend(parts(target));
+            }
+            Ok(_) => return Err(Errno::LOOP).failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
+            Err(_) => real = next,
+        }
+    }
+    Ok((real != path).then_some(real))
 }
 
 /// The path of the directory that holds `path`; `None` for the root.
@@ -118,10 +159,18 @@ pub(crate) fn target(root: BorrowedFd<'_>, path: &Path, kind: FileType) -> Resul
         Err(Errno::NOENT) => {}
         other => return other.failing(Kind::Mount, || format!("open `{}` in the root", path.display())),
     }
+    make_file(root, path).or_else(|error| match real_path(root, path, &error)? {
+        Some(real) => make_file(root, &real),
+        None => Err(error),
+    })?;
+    open(root, path)
+}
+
+fn make_file(root: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let (directory, name) = parent(root, path)?;
     rustix::fs::openat(&directory, name.as_path(), NEW_FILE, Mode::from_raw_mode(0o644))
-        .failing(Kind::Mount, || format!("make the mount point `{}`", path.display()))?;
-    open(root, path)
+        .failing(Kind::Mount, || format!("make the mount point `{}`", path.display()))
+        .map(drop)
 }
 
 /// Opens a directory of the host as a place.
@@ -170,9 +219,10 @@ pub(super) mod tests {
         symlink("../victim", outside.path().join("root/dots")).unwrap();
         symlink(outside.path().join("victim"), outside.path().join("root/absolute")).unwrap();
         for link in ["/dots/made", "/absolute/made"] {
-            // The link dangles inside the root, so making below it fails instead of reaching the host's directory.
-            assert!(directory(root.as_fd(), Path::new(link), 0o755).is_err(), "{link}");
+            // The link dangles inside the root, so what it names is made there.
+            directory(root.as_fd(), Path::new(link), 0o755).unwrap();
         }
+        assert!(outside.path().join("root/victim/made").is_dir());
         assert_eq!(std::fs::read_dir(outside.path().join("victim")).unwrap().count(), 0);
     }
 

@@ -20,10 +20,9 @@ pub(crate) struct Attributes {
     selinux: String,
 }
 
-/// What a process of the configuration asks for, and what `linux` has for all of the container's; the memory policy is that of the first one alone.
-pub(crate) fn plan(process: &Process, linux: &Linux, which: Which) -> Result<Attributes> {
-    let memory_policy = linux.memory_policy.as_ref().filter(|_| which == Which::First);
-    let memory_policy = memory_policy.map(memory_policy_of).transpose()?;
+/// What a process of the configuration asks for, and what `linux` has for all of the container's.
+pub(crate) fn plan(process: &Process, linux: &Linux) -> Result<Attributes> {
+    let memory_policy = linux.memory_policy.as_ref().map(memory_policy_of).transpose()?;
     let personality = linux.personality.as_ref().map(personality).transpose()?;
     if !process.selinux_label.is_empty() && !has_selinux() {
         // runc's words. Written all the same, the label would be read by whichever other module has that file.
@@ -42,15 +41,6 @@ pub(crate) fn plan(process: &Process, linux: &Linux, which: Which) -> Result<Att
         apparmor: process.apparmor_profile.clone(),
         selinux: process.selinux_label.clone(),
     })
-}
-
-/// Which process of a container it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// The one that it is created with.
-    First,
-    /// One that enters it.
-    Later,
 }
 
 impl Attributes {

@@ -1,4 +1,4 @@
-//! The command's working directory: made if it is missing, and never one outside the root.
+//! The command's working directory: never one outside the root.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ pub(super) fn enter(path: &Path) -> Result<(), Errno> {
 /// Makes sure that we are in `path`, inside the root. `entered` is how the first attempt went, with the privileges of before: the user of the
 /// command may be the only one who can enter it, or may be the one who cannot.
 pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
-    let step = || format!("enter the working directory `{}`", path.display());
+    let step = || format!("chdir to cwd (\"{}\") set in config.json failed", path.display()); // runc's words
     match entered {
         Ok(()) => {}
         Err(Errno::PERM | Errno::ACCESS) => rustix::process::chdir(path).failing(Kind::Spec, step)?,
@@ -27,13 +27,11 @@ pub(super) fn settle(path: &Path, entered: Result<(), Errno>) -> Result<()> {
     // A directory outside our root has no path for us: the kernel says so (getcwd(2), "(unreachable)"), or that it is gone.
     match rustix::process::getcwd(Vec::new()) {
         Ok(name) if name.as_bytes().starts_with(b"/") => Ok(()),
+        // A filter of the container's can deny the question.
+        Err(errno) if errno != Errno::NOENT => {
+            Err(errno).failing(Kind::Spec, || "failed to verify if current working directory is safe")
+        }
         _ => Err(Error::new(Kind::Spec, "current working directory is outside of container mount namespace root -- possible container breakout detected"))
             .doing(step),
     }
-}
-
-/// Makes `path` with all that is missing on the way to it, inside the root that this process has entered. Where it cannot be made (the root is
-/// read-only), entering it says so.
-pub(super) fn make(path: &Path) {
-    let _ = std::fs::DirBuilder::new().recursive(true).create(path);
 }

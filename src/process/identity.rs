@@ -94,7 +94,7 @@ pub(super) fn bound_capabilities(capabilities: &Capabilities) -> Result<()> {
         return Ok(());
     }
     limit_bounding_set(capabilities.bounding)?;
-    if capabilities.permitted == 0 {
+    if capabilities.permitted | capabilities.inheritable == 0 {
         return Ok(());
     }
     set_keep_capabilities(true).failing(Kind::Identity, || "keep capabilities over the change of user")

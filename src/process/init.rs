@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::umask;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Runs in the new process; whatever goes wrong is reported whole, and then there is no container.
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
@@ -100,7 +101,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
     let stdio = match plan.root {
         Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
-        Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, plan.stdio, parent)?,
+        Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, &plan.command.directory, plan.stdio, parent)?,
     }; // from here on no host path can be named
     if !plan.sysctls.is_empty() && is_late {
         Procfs::open()?.set(&plan.sysctls)?;
@@ -150,19 +151,29 @@ fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result
 }
 
 /// A bundle's root, with the hooks around it in the specification's order.
-fn enter_bundle(bundle: &Bundle, hooks: &BuildHooks, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
+fn enter_bundle(
+    bundle: &Bundle,
+    hooks: &BuildHooks,
+    directory: &Path,
+    stdio: Stdio,
+    parent: &Channel,
+) -> Result<Stdio> {
     let built = mounts::bundle::build(bundle)?;
     if hooks.of_parent {
         parent.say(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
         parent.wait_for_go()?;
     }
     let state = State { pid: std::process::id() as i32, ..hooks.state.clone() };
+    if !hooks.of_container.is_empty() {
+        rustix::process::fchdir(&built.root).failing(Kind::Hook, || "enter the root for the hooks")?; // as runc has it
+    }
     hooks::run("createContainer", &hooks.of_container, &state)?;
     let is_terminal = matches!(stdio, Stdio::Terminal(_));
     let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
     if let (true, Stdio::Descriptors { input, .. }) = (is_terminal && bundle.own_mounts, &stdio) {
         mounts::bundle::show_console(built.root.as_fd(), input.as_fd())?;
     }
+    mounts::bundle::make_directory(&built, directory);
     mounts::bundle::seal(bundle, &built)?;
     bundle.enter(&built)?;
     Ok(stdio)

@@ -393,9 +393,6 @@ pub(super) fn enter_root(root: OwnedFd) -> Result<()> {
 /// Goes to where the program begins, as root of the container: its user may not be able to. What cannot be entered is left to the process, which tries
 /// again as its user and says why not.
 fn enter_directory(command: &mut Command) -> Result<()> {
-    if command.managed.is_some() {
-        directory::make(&command.directory);
-    }
     if rustix::process::chdir(&command.directory).is_ok() {
         directory::settle(&command.directory, Ok(()))?;
         command.directory = directory::ENTERED.into();

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -48,17 +48,19 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
+    close(preserved, (managed, command.handed.as_ref()), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    give_streams(stdio, managed, identity.uid);
+    reset_signals()?;
+    if managed.is_some_and(|managed| managed.gate.is_some()) {
+        sys::signal::exit_on_termination().failing(Kind::Identity, || "end when asked to")?;
+    }
+    // From here on as few system calls as possible: a filter may refuse any.
     let mut listener = None;
     if !identity.no_new_privileges && !command.seccomp.is_empty() {
         listener = filter(&command.seccomp, managed, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
-    close(preserved, (managed, command.handed.as_ref()), listener.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
-    if managed.is_some() {
-        directory::make(&command.directory); // as root of the container: its user may not
-    }
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
-    give_streams(stdio, managed, identity.uid);
     identity::become_user(identity)?;
     identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
     identity::take_capabilities(&identity.capabilities)?;
@@ -69,7 +71,6 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     if let Some(rules) = &command.landlock {
         let _ = landlock::restrict(rules)?;
     }
-    reset_signals()?;
     if let Some(managed) = &mut command.managed {
         lookup::find(&mut command.vectors)?;
         if managed.home_is_missing {
@@ -78,7 +79,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         identity::outlive_parent()?;
     }
     share::pass(); // pid 1 has given up by now what it does not need
-    if identity.no_new_privileges && !command.seccomp.is_empty() {
+    // A listener is for the parent to fetch, which is there until the gate; any other filter comes after it and leaves execve as the only call to be made.
+    let filters_early = command.managed.is_none() || command.seccomp.listens();
+    if identity.no_new_privileges && !command.seccomp.is_empty() && filters_early {
         listener = filter(&command.seccomp, command.managed.as_ref(), parent)?;
     }
     if let Some(managed) = &command.managed {
@@ -86,6 +89,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
             parent.say(Tag::Ready)?;
         }
         managed.pass_gate()?;
+        if identity.no_new_privileges && !command.seccomp.is_empty() && !filters_early {
+            seccomp::install(&command.seccomp)?;
+        }
         hooks::run("startContainer", &managed.hooks, &managed.state)?;
     }
     if let Some(errand) = command.errand {
@@ -117,19 +123,13 @@ fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channe
 }
 
 /// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
-fn close(
-    preserved: u32,
-    (managed, handed): (Option<&Managed>, Option<&OwnedFd>),
-    listener: Option<&OwnedFd>,
-    parent: &Channel,
-) -> Result<()> {
+fn close(preserved: u32, (managed, handed): (Option<&Managed>, Option<&OwnedFd>), parent: &Channel) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
     }
     let gate = managed.and_then(|managed| managed.gate.as_ref());
     let gate = gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
-    let kept: Vec<_> =
-        gate.chain(listener.map(AsFd::as_fd)).chain(handed.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
+    let kept: Vec<_> = gate.chain(handed.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
     close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
@@ -252,8 +252,14 @@ pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdi
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let master = mounts::resolve::open_as(root, Path::new("/dev/pts/ptmx"), flags)?;
     unlockpt(&master).failing(Kind::Identity, step)?;
-    let size = Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let Terminal { rows, columns, passes_newlines } = size;
+    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&master, size).failing(Kind::Identity, step)?;
+    if passes_newlines {
+        let mut settings = tcgetattr(&master).failing(Kind::Identity, step)?;
+        settings.output_modes -= OutputModes::ONLCR;
+        tcsetattr(&master, OptionalActions::Now, &settings).failing(Kind::Identity, step)?;
+    }
     let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
         .failing(Kind::Identity, step)?;
     let copy = || slave.try_clone().failing(Kind::Identity, step);

@@ -218,6 +218,8 @@ pub(crate) struct Terminal {
     pub rows: u16,
     /// Columns.
     pub columns: u16,
+    /// Whether newlines pass as they are: the terminal of the caller, if there is one, adds the carriage returns.
+    pub passes_newlines: bool,
 }
 
 /// The command in the form that execve(2) takes.
@@ -254,7 +256,8 @@ impl Vectors {
 }
 
 fn candidates(program: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>> {
-    places(program, path).iter().map(|place| terminated(place.as_bytes())).collect()
+    // Without PATH nothing is found, as with runc.
+    places(program, Some(path.unwrap_or_default())).iter().map(|place| terminated(place.as_bytes())).collect()
 }
 
 fn terminated(bytes: &[u8]) -> Result<CString> {

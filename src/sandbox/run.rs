@@ -90,9 +90,9 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     let stop_signal = stop_signal(options)?;
     let signals = Signals::take()?;
     let (streams, stdio) = if options.terminal {
-        let size = rustix::termios::tcgetwinsize(rustix::stdio::stdin())
-            .map_or(Terminal { rows: 24, columns: 80 }, |size| Terminal { rows: size.ws_row, columns: size.ws_col });
-        (Streams::none(), Stdio::Terminal(size))
+        let (rows, columns) =
+            rustix::termios::tcgetwinsize(rustix::stdio::stdin()).map_or((24, 80), |size| (size.ws_row, size.ws_col));
+        (Streams::none(), Stdio::Terminal(Terminal { rows, columns, passes_newlines: false }))
     } else {
         let (streams, ends) = Streams::pipes(site.forward_input || site.open_input)?;
         (streams, Stdio::Descriptors { input: ends.input, output: ends.output, error: ends.error })

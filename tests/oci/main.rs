@@ -11,6 +11,7 @@
 )]
 
 mod attacks;
+mod beside;
 mod config;
 mod cri;
 mod docker;

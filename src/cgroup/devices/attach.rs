@@ -34,7 +34,7 @@ pub(in crate::cgroup) fn control(group: &Group, rules: &[DeviceRule], is_new: bo
     if rules.is_empty() {
         return Ok(DeviceControl::NotAsked);
     }
-    let rules = rules.iter().map(Rule::parse).collect::<Result<Vec<_>>>()?;
+    let rules = Rule::parse_all(rules)?;
     if weaken::is_off("cgroup-devices") {
         return Ok(DeviceControl::InForce);
     }

@@ -53,7 +53,7 @@ impl DeviceList {
                 digits => Some(Some(digits.parse().ok()?)),
             };
             let (major, minor) = (number()?, number()?);
-            let access = super::rules::access_bits(words.next()?)?;
+            let access = super::rules::access_bits(words.next()?);
             exceptions.push(Rule { allow: true, kind, major, minor, access });
         }
         Some(DeviceList { allow: false, exceptions })

@@ -29,6 +29,12 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
+    /// Checks all rules. One without any letter that means something is about nothing.
+    pub(crate) fn parse_all(rules: &[DeviceRule]) -> Result<Vec<Rule>> {
+        let rules = rules.iter().map(Rule::parse).filter(|rule| rule.as_ref().map_or(true, |rule| rule.access != 0));
+        rules.collect()
+    }
+
     /// Checks one rule. A rule of type `a` is about everything, whatever its numbers say, as the kernel has it.
     pub(crate) fn parse(rule: &DeviceRule) -> Result<Rule> {
         let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("read a device rule"));
@@ -39,9 +45,7 @@ impl Rule {
             Some(other) => return fail(format!("the type `{}` is none of a, b, c", other.escape_default())),
         };
         let word = rule.access.as_deref().filter(|word| !word.is_empty()).unwrap_or("rwm");
-        let Some(access) = access_bits(word) else {
-            return fail(format!("the access `{}` has letters besides r, w, m", word.escape_default()));
-        };
+        let access = access_bits(word);
         let number = |value: Option<i64>| match value {
             None | Some(..0) => Ok(None),
             Some(value) => u32::try_from(value).map(Some),
@@ -92,13 +96,13 @@ impl Rule {
     }
 }
 
-/// The bits of a word of `rwm`; `None` if there is any other letter.
-pub(super) fn access_bits(word: &str) -> Option<u8> {
-    word.chars().try_fold(0, |bits, letter| match letter {
-        'r' => Some(bits | READ),
-        'w' => Some(bits | WRITE),
-        'm' => Some(bits | MKNOD),
-        _ => None,
+/// The bits of a word of `rwm`. Other letters mean nothing, as with runc.
+pub(super) fn access_bits(word: &str) -> u8 {
+    word.chars().fold(0, |bits, letter| match letter {
+        'r' => bits | READ,
+        'w' => bits | WRITE,
+        'm' => bits | MKNOD,
+        _ => bits,
     })
 }
 
@@ -142,10 +146,7 @@ pub(super) mod tests {
         check(r#"{"allow": true, "type": "c", "major": 136, "minor": -1, "access": "mr"}"#, "allow c 136:* rm");
         check(r#"{"allow": true, "type": "b", "access": "m"}"#, "allow b *:* m");
         check(r#"{"allow": true, "type": "p"}"#, "read a device rule: the type `p` is none of a, b, c");
-        check(
-            r#"{"allow": true, "type": "c", "access": "rx"}"#,
-            "read a device rule: the access `rx` has letters besides r, w, m",
-        );
+        check(r#"{"allow": true, "type": "c", "access": "rx"}"#, "allow c *:* r");
         check(
             r#"{"allow": true, "type": "c", "major": 4294967296}"#,
             "read a device rule: a device number is above 4294967295",

@@ -153,7 +153,7 @@ fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     if limits.devices.is_empty() {
         return Ok(Vec::new());
     }
-    let rules = limits.devices.iter().map(Rule::parse).collect::<Result<Vec<_>>>()?;
+    let rules = Rule::parse_all(&limits.devices)?;
     let policy = |word: &str| ("DevicePolicy".to_owned(), Value::Text(word.to_owned()));
     // An empty list clears what was there before.
     let clear = ("DeviceAllow".to_owned(), Value::Pairs(Vec::new()));

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// The options of `create`, and of `run` with some more.
 pub(super) const FLAGS: [Flag; 9] = [
     value("bundle", Some('b'), "directory with config.json; the current one if absent"),
-    value("config", Some('f'), "accepted: config.json of the bundle is read"),
+    value("config", Some('f'), "the configuration; config.json of the bundle if absent"),
     value("console-socket", None, "unix socket that gets the terminal's master"),
     value("pidfd-socket", None, "unix socket that gets the first process's pidfd"),
     value("pid-file", None, "file for the first process's pid"),
@@ -44,6 +44,7 @@ pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creat
         || std::env::current_dir().map_err(|cause| Error::os(Kind::Usage, cause).doing("find the current directory"));
     Ok(Creation {
         bundle: arguments.path("bundle")?.map_or_else(here, Ok)?,
+        config: arguments.path("config")?,
         console_socket: arguments.path("console-socket")?,
         pidfd_socket: arguments.path("pidfd-socket")?,
         pid_file: arguments.path("pid-file")?,

@@ -72,6 +72,9 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         process,
     };
     let id = id(arguments.id()?)?;
+    if wish.tty && !wish.detached {
+        run::check_terminal()?;
+    }
     let mut running = context.containers.exec(&id, &wish).map_err(|error| error.doing("exec failed"))?;
     if wish.detached {
         return Ok(ExitCode::SUCCESS);

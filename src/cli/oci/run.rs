@@ -41,6 +41,11 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let failed = |error: brig::error::Error| error.doing(format!("{} run failed", context.name));
     let mut created = context.containers.create(&id, &wish).map_err(failed)?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
+    let (can_be_served, created_console) = (check_terminal(), created.take_console());
+    if let (Err(error), true) = (can_be_served, created_console.is_some()) {
+        created.discard();
+        return Err(failed(error));
+    }
     let notify = match created.start() {
         Ok(notify) => notify,
         Err(error) => {
@@ -48,7 +53,7 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
             return Err(failed(error));
         }
     };
-    let (pid, console) = (created.pid(), created.take_console());
+    let (pid, console) = (created.pid(), created_console);
     drop(created); // and its lock: others may look while it runs
     let Some(signals) = signals else {
         notify.map_or(Ok(()), |notify| notify.pass_on(&open(pid)?, pid))?;
@@ -146,6 +151,16 @@ fn pass(signals: &Signals, process: &OwnedFd, console: Option<&OwnedFd>) -> Resu
         }
     }
     Ok(())
+}
+
+/// Whether one of our streams is a terminal: else nothing could be typed into that of the container.
+pub(super) fn check_terminal() -> Result<()> {
+    use rustix::stdio::{stderr, stdin, stdout};
+    if [stdin(), stdout(), stderr()].iter().any(rustix::termios::isatty) {
+        return Ok(());
+    }
+    Err(brig::error::Error::new(Kind::Usage, "provided file is not a console")
+        .hint("run it in a terminal, or with `terminal: false`, or with --detach and --console-socket"))
 }
 
 /// Gives the container's terminal our own one's size.

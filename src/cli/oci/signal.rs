@@ -53,7 +53,7 @@ fn delete(context: &Context, arguments: Arguments) -> Result<ExitCode> {
 fn number(word: &str) -> Option<i32> {
     let upper = word.trim_start_matches('-').to_ascii_uppercase();
     if let Ok(number) = upper.parse::<i32>() {
-        return (1..=64).contains(&number).then_some(number);
+        return (0..=64).contains(&number).then_some(number); // 0 only asks (kill(2))
     }
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     // signal(7): the C library keeps the kernel's first two real-time signals for itself.
@@ -89,10 +89,11 @@ mod tests {
             ("RTMIN+3", 37),
             ("SIGRTMAX", 64),
             ("iot", 6),
+            ("0", 0),
         ] {
             assert_eq!(number(word), Some(expected), "{word}");
         }
-        for wrong in ["0", "65", "", "SIG", "MOON", "RTMIN+31", "9x", "-"] {
+        for wrong in ["65", "", "SIG", "MOON", "RTMIN+31", "9x", "-"] {
             assert_eq!(number(wrong), None, "{wrong}");
         }
     }

@@ -28,7 +28,7 @@ impl Session {
         let step = || "make pipes for the process";
         let mut ours = Vec::new();
         let stdio = match exec.terminal {
-            Some((rows, columns)) => Stdio::Terminal(Terminal { rows, columns }),
+            Some((rows, columns)) => Stdio::Terminal(Terminal { rows, columns, passes_newlines: false }),
             None => {
                 let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
                 let ((input, to_it), (of_it, output), (of_it_too, error)) = (pipe()?, pipe()?, pipe()?);
