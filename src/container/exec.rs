@@ -257,7 +257,7 @@ fn plan(
     let affinity = process.exec_cpu_affinity.as_ref();
     let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
     // Not the caller's processors, but what the group allows.
-    let every = group.map(|_| attributes::every_cpu());
+    let every = group.filter(|_| affinity.is_none()).map(|_| attributes::every_cpu());
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
     let seccomp = config.linux.seccomp.as_ref().map(seccomp::compile).transpose()?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();

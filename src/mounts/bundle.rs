@@ -286,7 +286,7 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
     let kind = resolve::file_type(&tree)?;
     if mount.at.to_str().is_some_and(|at| clean(at) == "/proc")
         && fstatfs(&tree).failing(Kind::Mount, || "read the type of a file system")?.f_type != PROC_SUPER_MAGIC
-        && !crate::sys::weaken::is_off("destination")
+        && !["destination", "own-procfs"].into_iter().any(crate::sys::weaken::is_off)
     {
         return Err(Error::new(Kind::Mount, "\"/proc\" cannot be mounted because it is not of type proc"));
     }

@@ -96,8 +96,8 @@ fn kernel_parameters_are_never_written_to_files_of_the_image() {
         lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_unprivileged_port_start": "77"});
         let done = lab.args(&["cat", "/tmp/sys/net/ipv4/ip_unprivileged_port_start"]).run();
         let deceived = !std::fs::read_to_string(fake).unwrap().is_empty();
-        // What was not written to the one file was written to the other.
-        assert_eq!(done.out, if deceived { "1024\n" } else { "77\n" }, "{}", done.err);
+        // On the weakened build what was not written to the one file was written to the other; else no folder comes to lie there.
+        assert!(if deceived { done.out == "1024\n" } else { done.err.contains("not of type proc") }, "{}", done.err);
         deceived
     });
 }
