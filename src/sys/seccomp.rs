@@ -87,10 +87,10 @@ struct Answer {
 const SECCOMP_IOCTL_NOTIF_RECV: libc::Ioctl = request(std::mem::size_of::<Waiting>(), 0);
 const SECCOMP_IOCTL_NOTIF_SEND: libc::Ioctl = request(std::mem::size_of::<Answer>(), 1);
 
-/// `_IOWR('!', number, size)` of asm-generic/ioctl.h, and of the machines whose numbers have three bits for the direction.
+/// `_IOWR('!', number, size)` of asm-generic/ioctl.h: the two highest bits, also where three bits are for the direction.
 const fn request(size: usize, number: u32) -> libc::Ioctl {
-    let direction: u32 = if cfg!(target_arch = "powerpc64") { 6 << 29 } else { 3 << 30 };
-    (direction | (size as u32) << 16 | (b'!' as u32) << 8 | number) as libc::Ioctl
+    const READ_AND_WRITE: u32 = 3 << 30;
+    (READ_AND_WRITE | (size as u32) << 16 | (b'!' as u32) << 8 | number) as libc::Ioctl
 }
 
 /// Takes the next waiting call. The caller has seen by poll(2) that one waits: without one this blocks. ENOENT: the caller of the call has died.

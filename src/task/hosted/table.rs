@@ -95,7 +95,11 @@ const ROWS: &[Row] = &[
         &[],
         Free,
     ),
-    (&["--exclude", "--merge", "<kill signal>", "<revoke name>"], &[], Free),
+    (
+        &["--exclude", "--merge", "<apply paths>", "<diff paths>", "<export paths>", "<kill signal>", "<revoke name>"],
+        &[],
+        Free,
+    ),
 ];
 
 /// The rule of a flag of `brig task` such as `--dir`, or of a parameter such as `<cp from>`.
