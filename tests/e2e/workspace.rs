@@ -432,8 +432,8 @@ fn a_worktree_has_its_repository_beside_it_read_only() {
     let expected = "first\nside\n 1 file changed, 1 insertion(+), 1 deletion(-)\n.git\nRead-only file system\n";
     assert_eq!(run.ended_as("succeeded", 0).stderr, expected, "{run:#?}");
     assert_eq!(digest(folder.path()), before);
-    let run = lab.task().plain().args(["--dir"]).args([&tree]).sh("true");
-    assert!(run.stderr.contains("a commit fails in it: for commits use --repo"), "{run:#?}");
+    let run = lab.task().plain().args(["--dir"]).args([&tree]).args(["--explain"]).sh("true");
+    assert!(run.succeeded().stdout.contains("a commit fails in it: for commits use --repo"), "{run:#?}");
     // A worktree that is shown elsewhere has it at the path that its file names.
     let run = lab.task().args(["--dir"]).args([&tree]).args(["--at", "/src"]).sh("git log --format=%s");
     assert_eq!(run.ended_as("succeeded", 0).stderr, "first\n", "{run:#?}");

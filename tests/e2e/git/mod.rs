@@ -379,7 +379,7 @@ fn what_is_asked_for_wrongly_is_refused_before_anything_is_made() {
     check(&["--repo", "http://example.org/x"], &["plain http"]);
     check(&["--repo", "git://example.org/x"], &["`git`"]);
     let profile = lab.file("p.toml", "[push]\nbranch = \"x\"\n");
-    check(&["--profile", profile.to_str().unwrap()], &["no repository"]);
+    check(&["--profile", profile.to_str().unwrap()], &["only commits of a clone are pushed"]);
     assert_eq!(lab.ids(), [] as [&str; 0]);
 }
 
