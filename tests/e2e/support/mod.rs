@@ -52,10 +52,15 @@ pub fn has_program(name: &str) -> bool {
 }
 
 /// Waits until `condition` holds; panics with `what` after ten seconds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(10, what, condition);
+}
+
+/// The same with another number of seconds, for what takes a busy machine long.
+pub fn eventually_within(seconds: u64, what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
     while !condition() {
-        assert!(Instant::now() < end, "not within ten seconds: {what}");
+        assert!(Instant::now() < end, "not within {seconds} seconds: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
