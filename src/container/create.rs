@@ -118,7 +118,7 @@ impl Containers {
         passed::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings: Vec<_> = unknown.iter().map(|name| format!("ignoring unknown capability `{name}`")).collect();
-        warnings.extend(prepare::missing_privileges(process, &config));
+        warnings.extend(prepare::missing_privileges(process, &identity.capabilities, &config));
         let rlimits = prepare::rlimits(process)?;
         let mut attributes = attributes::plan(process, &config.linux)?;
         if !wish.no_cgroup {

@@ -128,11 +128,10 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
 
 /// What is asked for and cannot be given by a caller without the power: capabilities, and a score that protects from the out-of-memory killer.
 /// In a user namespace every capability is there.
-pub(super) fn missing_privileges(process: &Process, config: &Config) -> Vec<String> {
+pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, config: &Config) -> Vec<String> {
     let mut missing = Vec::new();
     let Ok(own) = rustix::thread::capabilities(None) else { return missing };
-    let (wished, _) = identity(process);
-    let lacking = CapabilitySet::from_bits_retain(wished.capabilities.permitted) - own.permitted;
+    let lacking = CapabilitySet::from_bits_retain(wished.permitted) - own.permitted;
     if !lacking.is_empty() && !has(config, NamespaceKind::User) {
         let names: Vec<_> = caps::all()
             .into_iter()

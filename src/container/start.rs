@@ -13,7 +13,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// How long a process that ends is waited for: its memory may be large.
@@ -67,7 +66,6 @@ fn refuse(words: &str) -> Error {
 /// Lets init go on, and waits until its program has taken over or it has said why not. From here on nobody else can start it, and so the lock is given
 /// up: how long the rest takes is for the container to decide, and for hooks, which may ask us about it.
 fn open_gate(place: &Place, record: &Record) -> Result<()> {
-    let process = signal::hold(record)?;
     let fifo = place.fifo();
     let step = || "open the container's gate";
     let gate = match rustix::fs::open(&fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
@@ -97,24 +95,23 @@ fn open_gate(place: &Place, record: &Record) -> Result<()> {
     if said.is_empty() {
         return Ok(());
     }
-    await_end(&process);
+    await_end(record);
     Err(unable(wire::from_bytes(&said)))
 }
 
-/// Waits until a process that is ending has ended: a caller that is told of a failure deletes the container at once and asks for its state before.
-fn await_end(process: &Option<OwnedFd>) {
-    let Some(process) = process else { return };
+/// Waits until the first process, which is ending, has ended. Engines delete the container at once after an error, and ask for its state before.
+fn await_end(record: &Record) {
+    let Ok(Some(process)) = signal::hold(record) else { return };
     let wait = Timespec { tv_sec: END.as_secs() as i64, tv_nsec: 0 };
-    // If it cannot be waited for, the failure is told all the same.
-    let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&wait));
+    // A failed wait changes nothing: the error of the start is what counts.
+    let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait));
 }
 
 /// The hooks of this moment. If one fails, so does `start`, and the container ends (runtime-spec 1.3; runc only warned).
 fn poststart(hooks: &Hooks, record: &Record) -> Result<()> {
     hooks::run("poststart", &hooks.poststart, &record.state(Status::Running)).inspect_err(|_| {
         // The hook's failure is what is reported; what still runs is removed by `delete`.
-        let process = signal::hold(record).ok().flatten();
         let _ = signal::send(record, Signal::KILL);
-        await_end(&process);
+        await_end(record);
     })
 }

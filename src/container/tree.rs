@@ -33,16 +33,16 @@ pub(super) fn descendants(pid: i32) -> Vec<i32> {
 /// Kills a process, not yet waited for, and its tree. The process adopts orphans (`PR_SET_CHILD_SUBREAPER`), so that the tree hangs together while it
 /// lives: all are stopped first, that none forks meanwhile, and it is killed last. What is left after so much time ends with the sandbox.
 pub(super) fn end(root: i32) {
-    signal_all(root, Signal::STOP, &mut BTreeSet::new());
+    signal_all(root, Signal::STOP, BTreeSet::new());
     // Its stopped parent reaps none of them, so that a number stays that of its process.
-    signal_all(root, Signal::KILL, &mut BTreeSet::from([root]));
+    signal_all(root, Signal::KILL, BTreeSet::from([root]));
     if let Some(process) = hold(root) {
         send(&process, Signal::KILL);
     }
 }
 
 /// Signals all of the tree but those in `reached`, until nothing new was found several times.
-fn signal_all(root: i32, kind: Signal, reached: &mut BTreeSet<i32>) {
+fn signal_all(root: i32, kind: Signal, mut reached: BTreeSet<i32>) {
     let end = Instant::now() + LONGEST;
     if reached.insert(root)
         && let Some(process) = hold(root)
@@ -51,7 +51,7 @@ fn signal_all(root: i32, kind: Signal, reached: &mut BTreeSet<i32>) {
     }
     let (mut quiet, mut ended) = (0, BTreeSet::new());
     while quiet < QUIET && Instant::now() < end {
-        if signal_new(root, kind, reached, &mut ended) {
+        if signal_new(root, kind, &mut reached, &mut ended) {
             quiet = 0;
         } else {
             quiet += 1;
@@ -98,7 +98,7 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// `None` when there is no such process.
+    /// `None` if the process does not exist.
     pub fn of(pid: i32) -> Option<Stat> {
         // The kernel gives it whole to one read; the longest name with the longest numbers is shorter.
         let mut text = [0; 1024];

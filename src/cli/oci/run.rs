@@ -41,8 +41,8 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let failed = |error: brig::error::Error| error.doing(format!("{} run failed", context.name));
     let mut created = context.containers.create(&id, &wish).map_err(failed)?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
-    let (can_be_served, created_console) = (check_terminal(), created.take_console());
-    if let (Err(error), true) = (can_be_served, created_console.is_some()) {
+    let console = created.take_console();
+    if let Some(Err(error)) = console.as_ref().map(|_| check_terminal()) {
         created.discard();
         return Err(failed(error));
     }
@@ -53,7 +53,7 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
             return Err(failed(error));
         }
     };
-    let (pid, console) = (created.pid(), created_console);
+    let pid = created.pid();
     drop(created); // and its lock: others may look while it runs
     let Some(signals) = signals else {
         notify.map_or(Ok(()), |notify| notify.pass_on(&open(pid)?, pid))?;
