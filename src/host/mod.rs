@@ -18,7 +18,9 @@ mod trial;
 pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
 pub(crate) use kernel::shows_other_owners;
-pub(crate) use mounts::{MountEntry, mounts, unescaped};
+#[cfg(test)]
+pub(crate) use mounts::parse_mounts;
+pub(crate) use mounts::{MountEntry, mounts};
 pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};
 
 use serde::Serialize;

@@ -15,6 +15,10 @@ const READ_AT_ONCE: usize = 32 << 10;
 pub(crate) struct MountEntry {
     /// The number of the mount: `STATX_MNT_ID` of what is on it.
     pub id: u64,
+    /// The number of the mount that it is on.
+    pub parent: u64,
+    /// The folder of its file system that is its root.
+    pub root: PathBuf,
     /// Where it is.
     pub point: PathBuf,
     /// The kind of its file system.
@@ -27,21 +31,27 @@ pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
     let mut table = Vec::with_capacity(READ_AT_ONCE);
     let mut file = File::open("/proc/self/mountinfo").failing(Kind::Mount, step)?;
     file.read_to_end(&mut table).failing(Kind::Mount, step)?;
-    Ok(parse(&table))
+    Ok(parse_mounts(&table))
 }
 
-fn parse(table: &[u8]) -> Vec<MountEntry> {
+pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
     let entry = |line: &[u8]| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let kind = *fields.get(fields.iter().position(|field| *field == b"-")? + 1)?;
-        let id = std::str::from_utf8(fields.first()?).ok()?.parse().ok()?;
-        Some(MountEntry { id, point: unescaped(fields.get(4)?), kind: String::from_utf8_lossy(kind).into_owned() })
+        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
+        Some(MountEntry {
+            id: number(fields.first()?)?,
+            parent: number(fields.get(1)?)?,
+            root: unescaped(fields.get(3)?),
+            point: unescaped(fields.get(4)?),
+            kind: String::from_utf8_lossy(kind).into_owned(),
+        })
     };
     table.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
 
 /// A path as the table of mounts has it: spaces and the like are `\` and three octal digits.
-pub(crate) fn unescaped(field: &[u8]) -> PathBuf {
+fn unescaped(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, after @ ..] = rest {
@@ -69,8 +79,15 @@ mod tests {
         let table = b"21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             44 21 0:40 /sub /srv/a\\040b rw,nosuid shared:5 master:2 - fuse.sshfs host: rw\n\
             a broken line\n";
-        let entry = |id, point: &str, kind: &str| MountEntry { id, point: point.into(), kind: kind.into() };
-        assert_eq!(parse(table), [entry(21, "/", "ext4"), entry(44, "/srv/a b", "fuse.sshfs")]);
+        let entry = |(id, parent), root: &str, point: &str, kind: &str| MountEntry {
+            id,
+            parent,
+            root: root.into(),
+            point: point.into(),
+            kind: kind.into(),
+        };
+        let entries = [entry((21, 1), "/", "/", "ext4"), entry((44, 21), "/sub", "/srv/a b", "fuse.sshfs")];
+        assert_eq!(parse_mounts(table), entries);
     }
 
     #[test]

@@ -9,10 +9,9 @@ use super::mount::{attach, clone_tree, restrict};
 use super::options::{Options, Reach};
 use super::{destination, device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::config::check::clean;
 use crate::spec::root::Attributes;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
-use rustix::fs::{CWD, FileType, PROC_SUPER_MAGIC, fstatfs};
+use rustix::fs::{CWD, FileType};
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -114,7 +113,7 @@ pub(crate) fn build(plan: &Bundle) -> Result<Built> {
     Ok(Built { root, late })
 }
 
-/// Makes the command's working directory with all that is missing on the way to it. Where it cannot be made, entering it says so.
+/// Makes the command's working directory and its missing parents. If that fails, the later chdir(2) reports it.
 pub(crate) fn make_directory(built: &Built, path: &Path) {
     let _ = resolve::directory(built.root.as_fd(), path, 0o755);
 }
@@ -284,12 +283,7 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
         None => take(&mount.source, reach, mount.userns.as_ref(), &mount.options)?,
     };
     let kind = resolve::file_type(&tree)?;
-    if mount.at.to_str().is_some_and(|at| clean(at) == "/proc")
-        && fstatfs(&tree).failing(Kind::Mount, || "read the type of a file system")?.f_type != PROC_SUPER_MAGIC
-        && !["destination", "own-procfs"].into_iter().any(crate::sys::weaken::is_off)
-    {
-        return Err(Error::new(Kind::Mount, "\"/proc\" cannot be mounted because it is not of type proc"));
-    }
+    destination::check_kind(mount, tree.as_fd())?;
     change(tree.as_fd(), &mount.options, false)?;
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;

@@ -5,7 +5,7 @@
 use super::bundle::Mount;
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result};
-use crate::spec::config::check::may_be_covered;
+use crate::spec::config::check::{clean, may_be_covered};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, StatxFlags, fstatfs, openat2, statx};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,6 +34,18 @@ pub(super) fn check(root: BorrowedFd<'_>, mount: &Mount, place: BorrowedFd<'_>) 
     }
     let may = if found == top { mount.at == Path::new("/proc") } else { stands_for(proc.as_fd(), &mount.at, &found)? };
     if may { Ok(()) } else { Err(Error::new(Kind::Mount, "it cannot be mounted because it is inside /proc")) }
+}
+
+/// Refuses a bind mount at /proc of anything but a procfs: programs trust what they read there.
+pub(super) fn check_kind(mount: &Mount, tree: BorrowedFd<'_>) -> Result<()> {
+    if mount.at.to_str().is_none_or(|at| clean(at) != "/proc") {
+        return Ok(());
+    }
+    let is_procfs = fstatfs(tree).failing(Kind::Mount, || "read the type of a file system")?.f_type == PROC_SUPER_MAGIC;
+    if is_procfs || ["destination", "own-procfs"].into_iter().any(weaken::is_off) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Mount, "\"/proc\" cannot be mounted because it is not of type proc"))
 }
 
 /// Whether `found` is the file that the path names, below /proc, and may be covered.

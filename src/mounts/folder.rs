@@ -131,6 +131,7 @@ mod tests {
                     let _ = folder.directory(root.as_fd(), &at, 0o755);
                     let _ = folder.target(root.as_fd(), &at, FileType::RegularFile);
                 }
+                assert!(outside.path().join("root/victim/made").is_dir() || at == "absolute");
             }
         }
         assert_eq!(std::fs::read_dir(outside.path().join("victim")).unwrap().count(), 0);

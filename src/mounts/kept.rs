@@ -7,6 +7,7 @@ use super::format::DIRECTORIES;
 use super::plan::Ids;
 use super::template::{Image, Template, copy_allocated};
 use crate::error::{Context, Kind, Result};
+use crate::spec::root::SUBMOUNTS;
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat,
     unlinkat,
@@ -25,8 +26,6 @@ const RANGE: u32 = !0xffff;
 const EMPTIED: [&str; 5] = ["home", "tmp", "workspace/work", "root/upper", "root/work"];
 /// What some disks have, and each sandbox that needs it makes anew: what a broker's changes of the certificates.
 const REMOVED: [&str; 2] = ["certificates/upper", "certificates/work"];
-/// The same of the mounts below a workspace (`sandbox::submounts`), each with a folder `upper` and one `work`.
-const SUBMOUNTS: std::ops::Range<u32> = 0..8;
 const SHIFTED: [&str; 2] = ["workspace/upper", "files"];
 
 /// How long a disk of a sandbox that has just ended may still be in use: the kernel takes mounts apart behind our back.
@@ -78,7 +77,7 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
         empty(&directory)?;
     }
-    let of_submounts = SUBMOUNTS.flat_map(|number| ["upper", "work"].map(|part| format!("mount-{number}/{part}")));
+    let of_submounts = SUBMOUNTS.iter().flat_map(|name| ["upper", "work"].map(|part| format!("{name}/{part}")));
     for name in REMOVED.map(str::to_owned).into_iter().chain(of_submounts) {
         let name = name.as_str();
         let directory = match openat(root, name, DIRECTORY, Mode::empty()) {

@@ -70,13 +70,16 @@ fn open_held(path: &Path) -> Result<OwnedFd> {
     Err(Error::new(Kind::Policy, "it has moved since it was checked").doing(step()).hint("leave it where it is"))
 }
 
+/// A detached copy of a mount, by path or by descriptor.
+const CLONE: OpenTreeFlags =
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_EMPTY_PATH);
+
 /// Copies one mount (not those below it) as a detached tree.
 pub(super) fn clone_tree(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     if path.starts_with(HELD) {
         return clone_tree(open_held(path)?.as_fd(), Path::new(""));
     }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
+    open_tree(directory, path, CLONE).failing(Kind::Mount, || format!("take the tree `{}`", path.display())).map_err(|error| {
         match error.errno() {
             // In a user namespace what a mount covers must stay covered (mount_namespaces(7)).
             Some(libc::EINVAL) => error.hint("something is mounted below it, and without root it cannot be shown apart: name a folder without mounts below"),
@@ -108,11 +111,8 @@ pub(super) fn restrict_all(tree: &OwnedFd, attributes: Attributes) -> Result<()>
 
 /// Copies a mount with all below it as a detached tree.
 pub(super) fn clone_all(directory: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_RECURSIVE;
-    open_tree(directory, path, flags).failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
+    open_tree(directory, path, CLONE | OpenTreeFlags::AT_RECURSIVE)
+        .failing(Kind::Mount, || format!("take the tree `{}`", path.display()))
 }
 
 /// Attaches a detached tree over the place that `target` names.

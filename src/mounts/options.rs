@@ -191,6 +191,11 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
         *set = *set & !off | on;
         *clear = *clear & !on | off;
     };
+    let back = |set: &mut u64, value: u64| {
+        if *set & bits::ATIME == value {
+            *set = *set & !bits::ATIME | bits::RELATIME;
+        }
+    };
     match effect {
         Effect::Nothing => {}
         Effect::Set(bit) => put(&mut found.set, &mut found.clear, bit, 0),
@@ -205,16 +210,8 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
             found.set_below = found.set_below & !bits::ATIME | value;
             found.clear_below |= bits::ATIME;
         }
-        Effect::NoTime(value) => {
-            if found.set & bits::ATIME == value {
-                found.set = found.set & !bits::ATIME | bits::RELATIME;
-            }
-        }
-        Effect::NoTimeBelow(value) => {
-            if found.set_below & bits::ATIME == value {
-                found.set_below = found.set_below & !bits::ATIME | bits::RELATIME;
-            }
-        }
+        Effect::NoTime(value) => back(&mut found.set, value),
+        Effect::NoTimeBelow(value) => back(&mut found.set_below, value),
         // `rbind` and `bind` together are recursive, as the flags of mount(2) are.
         Effect::Bind(reach) => found.bind = if found.bind == Some(Reach::Below) { found.bind } else { Some(reach) },
         Effect::Remount => found.remount = true,

@@ -2,7 +2,7 @@
 
 use super::mount::mount_id;
 use crate::error::{Context, Kind, Result};
-use crate::host::unescaped;
+use crate::host::{self, MountEntry};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::mount::{MoveMountFlags, move_mount};
@@ -37,8 +37,7 @@ pub(super) fn chroot(root: BorrowedFd<'_>) -> Result<()> {
 /// Moves `root` (a mount) over the old root, for hosts on a ramdisk, whose root cannot be pivoted away. The old root stays below, so the proc and
 /// sysfs mounts there, which are whole, are taken away first: with them a process in a new user namespace could mount whole ones again.
 pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
-    let table = std::fs::read("/proc/self/mountinfo").failing(Kind::Mount, || "read the mounts")?;
-    for place in whole_kernel_mounts(&table, mount_id(root)?) {
+    for place in whole_kernel_mounts(host::mounts()?, mount_id(root)?) {
         match unmount(&place, UnmountFlags::DETACH) {
             Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
             Err(errno) => {
@@ -53,25 +52,16 @@ pub(super) fn move_over(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// Where proc and sysfs are mounted outside the mount `own`. By the mounts' numbers: which are its children no path says for sure.
-fn whole_kernel_mounts(table: &[u8], own: u64) -> Vec<PathBuf> {
-    let lines: Vec<Vec<&[u8]>> =
-        table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' ').collect()).collect();
-    let number = |field: &[u8]| std::str::from_utf8(field).ok().and_then(|text| text.parse::<u64>().ok());
-    let parents: BTreeMap<u64, u64> =
-        lines.iter().filter_map(|fields| Some((number(fields.first()?)?, number(fields.get(1)?)?))).collect();
+fn whole_kernel_mounts(table: Vec<MountEntry>, own: u64) -> Vec<PathBuf> {
+    let parents: BTreeMap<u64, u64> = table.iter().map(|mount| (mount.id, mount.parent)).collect();
     let is_own = |mount: u64| {
         // The first mount of all may be its own parent; no way up is longer than the table.
         let way = std::iter::successors(Some(mount), |at| parents.get(at).copied().filter(|above| above != at));
         way.take(parents.len() + 1).any(|at| at == own)
     };
-    lines
-        .iter()
-        .filter_map(|fields| {
-            let kind = *fields.get(fields.iter().position(|field| *field == b"-")? + 1)?;
-            let is_whole = *fields.get(3)? == b"/" && matches!(kind, b"proc" | b"sysfs");
-            (is_whole && !is_own(number(fields.first()?)?)).then(|| fields.get(4).map(|place| unescaped(place)))?
-        })
-        .collect()
+    let is_whole =
+        |mount: &MountEntry| mount.root.parent().is_none() && ["proc", "sysfs"].contains(&mount.kind.as_str());
+    table.into_iter().filter(|mount| is_whole(mount) && !is_own(mount.id)).map(|mount| mount.point).collect()
 }
 
 #[cfg(test)]
@@ -90,9 +80,9 @@ mod tests {
             41 40 0:41 / /run/a/proc rw - proc proc rw\n\
             42 40 0:42 / /run/a/dev rw - tmpfs tmpfs rw\n\
             43 42 0:43 / /run/a/dev/sys rw master:1 - sysfs sysfs rw\n";
-        let found = whole_kernel_mounts(table, 40);
+        let found = whole_kernel_mounts(host::parse_mounts(table), 40);
         assert_eq!(found, ["/proc", "/sys", "/run/a b/proc"].map(PathBuf::from));
         let all = ["/proc", "/sys", "/run/a b/proc", "/run/a/proc", "/run/a/dev/sys"].map(PathBuf::from);
-        assert_eq!(whole_kernel_mounts(table, 99), all);
+        assert_eq!(whole_kernel_mounts(host::parse_mounts(table), 99), all);
     }
 }

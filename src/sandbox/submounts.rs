@@ -9,7 +9,7 @@
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
 use crate::host::{MountEntry, can_be_mapped, is_off};
-use crate::spec::root::{Attributes, Owner, Shown, Source, Step};
+use crate::spec::root::{Attributes, Owner, SUBMOUNTS, Shown, Source, Step};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags, open, openat2, statx};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,8 +25,6 @@ const SHOWN: [&str; 17] = [
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// More mounts below one folder are not shown; containers with a graphics card have some fifty below `/usr`.
 const MOST: usize = 128;
-/// The folders of the scratch file system for the overlays of a workspace; more are not shown. `mounts::kept` removes them from a kept disk.
-const OVERLAYS: [&str; 8] = ["mount-0", "mount-1", "mount-2", "mount-3", "mount-4", "mount-5", "mount-6", "mount-7"];
 
 /// What was added to the steps.
 #[derive(Debug, Default)]
@@ -113,7 +111,7 @@ impl Submounts {
             match (is_privileged, is_shown, open) {
                 // Another mount covers it.
                 (_, true, Ok(open)) if mount_number(open.as_fd()) != Some(mount.id) => {}
-                (true, true, Ok(_)) if count == if folder.is_workspace { OVERLAYS.len() } else { MOST } => {
+                (true, true, Ok(_)) if count == if folder.is_workspace { SUBMOUNTS.len() } else { MOST } => {
                     self.note(folder, format!("`{name}` is another file system and is not shown: there are too many"));
                 }
                 (true, true, Ok(open)) if self.is_mappable(open.as_fd()) => {
@@ -127,7 +125,7 @@ impl Submounts {
                     }
                     let source = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
                     self.held.push(open);
-                    let overlay = OVERLAYS.get(count).filter(|_| folder.is_workspace && !is_off("submount-overlay"));
+                    let overlay = SUBMOUNTS.get(count).filter(|_| folder.is_workspace && !is_off("submount-overlay"));
                     count += 1;
                     steps.push(match overlay {
                         Some(changes) => Step::Overlay {

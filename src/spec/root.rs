@@ -82,6 +82,10 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
+/// The folders of the scratch file system for the overlays of mounts below a workspace, each with `upper` and `work`; more mounts are not shown.
+pub(crate) const SUBMOUNTS: [&str; 8] =
+    ["mount-0", "mount-1", "mount-2", "mount-3", "mount-4", "mount-5", "mount-6", "mount-7"];
+
 /// How many pseudo-terminals a sandbox has at once: more than agents use, and a small part of the machine's 4096 (kernel.pty.max), which all share.
 pub(crate) const MOST_TERMINALS: u32 = 128;
 
