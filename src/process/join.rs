@@ -297,7 +297,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     if master.is_some() && command.managed.is_none() {
         launch::hand_over(&stdio, Ids { uid, gid })?; // a task's belongs to its user, as that of its command does
     }
-    launch::give_streams(&stdio, command.managed.as_ref(), uid);
+    launch::give_streams(command.managed.as_ref(), uid);
     if is_seen_early {
         filter_first(&mut command)?;
     }

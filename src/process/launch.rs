@@ -49,14 +49,18 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
     close(preserved, (managed, command.handed.as_ref()), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
-    give_streams(stdio, managed, identity.uid);
+    give_streams(managed, identity.uid);
     reset_signals()?;
     if managed.is_some_and(|managed| managed.gate.is_some()) {
         sys::signal::exit_on_termination().failing(Kind::Identity, || "end when asked to")?;
     }
     // From here on as few system calls as possible: a filter may refuse any.
     let mut listener = None;
-    if !identity.no_new_privileges && !command.seccomp.is_empty() {
+    let (filters_before, filters_after) = match (command.seccomp.is_empty(), identity.no_new_privileges) {
+        (true, _) => (false, false),
+        (false, gains_nothing) => (!gains_nothing, gains_nothing),
+    };
+    if filters_before {
         listener = filter(&command.seccomp, managed, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
     let entered = directory::enter(&command.directory);
@@ -81,7 +85,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     share::pass(); // pid 1 has given up by now what it does not need
     // A listener is for the parent to fetch, which is there until the gate; any other filter comes after it and leaves execve as the only call to be made.
     let filters_early = command.managed.is_none() || command.seccomp.listens();
-    if identity.no_new_privileges && !command.seccomp.is_empty() && filters_early {
+    if filters_after && filters_early {
         listener = filter(&command.seccomp, command.managed.as_ref(), parent)?;
     }
     if let Some(managed) = &command.managed {
@@ -89,7 +93,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
             parent.say(Tag::Ready)?;
         }
         managed.pass_gate()?;
-        if identity.no_new_privileges && !command.seccomp.is_empty() && !filters_early {
+        if filters_after && !filters_early {
             seccomp::install(&command.seccomp)?;
         }
         hooks::run("startContainer", &managed.hooks, &managed.state)?;
@@ -178,11 +182,10 @@ fn new_session() -> Result<()> {
 
 /// Pipes and terminals of the command become its user's, so that it can open them by name again. Only those: what else stands there may be the
 /// caller's file (CVE-2026-88265). A refusal is of no weight, the descriptors work all the same.
-pub(super) fn give_streams(stdio: &Stdio, managed: Option<&Managed>, uid: u32) {
+pub(super) fn give_streams(managed: Option<&Managed>, uid: u32) {
     if managed.is_none() {
         return;
     }
-    let _ = stdio;
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
         let Ok(status) = rustix::fs::fstat(stream) else { continue };
         let kind = rustix::fs::FileType::from_raw_mode(status.st_mode);

@@ -103,9 +103,12 @@ pub(crate) fn next_waiting(listener: BorrowedFd<'_>) -> Result<Waiting, Errno> {
 
 /// Makes a waiting call return an error. The call itself is never made. ENOENT: its caller has died.
 pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) -> Result<(), Errno> {
-    let answer = Answer { id, value: 0, error: -errno.raw_os_error(), flags: 0 };
+    answer(listener, &Answer { id, value: 0, error: -errno.raw_os_error(), flags: 0 })
+}
+
+fn answer(listener: BorrowedFd<'_>, answer: &Answer) -> Result<(), Errno> {
     // SAFETY: the kernel reads a struct seccomp_notif_resp, which `answer` is laid out like.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const *answer) }.into())
 }
 
 /// Whether the kernel knows the action (a `SECCOMP_RET_*` without data). seccomp(2), kernel 4.14.
@@ -125,9 +128,7 @@ pub(crate) fn knows_flags(flags: u32) -> bool {
 #[cfg(test)]
 pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const CONTINUE: u32 = 1;
-    let answer = Answer { id, value: 0, error: 0, flags: CONTINUE };
-    // SAFETY: as in `refuse`.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) }.into())
+    answer(listener, &Answer { id, value: 0, error: 0, flags: CONTINUE })
 }
 
 /// Makes a system call by its number, to see what a filter makes of it. Tests only: the pointers they pass are null or
