@@ -93,7 +93,7 @@ pub(crate) fn controllers(writes: &[Write]) -> Controllers {
     writes.iter().filter_map(|write| write.controller).collect()
 }
 
-/// -1 (in truth anything below zero) is no limit. With 0 the container's own process could not be born, so that is 1, as with runc and systemd.
+/// A value below zero is no limit. A limit of 0 becomes 1, as runc and systemd have it: the container's own process counts.
 fn pids(limits: &Resources, plan: &mut Plan) {
     if let Some(limit) = limits.pids.limit {
         plan.add(Controller::Pids, "pids.max", bytes_or_max(if limit == 0 { 1 } else { limit }));

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Requests that are answered for one task. An answer takes some 30 microseconds.
 const MOST_ANSWERS: u64 = 1024;
-/// Programs that are told apart; further ones are counted as one.
+/// Programs with a count of their own; the others share one.
 const MOST_PROGRAMS: usize = 8;
 const OTHERS: &str = "other programs";
 /// Ancestors of a helper in which the program that uses it is looked for.

@@ -119,7 +119,7 @@ pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<Vec<
     let all: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
     selection.apply(&mut changes)?;
     let selected: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
-    // A name in which a secret was hidden is no path of the record.
+    // Where redaction changed a name, the record has another path.
     let counts = |path: &String| selected.contains(path) || !all.contains(path);
     Ok(handback.secrets.into_iter().filter(counts).collect())
 }

@@ -1,4 +1,4 @@
-//! Which bytes of a task's log came on which stream: `output.streams`, beside the log.
+//! The stream of each byte of a task's log: the file `output.streams` beside the log.
 //!
 //! Form: the lengths of the log's runs of one stream, in turn standard output and standard error, as LEB128 (seven bits a byte, the lowest first).
 //! The last run has no length: it ends with the log. A run takes a byte of the log at least, so this file is no longer than the log, whose
@@ -97,7 +97,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// `None` if there is no such file.
+    /// `None` if the file does not exist.
     fn open(path: &Path) -> Result<Option<Runs>> {
         match File::open(path) {
             Ok(file) => Ok(Some(Runs {
