@@ -29,7 +29,11 @@ impl Cgroup {
     pub(crate) fn thaw(&self) -> Result<()> {
         let group = self.freezer()?;
         let (file, value) = if group.is_v2 { ("cgroup.freeze", "0") } else { ("freezer.state", "THAWED") };
-        group.directory.set(file, value)
+        match group.directory.write(file, value) {
+            // The group is gone, and with it every process.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => Ok(()),
+            Err(errno) => Err(group.directory.refused(file, value, errno)),
+        }
     }
 
     /// Lets those go on, too, that somebody else has frozen in a v1 group of the container or below it: a signal does not reach them there, and
@@ -100,10 +104,14 @@ fn not_frozen(directory: &Directory) -> Error {
 }
 
 /// Waits until `cgroup.events` of a v2 group has `line`; `false` when the time is up. The kernel tells when the file
-/// changes: no sleeping and looking (cgroup-v2.rst, "[Un]populated Notification").
+/// changes: no sleeping and looking (cgroup-v2.rst, "[Un]populated Notification"). A group that is gone has no process that could be waited for:
+/// systemd removes the group of a scope as soon as it is empty.
 pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Result<bool> {
     let words = || format!("wait for `{line}` in `{}`", directory.path().join("cgroup.events").display());
-    let file = directory.reader("cgroup.events").failing(Kind::Cgroup, words)?;
+    let file = match directory.reader("cgroup.events") {
+        Err(Errno::NOENT | Errno::NODEV) => return Ok(true),
+        other => other.failing(Kind::Cgroup, words)?,
+    };
     let end = Instant::now() + limit;
     loop {
         let mut bytes = [0; 128];

@@ -57,7 +57,7 @@ impl GroupRecord {
     /// `None` if it is gone.
     fn open(&self) -> Result<Option<Group>> {
         let directory = match Directory::open(&self.path) {
-            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
             other => other.failing(Kind::Cgroup, || format!("open the group `{}`", self.path.display()))?,
         };
         Ok(Some(Group { directory, controllers: self.controllers.iter().copied().collect(), is_v2: self.v2 }))

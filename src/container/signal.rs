@@ -46,7 +46,10 @@ fn thaw_for(record: &Record, status: Status, signal: Signal) -> Result<()> {
         && signal == Signal::KILL
         && let Some(group) = &record.cgroup
     {
-        Cgroup::open(group)?.thaw()?;
+        let group = Cgroup::open(group)?;
+        if !group.is_gone() {
+            group.thaw()?;
+        }
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 use crate::support::{Lab, skip};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A bus and the service on it.
 struct FakeSystemd {
@@ -169,6 +171,51 @@ fn without_systemd_its_driver_is_refused_with_what_to_do() {
     }
     lab.config["linux"]["cgroupsPath"] = json!("/not/a/unit");
     lab.brig(&["--systemd-cgroup", "create", &lab.id]).failed_with("slice:prefix:name");
+}
+
+/// Removes a v2 group as soon as the processes in it have ended, as systemd does; `None` if no process came within a minute.
+fn remove_when_empty(group: &Path) -> Option<()> {
+    let end = Instant::now() + Duration::from_secs(60);
+    let is_populated =
+        || std::fs::read_to_string(group.join("cgroup.events")).is_ok_and(|text| text.contains("populated 1"));
+    while !is_populated() {
+        if Instant::now() > end {
+            return None;
+        }
+    }
+    while group.exists() && Instant::now() < end {
+        let _ = std::fs::remove_dir(group);
+    }
+    Some(())
+}
+
+#[test]
+fn a_group_that_systemd_removes_meanwhile_is_empty() {
+    let Some(mut lab) = Lab::new() else { return };
+    let tree = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
+    let Some(tree) = tree.into_iter().find(|tree| tree.join("cgroup.procs").exists()) else {
+        skip("needs a cgroup v2 tree");
+        return;
+    };
+    let Some(systemd) = FakeSystemd::start(&lab) else { return };
+    let slice = format!("w{}.slice", std::process::id());
+    lab.config["linux"]["cgroupsPath"] = json!(format!("{slice}:brig:{}", lab.id));
+    let group = tree.join(&slice).join(format!("brig-{}.scope", lab.id));
+    lab.without("pid").args(&["sleep", "0.05"]);
+    for round in 0..30 {
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| remove_when_empty(&group));
+            if round % 2 == 0 {
+                systemd.brig(&lab, &["--systemd-cgroup", "run", &lab.id]);
+            } else {
+                systemd.brig(&lab, &["--systemd-cgroup", "create", &lab.id]);
+                systemd.brig(&lab, &["start", &lab.id]);
+                systemd.brig(&lab, &["delete", "--force", &lab.id]);
+            }
+            remover.join().unwrap().unwrap();
+        });
+    }
+    remove(&slice);
 }
 
 /// A slice is systemd's to remove, which this one does not.

@@ -87,6 +87,21 @@ fn a_removed_group_leaves_nothing_and_a_busy_one_is_named() {
 }
 
 #[test]
+fn a_group_that_another_manager_removed_is_empty() {
+    let Some(place) = Place::new("removed") else { return };
+    let group = place.create(Purpose::Observed, &Resources::default());
+    for (_, path) in group.record().paths() {
+        std::fs::remove_dir(path).unwrap();
+    }
+    group.kill().unwrap();
+    group.signal(rustix::process::Signal::TERM).unwrap();
+    group.thaw().unwrap();
+    assert!(group.wait_until_empty(Duration::ZERO).unwrap());
+    assert_eq!(group.processes().unwrap(), Vec::<i32>::new());
+    group.remove().map_err(crate::error::Error::from).unwrap();
+}
+
+#[test]
 fn a_frozen_container_stands_still_until_it_is_thawed() {
     let Some(place) = Place::new("freeze") else { return };
     let group = place.create(Purpose::Task, &Resources::default());
