@@ -1,7 +1,8 @@
 //! Programs of the caller that run at certain moments of a container's life (runtime-spec, "POSIX-platform Hooks").
 //!
 //! In: a hook and the state that it reads on stdin. Out: nothing, or why it failed.
-//! Its environment is what the configuration says and nothing else: neither ours nor the container's (CVE-2025-23266).
+//! A hook on the host has the environment of the configuration and nothing else: neither ours nor the container's (CVE-2025-23266). Inside the container
+//! a hook without `env` has that of the container's process ([`run_inside`]), as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::Hook;
@@ -9,8 +10,10 @@ use crate::spec::state::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -21,14 +24,19 @@ const LONGEST_OUTPUT: usize = 4096;
 
 /// Runs all of them in order; the first that fails ends it. `moment` is the name of the list, for errors.
 pub(crate) fn run(moment: &str, hooks: &[Hook], state: &State) -> Result<()> {
+    run_inside(moment, hooks, state, &[])
+}
+
+/// Runs hooks inside the container, which inherit `environment` (`NAME=VALUE`) where the configuration gives a hook none.
+pub(crate) fn run_inside(moment: &str, hooks: &[Hook], state: &State, environment: &[CString]) -> Result<()> {
     for (index, hook) in hooks.iter().enumerate() {
-        one(hook, state)
+        one(hook, state, environment)
             .map_err(|error| error.doing(format!("error running {moment} hook #{index} `{}`", hook.path)))?;
     }
     Ok(())
 }
 
-fn one(hook: &Hook, state: &State) -> Result<()> {
+fn one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     let mut command = Command::new(&hook.path);
     if let Some((name, arguments)) = hook.args.split_first() {
         command.arg0(name).args(arguments);
@@ -36,7 +44,10 @@ fn one(hook: &Hook, state: &State) -> Result<()> {
     if !crate::sys::weaken::is_off("hook-environment") {
         command.env_clear();
     }
-    command.envs(hook.env.iter().filter_map(|each| each.split_once('=')));
+    match &hook.env {
+        Some(given) => command.envs(given.iter().filter_map(|each| each.split_once('='))),
+        None => command.envs(environment.iter().filter_map(|each| split(each.to_bytes()))),
+    };
     // Our standard streams are the container's already. What a hook says is kept for the error, if there is one.
     let said: File =
         memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();
@@ -58,6 +69,12 @@ fn one(hook: &Hook, state: &State) -> Result<()> {
         Kind::Hook,
         if length == 0 { words } else { format!("{words}, output: {}", output.trim_end().escape_debug()) },
     ))
+}
+
+/// A variable's name and value.
+fn split(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
+    let at = variable.iter().position(|byte| *byte == b'=')?;
+    Some((OsStr::from_bytes(&variable[..at]), OsStr::from_bytes(&variable[at + 1..])))
 }
 
 /// The state as a file that a hook may read or not. Into a pipe a write would wait for as long as the hook pleases, whatever its time limit, and would

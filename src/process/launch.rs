@@ -96,7 +96,8 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         if filters_after && !filters_early {
             seccomp::install(&command.seccomp)?;
         }
-        hooks::run("startContainer", &managed.hooks, &managed.state)?;
+        let environment = command.vectors.environment.strings();
+        hooks::run_inside("startContainer", &managed.hooks, &managed.state, environment)?;
     }
     if let Some(errand) = command.errand {
         run_errand(errand)?;

@@ -19,6 +19,11 @@ impl Vector {
         Vector { strings, pointers }
     }
 
+    /// The strings, in order.
+    pub(crate) fn strings(&self) -> &[CString] {
+        &self.strings
+    }
+
     /// Adds one string at the end.
     pub(crate) fn push(&mut self, string: CString) {
         self.pointers.pop();

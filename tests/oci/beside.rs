@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
 /// Whether there is a runc to compare with.
-fn has_runc() -> bool {
+pub fn has_runc() -> bool {
     let found =
         Command::new("runc").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     if !found {
@@ -16,7 +16,7 @@ fn has_runc() -> bool {
 }
 
 /// Runs the container under runc.
-fn run_by_runc(lab: &Lab) -> Done {
+pub fn run_by_runc(lab: &Lab) -> Done {
     std::fs::write(lab.path().join("config.json"), lab.config.to_string()).unwrap();
     let mut command = Command::new("runc");
     command.arg("--root").arg(lab.path().join("runc")).args(["run", "--bundle"]).arg(lab.path()).arg(&lab.id);
@@ -24,7 +24,7 @@ fn run_by_runc(lab: &Lab) -> Done {
 }
 
 /// The output without what is different in each run: numbers of mounts and devices, and the lab's own path.
-fn plain(lab: &Lab, out: &str) -> String {
+pub fn plain(lab: &Lab, out: &str) -> String {
     let own = lab.path().display().to_string();
     let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit() || byte == b':');
     let line = |line: &str| {
@@ -39,7 +39,7 @@ fn plain(lab: &Lab, out: &str) -> String {
 }
 
 /// Both runtimes' status and output.
-fn both(change: impl Fn(&mut Lab), shell: &str) -> Option<[(bool, String); 2]> {
+pub fn both(change: impl Fn(&mut Lab), shell: &str) -> Option<[(bool, String); 2]> {
     let run = |by: fn(&Lab) -> Done| {
         let mut lab = Lab::new()?;
         lab.sh(shell);
@@ -51,7 +51,7 @@ fn both(change: impl Fn(&mut Lab), shell: &str) -> Option<[(bool, String); 2]> {
 }
 
 #[track_caller]
-fn same(name: &str, change: impl Fn(&mut Lab), shell: &str) {
+pub fn same(name: &str, change: impl Fn(&mut Lab), shell: &str) {
     let Some([ours, theirs]) = both(change, shell) else { return };
     assert_eq!(ours, theirs, "{name}: brig, then runc");
 }

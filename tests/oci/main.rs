@@ -26,6 +26,7 @@ mod lifecycle;
 mod limits;
 mod mounts;
 mod rootless;
+mod runc_parity;
 mod sockets;
 mod support;
 mod systemd;

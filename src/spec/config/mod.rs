@@ -116,9 +116,9 @@ pub struct Hook {
     /// Its arguments, the first being its own name.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
     pub args: Vec<String>,
-    /// Its whole environment: nothing is inherited (CVE-2025-23266).
-    #[serde(deserialize_with = "nullable", skip_serializing_if = "is_default")]
-    pub env: Vec<String>,
+    /// Its whole environment. Without it `startContainer` inherits that of the container's process; a hook on the host has none (CVE-2025-23266).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<Vec<String>>,
     /// Seconds after which it is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
