@@ -18,12 +18,8 @@ use std::os::fd::BorrowedFd;
 pub(crate) enum Purpose {
     /// A task: memory, tasks and processor time are measured, whatever is limited.
     Task,
-    /// A container: only what is limited, and what freezing and killing need.
-    #[cfg_attr(not(test), allow(dead_code, reason = "Docker and containerd read the groups of all that they start"))]
+    /// A container. Docker and containerd read its groups for their statistics, so it has every controller that counts something.
     Container,
-    /// A container whose caller reads the groups itself, as Docker's and containerd's statistics do: every controller
-    /// that counts something.
-    Observed,
 }
 
 /// One group in one hierarchy.
@@ -40,7 +36,7 @@ impl Purpose {
     pub(super) fn required(self) -> Controllers {
         match self {
             Purpose::Task => Controllers::of(&[Controller::Memory, Controller::Pids]),
-            Purpose::Container | Purpose::Observed => Controllers::NONE,
+            Purpose::Container => Controllers::NONE,
         }
     }
 
@@ -49,7 +45,7 @@ impl Purpose {
     pub(super) fn without_v2(self) -> Controllers {
         match self {
             Purpose::Task => Controllers::of(&[Controller::Freezer, Controller::Cpuacct]),
-            Purpose::Container | Purpose::Observed => Controllers::of(&[Controller::Freezer]),
+            Purpose::Container => Controllers::of(&[Controller::Freezer]),
         }
     }
 
@@ -57,8 +53,8 @@ impl Purpose {
     pub(super) fn optional(self) -> Controllers {
         use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Pids};
         match self {
-            Purpose::Task | Purpose::Container => Controllers::NONE,
-            Purpose::Observed => Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]),
+            Purpose::Task => Controllers::NONE,
+            Purpose::Container => Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]),
         }
     }
 }
@@ -184,7 +180,7 @@ impl<'all> Begun<'all> {
         while self.step()? {}
         let Begun { hierarchy, path, existing, purpose, limits, ref writes, required, .. } = *self;
         let (mut groups, made) = (std::mem::take(&mut self.groups), &mut self.made);
-        if let (Some(tree), Purpose::Observed) = (&hierarchy.systemd, purpose) {
+        if let (Some(tree), Purpose::Container) = (&hierarchy.systemd, purpose) {
             match make_v1(tree, path, existing, made) {
                 Ok(group) => groups.push(group),
                 // It limits nothing, so that an ordinary user's container does without.

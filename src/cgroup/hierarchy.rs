@@ -168,7 +168,7 @@ impl Hierarchy {
             Some(CgroupPath::Task(_)) | None => tree.own_directory(),
         };
         let v1 = self.v1.iter().flat_map(|tree| {
-            let names = tree.controllers.iter().filter(|&each| Purpose::Observed.optional().has(each));
+            let names = tree.controllers.iter().filter(|&each| Purpose::Container.optional().has(each));
             names.map(move |each| (each.name_v1().to_owned(), place(tree)))
         });
         let v2 = self.v2.iter().map(|tree| (String::new(), place(tree)));

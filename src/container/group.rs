@@ -70,7 +70,7 @@ impl Wanted {
         if !matches!(self.maker, Maker::Ourselves) {
             return Ok(None);
         }
-        match Cgroup::create(&self.hierarchy, &self.path, Purpose::Observed, &self.limits) {
+        match Cgroup::create(&self.hierarchy, &self.path, Purpose::Container, &self.limits) {
             Ok(group) => Ok(Some(group)),
             // An ordinary user to whom no group is given, and who asks for no limit: the container is in the caller's group.
             Err(error) if is_denied(&error) && !is_host_root() && is_unlimited(&self.limits) => Ok(None),
@@ -89,7 +89,7 @@ impl Wanted {
         let is_v2 = self.hierarchy.layout() == Layout::Unified;
         let member = (!unit.is_slice()).then_some(pid);
         systemd.start(unit, member, &self.limits, properties, is_v2)?;
-        let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Observed, &self.limits);
+        let adopted = Cgroup::adopt(&self.hierarchy, &self.path, pid, Purpose::Container, &self.limits);
         if adopted.is_err() {
             // The error of the group is what is reported; the unit ends with its process anyway.
             let _ = systemd.stop(unit);

@@ -82,7 +82,7 @@ fn an_ordinary_user_passes_the_same_tests_in_groups_that_were_given_to_him() {
     let is_hybrid = Hierarchy::probe().unwrap().layout() == Layout::Hybrid;
     for with_v2 in if is_hybrid { &[true, false][..] } else { &[true] } {
         let Some(place) = Place::new("user") else { return };
-        let group = place.create(Purpose::Observed, &Resources::default());
+        let group = place.create(Purpose::Container, &Resources::default());
         if *with_v2 {
             group.give_to(65534).unwrap();
         }

@@ -7,6 +7,7 @@ pub(crate) mod support;
 use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 use support::{Child, Place, needs_root};
 
@@ -89,7 +90,7 @@ fn a_removed_group_leaves_nothing_and_a_busy_one_is_named() {
 #[test]
 fn a_group_that_another_manager_removed_is_empty() {
     let Some(place) = Place::new("removed") else { return };
-    let group = place.create(Purpose::Observed, &Resources::default());
+    let group = place.create(Purpose::Container, &Resources::default());
     for (_, path) in group.record().paths() {
         std::fs::remove_dir(path).unwrap();
     }
@@ -240,13 +241,6 @@ fn a_process_enters_by_itself_through_the_files_that_it_is_given() {
 }
 
 #[test]
-fn a_container_without_limits_costs_one_group() {
-    let Some(place) = Place::new("cheap") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
-    assert_eq!(group.groups.len(), 1);
-}
-
-#[test]
 fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
     if !needs_root("device rules") {
         return;
@@ -289,7 +283,7 @@ fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
 #[test]
 fn the_statistics_of_a_container_that_is_observed_are_complete() {
     let Some(place) = Place::new("stats") else { return };
-    let group = place.create(Purpose::Observed, &memory(megabytes(64)));
+    let group = place.create(Purpose::Container, &memory(megabytes(64)));
     let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
     support::until("it runs", || {
         let stats = group.stats();
@@ -311,19 +305,20 @@ fn the_statistics_of_a_container_that_is_observed_are_complete() {
 }
 
 #[test]
-fn a_container_gets_the_controllers_that_an_update_needs() {
+fn a_group_gets_the_controllers_that_an_update_needs() {
     let Some(place) = Place::new("widen") else { return };
-    let mut group = place.create(Purpose::Container, &Resources::default());
+    let mut group = place.create(Purpose::Task, &Resources::default());
     let mut child = Child::spawn(&group, "exec sleep 60");
-    let limits: Resources =
-        serde_json::from_str(r#"{"pids": {"limit": 7}, "memory": {"limit": 67108864, "swap": 67108864}}"#).unwrap();
+    let limits: Resources = serde_json::from_str(r#"{"cpu": {"shares": 512}}"#).unwrap();
     assert!(group.update(&limits).unwrap_err().to_string().contains("the container has no group of the controller"));
     group.widen(place.hierarchy(), &CgroupPath::task(place.id()).unwrap(), &limits).unwrap();
     group.update(&limits).unwrap();
-    let pids = group.group(Controller::Pids).unwrap();
-    assert_eq!(pids.directory.get("pids.max").unwrap().trim(), "7");
-    assert_eq!(pids.directory.get("cgroup.procs").unwrap().trim(), child.id().to_string());
-    assert_eq!(group.usage().unwrap().pids_current, Some(1));
+    let cpu = group.group(Controller::Cpu).unwrap();
+    assert_eq!(
+        cpu.directory.get(if cpu.is_v2 { "cpu.weight" } else { "cpu.shares" }).unwrap().trim(),
+        if cpu.is_v2 { "59" } else { "512" }
+    );
+    assert_eq!(cpu.directory.get("cgroup.procs").unwrap().trim(), child.id().to_string());
     group.kill().unwrap();
     child.wait();
     group.remove().map_err(crate::error::Error::from).unwrap();
@@ -333,17 +328,28 @@ fn a_container_gets_the_controllers_that_an_update_needs() {
 fn a_process_joins_a_group_below_and_never_one_beside() {
     let Some(place) = Place::new("below") else { return };
     let group = place.create(Purpose::Container, &Resources::default());
-    let (_, path) = group.record().paths().map(|(name, path)| (name, path.to_path_buf())).next().unwrap();
-    std::fs::create_dir(path.join("inner")).unwrap();
+    let paths: Vec<_> = group.record().paths().map(|(_, path)| path.to_path_buf()).collect();
+    let make = |path: &Path| {
+        std::fs::create_dir(path).unwrap();
+        for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| path.join("tasks").exists()) {
+            // v1: empty in a new group, and then no process can join.
+            if let Ok(value) = std::fs::read(path.parent().unwrap().join(file)) {
+                std::fs::write(path.join(file), value).unwrap();
+            }
+        }
+    };
+    paths.iter().for_each(|path| make(&path.join("inner")));
     let below = group.below(&["/inner"]).unwrap();
     let mut child = Child::spawn(&below, "exec sleep 60");
-    assert_eq!(std::fs::read_to_string(path.join("inner/cgroup.procs")).unwrap().trim(), child.id().to_string());
+    for path in &paths {
+        assert_eq!(std::fs::read_to_string(path.join("inner/cgroup.procs")).unwrap().trim(), child.id().to_string());
+    }
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();
     assert_eq!(again.record(), below.record());
     // It may have moved itself into one whose name is no text.
-    let odd = path.join(std::ffi::OsStr::from_bytes(b"odd\xff"));
-    std::fs::create_dir(&odd).unwrap();
+    let odd = paths[0].join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    make(&odd);
     std::fs::write(odd.join("cgroup.procs"), child.id().to_string()).unwrap();
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();
