@@ -52,6 +52,7 @@ pub(super) fn create(
                 if let Some(profile) = &config.linux.seccomp {
                     socket::send_listener(profile, &listener, &State { pid: spawned.pid, ..state.clone() })?;
                 }
+                spawned.go()?;
             }
             Some(Message::Ready) => {
                 move_devices(spawned.pid, config)?;

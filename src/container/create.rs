@@ -221,6 +221,7 @@ impl Containers {
                     hooks: config.hooks.start_container.clone(),
                     state: State { status: Status::Created, pid: 1, ..state.clone() },
                     controlling_terminal: process.terminal,
+                    shows_listener: !rustix::process::geteuid().is_root() && !joins_processes,
                 }),
             },
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),

@@ -4,12 +4,14 @@ use super::converse::limit;
 use super::create::unable;
 use super::id::ContainerId;
 use super::passed::check_preserved;
-use super::record::{self, Record};
+use super::record::{self, FIFO, Record};
 use super::{Containers, prepare, signal, socket};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
-use crate::process::{self, Command, Join, Managed, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
+use crate::process::{
+    self, Command, Join, Managed, Message, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes,
+};
 use crate::seccomp;
 use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
@@ -17,11 +19,17 @@ use crate::spec::config::process::{Capabilities, Process};
 use crate::spec::state::Status;
 use crate::sys::attributes::take_descriptor;
 use crate::sys::heap::StartHeap;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long init may take to become dumpable at its gate, on a busy machine.
+const SHOWN: Duration = Duration::from_secs(10);
 
 /// What is to run, and how.
 #[derive(Clone, Debug, Default)]
@@ -100,6 +108,7 @@ impl Containers {
             return Err(Error::new(Kind::Usage, "cannot use console socket if runc will not detach or allocate tty"));
         }
         let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;
+        show_init(&path.join(FIFO), record.pid)?;
         let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
         let group = match group {
             Some(group) if !wish.cgroups.is_empty() => {
@@ -131,6 +140,27 @@ impl Containers {
             }
         }
     }
+}
+
+/// Has init, where it waits to be started, become dumpable: it is not before, and an ordinary user may not join its namespaces then. Any other process
+/// can be looked into, or is about to be.
+fn show_init(fifo: &Path, pid: i32) -> Result<()> {
+    let step = || "look at the container's namespaces";
+    let is_hidden = || rustix::fs::stat(format!("/proc/{pid}/ns/mnt")).err() == Some(Errno::ACCESS);
+    if !is_hidden() {
+        return Ok(());
+    }
+    match rustix::fs::open(fifo, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(gate) => rustix::io::write(&gate, &[SHOW]).failing(Kind::Namespace, step)?,
+        // It was started, or has ended, meanwhile.
+        Err(Errno::NOENT | Errno::NXIO) => return Ok(()),
+        Err(errno) => return Err(errno).failing(Kind::Namespace, step),
+    };
+    let end = Instant::now() + SHOWN;
+    while is_hidden() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 fn reason(refused: Refused) -> Error {
@@ -288,6 +318,7 @@ fn plan(
                 hooks: Vec::new(),
                 state: Default::default(),
                 controlling_terminal: process.terminal,
+                shows_listener: false,
             }),
         },
         stdio: if process.terminal {

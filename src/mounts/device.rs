@@ -60,7 +60,8 @@ pub(super) fn populate(root: BorrowedFd<'_>, devices: &[Node], owner: Ids) -> Re
             make(dev.as_fd(), Path::new(default.name), &node)?;
         }
     }
-    for node in devices {
+    // As runc has it: of this path the container always gets the link to its own devpts.
+    for node in devices.iter().filter(|node| node.at != Path::new("/dev/ptmx")) {
         let (directory, name) = resolve::parent(root, &node.at)?;
         make(directory.as_fd(), &name, node)?;
     }

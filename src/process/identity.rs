@@ -196,6 +196,12 @@ pub(super) fn be_undumpable() -> Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Identity, || "become undumpable")
 }
 
+/// Lets an ordinary user's processes join our namespaces and take our descriptors. A process that was never undumpable again could be traced by the
+/// container's own processes: see the callers.
+pub(super) fn be_dumpable() -> Result<()> {
+    set_dumpable_behavior(DumpableBehavior::Dumpable).failing(Kind::Identity, || "become dumpable")
+}
+
 /// A while in which nobody may look into this process, and none of the children that it has meanwhile.
 pub(super) struct Hidden;
 

@@ -1,7 +1,7 @@
 //! The recipe of the command's own process: the last privileges go, then another program takes over.
 
 use super::message::{Channel, Tag};
-use super::plan::{Command, Errand, Managed, Stdio, Terminal, Vectors};
+use super::plan::{Command, Errand, Managed, SHOW, Stdio, Terminal, Vectors};
 use super::procfs::Procfs;
 use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
@@ -92,8 +92,15 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         if managed.gate.is_some() {
             parent.say(Tag::Ready)?;
         }
-        managed.pass_gate()?;
-        if filters_after && !filters_early {
+        let mut filters_late = filters_after && !filters_early;
+        managed.pass_gate(|| {
+            // The filter first: a process that enters before `start` may trace us, and must gain nothing that the filter refuses.
+            if std::mem::take(&mut filters_late) {
+                seccomp::install(&command.seccomp)?;
+            }
+            identity::be_dumpable()
+        })?;
+        if filters_late {
             seccomp::install(&command.seccomp)?;
         }
         let environment = command.vectors.environment.strings();
@@ -112,17 +119,22 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
 
 /// Puts the filter in force. The listener of an agent's filter is sent to the supervisor, which that filter allows, and is closed here: a process
 /// that has it could let itself through. Any other is left for the parent to fetch: we can say its number with one write, but may no longer send it.
-/// It stays open until execve closes it; before a gate that is late enough, else the parent says when.
+/// It stays open until execve closes it, and the parent says when it has it. An ordinary user's parent can fetch it from a dumpable process alone.
 fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channel) -> Result<Option<OwnedFd>> {
+    let shows = program.listens() && managed.is_some_and(|managed| managed.shows_listener);
+    if shows {
+        identity::be_dumpable()?;
+    }
     let listener = seccomp::install(program)?;
     if program.reports() {
         return listener.map_or(Ok(None), |listener| parent.hand(Tag::Refusals, listener.as_fd()).map(|()| None));
     }
     if let Some(listener) = &listener {
         parent.listening(listener.as_raw_fd())?;
-        if managed.is_none_or(|managed| managed.gate.is_none()) {
-            parent.wait_for_word()?;
-        }
+        parent.wait_for_word()?;
+    }
+    if shows {
+        identity::be_undumpable()?;
     }
     Ok(listener)
 }
@@ -157,12 +169,14 @@ impl Managed {
         Ok(())
     }
 
-    /// Waits until `start` opens the gate.
-    fn pass_gate(&self) -> Result<()> {
+    /// Waits until `start` opens the gate; until then an `exec` may ask us to `show` ourselves.
+    fn pass_gate(&self, mut show: impl FnMut() -> Result<()>) -> Result<()> {
         let Some(gate) = &self.gate else { return Ok(()) };
         loop {
-            match rustix::io::read(&gate.fifo, &mut [0_u8; 1]) {
+            let mut word = [0_u8; 1];
+            match rustix::io::read(&gate.fifo, &mut word) {
                 Err(Errno::INTR) => {}
+                Ok(1) if word == [SHOW] => show()?,
                 other => return other.failing(Kind::State, || "wait to be started").map(|_| ()),
             }
         }

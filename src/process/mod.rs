@@ -40,7 +40,7 @@ pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::{Spawned, spawn_with};
 pub(crate) use plan::{
-    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Managed, Plan, Root, Stdio, Terminal, UserNamespace,
+    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Managed, Plan, Root, SHOW, Stdio, Terminal, UserNamespace,
     Vectors, WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;

@@ -166,12 +166,17 @@ pub(crate) struct Managed {
     pub state: State,
     /// Whether its standard input is a terminal of its own, to take as the controlling one.
     pub controlling_terminal: bool,
+    /// Whether the parent is an ordinary user, who takes a descriptor from a dumpable process alone, and no other process sees this one meanwhile.
+    pub shows_listener: bool,
 }
+
+/// The byte by which an ordinary user's `exec` asks init, at its gate, to become dumpable: only then may that user join its namespaces.
+pub(crate) const SHOW: u8 = b'n';
 
 /// Where a created container waits to be started.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// A FIFO, open for both directions: one byte opens the gate. Holding it open tells `start` that somebody waits.
+    /// A FIFO, open for both directions: one byte opens the gate, but for [`SHOW`]. Holding it open tells `start` that init waits.
     pub fifo: OwnedFd,
     /// A file for the reason why it could not go on after that.
     pub report: OwnedFd,

@@ -163,6 +163,91 @@ fn an_ordinary_users_container_goes_through_its_life() {
     user.brig(&["delete", "--force", &id]).succeeded();
 }
 
+/// Creates a container of the user, its streams away from ours.
+fn create(user: &Rootless) -> bool {
+    let mut command = user.command(&["create", &user.lab.id]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+}
+
+#[test]
+fn an_ordinary_users_exec_enters_a_created_container() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    let id = user.lab.id.clone();
+    let allowed = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["mknod"], "action": "SCMP_ACT_ERRNO"}],
+    });
+    for (privileges, filter) in [(true, None), (true, Some(&allowed)), (false, Some(&allowed))] {
+        user.lab.config["process"]["noNewPrivileges"] = json!(privileges);
+        user.lab.config["linux"]["seccomp"] = filter.cloned().unwrap_or_default();
+        user.lab.sh("grep Seccomp: /proc/self/status > /filtered; sleep 100");
+        assert!(create(&user));
+        for _ in 0..2 {
+            let filtered =
+                user.brig(&["exec", &id, "/bin/sh", "-c", "grep Seccomp: /proc/1/status; ls -d /proc/1/ns/mnt"]);
+            let mode = if filter.is_some() { 2 } else { 0 };
+            // Before a process enters, the filter of the first one is in force.
+            assert_eq!(filtered.succeeded().out, format!("Seccomp:\t{mode}\n/proc/1/ns/mnt\n"));
+        }
+        user.brig(&["start", &id]).succeeded();
+        crate::support::eventually("it runs", || user.lab.root("/filtered").exists());
+        user.brig(&["exec", &id, "true"]).succeeded();
+        user.brig(&["delete", "--force", &id]).succeeded();
+        std::fs::remove_file(user.lab.root("/filtered")).unwrap();
+    }
+}
+
+#[test]
+fn the_first_process_of_an_ordinary_user_is_undumpable_until_another_one_enters() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    user.lab.sh("sleep 100");
+    assert!(create(&user));
+    let pid = serde_json::from_str::<Value>(&user.brig(&["state", &user.lab.id]).out).unwrap()["pid"].to_string();
+    // The files of an undumpable process belong to root.
+    let owner = || std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{pid}/stat")).unwrap());
+    assert_eq!(owner(), 0);
+    user.brig(&["exec", &user.lab.id, "true"]).succeeded();
+    assert_eq!(owner(), USER);
+}
+
+#[test]
+fn an_ordinary_users_filter_may_have_a_listener() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    let path = user.lab.path().join("agent");
+    user.lab.config["linux"]["seccomp"] = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "listenerPath": path,
+        "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}],
+    });
+    user.lab.sh("mkdir /made; touch /failed; sleep 100");
+    for privileges in [true, false] {
+        user.lab.config["process"]["noNewPrivileges"] = json!(privileges);
+        let command = user.command(&["create", &user.lab.id]);
+        let (text, listener) = crate::sockets::receive_from(&user.lab, "agent", command);
+        let pid = serde_json::from_str::<Value>(&text).unwrap()["pid"].to_string();
+        let stat = std::fs::metadata(format!("/proc/{pid}/stat")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&stat), 0, "it is undumpable again");
+        user.brig(&["start", &user.lab.id]).succeeded();
+        drop(listener);
+        crate::support::eventually("the call fails without a listener", || user.lab.root("/failed").exists());
+        assert!(!user.lab.root("/made").exists());
+        user.brig(&["delete", "--force", &user.lab.id]).succeeded();
+        std::fs::remove_file(user.lab.root("/failed")).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_device_dev_ptmx_is_the_link_to_the_containers_own() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    let device = json!([{"path": "/dev/ptmx", "type": "c", "major": 5, "minor": 2}]);
+    user.lab.config["linux"]["devices"] = device.clone();
+    assert_eq!(user.run("readlink /dev/ptmx").succeeded().out, "pts/ptmx\n");
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["devices"] = device;
+    assert_eq!(lab.sh("readlink /dev/ptmx").run().succeeded().out, "pts/ptmx\n");
+}
+
 #[test]
 fn offsets_of_a_time_namespace_are_an_ordinary_users_too() {
     let Some(mut user) = Rootless::new(true) else { return };

@@ -3,16 +3,23 @@
 use crate::support::{Lab, eventually};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::{Value, json};
+use std::fs::Permissions;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Runs a command of ours that sends one descriptor to a socket at `path`; what came.
 fn receive(lab: &Lab, path: &str, arguments: &[&str]) -> (String, OwnedFd) {
+    receive_from(lab, path, lab.command(arguments))
+}
+
+/// The same of any command.
+pub fn receive_from(lab: &Lab, path: &str, mut command: Command) -> (String, OwnedFd) {
     let listener = UnixListener::bind(lab.path().join(path)).unwrap();
-    let mut command = lab.command(arguments);
+    std::fs::set_permissions(lab.path().join(path), Permissions::from_mode(0o777)).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let (stream, _) = listener.accept().unwrap();
     let mut bytes = vec![0; 16 << 10];
