@@ -96,11 +96,15 @@ fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {
         fsconfig_set_string(&context, "context", mount.label.as_str())
             .failing(Kind::Mount, || "set the SELinux context")?;
     }
-    fsconfig_create(&context).failing(Kind::Mount, step)?;
     let mut flags = mount.options.set;
     if late || mount.options.copy_up {
         flags &= !bits::RDONLY;
     }
+    if flags & bits::RDONLY != 0 {
+        // As mount(2) does: the file system itself is read-only, too, whatever becomes of the mount's own attribute.
+        fsconfig_set_flag(&context, "ro").failing(Kind::Mount, step)?;
+    }
+    fsconfig_create(&context).failing(Kind::Mount, step)?;
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::from_bits_retain(flags as u32))
         .failing(Kind::Mount, step)?;
     // The context came from a process that others can change: only a procfs is accepted of it.

@@ -1,7 +1,7 @@
 //! More of what runc does, beside the real one: hooks inside the container, descriptors of a created container, sources below earlier mounts.
 
 use crate::beside::{has_runc, plain, run_by_runc, same};
-use crate::support::{Done, Lab, finish};
+use crate::support::{Done, Lab, finish, skip};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -96,4 +96,123 @@ fn mounts_without_a_mount_namespace_are_refused_by_name() {
         lab.config["linux"].as_object_mut().unwrap().remove(key);
     }
     lab.args(&["true"]).without("mount").run().failed_with("`mounts` need a private MNT namespace");
+}
+
+#[test]
+fn a_read_only_file_system_is_so_itself() {
+    if !has_runc() {
+        return;
+    }
+    for (place, kind) in [("/sys", "sysfs"), ("/mnt", "proc"), ("/mnt", "mqueue"), ("/mnt", "devpts")] {
+        let change = |lab: &mut Lab| {
+            lab.unmount("/sys/fs/cgroup").unmount(place).mount(place, kind, kind, &["nosuid", "noexec", "nodev", "ro"]);
+        };
+        same(kind, change, &format!("grep ' {place} ' /proc/self/mountinfo"));
+    }
+}
+
+/// Removes what a test made of a group above the container's.
+struct Pod(String);
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let name = ["-name", &self.0, "-exec", "rmdir", "{}", ";"];
+        finish(Command::new("find").args(["/sys/fs/cgroup", "-depth"]).args(name));
+    }
+}
+
+#[test]
+fn an_empty_cpuset_of_a_group_that_exists_is_filled() {
+    if !has_runc() {
+        return;
+    }
+    let cpuset = std::path::Path::new("/sys/fs/cgroup/cpuset");
+    if !cpuset.join("cpuset.cpus").exists() {
+        skip("needs the cgroup v1 controller cpuset");
+        return;
+    }
+    let run = |by: fn(&Lab) -> Done| {
+        let mut lab = Lab::new()?;
+        let pod = Pod(format!("pod-{}", lab.id));
+        std::fs::create_dir_all(cpuset.join(&pod.0).join("inner")).unwrap();
+        lab.config["linux"]["cgroupsPath"] = json!(format!("/{}/inner/{}", pod.0, lab.id));
+        lab.sh("grep -E 'Cpus_allowed_list|Mems_allowed_list' /proc/self/status");
+        let done = by(&lab);
+        finish(Command::new("rmdir").arg(cpuset.join(&pod.0).join("inner")));
+        Some((done.status, done.out))
+    };
+    let (Some(ours), Some(theirs)) = (run(Lab::run), run(run_by_runc)) else { return };
+    assert_eq!(ours, theirs, "brig, then runc");
+    assert_eq!(ours.0, 0);
+}
+
+#[test]
+fn a_filter_that_denies_getcwd_is_named_and_no_breakout() {
+    let denied = "failed to verify if current working directory is safe";
+    for privileges in [false, true] {
+        let change = |lab: &mut Lab| {
+            lab.config["process"]["noNewPrivileges"] = json!(privileges);
+            lab.config["linux"]["seccomp"] = json!({
+                "defaultAction": "SCMP_ACT_ALLOW",
+                "syscalls": [{"names": ["getcwd"], "action": "SCMP_ACT_ERRNO"}],
+            });
+            lab.args(&["/bin/busybox", "true"]);
+        };
+        let run = |by: fn(&Lab) -> Done| {
+            let mut lab = Lab::new()?;
+            change(&mut lab);
+            Some(by(&lab))
+        };
+        let Some(ours) = run(Lab::run) else { return };
+        assert_eq!(ours.status, i32::from(!privileges), "{}", ours.err);
+        if !privileges {
+            ours.failed_with(denied).failed_with("peration not permitted");
+            assert!(!ours.err.contains("outside"), "{}", ours.err);
+        }
+        if has_runc()
+            && let Some(theirs) = run(run_by_runc)
+        {
+            assert_eq!(ours.status, theirs.status, "{}", theirs.err);
+        }
+    }
+}
+
+/// Runs a command without CAP_SYS_RESOURCE, as a root of less power.
+fn without_resource(command: &Command) -> Done {
+    let mut wrapped = Command::new("setpriv");
+    wrapped.arg("--bounding-set=-sys_resource").arg(command.get_program()).args(command.get_args());
+    finish(wrapped.current_dir(command.get_current_dir().unwrap()).stdin(std::process::Stdio::null()))
+}
+
+#[test]
+fn what_root_lacks_is_a_warning_that_names_it() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.sh("cat /proc/self/oom_score_adj; grep CapEff /proc/self/status");
+    lab.config["process"]["oomScoreAdj"] = json!(-500);
+    let done = without_resource(&lab.command(&["run", &lab.id]));
+    assert!(!done.succeeded().out.starts_with('-'), "{}", done.out);
+    assert!(done.err.contains("level=warning") && done.err.contains("may not lower its oom_score_adj"), "{}", done.err);
+    lab.config["process"].as_object_mut().unwrap().remove("oomScoreAdj");
+    for set in ["bounding", "effective", "permitted"] {
+        lab.config["process"]["capabilities"][set] = json!(["CAP_KILL", "CAP_SYS_RESOURCE"]);
+    }
+    let done = without_resource(&lab.command(&["run", &lab.id]));
+    assert!(done.succeeded().out.contains("CapEff:\t0000000000000020"), "{}", done.out);
+    assert!(done.err.contains("level=warning") && done.err.contains("CAP_SYS_RESOURCE"), "{}", done.err);
+    for set in ["bounding", "effective", "permitted"] {
+        lab.config["process"]["capabilities"][set] = json!(["CAP_KILL"]);
+    }
+    let done = without_resource(&lab.command(&["run", &lab.id]));
+    assert!(done.succeeded().out.contains("CapEff:\t0000000000000020") && done.err.is_empty(), "{}", done.err);
+}
+
+#[test]
+fn the_default_devices_are_those_of_runc_but_for_tun() {
+    if !has_runc() || !std::path::Path::new("/sys/fs/cgroup/devices/devices.list").exists() {
+        skip("needs the cgroup v1 controller devices");
+        return;
+    }
+    let none = |lab: &mut Lab| lab.config["linux"]["resources"]["devices"] = json!([{"allow": false, "access": "rwm"}]);
+    let list = "grep -v '10:200' /sys/fs/cgroup/devices/devices.list | sort; ls /dev";
+    same("devices", none, list);
 }
