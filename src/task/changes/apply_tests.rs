@@ -263,6 +263,9 @@ fn an_edit_during_the_run_is_a_conflict() {
     let Some((lab, mut changes)) = simple("echo a >a", "echo x >a") else { return };
     changes.entries[0].base_is_newer = true;
     unchanged(&lab, &changes, PLAIN, "`a` was edited while the agent ran");
+    // The recorded base has the user's first edit: a merge would take that for lines that the agent removed.
+    lab.shell("target", "echo b >>a");
+    unchanged(&lab, &changes, MERGE, "`a` was edited while the agent ran");
 }
 
 #[test]

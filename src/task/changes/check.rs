@@ -137,8 +137,15 @@ impl<'a> Check<'a, '_> {
                 self.write(entry, Some(&status));
             }
             Found::Other(status) => {
-                let is_new = entry.base.is_none();
-                self.conflict(entry, if is_new { Difference::Exists } else { Difference::Changed });
+                self.conflict(
+                    entry,
+                    match entry.base {
+                        None => Difference::Exists,
+                        // The recorded base has an edit of the user's. A merge would take that for what the agent removed.
+                        Some(_) if entry.base_is_newer => Difference::EditedMeanwhile,
+                        Some(_) => Difference::Changed,
+                    },
+                );
                 self.write(entry, Some(&status));
             }
             Found::Blocked(difference) => self.conflict(entry, difference),
