@@ -55,6 +55,14 @@ pub(super) fn is_plain(magic: i64) -> bool {
     MAPPED.iter().any(|(each, since)| *each == magic && since.is_some())
 }
 
+/// Whether this kernel alone serves the files of a file system: no other process or machine can delay an access, or has another clock.
+pub(crate) fn is_local(magic: i64) -> bool {
+    const OVERLAYFS: i64 = 0x794C_7630;
+    const BCACHEFS: i64 = 0xCA45_1A4E;
+    const ZFS: i64 = 0x2FC1_2FC1;
+    is_plain(magic) || [OVERLAYFS, BCACHEFS, ZFS].contains(&magic)
+}
+
 fn shows(magic: i64, kernel: (u32, u32)) -> bool {
     let since = MAPPED.iter().find(|(each, _)| *each == magic).map(|(_, since)| *since);
     kernel >= MAPPED_LAYERS && since.is_none_or(|since| since.is_some_and(|since| kernel >= since))
@@ -148,6 +156,25 @@ mod tests {
         check(0x0102_1994, (6, 3), true);
         check(0x794C_7630, (6, 18), false);
         check(0x1234, (6, 18), true);
+    }
+
+    #[test]
+    fn a_file_system_that_a_server_or_a_process_serves_is_not_local() {
+        for (magic, expected) in [
+            (0xEF53, true),
+            (0x5846_5342, true),
+            (0x9123_683E, true),
+            (0x0102_1994, true),
+            (0x794C_7630, true),
+            (0x2FC1_2FC1, true),
+            (0x6969, false),
+            (0x6573_5546, false),
+            (0x0102_1997, false),
+            (0xFE53_4D42, false),
+            (0x1234, false),
+        ] {
+            assert_eq!(is_local(magic), expected, "{magic:x}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod trial;
 // For `sandbox`, which names no module of system calls.
 pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
-pub(crate) use kernel::shows_other_owners;
+pub(crate) use kernel::{is_local, shows_other_owners};
 #[cfg(test)]
 pub(crate) use mounts::parse_mounts;
 pub(crate) use mounts::{MountEntry, mounts};

@@ -150,6 +150,22 @@ pub struct Report {
 }
 
 impl Report {
+    /// The report of a run that ended before its command began.
+    pub(crate) fn without_command(outcome: Outcome, error: Error) -> Report {
+        Report {
+            outcome,
+            ended: None,
+            error: Some(error),
+            limits_hit: Vec::new(),
+            usage: Usage::default(),
+            egress: None,
+            refused_namespaces: Vec::new(),
+            guarantee: Guarantee::None,
+            degraded: Vec::new(),
+            cleanup: Cleanup::default(),
+        }
+    }
+
     /// The exit status for the shell.
     pub fn exit_status(&self) -> u8 {
         self.outcome.exit_status(self.ended, self.error.as_ref().map(Error::kind))

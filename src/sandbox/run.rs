@@ -8,7 +8,7 @@ use super::network::NetworkMode;
 use super::options::{Options, Workspace};
 use super::outcome::{Facts, LimitHit, Outcome, Stopped, decide};
 use super::profile::{self, container_spec};
-use super::report::{Cleanup, Degraded, Guarantee, Report, Usage};
+use super::report::{Cleanup, Degraded, Guarantee, Report};
 use super::signals::Signals;
 use super::streams::{Progress, Sink, Streams};
 use super::submounts::{self, Submounts};
@@ -128,7 +128,9 @@ impl Begun<'_> {
     pub(crate) fn watch(self, audience: Audience<'_>) -> Report {
         let mut started = match self.started {
             Ok(started) => started,
-            Err(error) => return failed_to_start(error, self.degraded),
+            Err(error) => {
+                return Report { degraded: self.degraded, ..Report::without_command(Outcome::StartFailed, error) };
+            }
         };
         let mut control = audience.control;
         let watch = Watch {
@@ -230,21 +232,6 @@ fn finish(
         guarantee: options.backend.guarantee(),
         degraded,
         cleanup: Cleanup { removed: removal.removed, left: removal.left },
-    }
-}
-
-fn failed_to_start(error: Error, degraded: Vec<Degraded>) -> Report {
-    Report {
-        outcome: Outcome::StartFailed,
-        ended: None,
-        error: Some(error),
-        limits_hit: Vec::new(),
-        usage: Usage::default(),
-        egress: None,
-        refused_namespaces: Vec::new(),
-        guarantee: Guarantee::None,
-        degraded,
-        cleanup: Cleanup::default(),
     }
 }
 

@@ -53,6 +53,9 @@ pub struct Handback {
     /// Changed files in which a secret's value stands: copies and patches have it too. The first of them.
     #[serde(default)]
     pub secrets: Vec<String>,
+    /// How many entries have a base that the user wrote while the agent ran.
+    #[serde(skip)]
+    pub(super) newer_bases: usize,
 }
 
 impl Handback {
@@ -180,6 +183,7 @@ fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> H
             |each| &each.path,
         ),
         secrets: Vec::new(),
+        newer_bases: changes.entries.iter().filter(|entry| entry.base_is_newer).count(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
 
 use super::event::{Lines, Writer};
+use super::pipeline::SnapshotInSteps;
 use super::receipt::Receipt;
 use super::redact::{Redactor, Stream as Redacted};
 use super::secrets::Held;
@@ -28,6 +29,9 @@ pub(super) struct Log<'run> {
     /// What has come out of the redactor; kept for the next time.
     passed: Vec<u8>,
     held: &'run mut Held,
+    /// What the workspace's files were at the start. Its steps begin when the command runs.
+    pub(super) snapshot: Option<SnapshotInSteps>,
+    is_running: bool,
 }
 
 /// What the command does besides writing.
@@ -58,13 +62,18 @@ impl<'run> Log<'run> {
             streams: [Redacted::new(manner.interactive), Redacted::new(manner.interactive)],
             passed: Vec::new(),
             held,
+            snapshot: None,
+            is_running: false,
         })
     }
 
     fn note(&mut self, notice: Notice) -> Result<()> {
         match notice {
             Notice::Tick => self.writer.tick(),
-            Notice::State(state) => self.writer.put("state", json!({ "state": state })),
+            Notice::State(state) => {
+                self.is_running = state == "running";
+                self.writer.put("state", json!({ "state": state }))
+            }
             Notice::Stopping(why) => self.writer.put("state", json!({ "state": "stopping", "because": why })),
             Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
             Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
@@ -128,6 +137,9 @@ impl Sink for Log<'_> {
     }
 
     fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+        if let Some(snapshot) = self.snapshot.as_mut().filter(|_| self.is_running) {
+            snapshot.advance();
+        }
         self.held.tick(secrets)
     }
 

@@ -1,6 +1,9 @@
 //! One attempt from beginning to end: every step has its time, and teardown and record always happen.
 
+mod bases;
 mod commits;
+
+pub(super) use bases::SnapshotInSteps;
 
 use super::artifact;
 use super::canary;
@@ -24,8 +27,8 @@ use super::watcher::Watcher;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::sandbox::{
-    self, Audience, Backend, Cleanup, Control, DiskFile, Guarantee, Ledger, Options, Outcome, Place, Progress, Report,
-    Signals, Site, Usage, Workspace,
+    self, Audience, Backend, Control, DiskFile, Ledger, Options, Outcome, Place, Progress, Report, Signals, Site,
+    Workspace,
 };
 use serde_json::json;
 use std::cell::RefCell;
@@ -100,6 +103,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
         progress,
         writer: None,
         base: None,
+        snapshot: None,
         couriers: RefCell::default(),
         budget: Budget::new(&definition.limits),
     };
@@ -185,6 +189,8 @@ struct Attempt<'run> {
     /// The writer of events, when the sandbox has ended.
     writer: Option<Writer>,
     base: Option<Base>,
+    /// What the files of a folder were at the start.
+    snapshot: Option<SnapshotInSteps>,
     /// What its couriers reached.
     couriers: RefCell<Option<Ledger>>,
     /// What they may still use, and whether a signal ended one.
@@ -214,13 +220,13 @@ impl Attempt<'_> {
             Ok(workspace) => workspace,
             Err(_) if self.budget.is_cancelled() => {
                 let error = Error::new(Kind::State, "it was ended while its workspace was prepared");
-                return stopped(Outcome::Cancelled, error);
+                return Report::without_command(Outcome::Cancelled, error);
             }
-            Err(error) => return stopped(Outcome::PrepareFailed, error),
+            Err(error) => return Report::without_command(Outcome::PrepareFailed, error),
         };
         let mut options = match options(self.definition, self.layout, self.image, workspace) {
             Ok(options) => options,
-            Err(error) => return stopped(Outcome::PrepareFailed, error),
+            Err(error) => return Report::without_command(Outcome::PrepareFailed, error),
         };
         options.pinned = self.pinned.clone();
         options.secrets = self.held.files();
@@ -228,10 +234,11 @@ impl Attempt<'_> {
         options.environment.extend(self.held.variables());
         let mut report = self
             .timed("run", |attempt| attempt.run(&options, watcher))
-            .unwrap_or_else(|error| stopped(Outcome::StartFailed, error));
+            .unwrap_or_else(|error| Report::without_command(Outcome::StartFailed, error));
         self.note_commits();
         self.budget.count(&report.usage);
         self.budget.hand_back();
+        self.restore_bases();
         if self.base.is_some()
             && self.course.changes.is_some()
             && let Err(error) = self.timed("hand_back", |attempt| attempt.hand_back(&report.outcome))
@@ -280,9 +287,9 @@ impl Attempt<'_> {
             Ok(Waited::Turn(turn)) => Ok(Some(turn)),
             Ok(Waited::Cancelled) => {
                 let error = Error::new(Kind::State, "it was ended while it waited for its turn");
-                Err(Box::new(stopped(Outcome::Cancelled, error)))
+                Err(Box::new(Report::without_command(Outcome::Cancelled, error)))
             }
-            Err(error) => Err(Box::new(stopped(Outcome::PrepareFailed, error))),
+            Err(error) => Err(Box::new(Report::without_command(Outcome::PrepareFailed, error))),
         })
     }
 
@@ -372,6 +379,7 @@ impl Attempt<'_> {
             open_input: watcher.open_input(),
             progress: self.progress.take(),
         };
+        let started = SystemTime::now(); // the sandbox shows the folder itself from here on
         let mut begun = sandbox::begin(options, site)?;
         begun.notes.iter().for_each(|note| watcher.note(note));
         begun.hints.iter().for_each(|hint| watcher.hint(hint));
@@ -380,12 +388,13 @@ impl Attempt<'_> {
         self.announce(watcher)?;
         let manner = Manner { stream_json: self.definition.stream_json, interactive: options.terminal };
         let (redactor, has_secrets) = (self.held.redactor().clone(), !self.held.is_empty());
+        let snapshot = self.snapshot(started);
         let mut log = Log::create(&directory, self.id, manner, watcher, self.held)?;
+        log.snapshot = snapshot;
         let base = match &options.workspace {
             Workspace::Directory(path) => Some(path.as_path()),
             Workspace::Empty => None,
         };
-        let started = SystemTime::now();
         let (artifacts, expected, keeps_changes) = (&self.definition.artifacts, self.expected, self.definition.changes);
         let mut watch = self.definition.canary.then(|| canary::Watch::new(redactor.clone()));
         let see = |watch: &mut Option<canary::Watch>, place: &str| {
@@ -440,7 +449,7 @@ impl Attempt<'_> {
         };
         let audience = Audience { sink: &mut log, control: self.control.get_mut().as_mut(), collect: &mut collect };
         let mut report = begun.watch(audience);
-        self.writer = Some(log.writer);
+        (self.writer, self.snapshot) = (Some(log.writer), log.snapshot);
         let seen = watch.and_then(|mut watch| {
             watch.egress(report.egress.as_ref());
             watch.verdict()
@@ -470,20 +479,5 @@ impl Attempt<'_> {
         let done = work(self);
         self.course.steps.push(Timing { step: step.to_owned(), seconds: began.elapsed().as_secs_f64() });
         done
-    }
-}
-
-fn stopped(outcome: Outcome, error: Error) -> Report {
-    Report {
-        outcome,
-        ended: None,
-        error: Some(error),
-        limits_hit: Vec::new(),
-        usage: Usage::default(),
-        egress: None,
-        refused_namespaces: Vec::new(),
-        guarantee: Guarantee::None,
-        degraded: Vec::new(),
-        cleanup: Cleanup::default(),
     }
 }

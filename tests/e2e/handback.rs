@@ -1,5 +1,6 @@
 //! What comes out of a task: the receipt's counts, the patch, and the user's tree only when asked.
 
+mod bases;
 mod select;
 
 use crate::support::{Lab, Run};

@@ -12,8 +12,9 @@ use std::process::ExitCode;
 #[command(after_help = "\
 What is in `.git` is never applied, nor is a link that leads out of the folder. A path that is not
 as the task found it is a conflict, and nothing is written. --merge joins both edits of a text where
-they are of different lines. --force overwrites such paths, and takes what is there of changes that
-were too many to be collected whole.
+they are of different lines. For an edit that you made while the task ran, it needs what the file was
+before: that is known of files that git tracks (docs/git.md). --force overwrites such paths, and takes
+what is there of changes that were too many to be collected whole.
 Of some paths (`-- PATH…`, --exclude) all or none is applied too; the rest can be applied later.
 Look at `brig task diff ID` and `brig task diff ID --stat` first: it is text from a sandbox.")]
 pub(super) struct Arguments {

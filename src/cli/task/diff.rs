@@ -78,9 +78,7 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
     let since = notes.edited_since.iter();
     let since =
         since.map(|path| format!("`{path}` has changed since: the patch is for what it was (brig task apply --merge)"));
-    let meanwhile = notes.edited_meanwhile.iter().map(|path| {
-        format!("`{path}` was edited while the agent ran: the patch removes what of that edit the agent did not see")
-    });
+    let meanwhile = notes.edited_meanwhile.iter().map(|path| edited_meanwhile(path));
     let git =
         (notes.in_git > 0).then(|| format!("{} changes in .git are not in the patch (--include-git)", notes.in_git));
     let rest = super::select::not_selected(notes.not_selected, "in the patch");
@@ -94,4 +92,11 @@ pub(super) fn main(store: &Store, arguments: &Arguments) -> Result<ExitCode> {
         .for_each(|line| tell!("brig: {}", output::escaped(&line)));
     super::tell_not_taken(store, &id)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The words about a file whose base is not known.
+pub(super) fn edited_meanwhile(path: &str) -> String {
+    format!(
+        "`{path}` was edited while the agent ran, and what it was at the start is not known: the patch removes what of that edit the agent did not see"
+    )
 }

@@ -102,9 +102,7 @@ fn write(store: &Store, id: &str, arguments: &Arguments, out: &mut dyn Write) ->
             return Err(incomplete(id, first, notes.base_changed.len()));
         }
         for path in &notes.edited_meanwhile {
-            let words = format!(
-                "`{path}` was edited while the agent ran: the patch removes what of that edit the agent did not see"
-            );
+            let words = super::diff::edited_meanwhile(path);
             tell!("brig: {}", output::escaped(&words));
         }
         tell!("brig: {} files", notes.files);

@@ -167,8 +167,8 @@ fn refuse(conflicts: &[&Conflict]) -> Result<()> {
     let meanwhile = conflicts.iter().find(|conflict| conflict.difference == Difference::EditedMeanwhile);
     Err(if let (Some(conflict), true) = (meanwhile, can_force) {
         error.hint(format!(
-            "what the agent saw of it is not kept, so it cannot be merged: leave it out with `--exclude '/{}'`, or apply to a checkout of \
-             what the task began with and merge there: --into DIR --force",
+            "what it was at the start is not known, so it cannot be merged; known is what git tracks, if the agent ran for some seconds before the \
+             edit. Leave it out with `--exclude '/{}'`, or apply to a checkout of what the task began with and merge there: --into DIR --force",
             conflict.path
         ))
     } else if can_force && can_merge {

@@ -40,7 +40,7 @@ pub(super) fn is_newer(base: &Base, status: &Stat, started: SystemTime) -> bool 
 }
 
 #[allow(clippy::useless_conversion, reason = "the types of these fields differ between architectures")]
-fn changed(status: &Stat) -> Option<SystemTime> {
+pub(super) fn changed(status: &Stat) -> Option<SystemTime> {
     let seconds = Duration::from_secs(u64::try_from(status.st_ctime).ok()?);
     let rest = Duration::from_nanos(u64::try_from(status.st_ctime_nsec).ok()?);
     SystemTime::UNIX_EPOCH.checked_add(seconds + rest)

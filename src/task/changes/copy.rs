@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// Reads up to a whole buffer at `offset`; less only at the end of the file.
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {

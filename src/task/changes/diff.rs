@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Larger files are not compared line by line: both sides are held in memory.
-pub(super) const LARGEST_TEXT: u64 = 16 << 20;
+pub(in crate::task) const LARGEST_TEXT: u64 = 16 << 20;
 /// How long one file's lines are compared before the rest is replaced as one block.
 const FILE_TIME: Duration = Duration::from_secs(2);
 /// The same for all files of a patch together.

@@ -5,6 +5,7 @@
 //! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
 //! Never here: git itself, the user's own ignore file, a file of the agent's.
 
+use super::index::{self, Index};
 use super::path::TreePath;
 use super::tree;
 use ignore::Match;
@@ -88,12 +89,8 @@ impl Rules {
 impl Tracked {
     /// Reads the index of the base. `None` if there is one that cannot be read or is not understood.
     pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Tracked> {
-        let opened = match worktree {
-            Some(worktree) => tree::file(worktree.own.as_fd(), b"index"),
-            None => tree::file(lower, b".git/index"),
-        };
         // A `.git` that is a file and no worktree's, as in a submodule, is NOTDIR: its index is elsewhere.
-        let (file, status) = match opened {
+        let (file, status) = match index::open(lower, worktree) {
             Err(Errno::NOENT) => return Some(Tracked(Vec::new())),
             opened => opened.ok()?,
         };
@@ -102,7 +99,7 @@ impl Tracked {
         }
         let mut bytes = Vec::new();
         file.take(LONGEST_INDEX).read_to_end(&mut bytes).ok()?;
-        parse(&bytes).map(Tracked)
+        parse(bytes).map(Tracked)
     }
 
     /// Whether git tracks the path, or something below it.
@@ -115,57 +112,13 @@ impl Tracked {
     }
 }
 
-/// The names in an index of git (gitformat-index(5)), versions 2 to 4 with SHA-1. A split or sparse one does not have them all.
-fn parse(bytes: &[u8]) -> Option<Vec<Box<[u8]>>> {
-    const FIXED: usize = 62;
-    let number = |bytes: &[u8]| bytes.first_chunk().map(|four| u32::from_be_bytes(*four));
-    let (version, count) = (number(bytes.get(4..)?)?, number(bytes.get(8..)?)?);
-    if !bytes.starts_with(b"DIRC") || !(2..=4).contains(&version) {
-        return None;
-    }
-    let (mut names, mut rest, mut name) = (Vec::<Box<[u8]>>::new(), &bytes[12..], Vec::new());
-    for _ in 0..count {
-        let is_extended = version > 2 && rest.get(FIXED - 2)? & 0x40 != 0;
-        let head = FIXED + if is_extended { 2 } else { 0 };
-        let mut text = rest.get(head..)?;
-        if version == 4 {
-            let (cut, after) = offset(text)?;
-            name.truncate(name.len().checked_sub(cut)?);
-            text = after;
-        } else {
-            name.clear();
-        }
-        let end = text.iter().position(|byte| *byte == 0)?;
-        name.extend_from_slice(&text[..end]);
-        rest = if version == 4 { &text[end + 1..] } else { rest.get((head + end + 8) & !7..)? };
-        // Also what shows that this is another form: names rise, and only those of a conflict stand twice.
-        if TreePath::new(name.clone()).is_err() || names.last().is_some_and(|last| **last > *name) {
-            return None;
-        }
-        names.push(name.as_slice().into());
-    }
-    // Extensions, and the digest at the end.
-    while rest.len() > 20 {
-        let (signature, length) = (rest.get(..4)?, number(rest.get(4..)?)?);
-        if matches!(signature, b"link" | b"sdir") {
-            return None;
-        }
-        rest = rest.get(8 + length as usize..)?;
+/// The names in an index; `None` if it is not understood.
+fn parse(bytes: Vec<u8>) -> Option<Vec<Box<[u8]>>> {
+    let (mut names, mut index) = (Vec::new(), Index::new(bytes).ok()?);
+    while index.read_entry().ok()?.is_some() {
+        names.push(index.name().into());
     }
     Some(names)
-}
-
-/// A number of version 4: seven bits a byte, the highest first, each further one counting from one.
-fn offset(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let mut value = 0_usize;
-    for (index, byte) in bytes.iter().take(5).enumerate() {
-        value = (value << 7) + usize::from(byte & 0x7f);
-        if byte & 0x80 == 0 {
-            return Some((value, &bytes[index + 1..]));
-        }
-        value += 1;
-    }
-    None
 }
 
 #[cfg(test)]
@@ -200,11 +153,11 @@ mod tests {
             git(lab.path(), &["update-index", "--index-version", version]);
             let expected = git(lab.path(), &["ls-files", "-z"]);
             let index = std::fs::read(lab.path().join(".git/index")).unwrap();
-            let names = parse(&index).unwrap();
+            let names = parse(index.clone()).unwrap();
             let told: Vec<u8> = names.iter().flat_map(|name| [name.as_ref(), b"\0"].concat()).collect();
             assert_eq!(told, expected, "version {version}");
             for cut in 0..index.len() {
-                let _ = parse(&index[..cut]);
+                let _ = parse(index[..cut].to_vec());
             }
             let tracked = Tracked(names);
             let check = |path: &str, is| assert_eq!(tracked.has(&TreePath::new(path).unwrap()), is, "{path}");
@@ -215,7 +168,7 @@ mod tests {
             check("di", false);
             check("dir.x/y", false);
         }
-        assert!(parse(b"").is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01").is_none());
+        assert!(parse(Vec::new()).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec()).is_none());
     }
 
     /// git itself is asked about every path.

@@ -1,8 +1,14 @@
 //! Copies of what changed text files were made from: the user may edit them before the changes are looked at.
+//!
+//! [`keep`] copies them from the folder when the agent has ended. If the user edited a file before that, the copy has the user's edit.
+//! [`BaseWriter`] then replaces it by what the file was at the start, where that is known.
 
+use super::binary;
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
-use super::record::{Base, Changes, Content};
+use super::path::TreePath;
+use super::record::{Base, Changes, Content, Node};
+use super::snapshot::{KnownBase, KnownContent};
 use super::store::{BASES, Store};
 use super::tree;
 use crate::error::Result;
@@ -11,6 +17,9 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Instant;
+
+/// The name of a record.
+const RECORD: &str = "changes.json";
 
 /// Copies the bases of `changes` from `lower` to `<into>/bases`, at most `left` bytes and until `end`.
 pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut left: u64, end: Instant) -> Result<()> {
@@ -36,4 +45,78 @@ pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut le
         left -= size;
     }
     Ok(())
+}
+
+/// Replaces bases of a record.
+pub(in crate::task) struct BaseWriter<'a> {
+    changes: Changes,
+    into: &'a Path,
+    store: Option<Store>,
+    /// Bytes that may still be written.
+    left: u64,
+    is_changed: bool,
+    untouched: Vec<TreePath>,
+}
+
+impl<'a> BaseWriter<'a> {
+    /// For the record in `into`, which [`super::collect`] wrote.
+    pub(in crate::task) fn open(into: &'a Path) -> Result<BaseWriter<'a>> {
+        let changes = Changes::load(&into.join(RECORD))?;
+        let left = super::Limits::default().base_bytes;
+        Ok(BaseWriter { changes, into, store: None, left, is_changed: false, untouched: Vec::new() })
+    }
+
+    pub(in crate::task) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Makes `bytes` the base of an entry if they are what is known of it. Other content than text has no use.
+    pub(in crate::task) fn put(&mut self, known: &KnownBase, bytes: &[u8]) -> Result<()> {
+        let is_known = match &known.content {
+            KnownContent::Blob(name) => bytes.len() as u64 == known.size && binary::blob(Some(bytes)) == *name,
+            KnownContent::Copied(copied) => copied == bytes,
+        };
+        let index = self.changes.entries.binary_search_by(|entry| entry.path.cmp(&known.path));
+        let (Ok(index), true, Some(left)) = (index, is_known && is_text(bytes), self.left.checked_sub(known.size))
+        else {
+            return Ok(());
+        };
+        let (path, sha256) = (&known.path, copy::digest_of(bytes));
+        let now = Some(Node::File { mode: known.mode, size: known.size, sha256 });
+        if self.changes.entries[index].now == now {
+            // The agent only opened the file for writing.
+            self.changes.entries.remove(index);
+            self.untouched.push(path.clone());
+        } else {
+            let store = match &self.store {
+                Some(store) => store,
+                // What `keep` made, if it found anything to copy.
+                None => {
+                    self.store.insert(Store::open_at(self.into, BASES).or_else(|_| Store::create_at(self.into, BASES))?)
+                }
+            };
+            if store.file(path).is_ok() {
+                store.remove(path)?;
+            }
+            let failed = |cause| files::failed(cause, format!("copy what `{path}` was"));
+            store.make(path)?.write_all(bytes).map_err(failed)?;
+            self.left = left;
+            let entry = &mut self.changes.entries[index];
+            let (mode, size) = (known.mode, known.size);
+            entry.base = Some(Base::File { mode, size, content: Content::Sha256(sha256) });
+            entry.base_is_newer = false;
+        }
+        self.is_changed = true;
+        Ok(())
+    }
+
+    /// Writes the record. Returns the files that are as they were at the start, and are in it no more.
+    pub(in crate::task) fn finish(self) -> Result<Vec<TreePath>> {
+        if self.is_changed {
+            self.changes.save(&self.into.join(RECORD))?;
+        }
+        let copies = Store::open(self.into)?;
+        self.untouched.iter().try_for_each(|path| copies.remove(path))?;
+        Ok(self.untouched)
+    }
 }

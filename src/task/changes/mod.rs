@@ -17,6 +17,7 @@ pub(super) mod copy;
 mod diff;
 mod hunks;
 mod ignored;
+mod index;
 mod keep_bases;
 mod limits;
 mod merge;
@@ -26,20 +27,24 @@ mod record;
 mod runnable;
 mod runnable_table;
 mod select;
+mod snapshot;
 pub(super) mod store;
 pub(super) mod tree;
 mod wire;
 
 pub(crate) use apply::{Options, Why, apply};
 pub(crate) use collect::{Workspace, collect};
+pub(super) use diff::LARGEST_TEXT;
 pub(crate) use diff::{Binary, DiffOptions, diff};
 pub(super) use ignored::Worktree;
+pub(super) use keep_bases::BaseWriter;
 pub(crate) use limits::Limits;
 pub(crate) use overlay::Form;
 pub(crate) use path::escape;
 pub(crate) use record::{Change, Changes, Entry, Node, Skipped};
 pub(crate) use runnable::runnable;
 pub use select::Selection;
+pub(super) use snapshot::{KnownBase, KnownContent, Snapshot};
 pub(super) use tree::is_off;
 
 #[cfg(test)]
@@ -58,6 +63,8 @@ mod collect_tests;
 mod diff_tests;
 #[cfg(test)]
 mod lab;
+#[cfg(test)]
+mod snapshot_tests;
 #[cfg(all(test, feature = "weakened"))]
 #[expect(clippy::unwrap_used, reason = "tests, which clippy does not see behind `all`")]
 mod weakened_tests;

@@ -9,6 +9,7 @@
 //! filters and unusual protocols off (`courier`). Submodules and LFS only if asked for (`submodule`, `elsewhere`).
 
 mod base;
+mod blobs;
 mod budget;
 mod bundle;
 mod captured;
@@ -25,6 +26,7 @@ mod submodule;
 mod unused;
 
 pub(super) use base::{Base, base, local_path};
+pub(super) use blobs::{ObjectStore, read_blobs};
 pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
 pub use elsewhere::Elsewhere;

@@ -1,0 +1,271 @@
+//! What the files of a folder are when the agent starts: the base of a merge where the user edits a file while the agent runs.
+//!
+//! The overlay shows the user's folder itself, so the folder loses the base when the user writes. A copy of the folder would delay every start.
+//! Instead the supervisor reads the index of the folder's git repository in short steps while the command runs ([`Snapshot::advance`]), and
+//! compares each entry with its file. If the file is as git saw it, the blob of the entry is its content. Other tracked files are copied if they
+//! are small.
+//! A wrong base would make a wrong merge. So a file that may have been written after the start has no base here.
+//! Input: the folder, open. Output: [`KnownBase`]s. Never here: git itself, a file that git does not track.
+
+use super::base;
+use super::copy;
+use super::diff::{LARGEST_TEXT, is_text};
+use super::ignored::Worktree;
+use super::index::{self, Index, IndexEntry};
+use super::path::TreePath;
+use super::record::{Base, Changes, Node};
+use super::tree;
+use crate::files::hash::hexadecimal;
+use rustix::fs::{FileType, Stat, fstat};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Bytes of an index that is read: some 300,000 files.
+const LONGEST_INDEX: u64 = 32 << 20;
+/// Bytes of one copied file, and of all.
+const LARGEST_COPY: u64 = 1 << 20;
+const MOST_COPIED: u64 = 16 << 20;
+/// Copied files.
+const MOST_COPIES: usize = 2000;
+/// How long after its first step a snapshot goes on.
+const MOST_TIME: Duration = Duration::from_secs(60);
+/// How far the clock of a file system may be behind the system's: two ticks of 10 ms.
+const CLOCK: Duration = Duration::from_millis(20);
+
+/// How a base is known, beside the permissions of the file: nothing if it is not.
+const BLOB: u16 = 0x8000;
+const COPY: u16 = 0x4000;
+
+/// The files of a folder as they are when the agent starts.
+pub(in crate::task) struct Snapshot {
+    folder: OwnedFd,
+    /// git replaces its index by another file, so this one keeps its content.
+    index: File,
+    index_status: Stat,
+    /// The last time at which a file may have changed.
+    latest: SystemTime,
+    /// Until when the snapshot is taken.
+    end: Instant,
+    /// The rest of the index; `None` when the snapshot is done.
+    rest: Option<Index>,
+    /// The directory of the last entry.
+    parent: Option<Parent>,
+    /// One for each entry of the index that was read.
+    known: Vec<u16>,
+    copies: Copies,
+}
+
+struct Parent {
+    path: Vec<u8>,
+    directory: OwnedFd,
+    /// Whether it, and those above it, are where they were at the start.
+    is_in_place: Option<bool>,
+}
+
+/// Copied files, one after the other in a file without a name.
+struct Copies {
+    file: Option<File>,
+    /// Offset and size by the number of the entry.
+    places: BTreeMap<usize, (u64, u64)>,
+    bytes: u64,
+}
+
+/// A file whose content at the start is known.
+#[derive(Debug)]
+pub(in crate::task) struct KnownBase {
+    pub(in crate::task) path: TreePath,
+    pub(in crate::task) mode: u32,
+    pub(in crate::task) size: u64,
+    pub(in crate::task) content: KnownContent,
+}
+
+/// Where the content of a base is.
+#[derive(Debug)]
+pub(in crate::task) enum KnownContent {
+    /// In git's object store: the name of the blob.
+    Blob(String),
+    Copied(Vec<u8>),
+}
+
+impl Snapshot {
+    /// Begins a snapshot of `folder`, in which an agent started at `started`. `copies` is an empty file. `None` if the folder has no index.
+    pub(in crate::task) fn begin(
+        folder: OwnedFd,
+        worktree: Option<&Worktree>,
+        copies: Option<File>,
+        started: SystemTime,
+    ) -> Option<Snapshot> {
+        let (index, index_status) = index::open(folder.as_fd(), worktree).ok()?;
+        let rest = Index::new(read(&index, tree::size(&index_status), LONGEST_INDEX)?).ok()?;
+        Some(Snapshot {
+            folder,
+            index,
+            index_status,
+            latest: started.checked_sub(CLOCK)?,
+            end: Instant::now() + MOST_TIME,
+            rest: Some(rest),
+            parent: None,
+            known: Vec::new(),
+            copies: Copies { file: copies, places: BTreeMap::new(), bytes: 0 },
+        })
+    }
+
+    /// Looks at further files until `until`.
+    pub(in crate::task) fn advance(&mut self, until: Instant) {
+        let Some(mut index) = self.rest.take() else { return };
+        while Instant::now() < until {
+            let Ok(Some(entry)) = index.read_entry() else { return };
+            let known = self.look_at(index.name(), &entry).unwrap_or(0);
+            self.known.push(known);
+        }
+        self.rest = Some(index).filter(|_| Instant::now() < self.end);
+    }
+
+    /// How the base of an entry is known.
+    fn look_at(&mut self, path: &[u8], entry: &IndexEntry) -> Option<u16> {
+        let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b"."[..], path),
+        };
+        if self.parent.as_ref().is_none_or(|parent| parent.path != above) {
+            let directory = tree::directory(self.folder.as_fd(), above).ok();
+            self.parent = directory.map(|directory| Parent { path: above.to_vec(), directory, is_in_place: None });
+        }
+        let directory = self.parent.as_ref()?.directory.as_fd();
+        let status = tree::status(directory, name).ok()??;
+        if tree::file_type(&status) != FileType::RegularFile || !self.is_old(&status) {
+            return None;
+        }
+        let mode = u16::try_from(tree::permissions(&status)).ok()?;
+        if entry.has_content && is_as_git_saw(&status, entry, &self.index_status) {
+            return (tree::size(&status) <= LARGEST_TEXT).then_some(BLOB | mode);
+        }
+        self.copy(name, &status).map(|()| COPY | mode)
+    }
+
+    /// Whether nothing was changed since the start.
+    fn is_old(&self, status: &Stat) -> bool {
+        base::changed(status).is_some_and(|changed| changed <= self.latest)
+    }
+
+    /// Copies a file that git does not have. Another file may have come to its path with a directory, whose own time then shows it.
+    fn copy(&mut self, name: &[u8], seen: &Stat) -> Option<()> {
+        let size = tree::size(seen);
+        if size > LARGEST_COPY.min(MOST_COPIED - self.copies.bytes) || self.copies.places.len() >= MOST_COPIES {
+            return None;
+        }
+        let is_in_place = match self.parent.as_ref()?.is_in_place {
+            Some(known) => known,
+            None => self.is_in_place(&self.parent.as_ref()?.path),
+        };
+        let parent = self.parent.as_mut()?;
+        parent.is_in_place = Some(is_in_place);
+        let (file, status) = tree::file(parent.directory.as_fd(), name).ok()?;
+        if !is_in_place || status.st_ino != seen.st_ino {
+            return None;
+        }
+        let bytes = read(&file, size, LARGEST_COPY)?;
+        // Not written while it was read.
+        let status = fstat(&file).ok().filter(|status| self.is_old(status) && tree::size(status) == size)?;
+        if tree::permissions(&status) != tree::permissions(seen) || !is_text(&bytes) {
+            return None;
+        }
+        let copies = &mut self.copies;
+        copies.file.as_ref()?.write_all_at(&bytes, copies.bytes).ok()?;
+        copies.places.insert(self.known.len(), (copies.bytes, size));
+        copies.bytes += size;
+        Some(())
+    }
+
+    fn is_in_place(&self, directory: &[u8]) -> bool {
+        let ends = (1..=directory.len()).filter(|&end| directory.get(end).is_none_or(|byte| *byte == b'/'));
+        let opened = |path| tree::directory(self.folder.as_fd(), path).and_then(|directory| fstat(&directory));
+        let mut folders = ends.map(|end| &directory[..end]).chain([&b"."[..]]);
+        folders.all(|path| opened(path).is_ok_and(|status| self.is_old(&status)))
+    }
+
+    /// The bases of those files that the user wrote while the agent ran, as far as they are known.
+    pub(in crate::task) fn find(&self, changes: &Changes) -> Vec<KnownBase> {
+        let mut found = Vec::new();
+        if !changes.entries.iter().any(is_wanted) {
+            return found;
+        }
+        let is_same = |status: &Stat| {
+            let of = |status: &Stat| (tree::modified(status), tree::size(status));
+            of(status) == of(&self.index_status)
+        };
+        let size = tree::size(&self.index_status);
+        let Some(bytes) =
+            read(&self.index, size, LONGEST_INDEX).filter(|_| fstat(&self.index).is_ok_and(|now| is_same(&now)))
+        else {
+            return found;
+        };
+        let Ok(mut index) = Index::new(bytes) else { return found };
+        for number in 0.. {
+            let entry = match index.read_entry() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => return found,
+                Err(_) => return Vec::new(),
+            };
+            let Some(&known) = self.known.get(number).filter(|known| **known != 0) else { continue };
+            let Ok(path) = TreePath::new(index.name()) else { continue };
+            if changes.find(&path).is_some_and(is_wanted)
+                && let Some((size, content)) = self.content(number, known, &entry)
+            {
+                found.push(KnownBase { path, mode: u32::from(known & 0o777), size, content });
+            }
+        }
+        found
+    }
+
+    fn content(&self, number: usize, known: u16, entry: &IndexEntry) -> Option<(u64, KnownContent)> {
+        if known & BLOB != 0 {
+            return Some((u64::from(entry.size), KnownContent::Blob(hexadecimal(&entry.blob))));
+        }
+        let (offset, size) = *self.copies.places.get(&number)?;
+        let mut bytes = vec![0; usize::try_from(size).ok()?];
+        self.copies.file.as_ref()?.read_exact_at(&mut bytes, offset).ok()?;
+        Some((size, KnownContent::Copied(bytes)))
+    }
+}
+
+/// Whether an entry is a file that the user wrote while the agent ran.
+fn is_wanted(entry: &super::Entry) -> bool {
+    entry.base_is_newer
+        && matches!(entry.base, Some(Base::File { .. }))
+        && matches!(entry.now, None | Some(Node::File { .. }))
+        && !entry.path.is_in_git()
+}
+
+/// Whether a file has the times, inode, size and mode of its entry. A file that was written in the second in which git wrote its index may
+/// have been written again since (git's "racy" entries), and counts as changed.
+fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
+    let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
+    let changed = base::changed(status).and_then(since);
+    let is_executable = |mode: u32| mode & 0o100 != 0;
+    changed.is_some_and(|time| entry.changed == [cut(time.as_secs()), time.subsec_nanos()])
+        && entry.modified == tree::modified(status).map(|part| cut(part.unsigned_abs()))
+        && entry.inode == cut(status.st_ino)
+        && entry.size == cut(tree::size(status))
+        && FileType::from_raw_mode(entry.mode) == FileType::RegularFile
+        && is_executable(entry.mode) == is_executable(status.st_mode)
+        && tree::modified(status)[0] < tree::modified(index)[0]
+}
+
+/// The lower 32 bits, which git keeps of a number.
+#[allow(clippy::cast_possible_truncation, reason = "the rest is what git leaves out")]
+fn cut(number: u64) -> u32 {
+    number as u32
+}
+
+/// Reads a file of this size; `None` if it is larger than `most`, or has another size by now.
+fn read(file: &File, size: u64, most: u64) -> Option<Vec<u8>> {
+    if size > most {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(size).ok()?];
+    (copy::read_at(file, &mut bytes, 0).ok()? == bytes.len()).then_some(bytes)
+}

@@ -1,0 +1,61 @@
+//! Contents that a folder's repository has, by their names.
+//!
+//! The repository is the user's, and its objects may be an agent's. A courier without network reads them through an object store of its own:
+//! configuration, hooks and references of the repository are not read.
+
+use super::Errand;
+use super::courier::Courier;
+use crate::error::Result;
+use crate::sandbox;
+use crate::task::changes::tree;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// Writes each blob into a file of its name. A blob that the store does not have is left out, also where a partial clone would fetch it.
+const READ: &str = r#"
+mkdir blobs
+git "$@" init --quiet --bare --template= store
+printf '%s\n' "$OBJECTS" > store/objects/info/alternates
+printf '%s\n' $BLOBS | git "$@" --git-dir=store cat-file --batch-check > list
+while read -r blob type size; do
+    if [ "$type" = blob ] && [ "$size" -le "$LARGEST" ]; then
+        git "$@" --git-dir=store cat-file blob "$blob" > "blobs/$blob" || rm -f "blobs/$blob"
+    fi
+done < list
+"#;
+
+/// A folder with objects, and where they are in it.
+pub(in crate::task) struct ObjectStore<'run> {
+    pub folder: &'run Path,
+    pub objects: &'run str,
+}
+
+/// Reads the blobs of these names, none over `largest` bytes, and passes on each that is there. The content is as the store has it: the caller
+/// compares it with the name.
+pub(in crate::task) fn read_blobs(
+    errand: &Errand<'_>,
+    store: &ObjectStore<'_>,
+    names: &[&str],
+    largest: u64,
+    take: &mut dyn FnMut(&str, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let courier = Courier::new(errand, READ)
+        .show(store.folder, "/base")
+        .with("OBJECTS", format!("/base/{}", store.objects))
+        .with("BLOBS", names.join(" "))
+        .with("LARGEST", largest.to_string());
+    let folder = Path::new(sandbox::FILES).join("blobs");
+    let mut collect = |scratch: BorrowedFd<'_>| {
+        let Ok(folder) = tree::directory(scratch, folder.as_os_str().as_encoded_bytes()) else { return Ok(()) };
+        for name in names {
+            let Ok((file, _)) = tree::file(folder.as_fd(), name.as_bytes()) else { continue };
+            let mut bytes = Vec::new();
+            if file.take(largest).read_to_end(&mut bytes).is_ok() {
+                take(name, &bytes)?;
+            }
+        }
+        Ok(())
+    };
+    courier.run(Some(&mut collect)).map(|_| ())
+}

@@ -1,0 +1,147 @@
+//! What the files of a folder were at the start: noted while the command runs, and used for files that the user wrote meanwhile.
+
+use super::Attempt;
+use crate::error::{Context, Kind, Result};
+use crate::host;
+use crate::task::changes::path::TreePath;
+use crate::task::changes::{BaseWriter, KnownBase, KnownContent, LARGEST_TEXT, Snapshot};
+use crate::task::definition::WorkspaceSource;
+use crate::task::git::{self, Errand, ObjectStore};
+use crate::task::handback;
+use crate::task::record::FolderIdentity;
+use crate::task::{exposure, worktree};
+use rustix::fs::{Mode, OFlags, open, statfs};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long one step of a snapshot takes from the supervisor, five times a second.
+const STEP: Duration = Duration::from_millis(10);
+/// Blobs that are read for one task.
+const MOST_BLOBS: usize = 1000;
+
+/// A snapshot on its way. Nothing of it happens before the command runs.
+pub(in crate::task) struct SnapshotInSteps {
+    folder: PathBuf,
+    identity: Option<FolderIdentity>,
+    /// Where the file of its copies is made.
+    task: PathBuf,
+    started: SystemTime,
+    has_begun: bool,
+    snapshot: Option<Snapshot>,
+}
+
+impl SnapshotInSteps {
+    /// Takes the next step.
+    pub(in crate::task) fn advance(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.snapshot = self.begin();
+        }
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.advance(Instant::now() + STEP);
+        }
+    }
+
+    fn begin(&self) -> Option<Snapshot> {
+        let folder = handback::open_tree(&self.folder).ok()?;
+        if !self.identity?.is_of(&folder) {
+            return None; // its path names another folder since the start
+        }
+        let worktree = std::fs::canonicalize(&self.folder).ok().and_then(|real| handback::worktree_of(&real));
+        // Without a name: a killed supervisor leaves nothing.
+        let copies = open(&self.task, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        Snapshot::begin(folder, worktree.as_ref(), copies.ok().map(File::from), self.started)
+    }
+}
+
+impl Attempt<'_> {
+    /// The snapshot of a folder of the user's. The workspace of another task was made from older bases, and has none.
+    pub(super) fn snapshot(&self, started: SystemTime) -> Option<SnapshotInSteps> {
+        let WorkspaceSource::Directory(folder) = &self.definition.workspace else { return None };
+        if !self.definition.changes || self.definition.continued.is_some() {
+            return None;
+        }
+        let folder = self.pinned.path(folder);
+        // The supervisor must not wait for another machine, or for a process that serves files.
+        if !statfs(&folder).is_ok_and(|found| host::is_local(found.f_type)) {
+            return None;
+        }
+        Some(SnapshotInSteps {
+            folder,
+            identity: self.record.folder,
+            task: self.store.task(self.id),
+            started,
+            has_begun: false,
+            snapshot: None,
+        })
+    }
+
+    /// Writes the bases of files that the user wrote while the command ran. An error leaves them unknown, as `apply` then says.
+    pub(super) fn restore_bases(&mut self) {
+        if self.snapshot.is_none() || self.course.changes.as_ref().is_none_or(|changes| changes.newer_bases == 0) {
+            return;
+        }
+        let found = self.timed("bases", |attempt| attempt.find_bases());
+        if let (Ok(Some(untouched)), Some(changes)) = (found, &mut self.course.changes) {
+            let untouched: Vec<_> = untouched.iter().map(|path| self.held.redactor().text(&path.to_string())).collect();
+            changes.modified = changes.modified.saturating_sub(untouched.len());
+            changes.runnable.retain(|each| !untouched.contains(&each.path));
+            changes.secrets.retain(|path| !untouched.contains(path));
+        }
+    }
+
+    fn find_bases(&self) -> Result<Option<Vec<TreePath>>> {
+        let handback = self.course.changes.as_ref();
+        let (Some(steps), Some(into)) = (&self.snapshot, handback.and_then(|changes| changes.path.as_deref())) else {
+            return Ok(None);
+        };
+        let Some(snapshot) = &steps.snapshot else { return Ok(None) };
+        let mut writer = BaseWriter::open(into)?;
+        let found = snapshot.find(writer.changes());
+        let mut blobs = BTreeMap::<_, Vec<_>>::new();
+        for known in &found {
+            match &known.content {
+                KnownContent::Copied(bytes) => writer.put(known, bytes)?,
+                KnownContent::Blob(name) => blobs.entry(name.as_str()).or_default().push(known),
+            }
+        }
+        // What was copied is written, whatever becomes of the courier.
+        let read = self.read_blobs(&blobs, &mut writer);
+        let untouched = writer.finish()?;
+        read.map(|()| Some(untouched))
+    }
+
+    /// The repository of a worktree.
+    fn repository_of(&self, folder: &Path) -> Result<Option<PathBuf>> {
+        // In hosted mode no path is opened that was not checked at the start.
+        if self.layout.repository.is_some() || self.pinned.has(folder) {
+            return Ok(self.layout.repository.clone());
+        }
+        let real = std::fs::canonicalize(folder).failing(Kind::Workspace, || format!("open `{}`", folder.display()))?;
+        let Some((_, repository)) = worktree::repository(&real) else { return Ok(None) };
+        exposure::check(&repository, self.store)?;
+        Ok(Some(repository))
+    }
+
+    fn read_blobs(&self, blobs: &BTreeMap<&str, Vec<&KnownBase>>, writer: &mut BaseWriter<'_>) -> Result<()> {
+        let WorkspaceSource::Directory(folder) = &self.definition.workspace else { return Ok(()) };
+        let names: Vec<_> = blobs.keys().copied().take(MOST_BLOBS).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let repository = self.repository_of(folder)?;
+        let store = match &repository {
+            Some(folder) => ObjectStore { folder, objects: "objects" },
+            None => ObjectStore { folder, objects: ".git/objects" },
+        };
+        // The request to end was for the command.
+        let errand = Errand { control: &RefCell::default(), ..self.errand() };
+        let mut take = |name: &str, bytes: &[u8]| {
+            let known = blobs.get(name).into_iter().flatten();
+            known.into_iter().try_for_each(|known| writer.put(known, bytes))
+        };
+        git::read_blobs(&errand, &store, &names, LARGEST_TEXT, &mut take)
+    }
+}

@@ -1,0 +1,191 @@
+//! A file that the user edits while the agent runs: what it was at the start is known where git or a copy has it, and both edits are merged.
+
+use super::{folder, id, read};
+use crate::support::{Lab, Run, Started, eventually_within};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const BASE: &str = "1\n2\n3\n4\n5\n";
+
+fn shell(at: &Path, script: &str) {
+    let told = Command::new("sh").args(["-euc", script]).current_dir(at).output().unwrap();
+    assert!(told.status.success(), "{script}: {}", String::from_utf8_lossy(&told.stderr));
+}
+
+/// Lines that make a file larger than those that are copied: its base is the content that git has.
+fn many_lines() -> String {
+    "x\n".repeat(600_000)
+}
+
+/// A folder with the committed file `file`. Its entry in the index has been there for more than a second, so git needs no second look at it.
+fn repository(lab: &Lab) -> PathBuf {
+    let repository = lab.directory("work");
+    lab.file("work/file", BASE);
+    commit(&repository);
+    repository
+}
+
+fn commit(at: &Path) {
+    std::thread::sleep(Duration::from_millis(1100));
+    shell(
+        at,
+        "test -e .git || git init -q -b main; git add -A; git -c user.name=t -c user.email=t@localhost commit -qm one",
+    );
+}
+
+/// The agent's script, after which it waits for its end.
+fn waiting(script: &str) -> String {
+    format!("{script}; trap 'exit 0' USR1; echo ready; sleep 90 & wait $!")
+}
+
+/// Lets the user do something when the agent has run for a second.
+fn work_beside(lab: &Lab, task: Started, user: impl FnOnce()) -> Run {
+    task.wait_for("ready");
+    let id = id(lab);
+    eventually_within(40, "an event of the usage", || lab.brig(["task", "events", &id]).stdout.contains("\"usage\""));
+    std::thread::sleep(Duration::from_millis(500));
+    user();
+    lab.brig(["task", "kill", &id, "USR1"]).succeeded();
+    let run = task.finish();
+    run.ended_as("succeeded", 0);
+    run
+}
+
+/// Lets the agent run a script in the folder, and the user write the file meanwhile.
+fn write_beside(lab: &Lab, folder: &Path, script: &str, text: &str) -> Run {
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).start_sh(&waiting(script));
+    work_beside(lab, task, || std::fs::write(folder.join("file"), text).unwrap())
+}
+
+/// What `diff` and `apply --merge` do when the user has edited line 1 and the agent line 5.
+fn is_merged(lab: &Lab, folder: &Path, rest: &str) {
+    let id = id(lab);
+    let diff = lab.brig(["task", "diff", &id]);
+    assert!(diff.succeeded().stdout.contains("-5\n+five\n") && !diff.stdout.contains("one"), "{diff:#?}");
+    assert!(diff.stderr.contains("`file` has changed since"), "{diff:#?}");
+    let refused = lab.brig(["task", "apply", &id]);
+    assert!(refused.refused(125, &["`file` was changed"]).stderr.contains("--merge"), "{refused:#?}");
+    lab.brig(["task", "apply", &id, "--merge"]).succeeded();
+    assert!(read(folder.join("file")) == format!("one\n2\n3\n4\nfive\n{rest}"));
+}
+
+/// What they do when the base is not known.
+fn is_refused(lab: &Lab) {
+    let id = id(lab);
+    let diff = lab.brig(["task", "diff", &id]);
+    assert!(diff.succeeded().stderr.contains("`file` was edited while the agent ran"), "{diff:#?}");
+    let merge = lab.brig(["task", "apply", &id, "--merge"]);
+    merge.refused(125, &["`file` was edited while the agent ran"]);
+    assert!(merge.stderr.contains("at the start is not known") && merge.stderr.contains("git tracks"), "{merge:#?}");
+}
+
+#[test]
+fn edits_of_different_lines_are_merged_with_the_content_that_git_has() {
+    let lab = Lab::new();
+    let (folder, rest) = (repository(&lab), many_lines());
+    lab.file("work/file", format!("{BASE}{rest}"));
+    commit(&folder);
+    let run = write_beside(&lab, &folder, "sed -i s/5/five/ file", &format!("one\n2\n3\n4\n5\n{rest}"));
+    assert_eq!(run.receipt()["changes"]["modified"], 1);
+    is_merged(&lab, &folder, &rest);
+}
+
+#[test]
+fn edits_of_the_same_line_are_refused_and_the_patch_has_the_agents() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    write_beside(&lab, &folder, "sed -i s/5/five/ file", "1\n2\n3\n4\nsix\n");
+    let id = id(&lab);
+    assert!(lab.brig(["task", "diff", &id]).succeeded().stdout.contains("-5\n+five\n"));
+    lab.brig(["task", "apply", &id, "--merge"]).refused(125, &["`file` was changed in the same lines"]);
+    assert_eq!(read(folder.join("file")), "1\n2\n3\n4\nsix\n");
+}
+
+#[test]
+fn a_commit_of_the_user_while_the_agent_runs_changes_no_base() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).start_sh(&waiting("sed -i s/5/five/ file"));
+    work_beside(&lab, task, || {
+        lab.file("work/file", "one\n2\n3\n4\n5\n");
+        commit(&folder);
+    });
+    is_merged(&lab, &folder, "");
+}
+
+#[test]
+fn a_file_that_was_not_committed_at_the_start_is_merged_with_its_copy() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    lab.file("work/file", "1\n2\n3\ndirty\n5\n");
+    std::thread::sleep(Duration::from_millis(200));
+    // The user takes the old edit back too: with the content that git has, that would be lost.
+    write_beside(&lab, &folder, "sed -i s/1/one/ file", "1\n2\n3\n4\n5\n");
+    lab.brig(["task", "apply", &id(&lab), "--merge"]).succeeded();
+    assert_eq!(read(folder.join("file")), "one\n2\n3\n4\n5\n");
+}
+
+#[test]
+fn a_large_file_that_was_not_committed_has_no_base() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    let rest = many_lines();
+    lab.file("work/file", format!("{BASE}{rest}"));
+    std::thread::sleep(Duration::from_millis(200));
+    write_beside(&lab, &folder, "sed -i s/5/five/ file", &format!("one\n{rest}"));
+    is_refused(&lab);
+}
+
+#[test]
+fn a_file_that_git_does_not_track_has_no_base_and_no_later_edit_makes_one() {
+    let lab = Lab::new();
+    let folder = folder(&lab);
+    lab.file("work/file", BASE);
+    write_beside(&lab, &folder, "sed -i s/5/five/ file", "one\n2\n3\n4\n5\n");
+    is_refused(&lab);
+    // What the user had written by the end of the task is not what the agent began with.
+    lab.file("work/file", "one\ntwo\n3\n4\n5\n");
+    lab.brig(["task", "apply", &id(&lab), "--merge"]).refused(125, &["`file` was edited while the agent ran"]);
+    assert_eq!(read(folder.join("file")), "one\ntwo\n3\n4\n5\n");
+}
+
+#[test]
+fn a_file_that_the_agent_leaves_as_it_was_is_no_change() {
+    let lab = Lab::new();
+    let folder = repository(&lab);
+    lab.file("work/other", "x\n");
+    let script = "sed -i s/absent/x/ file; echo y >>other";
+    let run = write_beside(&lab, &folder, script, "one\n2\n3\n4\n5\n");
+    assert_eq!(run.receipt()["changes"]["modified"], 1, "{run:#?}");
+    lab.brig(["task", "apply", &id(&lab)]).succeeded();
+    assert_eq!((read(folder.join("file")), read(folder.join("other"))), ("one\n2\n3\n4\n5\n".into(), "x\ny\n".into()));
+}
+
+#[test]
+fn a_worktree_has_its_bases_in_its_repository() {
+    let lab = Lab::new();
+    let (main, rest) = (repository(&lab), many_lines());
+    shell(&main, "git worktree add -q ../tree -b side");
+    let tree = lab.path().join("tree");
+    lab.file("tree/file", format!("{BASE}{rest}"));
+    commit(&tree);
+    write_beside(&lab, &tree, "sed -i s/5/five/ file", &format!("one\n2\n3\n4\n5\n{rest}"));
+    is_merged(&lab, &tree, &rest);
+}
+
+#[test]
+fn a_kept_workspace_has_no_base_of_its_next_task() {
+    let Some(lab) = Lab::root() else { return };
+    let folder = repository(&lab);
+    let words = ["--keep", "--dir", folder.to_str().unwrap()];
+    lab.task().args(words).sh("sed -i s/5/five/ file").ended_as("succeeded", 0);
+    let first = id(&lab);
+    // The agent's file in the kept workspace does not have this edit.
+    lab.file("work/file", "1\ntwo\n3\n4\n5\n");
+    std::thread::sleep(Duration::from_millis(200));
+    let script = waiting("sed -i s/five/fuenf/ file");
+    let task = lab.start(["task", "resume", "--json", &first, "--", "sh", "-c", &script]);
+    work_beside(&lab, task, || std::fs::write(folder.join("file"), "one\ntwo\n3\n4\n5\n").unwrap());
+    is_refused(&lab);
+}
