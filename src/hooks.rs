@@ -30,8 +30,7 @@ pub(crate) fn run(moment: &str, hooks: &[Hook], state: &State) -> Result<()> {
 /// Runs hooks inside the container, which inherit `environment` (`NAME=VALUE`) where the configuration gives a hook none.
 pub(crate) fn run_inside(moment: &str, hooks: &[Hook], state: &State, environment: &[CString]) -> Result<()> {
     for (index, hook) in hooks.iter().enumerate() {
-        one(hook, state, environment)
-            .map_err(|error| error.doing(format!("error running {moment} hook #{index} `{}`", hook.path)))?;
+        one(hook, state, environment).map_err(|error| error.doing(format!("error running {moment} hook #{index}")))?;
     }
     Ok(())
 }
@@ -52,8 +51,12 @@ fn one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     let said: File =
         memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();
     let copy = || said.try_clone().failing(Kind::Hook, || "make a place for its words");
-    let mut child =
-        command.stdin(input(state)?).stdout(copy()?).stderr(copy()?).spawn().failing(Kind::Hook, || "start it")?;
+    let mut child = command
+        .stdin(input(state)?)
+        .stdout(copy()?)
+        .stderr(copy()?)
+        .spawn()
+        .failing(Kind::Hook, || format!("fork/exec {}", hook.path))?;
     if let Some(seconds) = hook.timeout {
         limit(&child, Duration::from_secs(seconds.unsigned_abs()))?;
     }
@@ -67,8 +70,19 @@ fn one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     let output = String::from_utf8_lossy(&output[..length]);
     Err(Error::new(
         Kind::Hook,
-        if length == 0 { words } else { format!("{words}, output: {}", output.trim_end().escape_debug()) },
+        if length == 0 {
+            format!("{words} (`{}`)", hook.path)
+        } else {
+            format!("{words}, output: {} (`{}`)", harmless(output.trim_end()), hook.path)
+        },
     ))
+}
+
+/// The text without what a terminal would obey: a hook inside the container may print anything, and engines pass its words on. Everything else stays as
+/// it is; the log escapes what its format needs.
+fn harmless(text: &str) -> String {
+    let is_kept = |each: char| matches!(each, '\n' | '\t') || !each.is_control();
+    text.chars().flat_map(|each| if is_kept(each) { vec![each] } else { each.escape_default().collect() }).collect()
 }
 
 /// A variable's name and value.
@@ -103,7 +117,13 @@ fn limit(child: &std::process::Child, time: Duration) -> Result<()> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its time was up")?;
-            return Err(Error::new(Kind::Hook, format!("it took longer than {} s and was killed", time.as_secs())));
+            return Err(Error::new(
+                Kind::Hook,
+                format!(
+                    "hook ran past specified timeout of {0}.0s: it took longer than {0} s and was killed",
+                    time.as_secs()
+                ),
+            ));
         }
         let wait = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait)) {

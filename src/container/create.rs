@@ -117,7 +117,7 @@ impl Containers {
         passed::check_terminal(process.terminal, wish)?;
         passed::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
-        let mut warnings: Vec<_> = unknown.iter().map(|name| format!("ignoring unknown capability `{name}`")).collect();
+        let mut warnings = prepare::capability_warnings(&identity, unknown);
         warnings.extend(prepare::missing_privileges(process, &identity.capabilities, &config));
         let rlimits = prepare::rlimits(process)?;
         let mut attributes = attributes::plan(process, &config.linux)?;

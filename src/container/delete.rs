@@ -114,5 +114,5 @@ pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
     place.remove()?;
     let state = record.state(Status::Stopped);
     let failed = hooks.iter().filter_map(|hook| hooks::run("poststop", std::slice::from_ref(hook), &state).err());
-    Ok(failed.map(|error| error.to_string()).collect())
+    Ok(failed.map(|error| error.engine_text()).collect())
 }

@@ -126,6 +126,23 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
     (identity, unknown)
 }
 
+/// runc's words for what is passed over: names that are unknown, in any of the sets, and ambient capabilities that are not in the two sets that they need.
+pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>) -> Vec<String> {
+    unknown.sort_unstable();
+    unknown.dedup();
+    let mut warnings = Vec::new();
+    if !unknown.is_empty() {
+        warnings.push(format!("ignoring unknown or unavailable capabilities: [{}]", unknown.join(" ")));
+    }
+    let sets = &identity.capabilities;
+    let refused = sets.ambient & !(sets.permitted & sets.inheritable);
+    let refused = caps::all().into_iter().filter(|each| refused & each.bitmask() != 0);
+    let mut names: Vec<_> = refused.map(|each| each.to_string()).collect();
+    names.sort_unstable();
+    warnings.extend(names.iter().map(|name| format!("can't raise ambient capability {name}: operation not permitted")));
+    warnings
+}
+
 /// What is asked for and cannot be given by a caller without the power: capabilities, and a score that protects from the out-of-memory killer.
 /// In a user namespace every capability is there.
 pub(super) fn missing_privileges(process: &Process, wished: &Capabilities, config: &Config) -> Vec<String> {

@@ -89,6 +89,16 @@ impl Error {
         self.0.hint.as_deref()
     }
 
+    /// The same words with the system's cause as Go programs print it: in small letters, without its number. Engines match on `permission denied`,
+    /// `not a directory` and the like, and Docker tells 126 and 127 apart by them.
+    pub fn engine_text(&self) -> String {
+        let text = self.to_string();
+        let Some(number) = self.0.errno else { return text };
+        let Some(cause) = self.0.cause.strip_suffix(&format!(" (os error {number})")) else { return text };
+        let steps = &text[..text.len() - self.0.cause.len()];
+        format!("{steps}{}", cause.to_lowercase())
+    }
+
     /// Whether trying again later may help without anyone changing anything.
     pub fn retryable(&self) -> bool {
         self.0.kind.retryable()
@@ -150,6 +160,13 @@ mod tests {
             error.to_string(),
             "start `web-1`: create the container's namespaces: Operation not permitted (os error 1)"
         );
+    }
+
+    #[test]
+    fn engines_read_the_cause_in_small_letters() {
+        let error = Error::os(Kind::Mount, Errno::NOTDIR).doing("Mount `/A`");
+        assert_eq!(error.engine_text(), "Mount `/A`: not a directory");
+        assert_eq!(Error::new(Kind::Mount, "Our words").engine_text(), "Our words");
     }
 
     #[test]

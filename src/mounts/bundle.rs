@@ -288,6 +288,16 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
     let target =
         resolve::target(root, &mount.at, if kind == FileType::Directory { kind } else { FileType::RegularFile })?;
     destination::check(root, mount, target.as_fd())?;
+    if (kind == FileType::Directory) != (resolve::file_type(&target)? == FileType::Directory) {
+        // As mount(2) says it; move_mount(2) only says that an argument is invalid.
+        return Err(rustix::io::Errno::NOTDIR).failing(Kind::Mount, || {
+            format!(
+                "mount `{}`, which is {}",
+                mount.source.display(),
+                if kind == FileType::Directory { "a directory" } else { "a file" }
+            )
+        });
+    }
     attach(&tree, target.as_fd())?;
     Ok(tree)
 }

@@ -30,7 +30,7 @@ const PROC_MAGIC: i64 = 0x9fa0;
 pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bool) -> Result<OwnedFd> {
     let (target, mode) = match mount.kind.as_str() {
         // A symlink here would let the image choose what our own writes to /proc reach (CVE-2019-19921, CVE-2023-28642).
-        "proc" | "sysfs" if !crate::sys::weaken::is_off("true-proc") => (true_directory(root, &mount.at)?, None),
+        "proc" | "sysfs" if !crate::sys::weaken::is_off("true-proc") => (ordinary_directory(root, mount)?, None),
         _ => {
             let (target, new) = resolve::directory(root, &mount.at, 0o755)?;
             let mode =
@@ -61,6 +61,19 @@ pub(super) fn mount(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount, late: bo
     }
     let _ = plan;
     Ok(made)
+}
+
+/// A true directory of the root, or runc's words.
+fn ordinary_directory(root: BorrowedFd<'_>, mount: &Mount) -> Result<OwnedFd> {
+    true_directory(root, &mount.at).map_err(|error| {
+        if [Errno::NOTDIR, Errno::LOOP].iter().any(|each| error.errno() == Some(each.raw_os_error())) {
+            return Error::new(
+                Kind::Mount,
+                format!("filesystem \"{}\" must be mounted on ordinary directory", mount.kind),
+            );
+        }
+        error
+    })
 }
 
 fn by_fsopen(mount: &Mount, mode: Option<u32>, late: bool) -> Result<OwnedFd> {

@@ -202,17 +202,19 @@ fn io_priority(asked: &IoPriority) -> Result<u32> {
 
 /// linux/mempolicy.h.
 fn memory_policy_of(asked: &MemoryPolicy) -> Result<(u32, Vec<u64>)> {
-    let mode = word(&MEMORY_MODES, &asked.mode, "memory policy")?;
-    let flags = asked
-        .flags
-        .iter()
-        .try_fold(0, |bits, flag| word(&MEMORY_FLAGS, flag, "flag of a memory policy").map(|bit| bits | bit))?;
-    let nodes = cpu_list(&asked.nodes)?;
+    // runc's words.
+    let known = |table: &[(&str, u64)], name: &str, what: &str| {
+        word(table, name, what).map_err(|_| Error::new(Kind::Spec, format!("invalid memory policy {what} {name:?}")))
+    };
+    let mode = known(&MEMORY_MODES, &asked.mode, "mode")?;
+    let flags =
+        asked.flags.iter().try_fold(0, |bits, flag| known(&MEMORY_FLAGS, flag, "flag").map(|bit| bits | bit))?;
+    let nodes = cpu_list(&asked.nodes).doing(|| format!("invalid memory policy nodes {:?}", asked.nodes))?;
     let wants_none = matches!(asked.mode.as_str(), "MPOL_DEFAULT" | "MPOL_LOCAL");
     if wants_none != nodes.is_empty() && asked.mode != "MPOL_PREFERRED" {
         return Err(Error::new(
             Kind::Spec,
-            format!("the memory policy `{}` with nodes `{}` contradicts itself", asked.mode, asked.nodes),
+            format!("invalid memory policy: mode `{}` with nodes `{}` contradicts itself", asked.mode, asked.nodes),
         ));
     }
     Ok(((mode | flags) as u32, nodes))

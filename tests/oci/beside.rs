@@ -206,7 +206,7 @@ fn exec_runs_on_every_processor_and_makes_no_directory() {
     pinned.args(["-c", "0"]).arg(command.get_program()).args(command.get_args()).current_dir(lab.path());
     assert_eq!(finish(pinned.stdin(Stdio::null())).succeeded().out, first, "the caller's affinity was kept");
     let done = lab.brig(&["exec", "--cwd", "/none", &lab.id, "true"]);
-    done.failed_with("chdir to cwd (").failed_with("set in config.json failed: No such file or directory");
+    done.failed_with("chdir to cwd (").failed_with("set in config.json failed: no such file or directory");
     lab.exec("test ! -e /none").succeeded();
 }
 

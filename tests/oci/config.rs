@@ -137,7 +137,7 @@ fn a_hook_that_fails_or_hangs_ends_the_container() {
         lab.config["hooks"] = json!({name: [{"path": "/bin/sh", "args": ["sh", "-c", "echo why >&2; exit 3"]}]});
         lab.args(&["true"])
             .create()
-            .failed_with(&format!("error running {name} hook #0"))
+            .failed_with(&format!("error running {name} hook #0: "))
             .failed_with("exit status 3, output: why");
     }
     lab.config["hooks"] = json!({"createRuntime": [{"path": "/bin/sleep", "args": ["sleep", "60"], "timeout": 1}]});

@@ -106,7 +106,7 @@ fn labels_are_refused_with_runcs_words_where_nobody_reads_them() {
         lab.create().failed_with(words);
         lab.config = good.clone();
         lab.config["linux"]["mountLabel"] = json!("system_u:object_r:container_file_t:s0");
-        lab.create().failed_with("set the SELinux context: Invalid argument");
+        lab.create().failed_with("set the SELinux context: invalid argument");
         lab.config = good.clone();
         lab.start();
         let done = lab.brig(&["exec", "--process-label", "system_u:system_r:container_t:s0", &lab.id, "true"]);

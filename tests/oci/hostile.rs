@@ -44,7 +44,7 @@ fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored()
     lab.args(&["true"]).run().succeeded();
     let good = lab.config.clone();
     for (pointer, value, words) in [
-        ("/root/path", json!("missing"), "No such file or directory"),
+        ("/root/path", json!("missing"), "no such file or directory"),
         ("/process/cwd", json!("relative"), "absolute"),
         ("/process/args", json!([]), "args must not be empty"),
         ("/process/args", json!(["a\u{0}b"]), "NUL"),
@@ -183,7 +183,7 @@ fn a_group_that_cannot_be_removed_is_named_and_goes_when_it_can() {
     for verb in [&["delete"][..], &["delete", "--force"]] {
         let done = lab.on(verb);
         done.failed_with("remove the group `");
-        for words in [groups[0].to_str().unwrap(), "Device or resource busy", &format!("process {pid}; end it")] {
+        for words in [groups[0].to_str().unwrap(), "device or resource busy", &format!("process {pid}; end it")] {
             assert!(done.err.contains(words), "{words} is not in {}", done.err);
         }
         assert!(!done.err.contains("panicked"), "{}", done.err);
@@ -279,7 +279,7 @@ fn a_full_disk_is_told_of_at_each_write_and_leaves_nothing() {
         assert_eq!(done.out, "", "with {inodes} inodes and {pages} pages something is left: {}", done.err);
         assert!(!done.err.contains("panicked"), "{}", done.err);
         if done.status != 0 {
-            assert!(done.err.contains("No space left on device"), "{inodes} {pages}: {}", done.err);
+            assert!(done.err.contains("no space left on device"), "{inodes} {pages}: {}", done.err);
         }
         done.status == 0
     };

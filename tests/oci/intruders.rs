@@ -119,7 +119,7 @@ fn a_profile_around_us_that_does_not_know_a_detached_procfs_is_no_obstacle() {
     assert_eq!(run(&mut strong).succeeded().out, "1\n");
     let Some(mut weak) = Lab::new() else { return };
     if weak.weaken("procfs-in-sight").is_some() {
-        run(&mut weak).failed_with("Permission denied");
+        run(&mut weak).failed_with("permission denied");
     }
 }
 
@@ -175,7 +175,7 @@ fn long_and_many_lines_of_maps_and_paths_are_refused() {
     lab.create().failed_with("340 lines");
     lab.config = good;
     lab.config["linux"]["namespaces"][0] = json!({"type": "pid", "path": format!("/{}", "x/".repeat(35_000))});
-    lab.create().failed_with("File name too long");
+    lab.create().failed_with("file name too long");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn what_cannot_be_executed_after_all_fails_at_start() {
     std::fs::write(lab.root("/bin/script"), "#!/no/interpreter\n").unwrap();
     std::fs::set_permissions(lab.root("/bin/script"), PermissionsExt::from_mode(0o755)).unwrap();
     lab.args(&["/bin/script"]).create().succeeded();
-    lab.on(&["start"]).failed_with("No such file or directory");
+    lab.on(&["start"]).failed_with("no such file or directory");
     eventually("it stops", || lab.status() == "stopped");
 }
 

@@ -31,3 +31,4 @@ mod sockets;
 mod support;
 mod systemd;
 mod waiting;
+mod words;

@@ -44,7 +44,11 @@ impl Log {
     pub(super) fn error(&self, message: &str) {
         self.line("error", message);
         if self.file.is_some() {
-            let _ = writeln!(std::io::stderr(), "{message}");
+            let is_terminal = rustix::termios::isatty(rustix::stdio::stderr());
+            let _ = match is_terminal {
+                true => writeln!(std::io::stderr(), "{}", quoted(message).trim_matches('"')),
+                false => writeln!(std::io::stderr(), "{message}"),
+            };
         }
     }
 

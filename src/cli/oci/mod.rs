@@ -36,8 +36,11 @@ const GLOBAL: [Flag; 11] = [
     switch("debug", None, "also write warnings to the log file"),
     switch("systemd-cgroup", None, "let systemd make the cgroup"),
     switch("version", Some('v'), "print the version"),
-    switch("help", Some('h'), "print this text"),
+    HELP,
 ];
+
+/// The option that every verb has.
+const HELP: Flag = switch("help", Some('h'), "print this text");
 
 /// What every verb gets.
 struct Context {
@@ -124,7 +127,7 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
     let log = match protected.and_then(|()| open_log(&globals)) {
         Ok(log) => log,
         Err(error) => {
-            Log::plain().error(&error.to_string());
+            Log::plain().error(&error.engine_text());
             return ExitCode::FAILURE;
         }
     };
@@ -136,14 +139,14 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
             return verb_help(&name, verb);
         }
         Err(error) => {
-            log.error(&error.to_string());
+            log.error(&error.engine_text());
             hint(&log, verb, &error);
             return ExitCode::from(verb.failure);
         }
     };
     let done = context(&globals, log, name).and_then(|context| {
         (verb.run)(&context, arguments).inspect_err(|error| {
-            context.log.error(&error.to_string());
+            context.log.error(&error.engine_text());
             hint(&context.log, verb, error);
         })
     });
@@ -173,13 +176,13 @@ fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
     let root = globals.path("root")?;
     if root.as_deref() == Some(Path::new("/")) {
         let error = usage("option --root: the root directory itself cannot hold the records");
-        log.error(&error.to_string());
+        log.error(&error.engine_text());
         return Err(error);
     }
     let manager = globals.text("cgroup-manager")?;
     if let Some(other) = manager.as_deref().filter(|word| !["cgroupfs", "systemd", "disabled"].contains(word)) {
         let error = usage(format!("option --cgroup-manager: `{other}` is none of cgroupfs, systemd, disabled"));
-        log.error(&error.to_string());
+        log.error(&error.engine_text());
         return Err(error);
     }
     Ok(Context {
@@ -194,7 +197,7 @@ fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
 fn mistaken(name: &str, error: &Error) -> ExitCode {
     println!("Incorrect Usage.\n");
     print_help(name);
-    Log::plain().error(&error.to_string());
+    Log::plain().error(&error.engine_text());
     ExitCode::FAILURE
 }
 
@@ -210,6 +213,7 @@ fn help(name: &str, verb: Option<&OsString>) -> ExitCode {
 }
 
 fn print_help(name: &str) {
+    println!("NAME:\n   {name} - OCI runtime\n");
     println!("USAGE:\n   {name} [global options] command [command options] [arguments...]\n\nCOMMANDS:");
     for verb in &VERBS {
         println!("   {:<12} {}", verb.name, verb.about);
@@ -219,10 +223,23 @@ fn print_help(name: &str) {
 }
 
 fn verb_help(name: &str, verb: &Verb) -> ExitCode {
-    println!("NAME:\n   {name} {} - {}\n\nOPTIONS:", verb.name, verb.about);
+    println!("NAME:\n   {name} {} - {}\n", verb.name, verb.about);
+    println!("USAGE:\n   {name} {} [command options] {}\n\nOPTIONS:", verb.name, words_of(verb));
     print_flags(verb.flags);
+    print_flags(&[HELP]);
     // Podman asks `checkpoint --help` whether there is such a thing.
     if verb.name == "checkpoint" || verb.name == "restore" { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What follows the options of a verb.
+fn words_of(verb: &Verb) -> &'static str {
+    match verb.name {
+        "exec" => "<container-id> <command> [command options]  || -p process.json <container-id>",
+        "kill" => "<container-id> [signal]",
+        "ps" => "<container-id> [ps options]",
+        "list" | "spec" | "features" => "",
+        _ => "<container-id>",
+    }
 }
 
 fn print_flags(flags: &[Flag]) {
