@@ -1,7 +1,7 @@
 //! Hosted mode: the machine's rules at /etc/brig/brig.toml. There is no other place for them, so a test shows brig an /etc of its own, in a mount
 //! namespace of its own.
 
-use crate::support::{Lab, Run, Started, Task, eventually, skip};
+use crate::support::{Lab, Run, Started, Task, eventually, eventually_within, skip};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -311,6 +311,33 @@ fn commits_go_to_the_repository_that_was_checked() {
         // `mine` has the other's name now.
         assert_eq!((has(&other), has(&mine)), (!is_weakened, is_weakened), "{name}");
     }
+}
+
+#[test]
+fn the_base_of_a_file_is_read_from_the_folder_that_was_checked() {
+    let Some((lab, rules)) = folders() else { return };
+    let rest = "x\n".repeat(600_000); // too long for a copy: it is read from the repository
+    for name in ["a", "b"] {
+        let folder = lab.file(&format!("allowed/{name}/file"), format!("{name}\n2\n3\n{rest}"));
+        let script = "sleep 1.1; git init -q; git add file";
+        let done = Command::new("sh").args(["-ec", script]).current_dir(folder.parent().unwrap()).status();
+        assert!(done.unwrap().success());
+    }
+    let (folder, other) = (lab.path().join("allowed/a"), lab.path().join("allowed/b"));
+    let task = task(&lab, &rules, false).args(["--dir"]).args([folder.as_os_str()]);
+    let events = lab.path().join("allowed/events");
+    let run = started(task, &events, "sed -i s/3/three/ file");
+    eventually_within(40, "an event of the usage", || {
+        std::fs::read_to_string(&events).is_ok_and(|text| text.contains("usage"))
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    lab.file("allowed/a/file", format!("a\ntwo\n3\n{rest}"));
+    exchange(&folder, &other);
+    run.finish().ended_as("succeeded", 0);
+    let diff = lab.brig(["task", "diff", &lab.ids().pop().unwrap()]);
+    // The agent came later than the user and has both edits: without the base, the patch would have its own alone.
+    let has_both = diff.succeeded().stdout.contains(" a\n-2\n-3\n+two\n+three\n");
+    assert!(has_both, "{:?}", diff.stdout.lines().take(20).collect::<Vec<_>>());
 }
 
 #[test]

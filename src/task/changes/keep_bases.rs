@@ -59,10 +59,10 @@ pub(in crate::task) struct BaseWriter<'a> {
 }
 
 impl<'a> BaseWriter<'a> {
-    /// For the record in `into`, which [`super::collect`] wrote.
-    pub(in crate::task) fn open(into: &'a Path) -> Result<BaseWriter<'a>> {
+    /// For the record in `into`, which [`super::collect`] wrote. The bases take `most` bytes at most.
+    pub(in crate::task) fn open(into: &'a Path, most: u64) -> Result<BaseWriter<'a>> {
         let changes = Changes::load(&into.join(RECORD))?;
-        let left = super::Limits::default().base_bytes;
+        let left = most.min(super::Limits::default().base_bytes);
         Ok(BaseWriter { changes, into, store: None, left, is_changed: false, untouched: Vec::new() })
     }
 

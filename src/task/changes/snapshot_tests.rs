@@ -226,16 +226,17 @@ fn a_base_is_written_only_if_it_is_what_is_known() {
     fs::set_permissions(lab.folder().join("b"), fs::Permissions::from_mode(0o644)).unwrap();
     changes.save(&into.path().join("changes.json")).unwrap();
     let known = snapshot.find(&changes);
-    let put = |bytes: &[&[u8]]| {
-        let mut writer = BaseWriter::open(into.path()).unwrap();
+    let put = |most: u64, bytes: &[&[u8]]| {
+        let mut writer = BaseWriter::open(into.path(), most).unwrap();
         known.iter().zip(bytes).for_each(|(known, bytes)| writer.put(known, bytes).unwrap());
         let untouched = writer.finish().unwrap();
         (untouched.len(), Changes::load(&into.path().join("changes.json")).unwrap())
     };
     for wrong in [&b"a\r\n"[..], b"b\n", b""] {
-        assert_eq!(put(&[wrong, b"dirtz\n"]), (0, changes.clone()));
+        assert_eq!(put(100, &[wrong, b"dirtz\n"]), (0, changes.clone()));
     }
-    let (untouched, after) = put(&[b"a\n", b"dirty\n"]);
+    assert_eq!(put(1, &[b"a\n"]), (0, changes.clone()));
+    let (untouched, after) = put(8, &[b"a\n", b"dirty\n"]);
     // The agent left `b` as it was.
     assert_eq!((untouched, after.entries.len()), (1, 1));
     assert!(!after.entries[0].base_is_newer && !into.path().join("files/b").exists());

@@ -98,7 +98,7 @@ impl Attempt<'_> {
             return Ok(None);
         };
         let Some(snapshot) = &steps.snapshot else { return Ok(None) };
-        let mut writer = BaseWriter::open(into)?;
+        let mut writer = BaseWriter::open(into, self.definition.limits.disk_bytes())?;
         let found = snapshot.find(writer.changes());
         let mut blobs = BTreeMap::<_, Vec<_>>::new();
         for known in &found {
