@@ -330,7 +330,7 @@ fn the_base_of_a_file_is_read_from_the_folder_that_was_checked() {
     eventually_within(40, "an event of the usage", || {
         std::fs::read_to_string(&events).is_ok_and(|text| text.contains("usage"))
     });
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(1500));
     lab.file("allowed/a/file", format!("a\ntwo\n3\n{rest}"));
     exchange(&folder, &other);
     run.finish().ended_as("succeeded", 0);

@@ -44,7 +44,7 @@ fn work_beside(lab: &Lab, task: Started, user: impl FnOnce()) -> Run {
     task.wait_for("ready");
     let id = id(lab);
     eventually_within(40, "an event of the usage", || lab.brig(["task", "events", &id]).stdout.contains("\"usage\""));
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(1500));
     user();
     lab.brig(["task", "kill", &id, "USR1"]).succeeded();
     let run = task.finish();
