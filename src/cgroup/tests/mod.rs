@@ -7,7 +7,6 @@ pub(crate) mod support;
 use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
 use support::{Child, Place, needs_root};
 
@@ -329,16 +328,7 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     let Some(place) = Place::new("below") else { return };
     let group = place.create(Purpose::Container, &Resources::default());
     let paths: Vec<_> = group.record().paths().map(|(_, path)| path.to_path_buf()).collect();
-    let make = |path: &Path| {
-        std::fs::create_dir(path).unwrap();
-        for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| path.join("tasks").exists()) {
-            // v1: empty in a new group, and then no process can join.
-            if let Ok(value) = std::fs::read(path.parent().unwrap().join(file)) {
-                std::fs::write(path.join(file), value).unwrap();
-            }
-        }
-    };
-    paths.iter().for_each(|path| make(&path.join("inner")));
+    paths.iter().for_each(|path| support::make_group(&path.join("inner")));
     let below = group.below(&["/inner"]).unwrap();
     let mut child = Child::spawn(&below, "exec sleep 60");
     for path in &paths {
@@ -349,7 +339,7 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     assert_eq!(again.record(), below.record());
     // It may have moved itself into one whose name is no text.
     let odd = paths[0].join(std::ffi::OsStr::from_bytes(b"odd\xff"));
-    make(&odd);
+    support::make_group(&odd);
     std::fs::write(odd.join("cgroup.procs"), child.id().to_string()).unwrap();
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();

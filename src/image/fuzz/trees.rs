@@ -151,7 +151,7 @@ fn open_up(path: &Path) -> std::io::Result<()> {
 /// The control: the same rounds, with paths that the host resolves.
 #[cfg(feature = "weakened")]
 #[test]
-fn without_the_resolver_the_same_rounds_get_out() {
+fn on_a_weakened_build_the_same_rounds_get_out() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "image::fuzz::trees::nothing_outside_the_root_is_touched"])
         .env("BRIG_WEAKEN", "image-symlinks")

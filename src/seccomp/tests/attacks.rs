@@ -16,14 +16,18 @@ pub(super) fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (sender, receiver) = std::sync::mpsc::channel::<OwnedFd>();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
+        let thread = scope.spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            sender.send(install(profile::agent().unwrap()).unwrap().unwrap()).unwrap();
+            // The weakened build has no filter, and so no listener.
+            if let Some(listener) = install(profile::agent().unwrap()).unwrap() {
+                sender.send(listener).unwrap();
+            }
+            drop(sender);
             work()
         });
         let is_over = &is_over;
         scope.spawn(move || {
-            let listener = receiver.recv().unwrap();
+            let Ok(listener) = receiver.recv() else { return };
             while !is_over.load(Ordering::Acquire) {
                 let mut wait = [PollFd::new(&listener, PollFlags::IN)];
                 poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
@@ -209,5 +213,7 @@ fn on_a_weakened_build_the_attempts_are_not_refused() {
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     again.args(["--exact", "seccomp::tests::attacks::what_an_agent_must_not_do_is_refused"]);
     let output = again.env("BRIG_WEAKEN", "seccomp").output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("1 failed"), "{output:?}");
+    let output = String::from_utf8_lossy(&output.stdout);
+    let let_through = |attack: &&Attempt| output.contains(&format!("{}: ", attack.0));
+    assert!(output.contains("1 failed") && attacks().filter(let_through).count() > attacks().count() / 2, "{output}");
 }

@@ -34,9 +34,10 @@ fn passes(test: &str, weaken: Option<&str>) -> bool {
 }
 
 #[test]
-fn every_attack_succeeds_without_its_guard() {
+fn on_a_weakened_build_every_attack_succeeds() {
     for (guard, test) in ATTACKS {
         assert!(passes(test, None), "{test} fails with all guards");
-        assert!(!passes(test, Some(guard)), "{test} passes without {guard}");
+        // Some attacks are races.
+        assert!((0..20).any(|_| !passes(test, Some(guard))), "{test} passes without {guard}");
     }
 }
