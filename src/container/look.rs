@@ -39,7 +39,8 @@ impl Containers {
     /// What is known of one container.
     pub fn state(&self, id: &ContainerId) -> Result<Snapshot> {
         let (path, record) = self.see(id)?;
-        Ok(snapshot(record, &path))
+        // runc names the owner in `list` alone.
+        Ok(Snapshot { owner: String::new(), ..snapshot(record, &path) })
     }
 
     /// All containers, by name. What cannot be read is returned as a sentence instead.

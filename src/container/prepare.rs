@@ -221,8 +221,14 @@ pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
 /// The limits, with the device rules that every container gets after its own: nodes of any device can be made, the default ones used.
 pub(super) fn resources(config: &Config) -> Resources {
     let mut resources = config.linux.resources.clone().unwrap_or_default();
-    if resources.devices.is_empty() {
+    let rules = &mut resources.devices;
+    // An ordinary user has no power over devices, and may make no rules.
+    if rules.is_empty() && !super::check::privileged() {
         return resources;
+    }
+    // What no rule allows is denied, as with runc, whatever the rules begin with.
+    if rules.first().is_none_or(|rule| !is_for_all(rule)) {
+        rules.insert(0, DeviceRule { allow: false, kind: None, major: None, minor: None, access: Some("rwm".into()) });
     }
     let mut allow = |kind: &str, major: Option<i64>, minor: Option<i64>, access: &str| {
         resources.devices.push(DeviceRule {
@@ -241,6 +247,12 @@ pub(super) fn resources(config: &Config) -> Resources {
     allow("c", Some(136), None, "rwm"); // the pseudo-terminals of devpts
     allow("c", Some(5), Some(2), "rwm"); // their multiplexer
     resources
+}
+
+/// Whether a rule is about every device.
+fn is_for_all(rule: &DeviceRule) -> bool {
+    rule.kind.as_deref().is_none_or(|kind| matches!(kind, "" | "a"))
+        && [rule.major, rule.minor].iter().all(|number| number.is_none_or(|number| number < 0))
 }
 
 /// The root as init will build it, with `more` beside the mounts of the configuration; `groups` are the container's cgroups, and whether they are its own.

@@ -49,7 +49,7 @@ enum Effect {
     Clear(u64),
     SetBelow(u64),
     ClearBelow(u64),
-    /// Sets one of the values of the atime field, of which it takes the others' place.
+    /// Sets one of the values of the atime field, of which the largest counts.
     Time(u64),
     TimeBelow(u64),
     /// Takes one of them back: then it is the default, relatime.
@@ -203,7 +203,8 @@ fn apply(found: &mut Options, word: &'static str, effect: Effect) {
         Effect::SetBelow(bit) => put(&mut found.set_below, &mut found.clear_below, bit, 0),
         Effect::ClearBelow(bit) => put(&mut found.set_below, &mut found.clear_below, 0, bit),
         Effect::Time(value) => {
-            found.set = found.set & !bits::ATIME | value;
+            // As with the flags of mount(2): strictatime counts before noatime, and that before relatime, in any order.
+            found.set = found.set & !bits::ATIME | value.max(found.set & bits::ATIME);
             found.clear |= bits::ATIME;
         }
         Effect::TimeBelow(value) => {
@@ -271,6 +272,7 @@ mod tests {
         assert_eq!(options(&["rw", "ro"]), Options { set: bits::RDONLY, ..Options::default() });
         let times = options(&["noatime", "strictatime"]);
         assert_eq!((times.set, times.clear), (bits::STRICTATIME, bits::ATIME));
+        assert_eq!(options(&["noatime", "relatime"]).set, bits::NOATIME);
     }
 
     #[test]

@@ -38,22 +38,18 @@ pub fn plain(lab: &Lab, out: &str) -> String {
     out.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Both runtimes' status and output.
-pub fn both(change: impl Fn(&mut Lab), shell: &str) -> Option<[(bool, String); 2]> {
+/// Asserts that both runtimes end in the same way and print the same.
+#[track_caller]
+pub fn same(name: &str, change: impl Fn(&mut Lab), shell: &str) {
     let run = |by: fn(&Lab) -> Done| {
         let mut lab = Lab::new()?;
         lab.sh(shell);
         change(&mut lab);
         let done = by(&lab);
-        Some((done.status == 0, plain(&lab, &done.out)))
+        Some(((done.status == 0, plain(&lab, &done.out)), done.err))
     };
-    Some([run(Lab::run)?, run(run_by_runc)?])
-}
-
-#[track_caller]
-pub fn same(name: &str, change: impl Fn(&mut Lab), shell: &str) {
-    let Some([ours, theirs]) = both(change, shell) else { return };
-    assert_eq!(ours, theirs, "{name}: brig, then runc");
+    let (Some((ours, our_words)), Some((theirs, their_words))) = (run(Lab::run), run(run_by_runc)) else { return };
+    assert_eq!(ours, theirs, "{name}: brig, then runc\n{our_words}\n{their_words}");
 }
 
 /// Binds `file` of the lab at a place.
@@ -69,8 +65,10 @@ fn mounts_are_those_of_runc() {
         return;
     }
     let on = "grep ' /on ' /proc/self/mountinfo | sed 's/,mode=755//'";
-    let words: [&[&str]; 6] = [
+    let words: [&[&str]; 8] = [
         &["noatime", "norelatime"],
+        &["noatime", "relatime"],
+        &["strictatime", "noatime"],
         &["norelatime"],
         &["rnorelatime"],
         &["strictatime", "atime"],

@@ -207,12 +207,25 @@ fn what_root_lacks_is_a_warning_that_names_it() {
 }
 
 #[test]
-fn the_default_devices_are_those_of_runc_but_for_tun() {
+fn devices_that_no_rule_allows_are_denied() {
     if !has_runc() || !std::path::Path::new("/sys/fs/cgroup/devices/devices.list").exists() {
         skip("needs the cgroup v1 controller devices");
         return;
     }
-    let none = |lab: &mut Lab| lab.config["linux"]["resources"]["devices"] = json!([{"allow": false, "access": "rwm"}]);
     let list = "grep -v '10:200' /sys/fs/cgroup/devices/devices.list | sort; ls /dev";
-    same("devices", none, list);
+    let fuse = json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw"});
+    let rules = [
+        json!([]),
+        json!([{"allow": false, "access": "rwm"}]),
+        json!([{"allow": true, "access": "rwm"}]),
+        json!([fuse]),
+        json!([{"allow": true, "type": "a", "access": "rwm"}, {"allow": false, "type": "b", "access": "rwm"}]),
+        json!([{"allow": false, "type": "c", "major": 10, "minor": 229, "access": "rwm"}]),
+    ];
+    for rules in rules {
+        let change = |lab: &mut Lab| lab.config["linux"]["resources"]["devices"] = rules.clone();
+        same(&rules.to_string(), change, list);
+    }
+    let change = |lab: &mut Lab| _ = lab.config["linux"].as_object_mut().unwrap().remove("resources");
+    same("no resources", change, list);
 }
