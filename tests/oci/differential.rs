@@ -1,0 +1,257 @@
+//! Random bundles and command lines by brig and by runc, each in a fresh root: statuses, streams, state, control groups, and what the container sees of
+//! itself must be the same. The bundles follow from a seed, which every failure names.
+//!
+//! `BRIG_DIFFERENTIAL_SEED` is another seed, `BRIG_DIFFERENTIAL_COUNT` another number of bundles, `BRIG_DIFFERENTIAL_ONLY` runs one of them.
+//! The differences that are intended (docs/oci.md) are taken out by `observed`; `bundles` has what is chosen from.
+
+mod bundles;
+mod observed;
+
+use crate::beside::has_runc;
+use crate::support::{Lab, finish};
+use bundles::{Flow, Plan};
+use observed::{Container, groups};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The bundles of an ordinary run: with the threads below, less than a minute.
+const COUNT: u64 = 100;
+/// The seed of an ordinary run.
+const SEED: u64 = 19;
+/// How many bundles run side by side.
+const THREADS: usize = 3;
+/// How long a container's program may take, on a busy machine.
+const END: Duration = Duration::from_secs(60);
+
+/// A number from the environment.
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: `{text}` is not a number")))
+}
+
+/// Numbers that follow from a seed: splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// One of so many.
+    pub fn below(&mut self, count: u64) -> u64 {
+        self.next() % count
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    /// One of these.
+    pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len() as u64) as usize]
+    }
+
+    /// Each of these with the probability of one half.
+    pub fn some_of<'a>(&mut self, all: &[&'a str]) -> Vec<&'a str> {
+        all.iter().filter(|_| self.once_in(2)).copied().collect()
+    }
+}
+
+/// The runtime that runs a bundle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runtime {
+    Brig,
+    Runc,
+}
+
+/// A bundle under one of the runtimes.
+struct Trial {
+    lab: Lab,
+    runtime: Runtime,
+    seen: Vec<String>,
+    /// What the runtime complained of, which is not compared.
+    words: Vec<String>,
+}
+
+impl Trial {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let ours = self.lab.command(arguments); // writes config.json
+        if self.runtime == Runtime::Brig {
+            return ours;
+        }
+        let mut command = Command::new("runc");
+        command.arg("--root").arg(self.lab.path().join("runc")).args(arguments);
+        command.current_dir(self.lab.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command whose output a container may keep open, into files; its status.
+    fn run(&mut self, arguments: &[&str]) -> i32 {
+        let file = |name: &str| File::options().append(true).create(true).open(self.lab.path().join(name)).unwrap();
+        let mut command = self.command(arguments);
+        command.stdout(file("out")).stderr(file("err"));
+        let status = command.status().unwrap().code().unwrap_or(-1);
+        self.seen.push(format!("{} ends with {status}", arguments[0]));
+        status
+    }
+
+    fn id(&self) -> String {
+        self.lab.id.clone()
+    }
+
+    fn pid(&self) -> String {
+        std::fs::read_to_string(self.lab.path().join("pid")).unwrap_or_default()
+    }
+
+    /// Adds what `state` prints.
+    fn look(&mut self) {
+        let done = finish(&mut self.command(&["state", &self.id()]));
+        let state = observed::state(&done.out, &self.lab);
+        self.seen.push(format!("state ends with {}: {state}", done.status));
+    }
+
+    /// Waits for the end of the first process.
+    fn wait(&self, pid: &str) {
+        let end = Instant::now() + END;
+        let runs = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        while runs() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    /// Carries out the plan; what was seen, a line each.
+    fn carry_out(mut self, plan: &Plan) -> (Vec<String>, Vec<String>) {
+        let id = self.id();
+        match &plan.flow {
+            Flow::Run => _ = self.run(&["run", &id]),
+            Flow::Start => {
+                if self.run(&["create", "--pid-file", "pid", &id]) == 0 {
+                    let pid = self.pid();
+                    self.look();
+                    self.seen.extend(groups(&pid));
+                    self.run(&["start", &id]);
+                    self.wait(&pid);
+                    self.look();
+                    self.run(&["start", &id]);
+                }
+            }
+            Flow::Exec(options) => {
+                if self.run(&["run", "--detach", "--pid-file", "pid", &id]) == 0 {
+                    let pid = self.pid();
+                    self.look();
+                    self.seen.extend(groups(&pid));
+                    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+                    self.run(&[&["exec"], &options[..], &[&id, "/bin/sh", "-c", bundles::PROBE]].concat());
+                    self.run(&["exec", &id, "/nope"]);
+                    self.run(&["kill", &id, "KILL"]);
+                    self.wait(&pid);
+                    self.look();
+                }
+            }
+        }
+        self.run(&["delete", "--force", &id]);
+        self.run(&["delete", &id]);
+        let read = |name: &str| std::fs::read_to_string(self.lab.path().join(name)).unwrap_or_default();
+        let (out, err) = (read("out"), read("err"));
+        let container = Container::of(&self.lab, matches!(plan.flow, Flow::Exec(_)));
+        self.words = err
+            .lines()
+            .filter(|line| line.contains("level=") || line.starts_with("panic:"))
+            .map(|line| observed::replaced(line, &self.lab))
+            .collect();
+        self.seen.extend(container.lines(&out));
+        self.seen.extend(container.complaints(&err));
+        (self.seen, self.words)
+    }
+}
+
+/// What one runtime made of a bundle.
+struct Observation {
+    seen: Vec<String>,
+    words: Vec<String>,
+    plan: Plan,
+    config: String,
+}
+
+/// Runs a bundle; nothing without root.
+fn observe(runtime: Runtime, seed: u64) -> Option<Observation> {
+    let mut lab = Lab::new()?;
+    let plan = bundles::plan(&mut lab, &mut Random(seed));
+    let config = lab.config.to_string();
+    let (seen, words) = Trial { lab, runtime, seen: Vec::new(), words: Vec::new() }.carry_out(&plan);
+    Some(Observation { seen, words, plan, config })
+}
+
+/// The lines that one of the two has alone: only statuses and complaints where one of them ended in another way.
+fn differences(ours: &Observation, theirs: &Observation) -> Vec<String> {
+    let only = |mark: &str, one: &Observation, other: &Observation| -> Vec<String> {
+        let lines = one.seen.iter().filter(|line| !other.seen.contains(line));
+        lines.map(|line| format!("  {mark} {line}")).collect()
+    };
+    let mut found = [only("brig", ours, theirs), only("runc", theirs, ours)].concat();
+    if found.iter().any(|line| line.contains(" ends with ")) {
+        if observed::is_intended(&ours.words, &theirs.words) {
+            return Vec::new();
+        }
+        found.retain(|line| line.contains(" ends with "));
+        found.extend(ours.words.iter().chain(&theirs.words).map(|line| format!("  {line}")));
+    }
+    found
+}
+
+#[test]
+fn random_bundles_are_run_as_by_runc() {
+    if !has_runc() {
+        return;
+    }
+    let seed = number("BRIG_DIFFERENTIAL_SEED").unwrap_or(SEED);
+    let count = number("BRIG_DIFFERENTIAL_COUNT").unwrap_or(COUNT);
+    let only = number("BRIG_DIFFERENTIAL_ONLY");
+    println!("seed {seed}, {count} bundles");
+    let (next, found) = (AtomicU64::new(only.unwrap_or(0)), Mutex::new(Vec::new()));
+    let end = only.map_or(count, |only| only + 1);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= end {
+                        return;
+                    }
+                    let seed = Random(seed.wrapping_mul(1_000_003).wrapping_add(index)).next();
+                    let both = observe(Runtime::Brig, seed).zip(observe(Runtime::Runc, seed));
+                    let Some((ours, theirs)) = both else { return };
+                    let lines = differences(&ours, &theirs);
+                    if only.is_some() {
+                        println!("{}\n{}", ours.config, ours.seen.join("\n"));
+                    }
+                    if !lines.is_empty() {
+                        let text = format!("bundle {index}, {}:\n{}", ours.plan.words.join(", "), lines.join("\n"));
+                        found.lock().unwrap().push(text);
+                    }
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap();
+    assert!(found.is_empty(), "seed {seed}: {} of {count} bundles differ\n{}", found.len(), found.join("\n"));
+}
+
+/// The directory of a bundle that may be a mount's source.
+pub fn source(lab: &Lab) -> PathBuf {
+    let path = lab.path().join("source");
+    std::fs::create_dir_all(path.join("below")).unwrap();
+    std::fs::write(path.join("file"), "other:x:77:77::/home:/bin/sh\n").unwrap();
+    path
+}

@@ -1,0 +1,276 @@
+//! Bundles and command lines at random: what is chosen is said in words, so that a difference can be read.
+
+use super::{Random, source};
+use crate::support::{Lab, finish};
+use serde_json::json;
+use std::process::Command;
+
+/// How the container is run.
+pub enum Flow {
+    Run,
+    Start,
+    /// With these options of `exec`.
+    Exec(Vec<String>),
+}
+
+/// What was chosen.
+pub struct Plan {
+    pub flow: Flow,
+    pub words: Vec<String>,
+}
+
+/// What a container says of itself, each section after a line that begins with `==`.
+pub const PROBE: &str = r#"
+echo == mountinfo; cat /proc/self/mountinfo
+echo == status; grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Cap...|Cpus_allowed_list|Mems_allowed_list|Umask|SigBlk):' /proc/self/status
+echo == limits; cat /proc/self/limits
+echo == score; cat /proc/self/oom_score_adj
+echo == environment; env | grep -v ^SHLVL= | sort
+echo == names; pwd; hostname; cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups
+echo == umask; umask
+echo == devices; stat -c '%n %F %a %u:%g %t:%T %N' /dev/* /dev/pts/ptmx
+echo == directories; stat -c '%n %F %a %u:%g' / /tmp /etc /proc /sys /dev /dev/shm /mnt /opt /none /none/deep
+echo == namespaces; for each in /proc/self/ns/*; do echo $each $(readlink $each); done
+echo == descriptors; ls /proc/self/fd | wc -l
+echo == groups; cat /proc/self/cgroup
+echo == kernel; cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/msgmax; ip link show lo | head -n 1
+echo == reading; cat /proc/keys /proc/kcore /proc/timer_list 2> /dev/null | head -c 9 | wc -c; ls /sys/firmware /proc/acpi /proc/scsi 2> /dev/null
+echo == writing; for each in / /tmp /mnt /opt /dev /sys /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/fs/cgroup; do test -w $each && echo $each; done; touch /made /mnt/made /opt/made; mkdir /directory
+echo == end
+"#;
+
+const CAPABILITIES: [&str; 12] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_KILL",
+    "CAP_SETUID",
+    "CAP_SETGID",
+    "CAP_NET_RAW",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_CHROOT",
+    "CAP_AUDIT_WRITE",
+    "CAP_MKNOD",
+    "CAP_SYS_PTRACE",
+    "CAP_NOPE",
+];
+
+type Choice = (&'static str, fn(&mut Lab, &mut Random));
+
+/// Each is made once in five times.
+const CHOICES: [Choice; 36] = [
+    ("user", |lab, random| {
+        let user = json!({"uid": random.one_of(&[0, 1000, 4242]), "gid": random.one_of(&[0, 1000, 7]), "additionalGids": [7, 1000]});
+        lab.config["process"]["user"] = user;
+    }),
+    ("umask", |lab, random| lab.config["process"]["user"]["umask"] = json!(random.one_of(&[0, 0o22, 0o77]))),
+    ("cwd", |lab, random| {
+        lab.config["process"]["cwd"] = json!(random.one_of(&["/tmp", "/none/deep", "/etc", "/etc/passwd", "/dev/.."]))
+    }),
+    ("variables", |lab, random| {
+        let all = ["A=b", "A=c", "EMPTY=", "HOME=", "HOME=/tmp", "TERM=x", "PATH=/bin", "LINES=a\nb"];
+        let chosen = random.some_of(&all);
+        lab.config["process"]["env"].as_array_mut().unwrap().extend(chosen.into_iter().map(|each| json!(each)));
+    }),
+    ("no variable", |lab, _| lab.config["process"]["env"] = json!([])),
+    ("new privileges", |lab, random| lab.config["process"]["noNewPrivileges"] = json!(random.once_in(2))),
+    ("capabilities", |lab, random| {
+        let mut sets = json!({});
+        for set in ["bounding", "permitted", "effective", "inheritable", "ambient"] {
+            sets[set] = json!(random.some_of(&CAPABILITIES));
+        }
+        let bounding = sets["bounding"].clone();
+        // Else setting the sets is refused by the kernel in the one order and not in the other.
+        sets["permitted"] = bounding.clone();
+        sets["effective"] = bounding;
+        lab.config["process"]["capabilities"] = sets;
+    }),
+    ("no capability", |lab, _| _ = lab.config["process"].as_object_mut().unwrap().remove("capabilities")),
+    ("limits", |lab, random| {
+        let kinds =
+            random.some_of(&["RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC", "RLIMIT_SIGPENDING", "RLIMIT_MEMLOCK"]);
+        let limit = |kind: &&str| json!({"type": kind, "soft": 512, "hard": 1024});
+        lab.config["process"]["rlimits"] = kinds.iter().map(limit).collect();
+    }),
+    ("score", |lab, random| lab.config["process"]["oomScoreAdj"] = json!(random.one_of(&[0, 100, 1000]))),
+    ("read-only root", |lab, _| lab.config["root"]["readonly"] = json!(true)),
+    ("propagation", |lab, random| {
+        let words = ["", "private", "rprivate", "slave", "rslave", "unbindable", "nonsense"];
+        lab.config["linux"]["rootfsPropagation"] = json!(random.one_of(&words));
+    }),
+    ("hostname", |lab, _| lab.config["hostname"] = json!("other")),
+    ("no hostname", |lab, _| lab.config["hostname"] = json!("")),
+    ("domain name", |lab, _| lab.config["domainname"] = json!("domain")),
+    ("tmpfs", |lab, random| {
+        let mut options =
+            random.some_of(&["ro", "nosuid", "noexec", "nodev", "noatime", "mode=1777", "size=64k", "rprivate"]);
+        options.push("relatime");
+        lab.mount(*random.one_of(&["/mnt", "/opt", "/none/of/it"]), "tmpfs", "tmpfs", &options);
+    }),
+    ("bind", |lab, random| {
+        let path = source(lab);
+        let mut options = random.some_of(&["ro", "nosuid", "noexec", "nodev", "rprivate", "rslave"]);
+        options.push(*random.one_of(&["bind", "rbind"]));
+        lab.mount(*random.one_of(&["/mnt", "/opt", "/made/new"]), "bind", path.to_str().unwrap(), &options);
+    }),
+    ("file", |lab, random| {
+        let path = source(lab).join("file");
+        let place = random.one_of(&["/etc/passwd", "/file", "/proc/meminfo", "/proc/version", "/etc"]);
+        lab.mount(place, "bind", path.to_str().unwrap(), &["bind", "ro"]);
+    }),
+    ("sysfs", |lab, _| _ = lab.unmount("/sys/fs/cgroup").unmount("/sys").mount("/sys", "sysfs", "sysfs", &["nosuid"])),
+    ("procfs", |lab, _| _ = lab.mount("/mnt", "proc", "proc", &["ro", "nodev"])),
+    ("no source", |lab, _| _ = lab.mount("/mnt", "bind", "/nope", &["bind"])),
+    ("groups", |lab, random| {
+        let word = random.one_of(&["ro", "rw"]);
+        lab.unmount("/sys/fs/cgroup").mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", word]);
+    }),
+    ("masks", |lab, random| {
+        lab.config["linux"]["maskedPaths"] =
+            json!(random.some_of(&["/proc/keys", "/proc/kcore", "/sys/firmware", "/etc/passwd", "/nope"]));
+    }),
+    ("read-only paths", |lab, random| {
+        lab.config["linux"]["readonlyPaths"] =
+            json!(random.some_of(&["/proc/sys", "/proc/bus", "/tmp", "/bin", "/nope"]));
+    }),
+    ("sysctls", |lab, random| {
+        let all = [("net.ipv4.ip_forward", "1"), ("kernel.msgmax", "4096"), ("kernel.nope", "1"), ("net.nope", "1")];
+        let (name, value) = random.one_of(&all);
+        lab.config["linux"]["sysctl"] = json!({*name: value});
+    }),
+    ("devices", |lab, random| {
+        let all = [
+            json!({"path": "/dev/one", "type": "c", "major": 1, "minor": 5, "fileMode": 0o640, "uid": 7, "gid": 7}),
+            json!({"path": "/dev/deep/er", "type": "p", "fileMode": 0o600}),
+            json!({"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666}),
+            json!({"path": "/dev/ptmx", "type": "c", "major": 5, "minor": 2}),
+        ];
+        lab.config["linux"]["devices"] = json!([random.one_of(&all)]);
+    }),
+    ("memory", |lab, random| {
+        lab.config["linux"]["resources"]["memory"] =
+            json!({"limit": random.one_of(&[33_554_432, 67_108_864, -1]), "reservation": 16_777_216});
+    }),
+    ("processor", |lab, random| {
+        let cpu = [
+            json!({"shares": 512}),
+            json!({"quota": 50_000, "period": 100_000}),
+            json!({"cpus": "0"}),
+            json!({"shares": 1}),
+        ];
+        lab.config["linux"]["resources"]["cpu"] = random.one_of(&cpu).clone();
+    }),
+    ("pids", |lab, random| lab.config["linux"]["resources"]["pids"] = json!({"limit": random.one_of(&[-1, 64, 1000])})),
+    ("device rules", |lab, random| {
+        let all = [
+            json!([]),
+            json!([{"allow": true, "access": "rwm"}]),
+            json!([{"allow": false, "access": "rwm"}, {"allow": true, "type": "c", "major": 10, "minor": 229, "access": "rw"}]),
+        ];
+        lab.config["linux"]["resources"]["devices"] = random.one_of(&all).clone();
+    }),
+    ("fewer namespaces", |lab, random| {
+        for kind in random.some_of(&["ipc", "uts", "network", "pid"]) {
+            lab.without(kind);
+        }
+    }),
+    ("cgroup namespace", |lab, _| _ = lab.namespace("cgroup")),
+    ("user namespace", |lab, _| {
+        lab.user_namespace();
+        finish(Command::new("chown").args(["-hR", "700000:700000"]).arg(lab.root(""))).succeeded();
+    }),
+    ("filter", |lab, random| {
+        let action = random.one_of(&["SCMP_ACT_ERRNO", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_LOG"]);
+        lab.config["linux"]["seccomp"] = json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": ["SCMP_ARCH_X86_64"],
+            "syscalls": [{"names": ["mkdir", "mkdirat", "unknown_call"], "action": action}],
+        });
+    }),
+    ("hooks", |lab, random| {
+        let moment =
+            random.one_of(&["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"]);
+        let line = if random.once_in(4) { "exit 3" } else { "true" };
+        lab.config["hooks"] = json!({*moment: [{"path": "/bin/sh", "args": ["sh", "-c", line]}]});
+    }),
+    ("annotations", |lab, _| lab.config["annotations"] = json!({"a.b": "c", "org.x": "with \"quotes\""})),
+];
+
+/// Faults of a configuration, one of which is made once in twelve times.
+const FAULTS: [Choice; 9] = [
+    ("hostname of the host", |lab, _| _ = lab.without("uts")),
+    ("a namespace twice", |lab, _| _ = lab.namespace("ipc")),
+    ("no arguments", |lab, _| _ = lab.args(&[])),
+    ("a relative cwd", |lab, _| lab.config["process"]["cwd"] = json!("tmp")),
+    ("a variable without a value", |lab, _| lab.config["process"]["env"] = json!(["A"])),
+    ("no root", |lab, _| lab.config["root"]["path"] = json!("nope")),
+    ("no such program", |lab, _| _ = lab.args(&["/nope"])),
+    ("not in PATH", |lab, _| _ = lab.args(&["nope"])),
+    ("a directory as program", |lab, _| _ = lab.args(&["/etc"])),
+];
+
+/// Changes the bundle as the numbers say, and chooses how it is run.
+pub fn plan(lab: &mut Lab, random: &mut Random) -> Plan {
+    let mut words = Vec::new();
+    finish(Command::new("chmod").arg("755").arg(lab.path())).succeeded();
+    let flow = match random.below(5) {
+        0 => Flow::Run,
+        1 | 2 => Flow::Start,
+        _ => Flow::Exec(exec_options(random)),
+    };
+    words.push(match &flow {
+        Flow::Run => "run".to_owned(),
+        Flow::Start => "create and start".to_owned(),
+        Flow::Exec(options) => format!("exec {}", options.join(" ")),
+    });
+    let ending = *random.one_of(&["", "exit 7", "kill -9 $$", "kill -TERM $$; sleep 0.1"]);
+    match flow {
+        Flow::Exec(_) => _ = lab.args(&["/bin/sleep", "100"]),
+        _ => _ = lab.sh(&format!("{PROBE}{ending}")),
+    }
+    for (name, change) in CHOICES {
+        if random.once_in(6) {
+            words.push(name.to_owned());
+            change(lab, random);
+        }
+    }
+    if random.once_in(12) {
+        let (name, change) = random.one_of(&FAULTS);
+        words.push((*name).to_owned());
+        change(lab, random);
+    }
+    repair(lab);
+    Plan { flow, words }
+}
+
+/// What contradicts itself by chance, and would only ever be refused.
+fn repair(lab: &mut Lab) {
+    let has = |lab: &Lab, kind: &str| {
+        lab.config["linux"]["namespaces"].as_array().unwrap().iter().any(|each| each["type"] == kind)
+    };
+    if !has(lab, "uts") && lab.config["hostname"] == json!("brig") {
+        lab.config["hostname"] = json!("");
+    }
+    if has(lab, "user") {
+        // The host's sysfs and mqueue belong to another user namespace then.
+        for kind in ["network", "ipc", "pid"] {
+            if !has(lab, kind) {
+                lab.namespace(kind);
+            }
+        }
+    }
+}
+
+fn exec_options(random: &mut Random) -> Vec<String> {
+    let all = [
+        "--user=1000:7",
+        "--user=4242",
+        "--cwd=/tmp",
+        "--cwd=/nope",
+        "--env=A=z",
+        "--env=HOME=/x",
+        "--additional-gids=9",
+        "--cap=CAP_KILL",
+        "--no-new-privs",
+    ];
+    all.iter().filter(|_| random.once_in(4)).map(|&each| each.to_owned()).collect()
+}

@@ -1,0 +1,191 @@
+//! What is compared, without what differs in each run and without the differences that docs/oci.md names.
+
+use crate::support::Lab;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+/// The limits of the control groups, as they are called on v1 and on v2.
+const FILES: [&str; 20] = [
+    "memory.limit_in_bytes",
+    "memory.soft_limit_in_bytes",
+    "memory.memsw.limit_in_bytes",
+    "cpu.shares",
+    "cpu.cfs_quota_us",
+    "cpu.cfs_period_us",
+    "pids.max",
+    "cpuset.cpus",
+    "cpuset.mems",
+    "blkio.weight",
+    "devices.list",
+    "freezer.state",
+    "memory.max",
+    "memory.low",
+    "memory.swap.max",
+    "cpu.weight",
+    "cpu.max",
+    "cgroup.freeze",
+    "memory.oom_control",
+    "cpuset.cpu_exclusive",
+];
+
+/// What runc 1.1 complains of where brig runs the bundle (docs/oci.md).
+const RUNC_ALONE_FAILS: [&str; 4] = [
+    // A default device that `linux.devices` names, too, is left out of the device rules.
+    "error reopening /dev/null inside container",
+    // The root cannot be bound to itself when its mount is unbindable.
+    "error preparing rootfs: mount LAB/rootfs:LAB/rootfs, flags: 0x5000: invalid argument",
+    // A bind mount in a user namespace: the attributes that are locked are not kept.
+    "mount /mnt, flags: 0x",
+    // `exec --cap` where the configuration has no capabilities.
+    "panic: runtime error: invalid memory address or nil pointer dereference",
+];
+
+/// What brig refuses by name where runc 1.1 does not look (docs/oci.md).
+const BRIG_ALONE_FAILS: [&str; 2] = [
+    "unable to set domainname without a private UTS namespace",
+    // runc's `run --detach` and `start` do not wait for this hook.
+    "error running startContainer hook #0: exit status 3",
+];
+
+/// Whether one of them failed for a reason that is known.
+pub fn is_intended(ours: &[String], theirs: &[String]) -> bool {
+    let has = |all: &[String], known: &[&str]| all.iter().any(|line| known.iter().any(|words| line.contains(words)));
+    has(theirs, &RUNC_ALONE_FAILS) || has(ours, &BRIG_ALONE_FAILS)
+}
+
+/// The limits of the groups that a process is in, a line each.
+pub fn groups(pid: &str) -> Vec<String> {
+    let mut lines = BTreeSet::new();
+    for group in std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default().lines() {
+        let mut fields = group.splitn(3, ':').skip(1);
+        let (Some(names), Some(path)) = (fields.next(), fields.next()) else { continue };
+        for name in names.split(',') {
+            for file in FILES {
+                let Ok(text) = std::fs::read_to_string(format!("/sys/fs/cgroup/{name}{path}/{file}")) else { continue };
+                // docs/oci.md: runc 1.1 allows /dev/net/tun in every container.
+                let mut values: Vec<_> = text.lines().filter(|line| !line.starts_with("c 10:200 ")).collect();
+                values.sort_unstable();
+                lines.insert(format!("group {name}: {file}: {}", values.join(", ")));
+            }
+        }
+    }
+    lines.into_iter().collect()
+}
+
+/// What `state` says, without times and places.
+pub fn state(out: &str, lab: &Lab) -> String {
+    let Ok(mut state) = serde_json::from_str::<Value>(out) else { return out.to_owned() };
+    if let Some(all) = state.as_object_mut() {
+        all.remove("created");
+        all.remove("ociVersion"); // docs/oci.md: the configuration's, not the runtime's
+        let runs = all.get("pid").is_some_and(|pid| pid != 0);
+        all.insert("pid".into(), runs.into());
+    }
+    replaced(&state.to_string(), lab)
+}
+
+/// A text with the names of this bundle replaced.
+pub fn replaced(text: &str, lab: &Lab) -> String {
+    text.replace(&lab.path().display().to_string(), "LAB").replace(&lab.id, "ID")
+}
+
+/// What the container has said.
+pub struct Container<'lab> {
+    lab: &'lab Lab,
+    /// Whether `exec` ran the program.
+    is_exec: bool,
+}
+
+impl Container<'_> {
+    pub fn of(lab: &Lab, is_exec: bool) -> Container<'_> {
+        Container { lab, is_exec }
+    }
+
+    /// Its output, a line each with the name of its section.
+    pub fn lines(&self, out: &str) -> Vec<String> {
+        let mut section = "output";
+        let mut lines = Vec::new();
+        for line in out.lines() {
+            if let Some(name) = line.strip_prefix("== ") {
+                section = name;
+                continue;
+            }
+            let line = replaced(line, self.lab);
+            let plain = match section {
+                "mountinfo" => self.mount(&line),
+                "devices" if line.starts_with("/dev/mqueue ") => continue, // docs/oci.md: its owner in a user namespace
+                // docs/oci.md: in `exec` it is the container's, not the caller's.
+                "status" if self.is_exec && line.starts_with("Umask:") => continue,
+                "umask" if self.is_exec => continue,
+                "namespaces" => namespace(&line),
+                "groups" => line.split_once(':').map_or_else(String::new, |(_, rest)| rest.to_owned()),
+                _ => line,
+            };
+            lines.push(format!("{section}: {plain}"));
+        }
+        lines
+    }
+
+    /// A mount without its numbers. Masks, which are stricter than runc's, and the directory of the groups, only by their places.
+    fn mount(&self, line: &str) -> String {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, _, _, root, place, rest @ ..] = fields.as_slice() else { return line.to_owned() };
+        let linux = &self.lab.config["linux"];
+        let is_masked = linux["maskedPaths"].as_array().is_some_and(|all| all.iter().any(|each| each == place));
+        if is_masked {
+            return format!("mask {place}");
+        }
+        let is_tmpfs = rest.contains(&"tmpfs");
+        let users = linux["uidMappings"].is_array();
+        if let ([options, "-", "cgroup", _, words], true) = (rest, place.starts_with("/sys/fs/cgroup/")) {
+            // docs/oci.md: in a user namespace the groups are read-only (CVE-2023-25809).
+            let options = if users { options.trim_start_matches("rw,").trim_start_matches("ro,") } else { options };
+            return format!("{root} {place} {options} cgroup {words}");
+        }
+        if is_tmpfs && *place == "/sys/fs/cgroup" {
+            return format!("groups {place}");
+        }
+        let mut rest = rest.to_vec();
+        // A tmpfs's mode is compared by stat(1); docs/oci.md: its own ro is that of its mount.
+        let options: Vec<&str>;
+        let last = rest.len() - 1;
+        let joined;
+        if is_tmpfs {
+            options = rest[last]
+                .split(',')
+                .filter(|each| !each.starts_with("mode=") && !matches!(*each, "ro" | "rw"))
+                .collect();
+            joined = options.join(",");
+            rest[last] = &joined;
+        }
+        // Peer groups have numbers.
+        let rest: Vec<String> = rest
+            .iter()
+            .map(|field| {
+                field
+                    .split_once(':')
+                    .filter(|(name, _)| matches!(*name, "shared" | "master"))
+                    .map_or_else(|| (*field).to_owned(), |(name, _)| name.to_owned())
+            })
+            .collect();
+        format!("{root} {place} {}", rest.join(" "))
+    }
+
+    /// The words of the container's programs, and how often the runtime said that something went wrong: not its words.
+    pub fn complaints(&self, err: &str) -> Vec<String> {
+        let is_ours =
+            |line: &&str| line.starts_with("time=") || !(line.starts_with("touch:") || line.starts_with("mkdir:"));
+        let others =
+            err.lines().filter(|line| !is_ours(line)).map(|line| format!("stderr: {}", replaced(line, self.lab)));
+        others.collect()
+    }
+}
+
+/// Whether a namespace is that of the host.
+fn namespace(line: &str) -> String {
+    let Some((path, link)) = line.split_once(' ') else { return line.to_owned() };
+    let number = link.rsplit_once('[').map(|(_, rest)| rest.trim_end_matches(']'));
+    let own = std::fs::metadata(path).map(|found| found.ino().to_string()).ok();
+    format!("{path} {}", if number == own.as_deref() { "of the host" } else { "of its own" })
+}
