@@ -12,7 +12,7 @@ fn a_container_goes_through_its_life() {
     let state = lab.state();
     assert_eq!(
         (&state["status"], &state["annotations"]["k"], &state["owner"]),
-        (&json!("created"), &json!("v"), &json!("root"))
+        (&json!("created"), &json!("v"), &json!(""))
     );
     lab.on(&["start"]).succeeded();
     assert_eq!(lab.status(), "running");

@@ -33,7 +33,7 @@ fn every_word_for_one_mount_is_on_it_and_its_opposite_takes_it_back() {
         (&["nosymfollow", "symfollow"], "rw", "nosymfollow"),
         (&["noatime"], "noatime", "relatime"),
         (&["noatime", "atime"], "relatime", "noatime"),
-        (&["noatime", "relatime"], "relatime", "noatime"),
+        (&["noatime", "relatime"], "noatime", "relatime"),
         (&["norelatime"], "relatime", "noatime"),
         (&["strictatime"], "rw", "relatime noatime"),
         (&["strictatime", "nostrictatime"], "relatime", "noatime"),

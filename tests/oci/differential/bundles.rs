@@ -104,13 +104,15 @@ const CHOICES: [Choice; 36] = [
         let mut options =
             random.some_of(&["ro", "nosuid", "noexec", "nodev", "noatime", "mode=1777", "size=64k", "rprivate"]);
         options.push("relatime");
-        lab.mount(*random.one_of(&["/mnt", "/opt", "/none/of/it"]), "tmpfs", "tmpfs", &options);
+        let place = *random.one_of(&["/mnt", "/opt", "/none/of/it"]);
+        lab.mount(place, "tmpfs", "tmpfs", &options);
     }),
     ("bind", |lab, random| {
         let path = source(lab);
         let mut options = random.some_of(&["ro", "nosuid", "noexec", "nodev", "rprivate", "rslave"]);
         options.push(*random.one_of(&["bind", "rbind"]));
-        lab.mount(*random.one_of(&["/mnt", "/opt", "/made/new"]), "bind", path.to_str().unwrap(), &options);
+        let place = *random.one_of(&["/mnt", "/opt", "/made/new"]);
+        lab.mount(place, "bind", path.to_str().unwrap(), &options);
     }),
     ("file", |lab, random| {
         let path = source(lab).join("file");
