@@ -63,6 +63,8 @@ pub struct Created {
     pub(super) console: Option<std::os::fd::OwnedFd>,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
+    /// What was done, in the words that tools look for in runc's output with `--debug`.
+    pub notes: Vec<String>,
 }
 
 /// What exists so far. Dropped, it is unmade, the last first.
@@ -126,6 +128,9 @@ impl Containers {
         }
         let filter = filter(&config)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
+        let mut notes = vec!["nsexec started".to_owned()];
+        notes.extend(filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")));
+        notes.push("child process in init()".to_owned());
         let (environment, home_is_missing) = prepare::environment(process);
         let mut environment = environment;
         passed::preserve_listeners(&mut environment);
@@ -257,7 +262,7 @@ impl Containers {
         if let Some(path) = &wish.pid_file {
             files::replace(path, record.pid.to_string().as_bytes(), 0o644, Durability::Cached)?;
         }
-        take_apart(undo, record, config, console, warnings)
+        take_apart(undo, record, config, console, (warnings, notes))
     }
 }
 
@@ -266,11 +271,11 @@ fn take_apart(
     record: Record,
     config: Config,
     console: Option<std::os::fd::OwnedFd>,
-    warnings: Vec<String>,
+    (warnings, notes): (Vec<String>, Vec<String>),
 ) -> Result<Created> {
     undo.kept = true;
     let place = Rc::clone(&undo.place);
-    Ok(Created { place, record, config, console, warnings })
+    Ok(Created { place, record, config, console, warnings, notes })
 }
 
 /// Callers tell by these words that it was the container's process and not ours.

@@ -77,6 +77,8 @@ pub struct Execution {
 pub struct Executed {
     spawned: Spawned,
     console: Option<OwnedFd>,
+    /// What was done, in the words that tools look for in runc's output with `--debug`.
+    pub notes: Vec<String>,
 }
 
 impl Containers {
@@ -117,6 +119,7 @@ impl Containers {
             other => other,
         };
         let plan = plan(&config, &process, wish, init, record.pid, group.as_ref())?;
+        let notes = plan.first_affinity.iter().map(|cpus| format!("nsexec: affinity: {}", mask(cpus))).collect();
         let spawned = match process::join(plan) {
             Ok(spawned) => spawned,
             // The container's init may have moved itself into a group below (systemd does), where the rest of it is now.
@@ -129,7 +132,7 @@ impl Containers {
             }
             Err((refused, _)) => return Err(unable(reason(refused))),
         };
-        let mut running = Executed { spawned, console: None };
+        let mut running = Executed { spawned, console: None, notes };
         match running.settle(wish, &config, &process, &record) {
             Ok(()) => Ok(running),
             Err(error) => {
@@ -161,6 +164,13 @@ fn show_init(fifo: &Path, pid: i32) -> Result<()> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// The bits of processors as one hexadecimal number.
+fn mask(cpus: &[u64]) -> String {
+    let words: String = cpus.iter().rev().map(|word| format!("{word:016x}")).collect();
+    let digits = words.trim_start_matches('0');
+    format!("0x{}", if digits.is_empty() { "0" } else { digits })
 }
 
 fn reason(refused: Refused) -> Error {

@@ -77,6 +77,12 @@ impl Program {
         &self.unknown
     }
 
+    /// The flags of seccomp(2) with which it is installed; none if there is nothing to install.
+    pub(crate) fn kernel_flags(&self) -> Option<u32> {
+        let listens = if self.listens { kernel::NEW_LISTENER } else { 0 };
+        (!self.is_empty()).then_some(self.flags | self.wishes | listens)
+    }
+
     /// Whether there is nothing to install.
     pub(crate) fn is_empty(&self) -> bool {
         self.instructions.is_empty()

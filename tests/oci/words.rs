@@ -4,6 +4,7 @@ use crate::beside::{has_runc, run_by_runc};
 use crate::support::{Lab, finish};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 /// A bundle that fails, and words of its error.
 type Case = (&'static str, fn(&mut Lab), &'static str);
@@ -115,6 +116,39 @@ fn capabilities_that_are_passed_over_are_warnings() {
     let err = &done.succeeded().err;
     assert_eq!(err.matches("ignoring unknown or unavailable capabilities: [CAP_NOPE]").count(), 1, "{err}");
     assert_eq!(err.matches("can't raise ambient capability CAP_KILL").count(), 1, "{err}");
+}
+
+#[test]
+fn debug_prints_the_lines_of_runc_that_tools_look_for() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["/bin/sleep", "100"]);
+    lab.config["linux"]["seccomp"] = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "flags": ["SECCOMP_FILTER_FLAG_LOG"],
+        "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_ERRNO"}],
+    });
+    let log = lab.path().join("log");
+    let lines = ["nsexec started", "seccomp filter flags: 2", "child process in init()"];
+    for format in ["text", "json"] {
+        let options = ["--debug", "--log", log.to_str().unwrap(), "--log-format", format];
+        let mut command = lab.command(&[&options[..], &["run", "-d", &lab.id]].concat());
+        assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        let text = std::fs::read_to_string(&log).unwrap();
+        let level = if format == "json" { r#""level":"debug""# } else { "level=debug" };
+        for line in lines {
+            assert!(text.lines().any(|each| each.contains(line) && each.contains(level)), "{line}: {text}");
+        }
+        let process = lab.path().join("process.json");
+        let affinity = json!({"args": ["/bin/true"], "cwd": "/", "execCPUAffinity": {"initial": "0"}});
+        std::fs::write(&process, affinity.to_string()).unwrap();
+        let done = lab.brig(&["--debug", "exec", "--process", process.to_str().unwrap(), &lab.id]);
+        assert!(done.succeeded().err.contains("nsexec: affinity: 0x1"), "{}", done.err);
+        lab.on(&["delete", "--force"]).succeeded();
+        std::fs::remove_file(&log).unwrap();
+    }
+    // Without it nothing of this is printed.
+    lab.args(&["/bin/true"]);
+    assert_eq!(lab.run().succeeded().err, "");
 }
 
 #[test]

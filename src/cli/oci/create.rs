@@ -64,6 +64,7 @@ fn create(context: &Context, arguments: Arguments) -> Result<ExitCode> {
         .create(&id, &creation(context, &arguments)?)
         .map_err(|error| error.doing(format!("{} create failed", context.name)))?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
+    created.notes.iter().for_each(|note| context.log.debug(note));
     Ok(ExitCode::SUCCESS)
 }
 

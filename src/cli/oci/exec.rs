@@ -76,6 +76,7 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         run::check_terminal()?;
     }
     let mut running = context.containers.exec(&id, &wish).map_err(|error| error.doing("exec failed"))?;
+    running.notes.iter().for_each(|note| context.log.debug(note));
     if wish.detached {
         return Ok(ExitCode::SUCCESS);
     }

@@ -59,6 +59,13 @@ impl Log {
         }
     }
 
+    /// What was done, for callers that ask for it.
+    pub(super) fn debug(&self, message: &str) {
+        if self.is_debug {
+            self.line("debug", message);
+        }
+    }
+
     fn line(&self, level: &str, message: &str) {
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let line = if self.is_json {

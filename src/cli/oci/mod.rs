@@ -33,7 +33,7 @@ const GLOBAL: [Flag; 11] = [
     value("rootless", None, "accepted: whether we are is found out"),
     value("criu", None, "accepted and ignored"),
     value("cgroup-manager", None, "cgroupfs, systemd or disabled"),
-    switch("debug", None, "also write warnings to the log file"),
+    switch("debug", None, "write what is done to the log, and warnings to its file"),
     switch("systemd-cgroup", None, "let systemd make the cgroup"),
     switch("version", Some('v'), "print the version"),
     HELP,
