@@ -200,10 +200,10 @@ fn differences(ours: &Observation, theirs: &Observation) -> Vec<String> {
         lines.map(|line| format!("  {mark} {line}")).collect()
     };
     let mut found = [only("brig", ours, theirs), only("runc", theirs, ours)].concat();
+    if observed::is_intended(&ours.words, &theirs.words) {
+        return Vec::new();
+    }
     if found.iter().any(|line| line.contains(" ends with ")) {
-        if observed::is_intended(&ours.words, &theirs.words) {
-            return Vec::new();
-        }
         found.retain(|line| line.contains(" ends with "));
         found.extend(ours.words.iter().chain(&theirs.words).map(|line| format!("  {line}")));
     }

@@ -167,6 +167,18 @@ const RUNS: [&str; 36] = [
     "--stop-signal INT --entrypoint /bin/id bb -u",
 ];
 
+/// Arguments of `docker run` that fail: the status and the hint follow from the runtime's words.
+const FAILURES: [&str; 8] = [
+    "bb /nope",
+    "bb /etc",
+    "bb /etc/passwd/x",
+    "-v $PWD/daemon.json:/etc bb true",
+    "-v $PWD/rootfs/etc:/etc/passwd bb true",
+    "--sysctl net.nope=1 bb true",
+    "-v $PWD/daemon.json:/proc/version bb true",
+    "-v $PWD/rootfs/etc:/proc bb true",
+];
+
 /// `comes WORD N`: waits until the container has said it for the Nth time. `becomes VALUE FIELD`: waits for a value and prints the field.
 /// A busy machine needs more time than any that could be written here, and a quiet one less.
 const WAITS: &str = r#"
@@ -223,6 +235,9 @@ fn docker_gets_from_brig_what_it_gets_from_runc() {
         }
     };
     RUNS.iter().for_each(|arguments| compare(&format!("{RUN} {arguments}")));
+    FAILURES.iter().for_each(|arguments| {
+        compare(&format!("{RUN} {arguments} 2> err; echo $?; grep -c 'Are you trying to mount' err"));
+    });
     STEPS.iter().for_each(|step| compare(step));
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
