@@ -17,21 +17,27 @@ const UNIT: usize = 16;
 const FINE: usize = 512;
 /// The largest piece that comes out of the block.
 const LARGEST: usize = 256 * 1024;
+/// Pieces from here on come from the end of the block: they are tables of which a start touches little, and would keep what is touched apart.
+const LARGE: usize = 16 * 1024;
 /// Sizes of pieces: 32 fine ones, and four for each doubling up to [`LARGEST`].
 const CLASSES: usize = FINE / UNIT + 4 * (LARGEST / FINE).ilog2() as usize;
 /// How often one who frees looks whether the block is his turn. It is busy for some ten instructions.
 const TRIES: usize = 1000;
 
-/// The block. What lies behind `Account::used` is zero as the kernel gave it.
+/// The block. What lies between `Account::used` and `Account::large` is zero as the kernel gave it.
 #[repr(align(4096))]
 struct Block(UnsafeCell<[u8; SIZE]>);
 
 /// What is known of the block, apart from it: nobody has a reference to bytes that others use.
 struct Account {
-    /// How much of the block was ever handed out.
+    /// How much of the block was ever handed out, from its beginning,
     used: usize,
+    /// and from its end.
+    large: usize,
     /// What lies before this is shared with a child, and stays as it is when it is freed.
     shared: usize,
+    /// So does as much at the end.
+    shared_large: usize,
     /// The first free piece of each class; its first word is the next one, or null.
     free: [*mut u8; CLASSES],
 }
@@ -46,7 +52,13 @@ unsafe impl Sync for Shared {}
 /// At the end of the program's zero pages (rootfs/start.ld): what else is written there then shares its pages with what is written anyway.
 #[unsafe(link_section = ".bss.brig_heap")]
 static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
-static ACCOUNT: Shared = Shared(UnsafeCell::new(Account { used: 0, shared: 0, free: [std::ptr::null_mut(); CLASSES] }));
+static ACCOUNT: Shared = Shared(UnsafeCell::new(Account {
+    used: 0,
+    large: 0,
+    shared: 0,
+    shared_large: 0,
+    free: [std::ptr::null_mut(); CLASSES],
+}));
 static BUSY: AtomicBool = AtomicBool::new(false);
 /// Whether what is freed stays as it is.
 static DONE: AtomicBool = AtomicBool::new(false);
@@ -75,6 +87,7 @@ impl StartHeap {
         if account.shared == 0 && account.used > 0 {
             account.shared = account.used.next_multiple_of(PAGE).min(SIZE);
             account.used = account.shared;
+            account.shared_large = account.large;
             account.free = [std::ptr::null_mut(); CLASSES];
         }
     }
@@ -153,8 +166,17 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
         account.free[class] = unsafe { first.cast::<*mut u8>().read() };
         return Some((first, false));
     }
-    let start = account.used;
-    account.used = start.checked_add(size).filter(|end| *end <= SIZE)?;
+    let room = SIZE.checked_sub(account.used + account.large)?;
+    if size > room {
+        return None;
+    }
+    let start = if size < LARGE {
+        account.used += size;
+        account.used - size
+    } else {
+        account.large += size;
+        SIZE - account.large
+    };
     // SAFETY: start + size is within the block.
     Some((unsafe { BLOCK.0.get().cast::<u8>().add(start) }, true))
 }
@@ -168,7 +190,7 @@ fn give(pointer: *mut u8, layout: Layout) {
     for _ in 0..TRIES {
         if let Some(mut turn) = Turn::take() {
             let account = turn.account();
-            if place(pointer) < account.shared {
+            if place(pointer) < account.shared || place(pointer) >= SIZE - account.shared_large {
                 return;
             }
             let free = &mut account.free[class];
@@ -276,6 +298,8 @@ mod tests {
             let again = heap.alloc_zeroed(of(12));
             assert_eq!(again, first);
             assert!(std::slice::from_raw_parts(again, 12).iter().all(|byte| *byte == 0));
+            let (small, large) = (heap.alloc(of(LARGE - 4096)), heap.alloc_zeroed(of(LARGE)));
+            assert!(place(small) < place(large) && place(large) == SIZE - LARGE, "tables are at the end");
             assert!(!is_inside(heap.alloc(of(LARGEST + 1))));
             assert!(!is_inside(heap.alloc(Layout::from_size_align(1, 4096).unwrap())));
             let all: Vec<_> = (0..SIZE / LARGEST + 1).map(|_| heap.alloc(of(LARGEST))).collect();
