@@ -120,7 +120,7 @@ const CHOICES: [Choice; 36] = [
         lab.mount(place, "bind", path.to_str().unwrap(), &["bind", "ro"]);
     }),
     ("sysfs", |lab, _| _ = lab.unmount("/sys/fs/cgroup").unmount("/sys").mount("/sys", "sysfs", "sysfs", &["nosuid"])),
-    ("procfs", |lab, _| _ = lab.mount("/mnt", "proc", "proc", &["ro", "nodev"])),
+    ("procfs", |lab, _| _ = lab.mount("/procfs", "proc", "proc", &["ro", "nodev"])),
     ("no source", |lab, _| _ = lab.mount("/mnt", "bind", "/nope", &["bind"])),
     ("groups", |lab, random| {
         let word = random.one_of(&["ro", "rw"]);
