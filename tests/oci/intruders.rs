@@ -6,6 +6,7 @@ use crate::support::{Lab, finish};
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A line of shell around a command of ours, which is `"$@"` in it.
 fn around(lab: &Lab, arguments: &[&str], shell: &str) -> crate::support::Done {
@@ -42,7 +43,8 @@ fn looks_into_who_enters(lab: &mut Lab) -> bool {
         assert!(command.stdout(output).stderr(Stdio::null()).status().unwrap().success());
     }
     // Who comes in without a guard is there for some microseconds: on the weakened build it may take long until one is caught.
-    for _ in 0..if lab.weakened.is_some() { 25 } else { 1 } {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
         for _ in 0..40 {
             lab.brig(&["exec", &lab.id, "/bin/true"]).succeeded();
         }
@@ -51,8 +53,10 @@ fn looks_into_who_enters(lab: &mut Lab) -> bool {
         if found.lines().filter_map(|line| line.split_once("-> ")).any(|(_, program)| !program.starts_with("/bin/")) {
             return true;
         }
+        if lab.weakened.is_none() || Instant::now() > end {
+            return false;
+        }
     }
-    false
 }
 
 fn capability(number: u8) -> Option<String> {
