@@ -166,13 +166,13 @@ fn take(layout: Layout) -> Option<(*mut u8, bool)> {
         account.free[class] = unsafe { first.cast::<*mut u8>().read() };
         return Some((first, false));
     }
-    let room = SIZE.checked_sub(account.used + account.large)?;
-    if size > room {
+    let start = account.used;
+    if start + size > SIZE - account.large {
         return None;
     }
     let start = if size < LARGE {
-        account.used += size;
-        account.used - size
+        account.used = start + size;
+        start
     } else {
         account.large += size;
         SIZE - account.large
