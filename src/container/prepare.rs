@@ -139,7 +139,10 @@ pub(super) fn capability_warnings(identity: &Identity, mut unknown: Vec<String>)
     let refused = caps::all().into_iter().filter(|each| refused & each.bitmask() != 0);
     let mut names: Vec<_> = refused.map(|each| each.to_string()).collect();
     names.sort_unstable();
-    warnings.extend(names.iter().map(|name| format!("can't raise ambient capability {name}: operation not permitted")));
+    if !names.is_empty() {
+        // One line, where runc 1.2 has one for each: Buildah shows them between the lines of a build.
+        warnings.push(format!("can't raise ambient capability {}: operation not permitted", names.join(", ")));
+    }
     warnings
 }
 

@@ -111,11 +111,11 @@ fn a_hooks_output_is_printed_once_and_as_it_is() {
 fn capabilities_that_are_passed_over_are_warnings() {
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["/bin/true"]);
-    lab.config["process"]["capabilities"] = json!({"bounding": ["CAP_KILL", "CAP_NOPE"], "effective": ["CAP_NOPE"], "permitted": ["CAP_KILL"], "ambient": ["CAP_KILL"]});
+    lab.config["process"]["capabilities"] = json!({"bounding": ["CAP_KILL", "CAP_NOPE"], "effective": ["CAP_NOPE"], "permitted": ["CAP_KILL"], "ambient": ["CAP_KILL", "CAP_CHOWN"]});
     let done = lab.run();
     let err = &done.succeeded().err;
     assert_eq!(err.matches("ignoring unknown or unavailable capabilities: [CAP_NOPE]").count(), 1, "{err}");
-    assert_eq!(err.matches("can't raise ambient capability CAP_KILL").count(), 1, "{err}");
+    assert_eq!(err.matches("can't raise ambient capability CAP_CHOWN, CAP_KILL: operation").count(), 1, "{err}");
 }
 
 #[test]
