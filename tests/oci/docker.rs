@@ -112,7 +112,7 @@ impl Drop for Docker {
 }
 
 /// What differs from one run to the next, and from one runtime to the other.
-fn normal(text: &str) -> String {
+pub(crate) fn normal(text: &str) -> String {
     // script(1) now and then has the end of its own input echoed by the terminal.
     let text = text.replace(['\0'], "").replace("^@", "");
     let text = text.trim_end().replace("runc", "RT").replace("brig", "RT");

@@ -1,4 +1,4 @@
-//! containerd and Podman with brig as their runtime: daemons, sockets and stores are the test's own, and gone afterwards.
+//! containerd with brig as its runtime: daemon, socket and store are the test's own, and gone afterwards.
 
 use crate::support::{Done, Lab, eventually, finish, skip};
 use std::path::Path;
@@ -67,7 +67,7 @@ impl Drop for Containerd {
 }
 
 /// What a daemon has mounted below its directories.
-fn unmount_all(below: &Path) {
+pub(crate) fn unmount_all(below: &Path) {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let ours = below.display().to_string();
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|place| place.starts_with(&ours));
@@ -113,75 +113,4 @@ fn containerd_runs_its_containers_with_brig() {
         0,
         "exit code 9\n",
     );
-}
-
-/// Podman with a store of its own. It runs in a mount namespace of its own, so that nothing that it mounts is left.
-fn podman(lab: &Lab, line: &str) -> Done {
-    let at = |name: &str| lab.path().join(name).display().to_string();
-    let call = format!(
-        "podman() {{ command podman --root {} --runroot {} --tmpdir {} --storage-driver vfs --cgroup-manager cgroupfs --events-backend none --runtime brig \"$@\"; }}; ",
-        at("store"),
-        at("run"),
-        at("tmp")
-    );
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", &format!("{call}{line}")]).env("BRIG", env!("CARGO_BIN_EXE_brig")).env("C", &lab.id);
-    command.env("CONTAINERS_CONF", at("containers.conf")).env("XDG_CONFIG_HOME", lab.path());
-    finish(command.current_dir(lab.path()).stdin(Stdio::null()))
-}
-
-#[test]
-fn podman_runs_its_containers_with_brig() {
-    let Some(lab) = Lab::new() else { return };
-    if !Path::new("/usr/bin/podman").exists() {
-        return skip("needs podman");
-    }
-    let conf = format!(
-        "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n\
-         [engine]\nruntime_supports_nocgroup = [\"brig\"]\nruntime_supports_json = [\"brig\"]\n\
-         [engine.runtimes]\nbrig = [\"{}\"]\n",
-        env!("CARGO_BIN_EXE_brig")
-    );
-    std::fs::write(lab.path().join("containers.conf"), conf).unwrap();
-    podman(&lab, "tar -C rootfs -c . | podman import -q - bb").succeeded();
-    let check = |line: &str, status: i32, out: &str| {
-        let done = podman(&lab, line);
-        assert_eq!((done.status, done.out.as_str()), (status, out), "{line}\n{}", done.err);
-    };
-    let run = "podman run --rm --network none";
-    check(&format!("{run} bb sh -c 'echo hi; exit 3'"), 3, "hi\n");
-    check(&format!("{run} bb /nope"), 127, "");
-    check(&format!("{run} bb /etc/passwd"), 126, "");
-    check(
-        &format!(
-            "{run} --memory 64m --pids-limit 50 --read-only --user 1000 bb sh -c 'touch /x 2> /dev/null || id -u'"
-        ),
-        0,
-        "1000\n",
-    );
-    check(
-        &format!("{run} --uidmap 0:700000:65536 bb sh -c 'tr -s \" \" < /proc/self/uid_map'"),
-        0,
-        " 0 700000 65536\n",
-    );
-    check(&format!("{run} --cgroups=disabled bb echo no-group"), 0, "no-group\n");
-    check(
-        "podman run -d --network none --name $C bb sh -c 'trap \"exit 9\" TERM; echo started; while :; do sleep 0.1; done' > /dev/null; podman exec $C sh -c 'echo in; exit 4'",
-        4,
-        "in\n",
-    );
-    check("podman exec $C nope 2> /dev/null", 127, "");
-    check(
-        "podman pause $C > /dev/null; podman inspect -f '{{.State.Status}}' $C; podman unpause $C > /dev/null",
-        0,
-        "paused\n",
-    );
-    check("podman logs $C; podman top $C comm | sort -u | head -n 1", 0, "started\nCOMMAND\n");
-    check(
-        "podman stop -t 5 $C > /dev/null; podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C",
-        0,
-        "exited 9\n",
-    );
-    check("podman rm -f $C > /dev/null; podman ps -aq; podman rmi -af > /dev/null", 0, "");
-    unmount_all(lab.path());
 }

@@ -26,6 +26,7 @@ mod intruders;
 mod lifecycle;
 mod limits;
 mod mounts;
+mod podman;
 mod rootless;
 mod runc_parity;
 mod sockets;
