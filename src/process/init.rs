@@ -176,6 +176,9 @@ fn enter_bundle(
     mounts::bundle::make_directory(&built, directory);
     mounts::bundle::seal(bundle, &built)?;
     bundle.enter(&built)?;
+    if bundle.own_mounts && matches!(stdio, Stdio::Inherited) {
+        launch::use_own_null_device()?;
+    }
     Ok(stdio)
 }
 

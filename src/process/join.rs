@@ -283,6 +283,9 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     let has_own_users = joined.contains(ThreadNameSpaceType::USER);
     // Where the container has our own PID namespace it is seen from the beginning, whatever comes first.
     let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
+    if command.managed.is_some() && matches!(stdio, Stdio::Inherited) && joined.contains(ThreadNameSpaceType::MOUNT) {
+        launch::use_own_null_device()?;
+    }
     let ready = become_command(command, stdio, has_own_users, is_seen_early)?;
     Ok(Ready { adopts, ..ready })
 }

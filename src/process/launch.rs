@@ -211,6 +211,34 @@ pub(super) fn give_streams(managed: Option<&Managed>, uid: u32) {
     }
 }
 
+/// Replaces standard streams that are the caller's null device by the container's own. Its root could change the mode and the owner of the host's device
+/// by its descriptor. The caller has entered the container's root; a device of another number is refused (CVE-2025-31133).
+pub(super) fn use_own_null_device() -> Result<()> {
+    let is_null = |descriptor: BorrowedFd<'_>| {
+        fstat(descriptor).is_ok_and(|status| {
+            FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice
+                && status.st_rdev == rustix::fs::makedev(1, 3)
+        })
+    };
+    let inherited = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()].map(is_null);
+    if inherited == [false; 3] || sys::weaken::is_off("null-stream") {
+        return Ok(());
+    }
+    let step = || "open the container's `/dev/null` as a standard stream";
+    // Without waiting for the other side, should it be a FIFO.
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).failing(Kind::Identity, step)?;
+    if !is_null(null.as_fd()) && !sys::weaken::is_off("null-device") {
+        return Err(Error::new(Kind::Identity, "it is not the null device").doing(step()));
+    }
+    rustix::fs::fcntl_setfl(&null, OFlags::empty()).failing(Kind::Identity, step)?;
+    let replace = [rustix::stdio::dup2_stdin, rustix::stdio::dup2_stdout, rustix::stdio::dup2_stderr];
+    for (dup2, _) in replace.iter().zip(inherited).filter(|(_, is_null)| *is_null) {
+        dup2(&null).failing(Kind::Identity, step)?;
+    }
+    Ok(())
+}
+
 /// Does work of our own as the process that the command would have become. It stays undumpable, since our executable and memory are the host's.
 fn run_errand(errand: Errand) -> Result<()> {
     // Closing our end of the channel says what a successful execve would have said.

@@ -164,6 +164,24 @@ fn a_file_of_the_host_on_a_standard_stream_keeps_its_owner() {
 }
 
 #[test]
+fn no_standard_stream_is_the_hosts_null_device() {
+    // Its root could change the mode and the owner of the host's device.
+    let hosts = std::fs::metadata("/dev/null").unwrap();
+    let hosts = format!("{}:{}", hosts.dev(), hosts.ino());
+    let line = "stat -L -c %d:%i /proc/self/fd/0";
+    attempt("null-stream", |lab| lab.sh(line).run().out.contains(&hosts));
+    attempt("null-stream", |lab| {
+        lab.args(&["sleep", "100"]).start();
+        lab.exec(line).out.contains(&hosts)
+    });
+    // A false device in the container is not opened instead.
+    let Some(mut lab) = Lab::new() else { return };
+    lab.sh("rm /dev/null && echo x > /dev/null && echo ready > /ready && sleep 100").start();
+    eventually("the device is replaced", || lab.root("/ready").exists());
+    lab.exec("true").failed_with("it is not the null device");
+}
+
+#[test]
 fn a_read_only_root_is_so_whatever_the_image_ships() {
     // T-19, CVE-2026-115521
     attempt("read-only-root", |lab| {
