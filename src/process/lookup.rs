@@ -42,7 +42,8 @@ fn refused(name: &str, errno: Errno) -> Error {
     match errno {
         Errno::NOENT => Error::new(Kind::CommandNotFound, "no such file or directory").doing(format!("stat {name}")),
         Errno::NOTDIR => Error::new(Kind::CommandNotFound, "not a directory").doing(format!("stat {name}")),
-        Errno::ISDIR => Error::new(Kind::CommandNotExecutable, "is a directory"),
+        // Docker 20.10 and its client look for execve's word alone, newer ones for either.
+        Errno::ISDIR => Error::new(Kind::CommandNotExecutable, "permission denied").doing("is a directory"),
         Errno::ACCESS => Error::new(Kind::CommandNotExecutable, "permission denied"),
         other => Error::os(Kind::CommandNotExecutable, other),
     }

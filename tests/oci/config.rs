@@ -157,7 +157,7 @@ fn sysctls_of_own_namespaces_are_set() {
     let Some(mut lab) = Lab::new() else { return };
     lab.config["linux"]["sysctl"] = json!({"net.ipv4.ip_forward": "1", "kernel.msgmax": "4096"});
     assert_eq!(lab.sh("cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/msgmax").run().succeeded().out, "1\n4096\n");
-    lab.without("network").run().failed_with("is not allowed in the hosts network namespace");
+    lab.without("network").run().failed_with("not allowed in host network namespace");
 }
 
 #[test]

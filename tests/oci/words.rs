@@ -20,10 +20,11 @@ fn hook(lab: &mut Lab, moment: &str) {
 }
 
 /// Errors of both runtimes.
-const BOTH: [Case; 14] = [
+const BOTH: [Case; 16] = [
     ("no program", |lab| _ = lab.args(&["/nope"]), "no such file or directory"),
     ("no program in PATH", |lab| _ = lab.args(&["nope"]), "executable file not found in $PATH"),
     ("a file without x", |lab| _ = lab.args(&["/etc/passwd"]), "permission denied"),
+    ("a directory", |lab| _ = lab.args(&["/etc"]), "permission denied"),
     ("below a file", |lab| _ = lab.args(&["/etc/passwd/x"]), "not a directory"),
     (
         "a broken program",
@@ -35,6 +36,11 @@ const BOTH: [Case; 14] = [
         "exec format error",
     ),
     ("no sysctl", |lab| lab.config["linux"]["sysctl"] = json!({"net.nope": "1"}), "no such file or directory"),
+    (
+        "a sysctl of the host's network",
+        |lab| lab.without("network").config["linux"]["sysctl"] = json!({"net.ipv4.ip_forward": "1"}),
+        "not allowed in host network namespace",
+    ),
     ("a file on a directory", |lab| _ = lab.mount("/etc", "bind", "/etc/passwd", &["bind"]), "not a directory"),
     ("a directory on a file", |lab| _ = lab.mount("/etc/passwd", "bind", "/etc", &["bind"]), "not a directory"),
     ("no source", |lab| _ = lab.mount("/mnt", "bind", "/nope", &["bind"]), "no such file or directory"),

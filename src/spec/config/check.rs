@@ -248,11 +248,12 @@ fn sysctl_allowed(config: &Config, key: &str) -> Result<(), String> {
         _ if path.starts_with("user/") => NamespaceKind::User,
         _ => return Err(format!("sysctl \"{key}\" is not in a separate kernel namespace")),
     };
-    let Some(namespace) = config.linux.namespaces.iter().find(|each| each.kind == needed) else {
-        return Err(format!("sysctl \"{key}\" is not allowed in the hosts {} namespace", needed.word()));
-    };
-    if !namespace.path.is_empty() && is_our_own(&namespace.path, needed) {
-        return Err(format!("sysctl \"{key}\" is not allowed in the hosts {} namespace", needed.word()));
+    let namespace = config.linux.namespaces.iter().find(|each| each.kind == needed);
+    if namespace.is_none_or(|namespace| !namespace.path.is_empty() && is_our_own(&namespace.path, needed)) {
+        return Err(match needed {
+            NamespaceKind::Network => format!("sysctl \"{key}\" not allowed in host network namespace"),
+            _ => format!("sysctl \"{key}\" is not allowed in the hosts {} namespace", needed.word()),
+        }); // runc's words
     }
     Ok(())
 }
@@ -360,7 +361,7 @@ mod tests {
             check(&format!(r#""mounts":[{{"destination":"{root}"}}],"#), "", "the root itself");
         }
         check("", r#""sysctl":{"kernel.shmmax":"1"},"#, "");
-        check("", r#""sysctl":{"net.ipv4.ip_forward":"1"},"#, "not allowed in the hosts network namespace");
+        check("", r#""sysctl":{"net.ipv4.ip_forward":"1"},"#, "not allowed in host network namespace");
         check("", r#""sysctl":{"kernel.panic":"1"},"#, "not in a separate kernel namespace");
         check("", r#""sysctl":{"net.../../kernel/panic":"1"},"#, "is not a name");
         check("", r#""rootfsPropagation":"sideways","#, "rootfsPropagation");
