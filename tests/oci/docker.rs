@@ -5,18 +5,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A daemon.
-struct Docker {
-    lab: Lab,
+pub(crate) struct Docker {
+    pub(crate) lab: Lab,
     daemon: Child,
+    arguments: String,
 }
 
 impl Docker {
-    fn start() -> Option<Docker> {
+    pub(crate) fn start() -> Option<Docker> {
         Docker::with("")
     }
 
-    /// With more arguments. The daemon runs where accounts have one more, whose ids it may map; that changes no file of the host.
-    fn with(arguments: &str) -> Option<Docker> {
+    /// With more arguments.
+    pub(crate) fn with(arguments: &str) -> Option<Docker> {
         let lab = Lab::new()?;
         if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none()
         {
@@ -34,42 +35,45 @@ impl Docker {
             let text = std::fs::read_to_string(Path::new("/etc").join(name)).unwrap_or_default();
             std::fs::write(at(name), format!("{}\n{line}\n", text.trim_end())).unwrap();
         }
-        let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
-        let daemon = Command::new(if arguments.is_empty() { "/bin/sh" } else { "unshare" })
-            .args(if arguments.is_empty() { &[][..] } else { &["-m", "/bin/sh"] })
-            .args(["-c", if arguments.is_empty() { "exec dockerd \"$@\"" } else { cover }, "sh"])
-            .args(arguments.split_whitespace())
-            .current_dir(lab.path())
-            .args([
-                "--config-file",
-                &at("daemon.json"),
-                "-H",
-                &format!("unix://{}", at("sock")),
-                "--data-root",
-                &at("data"),
-            ])
-            .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
-            .args(["--ip6tables=false", "--storage-driver=vfs", "--default-runtime=brig", "--add-runtime"])
-            .arg(format!("brig={}", env!("CARGO_BIN_EXE_brig")))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(at("dockerd.log")).unwrap())
-            .spawn()
-            .unwrap();
-        let docker = Docker { lab, daemon };
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while docker.run("docker version", "").status != 0 {
-            let log = || std::fs::read_to_string(docker.lab.path().join("dockerd.log")).unwrap_or_default();
-            assert!(std::time::Instant::now() < end, "the daemon does not answer: {}", log());
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+        let daemon = spawn(&lab, arguments);
+        let docker = Docker { lab, daemon, arguments: arguments.to_owned() };
+        docker.wait();
         let import = format!("tar -C {} -c . | docker import - bb", docker.lab.root("/").display());
         docker.run(&import, "").succeeded();
         Some(docker)
     }
 
+    /// Waits until the daemon answers.
+    fn wait(&self) {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while self.run("docker version", "").status != 0 {
+            let log = || std::fs::read_to_string(self.lab.path().join("dockerd.log")).unwrap_or_default();
+            assert!(std::time::Instant::now() < end, "the daemon does not answer: {}", log());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    /// Kills the daemon with SIGKILL. The kernel kills its containerd with it.
+    pub(crate) fn kill(&mut self) {
+        let file = self.lab.path().join("exec/containerd/containerd.pid");
+        let containerd = std::fs::read_to_string(&file).unwrap();
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+        let stat = format!("/proc/{containerd}/stat");
+        let is_running = || std::fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z "));
+        crate::support::eventually("containerd has ended", || !is_running());
+        // The next daemon takes a zombie for a containerd that runs, and an init may reap late.
+        let _ = std::fs::remove_file(file);
+    }
+
+    /// Starts it again.
+    pub(crate) fn start_again(&mut self) {
+        self.daemon = spawn(&self.lab, &self.arguments);
+        self.wait();
+    }
+
     /// Runs a line of shell in which `docker` is this daemon's and `$RT` the runtime.
-    fn run(&self, line: &str, runtime: &str) -> Done {
+    pub(crate) fn run(&self, line: &str, runtime: &str) -> Done {
         let socket = format!("unix://{}/sock", self.lab.path().display());
         finish(
             Command::new("/bin/sh")
@@ -82,8 +86,42 @@ impl Docker {
     }
 }
 
+/// Starts the daemon. One that remaps users runs where accounts have one more, whose ids it may map; that changes no file of the host.
+fn spawn(lab: &Lab, arguments: &str) -> Child {
+    let at = |name: &str| lab.path().join(name).display().to_string();
+    let remapped = arguments.contains("remapped");
+    let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
+    Command::new(if remapped { "unshare" } else { "/bin/sh" })
+        .args(if remapped { &["-m", "/bin/sh"][..] } else { &[] })
+        .args(["-c", if remapped { cover } else { "exec dockerd \"$@\"" }, "sh"])
+        .args(arguments.split_whitespace())
+        .current_dir(lab.path())
+        .args([
+            "--config-file",
+            &at("daemon.json"),
+            "-H",
+            &format!("unix://{}", at("sock")),
+            "--data-root",
+            &at("data"),
+        ])
+        .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
+        .args(["--ip6tables=false", "--storage-driver=vfs", "--default-runtime=brig", "--add-runtime"])
+        .arg(format!("brig={}", env!("CARGO_BIN_EXE_brig")))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::options().create(true).append(true).open(at("dockerd.log")).unwrap())
+        .spawn()
+        .unwrap()
+}
+
 impl Drop for Docker {
     fn drop(&mut self) {
+        if self.arguments.contains("live-restore") {
+            self.run("docker rm -f $(docker ps -aq)", "");
+            // Of a test that failed without a daemon: the monitors of its containers, and these.
+            let line = "for shim in $(pgrep -f -- \"-address $PWD/\"); do kill -KILL $(pgrep -P $shim) $shim; done";
+            self.run(line, "");
+        }
         if let Some(pid) = rustix::process::Pid::from_raw(self.daemon.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
@@ -181,7 +219,7 @@ const FAILURES: [&str; 8] = [
 
 /// `comes WORD N`: waits until the container has said it for the Nth time. `becomes VALUE FIELD`: waits for a value and prints the field.
 /// A busy machine needs more time than any that could be written here, and a quiet one less.
-const WAITS: &str = r#"
+pub(crate) const WAITS: &str = r#"
 comes() { for i in $(seq 200); do [ "$(docker logs $C 2> /dev/null | grep -c $1)" -ge $2 ] && return; sleep 0.1; done; echo "no $1"; }
 becomes() {
     for i in $(seq 100); do [ "$(docker inspect -f "{{$2}}" $C)" = $1 ] && break; sleep 0.1; done

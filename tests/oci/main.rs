@@ -14,6 +14,7 @@ mod attacks;
 mod beside;
 mod config;
 mod cri;
+mod daemons;
 mod differential;
 mod docker;
 mod document;
