@@ -5,27 +5,27 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A containerd with the image `bb`.
-struct Containerd {
-    lab: Lab,
+pub(crate) struct Containerd {
+    pub(crate) lab: Lab,
     daemon: Child,
 }
 
+/// Without plugins for Kubernetes, which want network configurations.
+const WITHOUT_KUBERNETES: &str = "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]";
+
 impl Containerd {
-    fn start() -> Option<Containerd> {
+    /// With lines of its configuration, in which `$D` is its directory.
+    pub(crate) fn start(lines: &str) -> Option<Containerd> {
         let lab = Lab::new()?;
         if !Path::new("/usr/bin/containerd").exists() || !Path::new("/usr/bin/ctr").exists() {
             skip("needs containerd");
             return None;
         }
         let at = |name: &str| lab.path().join(name).display().to_string();
-        // Without plugins for Kubernetes, which want network configurations.
         let config = format!(
-            "version = 2\nroot = \"{}\"\nstate = \"{}\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = \"{}\"\n[ttrpc]\naddress = \"{}.ttrpc\"\n",
-            at("root"),
-            at("state"),
-            at("sock"),
-            at("sock")
-        );
+            "version = 2\nroot = \"$D/root\"\nstate = \"$D/state\"\n{lines}\n[grpc]\naddress = \"$D/sock\"\n[ttrpc]\naddress = \"$D/sock.ttrpc\"\n"
+        )
+        .replace("$D", &lab.path().display().to_string());
         std::fs::write(at("config.toml"), config).unwrap();
         let daemon = Command::new("containerd")
             .args(["--config", &at("config.toml")])
@@ -36,28 +36,43 @@ impl Containerd {
             .unwrap();
         let containerd = Containerd { lab, daemon };
         eventually("containerd answers", || containerd.run("ctr version").status == 0);
-        let archive = "umoci init --layout oci && umoci new --image oci:bb && umoci insert --image oci:bb rootfs / && \
-                       umoci config --image oci:bb --config.env PATH=/bin && tar -C oci -cf bb.tar . && \
-                       ctr image import --base-name bb --snapshotter native bb.tar";
+        let archive = "printf '#!/bin/sh\\ntrap \"exit 0\" TERM\\nwhile :; do sleep 0.1; done\\n' > rootfs/bin/pause; chmod 755 rootfs/bin/pause; umoci init --layout oci && umoci new --image oci:bb && umoci insert --image oci:bb rootfs / && \
+                       umoci config --image oci:bb --config.env PATH=/bin --config.cmd /bin/pause && tar -C oci -cf bb.tar . && \
+                       ctr image import --base-name localhost/bb --snapshotter native bb.tar";
         let image = containerd.run(archive);
         image.succeeded();
         Some(containerd)
     }
 
     /// Runs a line of shell in which `ctr` is this daemon's, `$BRIG` the runtime, `$IMAGE` the image and `$C` a name.
-    fn run(&self, line: &str) -> Done {
+    pub(crate) fn run(&self, line: &str) -> Done {
         let socket = self.lab.path().join("sock");
         let image = "IMAGE=$(ctr image ls -q 2> /dev/null | head -n 1); RUN=\"ctr run --snapshotter native --runc-binary $BRIG\"; ";
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("{image}{line}")]);
-        command.env("CONTAINERD_ADDRESS", socket).env("BRIG", env!("CARGO_BIN_EXE_brig")).env("C", &self.lab.id);
+        command
+            .env("CONTAINERD_ADDRESS", socket)
+            .env("CONTAINERD_NAMESPACE", "k8s.io")
+            .env("BRIG", env!("CARGO_BIN_EXE_brig"))
+            .env("C", &self.lab.id);
         finish(command.current_dir(self.lab.path()).stdin(Stdio::null()))
+    }
+}
+
+impl Containerd {
+    /// The mounts below its directories.
+    pub(crate) fn mounts(&self) -> String {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let ours = self.lab.path().display().to_string();
+        mounts.lines().filter(|line| line.contains(&ours)).collect::<Vec<_>>().join("\n")
     }
 }
 
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.run("ctr task rm -f $C; ctr container rm $C");
+        // Of a test that failed: the monitors of its containers, and these.
+        self.run("for shim in $(pgrep -f -- \"-address $PWD/\"); do kill -KILL $(pgrep -P $shim) $shim; done");
         if let Some(pid) = rustix::process::Pid::from_raw(self.daemon.id() as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
@@ -78,7 +93,7 @@ pub(crate) fn unmount_all(below: &Path) {
 
 #[test]
 fn containerd_runs_its_containers_with_brig() {
-    let Some(containerd) = Containerd::start() else { return };
+    let Some(containerd) = Containerd::start(WITHOUT_KUBERNETES) else { return };
     let check = |line: &str, status: i32, out: &str| {
         let done = containerd.run(line);
         assert_eq!((done.status, done.out.as_str()), (status, out), "{line}\n{}", done.err);

@@ -24,6 +24,7 @@ mod fields;
 mod hooks;
 mod hostile;
 mod intruders;
+mod kubernetes;
 mod lifecycle;
 mod limits;
 mod mounts;
