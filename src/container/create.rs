@@ -68,14 +68,25 @@ pub struct Created {
 }
 
 /// What exists so far. Dropped, it is unmade, the last first.
-struct Undo {
-    place: Rc<Place>,
-    cgroup: Option<Cgroup>,
+pub(super) struct Undo {
+    pub(super) place: Rc<Place>,
+    pub(super) cgroup: Option<Cgroup>,
     /// What names systemd's unit, and the container's own name.
-    unit: Option<(String, String)>,
-    resctrl: Option<resctrl::Group>,
+    pub(super) unit: Option<(String, String)>,
+    pub(super) resctrl: Option<resctrl::Group>,
     spawned: Option<Spawned>,
     kept: bool,
+}
+
+impl Undo {
+    pub(super) fn new(place: Place) -> Undo {
+        Undo { place: Rc::new(place), cgroup: None, unit: None, resctrl: None, spawned: None, kept: false }
+    }
+
+    /// What was made stays.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
 }
 
 impl Drop for Undo {
@@ -144,8 +155,7 @@ impl Containers {
         let ahead = if fits { early.or_else(ahead::begin_network) } else { None };
         let owner = prepare::group_owner(&config, &user_namespace);
 
-        let place = Rc::new(Place::make(&self.root, id)?);
-        let mut undo = Undo { place, cgroup: None, unit: None, resctrl: None, spawned: None, kept: false };
+        let mut undo = Undo::new(Place::make(&self.root, id)?);
         undo.place.keep_config(&bytes)?;
         let notify = notify::prepare(&undo.place, &mut environment)?.filter(|_| has_own_mounts(&config));
         let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
@@ -173,6 +183,7 @@ impl Containers {
             systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
             resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
+            streams: super::checkpoint::streams(),
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };
@@ -267,14 +278,14 @@ impl Containers {
 }
 
 fn take_apart(
-    mut undo: Undo,
+    undo: Undo,
     record: Record,
     config: Config,
     console: Option<std::os::fd::OwnedFd>,
     (warnings, notes): (Vec<String>, Vec<String>),
 ) -> Result<Created> {
-    undo.kept = true;
     let place = Rc::clone(&undo.place);
+    undo.keep();
     Ok(Created { place, record, config, console, warnings, notes })
 }
 
@@ -287,7 +298,7 @@ fn has_own_mounts(config: &Config) -> bool {
     check::has(config, NamespaceKind::Mount)
 }
 
-fn filter(config: &Config) -> Result<seccomp::Program> {
+pub(super) fn filter(config: &Config) -> Result<seccomp::Program> {
     let Some(profile) = &config.linux.seccomp else { return Ok(seccomp::Program::nothing()) };
     let program = seccomp::compile(profile)?;
     if program.listens() && profile.listener_path.is_empty() {

@@ -40,7 +40,7 @@ pub fn features() -> Value {
             "netDevices": {"enabled": true},
         },
         "annotations": {
-            "org.opencontainers.runc.checkpoint.enabled": "false",
+            "org.opencontainers.runc.checkpoint.enabled": "true",
             "brig.version": env!("CARGO_PKG_VERSION"),
         },
         "potentiallyUnsafeConfigAnnotations": if weaken::is_off("unsafe-annotations") { &[][..] } else { &UNSAFE[..] },

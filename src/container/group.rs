@@ -2,6 +2,7 @@
 
 use super::create::Creation;
 use super::id::ContainerId;
+use super::record::Record;
 use crate::cgroup::systemd::{Manager, Property, Systemd, Unit, property};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Layout, Purpose};
 use crate::error::{Error, Kind, Result};
@@ -133,6 +134,17 @@ fn is_denied(error: &Error) -> bool {
 /// Whether nothing but the use of devices is limited, which an ordinary user's container cannot have more of anyway.
 fn is_unlimited(limits: &Resources) -> bool {
     Resources { devices: Vec::new(), ..limits.clone() } == Resources::default()
+}
+
+/// What a container that has a record sees as its groups, and whether they are its own.
+pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool) {
+    let places = |group: &crate::cgroup::Record| {
+        group.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect::<Vec<_>>()
+    };
+    match &record.cgroup {
+        Some(group) => (places(group), true),
+        None => (Hierarchy::probe().map(|hierarchy| hierarchy.places(None)).unwrap_or_default(), false),
+    }
 }
 
 /// The groups that a container of this configuration has where no record says which it made: its `create` was killed in between. systemd's come after the

@@ -5,6 +5,7 @@
 
 mod bundle;
 mod check;
+mod checkpoint;
 mod confine;
 mod converse;
 mod copied;
@@ -69,6 +70,7 @@ pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
         .map_err(|cause| Error::new(Kind::Internal, cause.to_string()).doing("write the filter of system calls"))
 }
 
+pub use checkpoint::{Cgroups, Checkpoint, CriuOptions, Restoration, Restored};
 pub use create::{Created, Creation};
 pub use exec::{Executed, Execution};
 pub use features::features;

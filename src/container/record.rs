@@ -49,6 +49,9 @@ pub(crate) struct Record {
     pub systemd: Option<String>,
     /// Whether it has a PID namespace of its own, so that the end of its first process ends all others.
     pub own_pids: bool,
+    /// The standard streams that it was made with, where they are pipes (`pipe:[INODE]`); else empty. For `checkpoint`.
+    #[serde(default)]
+    pub streams: Vec<String>,
     /// Its resctrl group.
     #[serde(default)]
     pub resctrl: Option<resctrl::Group>,

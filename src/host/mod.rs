@@ -18,9 +18,7 @@ mod trial;
 pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
 pub(crate) use kernel::{is_local, shows_other_owners};
-#[cfg(test)]
-pub(crate) use mounts::parse_mounts;
-pub(crate) use mounts::{MountEntry, mounts};
+pub(crate) use mounts::{MountEntry, mounts, parse_mounts};
 pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};
 
 use serde::Serialize;

@@ -9,8 +9,9 @@ use super::mount::{attach, clone_tree, restrict};
 use super::options::{Options, Reach};
 use super::{destination, device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::Attributes;
+use crate::spec::root::{Attributes, DEVICES};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
+use crate::sys::weaken;
 use rustix::fs::{CWD, FileType};
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -113,6 +114,52 @@ pub(crate) fn build(plan: &Bundle) -> Result<Built> {
     Ok(Built { root, late })
 }
 
+/// Makes what the mounts are mounted on, for CRIU, which makes none of it: builds the root in a mount namespace that the caller leaves afterwards.
+pub(crate) fn make_mount_points(plan: &Bundle) -> Result<()> {
+    build(plan).map(drop)
+}
+
+/// Sets the attributes of what is shown of the host again, in the mount namespace of a restored container, which this process has entered: CRIU loses
+/// them for the second external mount of a file system, so that a read-only volume could be written.
+pub(crate) fn restore_attributes(plan: &Bundle) -> Result<()> {
+    if weaken::is_off("restored-attributes") {
+        return Ok(());
+    }
+    let root = resolve::host_directory(Path::new("/"))?;
+    for mount in plan.mounts.iter().filter(|mount| mount.options.remount || is_of_host(mount)) {
+        let places = if file_system::is_cgroup(mount) {
+            file_system::cgroup_places(plan, mount).into_iter().map(|(at, _)| at).collect()
+        } else {
+            vec![mount.at.clone()]
+        };
+        let options = file_system::options(plan, mount);
+        for at in places {
+            let changed = resolve::open(root.as_fd(), &at).and_then(|found| {
+                change(found.as_fd(), &options, false).and_then(|()| change_below(found.as_fd(), &options))
+            });
+            match changed {
+                // The container has unmounted it.
+                Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::EINVAL | libc::ENOTDIR)) => {}
+                other => other.doing(|| format!("restore the attributes of the mount `{}`", at.display()))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a mount shows something of the host.
+fn is_of_host(mount: &Mount) -> bool {
+    !mount.options.remount && (mount.options.bind.is_some() || file_system::is_cgroup(mount))
+}
+
+/// Shows the root at `at`: CRIU wants a mount point whose parent is visible.
+pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, root, flags).failing(Kind::Mount, || format!("take the root `{}`", root.display()))?;
+    move_mount(&tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .failing(Kind::Mount, || format!("mount the root at `{}`", at.display()))
+}
+
 /// Makes the command's working directory and its missing parents. If that fails, the later chdir(2) reports it.
 pub(crate) fn make_directory(built: &Built, path: &Path) {
     let _ = resolve::directory(built.root.as_fd(), path, 0o755);
@@ -134,17 +181,33 @@ pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
     for path in &plan.masked {
         mask(built.root.as_fd(), path, (plan.owner, &plan.label), &mut covers)?;
     }
-    if plan.read_only && !crate::sys::weaken::is_off("read-only-root") {
+    if plan.read_only && !weaken::is_off("read-only-root") {
         restrict(&built.root, only).doing(|| "make the root read-only")?;
     }
     Ok(())
 }
 
 impl Bundle {
+    /// The mounts that show something of the host, in their order: where, and what. Devices are among them, which are mounted only in a user namespace.
+    pub(crate) fn host_mounts(&self) -> Vec<(PathBuf, PathBuf)> {
+        let mut shown = Vec::new();
+        for mount in self.mounts.iter().filter(|mount| is_of_host(mount)) {
+            if mount.options.bind.is_some() {
+                shown.push((mount.at.clone(), mount.source.clone()));
+            } else {
+                shown.extend(file_system::cgroup_places(self, mount));
+            }
+        }
+        let devices = DEVICES.iter().map(|device| Path::new("/dev").join(device.name));
+        let devices = devices.chain(self.devices.iter().map(|device| device.at.clone()));
+        shown.extend(devices.map(|at| (at.clone(), at)));
+        shown
+    }
+
     /// Makes the built root the root of this process.
     pub(crate) fn enter(&self, built: &Built) -> Result<()> {
         if !self.own_mounts {
-            if crate::sys::weaken::is_off("hosts-propagation") {
+            if weaken::is_off("hosts-propagation") {
                 let flags = MountPropagationFlags::UNBINDABLE | MountPropagationFlags::REC;
                 mount_change("/", flags).failing(Kind::Mount, || "set the propagation of the root")?;
             }
@@ -170,7 +233,7 @@ pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Re
     let dev = true_directory(root, Path::new("/dev"))?;
     let flags =
         OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let flags = if crate::sys::weaken::is_off("console-link") { flags - OFlags::NOFOLLOW } else { flags };
+    let flags = if weaken::is_off("console-link") { flags - OFlags::NOFOLLOW } else { flags };
     let place = openat(&dev, "console", flags, Mode::from_raw_mode(0o620)).failing(Kind::Mount, step)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = open_tree(terminal, "", flags).failing(Kind::Mount, step)?;
@@ -226,16 +289,12 @@ fn place(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<Option<Ow
         && (mount.kind == "tmpfs" || mount.at == Path::new("/dev"));
     let made = if let Some(reach) = options.bind {
         bind(root, mount, reach)?
-    } else if matches!(mount.kind.as_str(), "cgroup" | "cgroup2") {
+    } else if file_system::is_cgroup(mount) {
         file_system::cgroup(root, plan, mount)?
     } else {
         file_system::mount(root, plan, mount, late)?
     };
-    if options.set_below | options.clear_below != 0 {
-        let wanted = MountAttr { set: options.set_below, clear: options.clear_below, ..MountAttr::default() };
-        set_attributes(made.as_fd(), c"", true, &wanted)
-            .failing(Kind::Mount, || "set the attributes of all mounts below")?;
-    }
+    change_below(made.as_fd(), options)?;
     propagate(made.as_fd(), options)?;
     Ok(late.then_some(made))
 }
@@ -310,6 +369,15 @@ pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options, late: bool) -> 
     }
     let wanted = MountAttr { set, clear: options.clear, ..MountAttr::default() };
     set_attributes(mounted, c"", false, &wanted).failing(Kind::Mount, || "set the attributes of the mount")
+}
+
+/// Sets and clears the attributes of one mount and of those below it.
+fn change_below(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
+    if options.set_below | options.clear_below == 0 {
+        return Ok(());
+    }
+    let wanted = MountAttr { set: options.set_below, clear: options.clear_below, ..MountAttr::default() };
+    set_attributes(mounted, c"", true, &wanted).failing(Kind::Mount, || "set the attributes of all mounts below")
 }
 
 fn propagate(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {

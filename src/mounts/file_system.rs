@@ -3,6 +3,7 @@
 use super::apply::symlink;
 use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
 use super::mount::{attach, restrict};
+use super::options::Options;
 use super::{copy_up, destination, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
@@ -15,7 +16,7 @@ use rustix::mount::{
 };
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The kernel's own file systems, which the new mount API makes the same way as mount(2) does.
 const OWN: [&str; 5] = ["proc", "sysfs", "tmpfs", "devpts", "mqueue"];
@@ -166,15 +167,26 @@ fn host_sysfs(mount: &Mount, target: &OwnedFd) -> Result<OwnedFd> {
     Ok(tree)
 }
 
+/// Whether a mount is a view of the container's groups.
+pub(super) fn is_cgroup(mount: &Mount) -> bool {
+    mount.options.bind.is_none() && matches!(mount.kind.as_str(), "cgroup" | "cgroup2")
+}
+
+/// The options of a mount, with what the plan adds.
+pub(super) fn options(plan: &Bundle, mount: &Mount) -> Options {
+    let mut options = mount.options.clone();
+    if is_cgroup(mount) && plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
+        options.set |= bits::RDONLY; // CVE-2023-25809
+        options.clear &= !bits::RDONLY;
+    }
+    options
+}
+
 /// The container's own groups: v2 as one tree, v1 as a directory for each hierarchy.
 pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Result<OwnedFd> {
     let (target, _) = resolve::directory(root, &mount.at, 0o755)?;
     destination::check(root, mount, target.as_fd())?;
-    let mut options = mount.options.clone();
-    if plan.groups_read_only && !crate::sys::weaken::is_off("groups-read-only") {
-        options.set |= bits::RDONLY; // CVE-2023-25809
-        options.clear &= !bits::RDONLY;
-    }
+    let options = options(plan, mount);
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
     if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
@@ -186,28 +198,44 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     let attributes = Attributes(options.set & !bits::RDONLY);
     let top = super::mount::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
     attach(&top, target.as_fd())?;
-    let mut shown: Vec<(&Path, String)> = Vec::new();
-    for (controller, path) in v1 {
-        // Controllers that share a hierarchy have one directory named after its mount, and links.
-        match shown.iter().find(|(other, _)| *other == path.as_path()) {
-            Some((_, name)) => symlink(top.as_fd(), &Path::new("/").join(controller), Path::new(name))?,
-            None => {
-                let name = hierarchy_name(path).unwrap_or_else(|| controller.clone());
-                let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
-                let tree = host_tree(path)?;
-                change(tree.as_fd(), &options, false)?;
-                attach(&tree, place.as_fd())?;
-                if name != *controller {
-                    symlink(top.as_fd(), &Path::new("/").join(controller), Path::new(&name))?;
-                }
-                shown.push((path, name));
-            }
+    for (name, path, links) in shown_groups(&v1) {
+        let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
+        let tree = host_tree(path)?;
+        change(tree.as_fd(), &options, false)?;
+        attach(&tree, place.as_fd())?;
+        for link in links {
+            symlink(top.as_fd(), &Path::new("/").join(link), Path::new(&name))?;
         }
     }
     if options.set & bits::RDONLY != 0 {
         restrict(&top, Attributes(bits::RDONLY))?;
     }
     Ok(top)
+}
+
+/// The directories of a view of v1 groups: each with its name, the group that it shows, and the other controllers of that hierarchy, which are links.
+fn shown_groups<'a>(v1: &[&'a (String, PathBuf)]) -> Vec<(String, &'a Path, Vec<&'a str>)> {
+    let mut shown: Vec<(String, &Path, Vec<&str>)> = Vec::new();
+    for (controller, path) in v1 {
+        let at = shown.iter().position(|(_, other, _)| *other == path.as_path()).unwrap_or_else(|| {
+            shown.push((hierarchy_name(path).unwrap_or_else(|| controller.clone()), path, Vec::new()));
+            shown.len() - 1
+        });
+        if shown[at].0 != *controller {
+            shown[at].2.push(controller);
+        }
+    }
+    shown
+}
+
+/// The mount points of a cgroup mount, each with the group that it shows.
+pub(super) fn cgroup_places(plan: &Bundle, mount: &Mount) -> Vec<(PathBuf, PathBuf)> {
+    let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
+    let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
+    if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
+        return vec![(mount.at.clone(), path.clone())];
+    }
+    shown_groups(&v1).into_iter().map(|(name, path, _)| (mount.at.join(name), path.to_path_buf())).collect()
 }
 
 /// The name of the directory that a v1 hierarchy is mounted at: the component below /sys/fs/cgroup.

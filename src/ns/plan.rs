@@ -4,6 +4,7 @@ use crate::error::{Context, Kind, Result};
 use crate::spec::config::linux::NamespaceKind;
 use crate::sys::weaken;
 use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountPropagationFlags;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -138,6 +139,24 @@ pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
         .failing(Kind::Namespace, || "set the offsets of the time namespace")?;
     let made = open(std::path::Path::new("/proc/self/ns/time_for_children"))?;
     enter(&made, NamespaceKind::Time).failing(Kind::Namespace, || "enter the time namespace")
+}
+
+/// Enters a new mount namespace from which nothing reaches the one that this process leaves. The caller has one thread.
+pub(crate) fn unshare_mounts() -> Result<Left> {
+    let step = || "make a mount namespace";
+    let own = open(std::path::Path::new("/proc/self/ns/mnt"))?;
+    let place = |path: &str| rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let places = Some((place("/").failing(Kind::Namespace, step)?, place(".").failing(Kind::Namespace, step)?));
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).failing(Kind::Namespace, step)?;
+    let left = Left { own: vec![(NamespaceKind::Mount, own)], places };
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    match rustix::mount::mount_change("/", flags) {
+        Ok(()) => Ok(left),
+        Err(errno) => {
+            left.back()?;
+            Err(errno).failing(Kind::Mount, || "keep mounts from the host")
+        }
+    }
 }
 
 impl Left {

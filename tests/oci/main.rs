@@ -12,6 +12,7 @@
 
 mod attacks;
 mod beside;
+mod checkpoint;
 mod config;
 mod cri;
 mod daemons;

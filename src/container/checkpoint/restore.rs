@@ -1,0 +1,195 @@
+//! `restore`: a container whose processes come from CRIU's images and whose surroundings from a bundle.
+
+use super::super::create::{Creation, Undo};
+use super::super::group::Wanted;
+use super::super::record::{Place, Record};
+use super::super::tree::Stat;
+use super::super::{ContainerId, Containers, bundle, passed, prepare, socket};
+use super::criu::Criu;
+use super::rpc::{CgroupRoot, InheritDescriptor, Kind as Of, Notification, Options, Request};
+use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, streams};
+use crate::cgroup::Cgroup;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Durability};
+use crate::mounts::bundle::{Entry, make_mount_points, restore_attributes, root_for_criu};
+use crate::ns::{self, Left, Namespaces};
+use crate::process;
+use crate::spec::config::Config;
+use crate::spec::config::linux::NamespaceKind;
+use crate::spec::state::Status;
+use crate::{hooks, resctrl};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::SystemTime;
+
+/// Where CRIU finds the root, below the container's directory: it wants a mount point whose parent is visible.
+const ROOT: &str = "criu-root";
+
+/// How a container is put back.
+#[derive(Clone, Debug, Default)]
+pub struct Restoration {
+    /// The bundle and the caller's sockets and files.
+    pub creation: Creation,
+    /// What a checkpoint has too.
+    pub criu: CriuOptions,
+    /// Another label of a security module than the saved one, `TYPE:NAME`.
+    pub lsm_profile: Option<String>,
+    /// Another SELinux context of the mounts.
+    pub lsm_mount_context: Option<String>,
+}
+
+/// A container that runs again, as a child of this process.
+#[derive(Debug)]
+pub struct Restored {
+    /// The first process, in our PID namespace.
+    pub pid: i32,
+    /// The terminal's master, where no console socket got it.
+    pub console: Option<OwnedFd>,
+}
+
+impl Containers {
+    /// Puts a container back from the images of a checkpoint.
+    pub fn restore(&self, id: &ContainerId, wish: &Restoration) -> Result<Restored> {
+        process::require_one_thread()?;
+        let path = bundle::config_path(&wish.creation);
+        let bytes = bundle::read(&path)?;
+        let config = bundle::parse(&path, &bytes)?;
+        crate::spec::config::check::check(&config)?;
+        check(&config)?;
+        let terminal = config.process.as_ref().is_some_and(|process| process.terminal);
+        passed::check_terminal(terminal, &wish.creation)?;
+        let mut options = Options {
+            evasive_devices: Some(true),
+            sibling: Some(true),
+            lsm_profile: wish.lsm_profile.clone(),
+            lsm_mount_context: wish.lsm_mount_context.clone(),
+            inherited: inherited_streams(&wish.criu)?,
+            ..common(&wish.criu, &config, "restore.log")
+        };
+        let handed = external::join_namespaces(&config, &mut options)?;
+        let mut wanted = Wanted::new(&config, id, &wish.creation, prepare::resources(&config))?;
+        let (namespaces, user) = prepare::namespaces(&config)?;
+
+        let mut undo = Undo::new(Place::make(&self.root, id)?);
+        undo.place.keep_config(&bytes)?;
+        undo.cgroup = wanted.make()?;
+        undo.resctrl = config.linux.intel_rdt.as_ref().map(|rdt| resctrl::create(rdt, id.as_str())).transpose()?;
+        undo.unit = wanted.needs_process().then(|| (config.linux.cgroups_path.clone(), id.as_str().to_owned()));
+        let places = wanted.places(undo.cgroup.as_ref());
+        let bundle = prepare::bundle(&config, &wish.creation.bundle, (Entry::Pivot, None), places, &user)?;
+        options.mounts = external::restored_mounts(&bundle);
+        let mut record = Record {
+            oci_version: config.oci_version.clone(),
+            id: id.as_str().to_owned(),
+            bundle: wish.creation.bundle.display().to_string(),
+            rootfs: bundle.root.display().to_string(),
+            created: humantime::format_rfc3339_nanos(SystemTime::now()).to_string(),
+            annotations: config.annotations.clone(),
+            owner: rustix::process::getuid().as_raw(),
+            cgroup: undo.cgroup.as_ref().map(Cgroup::record),
+            cgroup_path: wanted.path(),
+            systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
+            resctrl: undo.resctrl.clone(),
+            own_pids: namespaces.makes(NamespaceKind::Pid),
+            late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
+            streams: streams(),
+            ..Record::new()
+        };
+        undo.place.write(&record)?; // the intent, before the first thing that would outlive us
+
+        // In mount namespaces of their own: nothing is mounted in the host's, whatever ends this process. The first is left when the root is built once:
+        // what stays are the directories and files to mount on.
+        within(ns::unshare_mounts, || make_mount_points(&bundle))?;
+        let root = undo.place.path.join(ROOT);
+        files::create_directories(&root, 0o700)?;
+        let (directories, criu) = within(ns::unshare_mounts, || {
+            root_for_criu(&bundle.root, &root)?;
+            Ok((Directories::open(&wish.criu)?, Criu::start(&handed)?))
+        })?;
+        directories.name_in(&mut options);
+        options.root = Some(root.display().to_string());
+        match wanted.adopt(criu.pid())? {
+            Some(group) => undo.cgroup = Some(group),
+            None => undo.cgroup.as_ref().map_or(Ok(()), |group| group.join(criu.pid()))?,
+        }
+        record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
+        options.cgroup_roots = cgroup_roots(criu.pid())?;
+        let request = Request { kind: Of::Restore.into(), options: Some(options), ..Request::default() };
+        let mut console = None;
+        let place = Rc::clone(&undo.place);
+        let mut answer = |notification: &Notification, descriptor: Option<OwnedFd>| {
+            let pid = notification.pid.unwrap_or_default();
+            match notification.step.as_deref() {
+                Some("setup-namespaces") => run_hooks(&config, &record, pid),
+                Some("post-restore") => {
+                    record.pid = pid;
+                    record.pid_started = Stat::of(pid).map(|stat| stat.started).unwrap_or_default();
+                    let namespace = (NamespaceKind::Mount, format!("/proc/{pid}/ns/mnt").into());
+                    let joined = Namespaces { joined: vec![namespace], ..Namespaces::default() };
+                    within(|| ns::visit(&joined), || restore_attributes(&bundle))?;
+                    if let Some(group) = &record.resctrl {
+                        group.join(pid)?;
+                    }
+                    place.write(&record)
+                }
+                Some("orphan-pts-master") => match (descriptor, &wish.creation.console_socket) {
+                    (Some(master), Some(path)) => socket::send_console(path, &master),
+                    (master, _) => {
+                        console = master;
+                        Ok(())
+                    }
+                },
+                _ => Ok(()),
+            }
+        };
+        criu.run(&request, &mut answer).map_err(|error| directories.explain(error, "restore.log"))?;
+        if let Some(path) = &wish.creation.pid_file {
+            files::replace(path, record.pid.to_string().as_bytes(), 0o644, Durability::Cached)?;
+        }
+        let _ = rustix::fs::rmdir(&root); // `delete` removes it too
+        undo.keep();
+        Ok(Restored { pid: record.pid, console })
+    }
+}
+
+/// Does `work` where `enter` leads, and comes back.
+fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let left = enter()?;
+    let done = work();
+    left.back()?;
+    done
+}
+
+/// The pipes of the saved streams, with the stream of ours that takes the place of each.
+fn inherited_streams(wish: &CriuOptions) -> Result<Vec<InheritDescriptor>> {
+    let path = wish.images.join(DESCRIPTORS);
+    let bytes = files::read_bounded(&path, 64 << 10)
+        .map_err(|error| error.hint("name the directory of a checkpoint with --image-path"))?;
+    let names: Vec<String> = serde_json::from_slice(&bytes)
+        .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{}`", path.display())))?;
+    let pipes = (0..3).zip(names).filter(|(_, name)| name.starts_with("pipe:"));
+    Ok(pipes.map(|(descriptor, key)| InheritDescriptor { key, descriptor }).collect())
+}
+
+/// The groups that CRIU itself is in now: below them it puts those of the image.
+fn cgroup_roots(pid: i32) -> Result<Vec<CgroupRoot>> {
+    let path = format!("/proc/{pid}/cgroup");
+    let text = std::fs::read_to_string(&path).failing(Kind::Cgroup, || format!("read `{path}`"))?;
+    let line = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        Some((controllers.to_owned(), path.to_owned()))
+    };
+    let roots = text.lines().filter_map(line).flat_map(|(controllers, path)| {
+        let each = controllers.split(',').map(str::to_owned).collect::<Vec<_>>();
+        each.into_iter().map(move |controller| CgroupRoot { controller: Some(controller), path: path.clone() })
+    });
+    Ok(roots.collect())
+}
+
+/// The hooks for which the namespaces must be there.
+fn run_hooks(config: &Config, record: &Record, pid: i32) -> Result<()> {
+    let state = Record { pid, ..record.clone() }.state(Status::Creating);
+    hooks::run("prestart", &config.hooks.prestart, &state)?;
+    hooks::run("createRuntime", &config.hooks.create_runtime, &state)
+}
