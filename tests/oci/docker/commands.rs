@@ -1,0 +1,218 @@
+//! The files in `commands` are lines of shell with Docker's commands. Each line is run with brig and with runc; the exit status and both streams must be
+//! the same. A line is one command; lines without an empty line between them are a block, which is run in order with one name, `$C`. Blocks run in any
+//! order and beside each other. `#` starts a line that is not run. `!` starts a command with which the two differ on purpose (docs/oci.md): the test fails
+//! when they no longer do. Other differences on purpose are taken out by `compared`.
+//!
+//! An ordinary run has all blocks of several lines and every third one of the others; `BRIG_DOCKER_ALL=1` runs all. `BRIG_DOCKER_ONLY=TEXT` runs only the blocks that contain the text, and prints what they had.
+
+use super::{Docker, WAITS, normal};
+use crate::support::Done;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+const FILES: [&str; 8] = [
+    include_str!("commands/exec.sh"),
+    include_str!("commands/life.sh"),
+    include_str!("commands/copy.sh"),
+    include_str!("commands/failures.sh"),
+    include_str!("commands/files.sh"),
+    include_str!("commands/isolation.sh"),
+    include_str!("commands/limits.sh"),
+    include_str!("commands/process.sh"),
+];
+
+/// How many blocks run side by side.
+const THREADS: usize = 4;
+
+/// What the lines use.
+///
+/// `run` and `up` are `docker run` in the foreground, and of a container that prints `started`. `fails` prints the status of a `run` and whether Docker
+/// gave its hint, without the runtime's words. Both have a network of their own if they name none.
+const PRELUDE: &str = r#"
+OPTIONS="--runtime $RT --cgroup-parent /docker-test-of-brig"
+run() { case "$*" in *--network*) ;; *) set -- --network none "$@" ;; esac; docker run --rm $OPTIONS "$@"; }
+up() { case "$*" in *--network*) ;; *) set -- --network none "$@" ;; esac; docker run -d --name $C $OPTIONS "$@" | wc -c; comes started 1; }
+fails() { run "$@" 2> err-$C; echo $?; grep -c 'Are you trying to mount' err-$C; }
+"#;
+
+/// Prints what a container sees of itself, in sections.
+const PROBE: &str = r#"#!/bin/sh
+echo == mountinfo; cat /proc/self/mountinfo
+echo == status; grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Seccomp_filters|Cap...|Cpus_allowed_list|Mems_allowed_list|Umask|SigBlk|SigIgn):' /proc/self/status
+echo == limits; cat /proc/self/limits
+echo == environment; env | grep -v -e ^SHLVL= | sort
+echo == names; id; pwd; hostname; umask; cat /proc/self/oom_score_adj /proc/self/uid_map /proc/self/setgroups
+echo == devices; stat -c '%n %F %a %u:%g %t:%T %N' /dev/* /dev/pts/ptmx; ls /proc/self/fd
+echo == namespaces; for each in /proc/self/ns/*; do echo $each $(readlink $each); done
+echo == groups; cat /proc/self/cgroup | sort; cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/cpu/cpu.shares /sys/fs/cgroup/pids/pids.max
+echo == kernel; cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/msgmax; ip link show lo | head -n 1
+echo == writing; for each in / /tmp /v /dev /sys /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/fs/cgroup; do test -w $each && echo $each; done
+echo == end
+"#;
+
+/// Runs until it gets SIGTERM, and prints the other signals that it gets.
+const SERVE: &str = r#"#!/bin/sh
+trap 'exit 9' TERM
+trap 'echo usr' USR1
+trap 'echo hup' HUP
+echo started
+while :; do sleep 0.1; done
+"#;
+
+fn filter(calls: &str, action: &str) -> String {
+    format!(r#"{{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{{"names":[{calls}],"action":"{action}"}}]}}"#)
+}
+
+/// Files of the image and of the host that the lines name.
+fn prepare(docker: &Docker) {
+    let write = |name: &str, text: &str| std::fs::write(docker.lab.path().join(name), text).unwrap();
+    write("rootfs/bin/probe", PROBE);
+    write("rootfs/bin/serve", SERVE);
+    write("rootfs/bin/garbage", "\x7fELF and nothing else\n");
+    write("rootfs/bin/lost-interpreter", "#!/not/there\n");
+    write("rootfs/etc/group", "root:x:0:\nuser:x:1000:\nmore:x:1001:user\n");
+    write("deny-mkdir.json", &filter(r#""mkdir","mkdirat""#, "SCMP_ACT_ERRNO"));
+    write("kill-mkdir.json", &filter(r#""mkdir","mkdirat""#, "SCMP_ACT_KILL_PROCESS"));
+    write("deny-execve.json", &filter(r#""execve""#, "SCMP_ACT_ERRNO"));
+    let lines = "cd rootfs && chmod 755 bin/probe bin/serve bin/garbage bin/lost-interpreter && ln -s /etc link && mkdir secret \
+                 && echo '#!/bin/sh' > secret/program && chmod 755 secret/program && chmod 700 secret && cd .. \
+                 && mkdir -p source/below devices && echo in > source/file && chown 77:77 source/file && echo deep > source/below/deep \
+                 && ln -s below source/link && mknod devices/one c 1 5 && mknod devices/two c 1 3 \
+                 && tar -C rootfs -c . | docker import - bb \
+                 && tar -C rootfs -c . | docker import -c 'USER user' -c 'ENV FROM=image' -c 'WORKDIR /made/by/image' \
+                    -c 'ENTRYPOINT [\"/bin/sh\", \"-c\"]' -c 'CMD [\"id; pwd; env | sort\"]' -c 'VOLUME /volume' - image";
+    docker.run(lines, "").succeeded();
+}
+
+/// The blocks, the longest ones first.
+fn blocks() -> Vec<Vec<&'static str>> {
+    let mut blocks = Vec::new();
+    for file in FILES {
+        for block in file.split("\n\n") {
+            let lines: Vec<&str> = block.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+            blocks.push(lines);
+        }
+    }
+    blocks.sort_by_key(|lines| std::cmp::Reverse(lines.len()));
+    blocks
+}
+
+/// Words with which runc 1.1 fails where brig starts the container with a warning (docs/oci.md): what root of the host lacks.
+const CALLER_LACKS_POWER: [&str; 2] =
+    ["unable to apply caps: operation not permitted", "can't get final child's PID from pipe"];
+
+/// Status and streams without what differs in each run and without the differences that docs/oci.md names.
+fn compared(done: &Done) -> String {
+    let mut section = "";
+    let (mut lines, mut mounts) = (Vec::new(), Vec::new());
+    for line in done.out.lines() {
+        section = line.strip_prefix("== ").unwrap_or(section);
+        match section {
+            "mountinfo" => mounts.extend(mount(line)),
+            _ => lines.push(plain(line)),
+        }
+    }
+    mounts.sort();
+    // Docker 20.10's client says this now and then when a run fails.
+    let err = done.err.lines().filter(|line| !line.contains("error waiting for container: context canceled"));
+    let err: Vec<_> = err.map(plain).collect();
+    // script(1) now and then has the end of its own input echoed by the terminal.
+    let [mounts, out, err] = [mounts, lines, err].map(|lines| lines.join("\n").trim_end().to_owned());
+    format!("{}\n{mounts}\n{out}\n{err}", done.status)
+}
+
+/// A line without ids of containers and inodes.
+fn plain(line: &str) -> String {
+    let line = without_runtimes_words(&normal(line));
+    let is_host = |kind: &str, number: &str| {
+        let own = std::fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
+        own.to_string_lossy() == format!("{kind}:[{number}]")
+    };
+    match line.split_once(":[").and_then(|(left, right)| Some((left, right.split_once(']')?))) {
+        Some((left, (number, rest))) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let kind = left.rsplit([' ', '/']).next().unwrap_or_default();
+            format!("{left}:[{}]{rest}", if is_host(kind, number) { "host" } else { "own" })
+        }
+        _ => line,
+    }
+}
+
+/// An error of the daemon with the last of the runtime's words alone: clients and daemons go by these (`permission denied`), and not by what was tried.
+fn without_runtimes_words(line: &str) -> String {
+    let parts = line.split_once("OCI runtime ").zip(line.rsplit_once(": unknown"));
+    let Some(((before, _), (words, after))) = parts else { return line.to_owned() };
+    format!("{before}OCI runtime: {}: unknown{after}", words.rsplit(": ").next().unwrap_or_default())
+}
+
+/// A mount without its numbers. Masks and the directory of the groups, which are stricter than runc's, only by their places.
+fn mount(line: &str) -> Option<String> {
+    let fields: Vec<&str> = line.split(' ').collect();
+    let [_, _, _, root, place, rest @ ..] = fields.as_slice() else { return None };
+    let is_mask = *root == "/null" || ["/proc/acpi", "/proc/scsi", "/proc/asound", "/sys/firmware"].contains(place);
+    Some(match rest {
+        _ if is_mask => format!("mask {place}"),
+        [.., "tmpfs", _, _] if *place == "/sys/fs/cgroup" => format!("groups {place}"),
+        // The layers of the root have other names in each container.
+        [options, ..] if *place == "/" => format!("/ {options}"),
+        _ => {
+            let rest = rest.iter().map(|field| {
+                field.split_once(':').filter(|(name, _)| *name == "master").map_or(*field, |(name, _)| name)
+            });
+            normal(&format!("{root} {place} {}", rest.collect::<Vec<_>>().join(" ")))
+        }
+    })
+}
+
+#[test]
+fn docker_commands_do_with_brig_what_they_do_with_runc() {
+    let Some(docker) = Docker::start() else { return };
+    prepare(&docker);
+    let only = std::env::var("BRIG_DOCKER_ONLY").ok();
+    let runs_all = std::env::var("BRIG_DOCKER_ALL").is_ok();
+    let mut blocks = blocks();
+    let mut number = 0;
+    blocks.retain(|lines| {
+        number += 1;
+        match &only {
+            Some(text) => lines.join("\n").contains(text),
+            None => runs_all || lines.len() > 1 || number % 3 == 0,
+        }
+    });
+    let count: usize = blocks.iter().map(Vec::len).sum();
+    println!("{count} commands");
+    let jobs: Vec<_> = (0..blocks.len()).flat_map(|index| [(index, "brig"), (index, "runc")]).collect();
+    let (jobs, results) = (Mutex::new(jobs.into_iter()), Mutex::new(HashMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let Some((index, runtime)) = jobs.lock().unwrap().next() else { return };
+                    for (number, line) in blocks[index].iter().enumerate() {
+                        let begin = Instant::now();
+                        let line = line.trim_start_matches("! ");
+                        let done = docker.run(&format!("{WAITS}{PRELUDE}C=c{index}-$RT\n{line}"), runtime);
+                        if only.is_some() {
+                            println!("{:?} {runtime} {line}\n{}", begin.elapsed(), compared(&done));
+                        }
+                        results.lock().unwrap().insert((index, number, runtime), done);
+                    }
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap();
+    let mut wrong = Vec::new();
+    for (index, lines) in blocks.iter().enumerate() {
+        for (number, line) in lines.iter().enumerate() {
+            let both = ["brig", "runc"].map(|runtime| &results[&(index, number, runtime)]);
+            let [ours, theirs] = both.map(compared);
+            let words = format!("{}{}", both[1].out, both[1].err);
+            let is_intended = line.starts_with('!') || CALLER_LACKS_POWER.iter().any(|each| words.contains(each));
+            if (ours != theirs) != is_intended {
+                wrong.push(format!("{line}\n--- brig\n{ours}\n--- runc\n{theirs}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {count} commands differ\n{}", wrong.len(), wrong.join("\n\n"));
+}
