@@ -11,7 +11,7 @@ pub(crate) struct Containerd {
 }
 
 /// Without plugins for Kubernetes, which want network configurations.
-const WITHOUT_KUBERNETES: &str = "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]";
+pub(crate) const WITHOUT_KUBERNETES: &str = "disabled_plugins = [\"io.containerd.grpc.v1.cri\"]";
 
 impl Containerd {
     /// With lines of its configuration, in which `$D` is its directory.

@@ -26,6 +26,7 @@ mod hooks;
 mod hostile;
 mod intruders;
 mod kubernetes;
+mod leftovers;
 mod lifecycle;
 mod limits;
 mod mounts;
