@@ -149,7 +149,8 @@ pub(crate) fn unshare_mounts() -> Result<Left> {
     let places = Some((place("/").failing(Kind::Namespace, step)?, place(".").failing(Kind::Namespace, step)?));
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).failing(Kind::Namespace, step)?;
     let left = Left { own: vec![(NamespaceKind::Mount, own)], places };
-    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    // Slaves, not private: CRIU makes a container's root a slave of what its own root is one of.
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     match rustix::mount::mount_change("/", flags) {
         Ok(()) => Ok(left),
         Err(errno) => {

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A program that counts in memory, and writes each number.
-const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/n; sleep 0.05; done";
+const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done";
 
 /// The search path with a CRIU that works on this kernel (`tests/criu`).
 fn criu() -> Option<&'static str> {
@@ -264,7 +264,7 @@ fn a_network_namespace_of_others_is_joined_and_a_connection_in_it_goes_on() {
 
     // Both ends of the connection are the container's.
     lab.sh("mkfifo /tmp/in; (sleep 1000 > /tmp/in | nc -l -p 4321 < /tmp/in > /tmp/got) & sleep 0.3; \
-            (while :; do i=$((i+1)); echo $i; echo $i > /tmp/n; sleep 0.05; done) | nc 127.0.0.1 4321");
+            (while :; do i=$((i+1)); echo $i; echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done) | nc 127.0.0.1 4321");
     lab.start();
     lab.counts_beyond(3);
     let refused = lab.checkpoint(&[]);
@@ -324,6 +324,29 @@ fn a_container_can_run_on_after_its_checkpoint() {
         assert!(pre.err.contains("MEM_SOFT_DIRTY"), "{}", pre.err);
         assert_eq!(lab.status(), "running");
     }
+}
+
+/// Docker pauses a container before its checkpoint.
+#[test]
+fn a_paused_container_is_saved_and_stays_paused() {
+    let Some(mut lab) = lab() else { return };
+    lab.sh(COUNT);
+    lab.start();
+    lab.counts_beyond(1);
+    lab.on(&["pause"]).succeeded();
+    lab.checkpoint(&["--leave-running"]).succeeded();
+    assert_eq!(lab.status(), "paused");
+    let stopped = lab.number();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(lab.number(), stopped);
+    lab.on(&["resume"]).succeeded();
+    lab.counts_beyond(stopped);
+    lab.on(&["pause"]).succeeded();
+    lab.checkpoint(&[]).succeeded();
+    let stopped = lab.number();
+    lab.restore(&[]).succeeded();
+    assert_eq!(lab.status(), "running");
+    lab.counts_beyond(stopped);
 }
 
 #[test]

@@ -15,11 +15,11 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The group that CRIU freezes: v1's freezer where there is one, since CRIU on a hybrid host knows no other.
+/// The group that CRIU freezes: the one that `pause` freezes, or CRIU would wait for processes of a paused container for ever.
 pub(super) fn freezer(record: &Record) -> Option<String> {
     let groups = record.cgroup.as_ref()?;
     let of = |wanted: &str| groups.paths().find(|(name, _)| *name == wanted).map(|(_, path)| path);
-    of("freezer").or_else(|| of("")).map(|path| path.display().to_string())
+    of("").or_else(|| of("freezer")).map(|path| path.display().to_string())
 }
 
 /// The external mounts of a running container: mount point, and the name that [`restored_mounts`] has for it.
