@@ -263,7 +263,8 @@ impl Containers {
             group.join(record.pid)?;
         }
         let state = State { pid: record.pid, ..state };
-        let console = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes).map_err(unable)?;
+        let console = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes)
+            .map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
         undo.place.write(&record)?;
@@ -292,6 +293,15 @@ fn take_apart(
 /// Callers tell by these words that it was the container's process and not ours.
 pub(super) fn unable(error: Error) -> Error {
     error.doing("unable to start container process")
+}
+
+/// The cause of an init that ended without a word, if its group was out of memory: in runc's words.
+fn explain(error: Error, cgroup: Option<&Cgroup>) -> Error {
+    let evidence = || cgroup.and_then(|cgroup| cgroup.evidence().ok());
+    if error.kind() == Kind::Lost && evidence().is_some_and(|evidence| evidence.oom_kills > 0) {
+        return Error::new(Kind::Lost, "container init was OOM-killed (memory limit too low?)");
+    }
+    error
 }
 
 fn has_own_mounts(config: &Config) -> bool {

@@ -81,6 +81,14 @@ fn errors_have_the_words_that_engines_map() {
 }
 
 #[test]
+fn a_memory_limit_below_what_init_needs_is_named() {
+    // runc 1.1 on v1 sets the limit when its init has more already, and says that.
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["resources"]["memory"] = json!({"limit": 4096});
+    lab.run().failed_with("container init was OOM-killed (memory limit too low?)");
+}
+
+#[test]
 fn a_memory_policy_that_is_unknown_is_refused_in_words_of_runc() {
     // runc 1.1 does not know it yet.
     let Some(mut lab) = Lab::new() else { return };
