@@ -63,7 +63,7 @@ const BY_DOCKER: [&str; 45] = [
     "HOOK=prestart run --runtime hooked bb true",
     "HOOK=createContainer run --runtime hooked bb true",
     "run -d bb sleep 100 & sleep 0.$((N % 7)); docker kill $C; docker rm -f $C; wait",
-    "run bb sleep 100 & sleep 0.$((N % 7)); kill -9 $!; docker rm -f $C; wait",
+    "run bb sleep 100 & sleep 0.$((N % 7)); kill -9 $!; until docker inspect $C; do sleep 0.1; done; docker rm -f $C; wait",
     "run --runtime killed bb true",
     "run --runtime killed -d bb sleep 100",
     "run -d --restart on-failure:2 bb nope; docker start $C; docker exec $C true",
@@ -113,6 +113,7 @@ run() {
 "#;
 
 const CONTAINERD: &str = r#"
+IMAGE=localhost/failing:failing
 run() {
     before=; while [ "$1" != -- ]; do before="$before $1"; shift; done; shift
     timeout 60 $RUN --runc-root $PWD/states $before $IMAGE $C "$@"
@@ -259,8 +260,9 @@ fn failed_containers_of_containerd_leave_nothing() {
     let Some(containerd) = Containerd::start(WITHOUT_KUBERNETES) else { return };
     let lab = &containerd.lab;
     prepare(lab);
-    // Again, with these programs.
-    let image = "umoci insert --image oci:bb rootfs / && tar -C oci -cf bb.tar . && ctr image import --base-name localhost/bb --snapshotter native bb.tar";
+    let image = "umoci init --layout own && umoci new --image own:failing && umoci insert --image own:failing rootfs / && \
+                 umoci config --image own:failing --config.env PATH=/bin && tar -C own -cf own.tar . && \
+                 ctr image import --base-name localhost/failing --snapshotter native own.tar";
     containerd.run(image).succeeded();
     let mut config = lab.config.clone();
     config["root"]["path"] = lab.root("/").display().to_string().into();
