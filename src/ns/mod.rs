@@ -12,7 +12,7 @@ mod range;
 mod user;
 
 pub(crate) use idmap::{IdMap, Maps, swapped};
-pub(crate) use plan::{Left, Namespaces, flag, shift_time, unshare_mounts, visit};
+pub(crate) use plan::{Left, Namespaces, can_return, flag, shift_time, unshare_mounts, visit};
 pub(crate) use range::Range;
 pub(crate) use user::{Helper, Mapped, is_initial, mapped, mapped_above, write_maps, write_own_map};
 

@@ -128,6 +128,17 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
     Ok(left)
 }
 
+/// Whether this process can come back from [`visit`]. In a user namespace, such as that of an ordinary user's Podman, its own namespaces may belong to
+/// the user namespace around it, and then setns(2) lets it leave them and not return.
+pub(crate) fn can_return(plan: &Namespaces) -> bool {
+    let joined = plan.joined.iter().map(|(kind, _)| *kind).filter(|kind| *kind != NamespaceKind::User);
+    let shifted = (!plan.time_offsets.is_empty() && !plan.shifts_time_inside).then_some(NamespaceKind::Time);
+    joined.chain(shifted).all(|kind| {
+        let own = open(&PathBuf::from(format!("/proc/self/ns/{}", kind.file())));
+        own.is_ok_and(|own| crate::sys::namespace::owner(own.as_fd()).is_ok())
+    })
+}
+
 /// Makes and enters the time namespace with offsets from inside a new user namespace, for an ordinary user, whose parent may make none.
 pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
     if plan.time_offsets.is_empty() || !plan.shifts_time_inside {

@@ -3,6 +3,8 @@
 //!
 //! It also enters a cgroup namespace that exists, over which a first process in a user namespace has no power: we could not, since from inside of one
 //! nobody gets into a group outside of it, where the tree is mounted with nsdelegate (cgroup-v2, "Delegation").
+//!
+//! And it joins what we could not leave again ([`ns::can_return`]).
 
 use super::init;
 use super::message::{Channel, Message, Tag};
@@ -26,12 +28,14 @@ pub(super) fn spawn(
     // What the machine's root may join is joined with its privileges; what only the namespace's own root may is left to the helper.
     let privileged = rustix::process::geteuid().is_root();
     let _hidden = identity::Hidden::begin()?;
-    let left = if privileged { Some(ns::visit(&plan.namespaces)?) } else { None };
+    let visits = privileged && ns::can_return(&plan.namespaces);
+    let left = if visits { Some(ns::visit(&plan.namespaces)?) } else { None };
+    let waits = maps.is_some() || matches!(plan.user_namespace, UserNamespace::Joined(_));
     let step = || "start a helper in the container's user namespace";
     let helper = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, step)? {
         Side::Child => {
             drop(ours);
-            match enter(&mut plan, &theirs, privileged) {
+            match enter(&mut plan, &theirs, privileged, visits) {
                 Ok(Side::Child) => init::run(plan, theirs),
                 // If that cannot be told, nobody answers the process, and it ends.
                 Ok(Side::Parent(_, pidfd)) => exit(i32::from(theirs.hand(Tag::Born, pidfd.as_fd()).is_err())),
@@ -47,11 +51,11 @@ pub(super) fn spawn(
     if let Some(left) = left {
         left.back()?;
     }
-    born(ours, &helper, maps)
+    born(ours, &helper, maps, waits)
 }
 
-/// What a helper that ends with this has made: our child, which waits until we know it.
-pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>) -> Result<Spawned> {
+/// What a helper that ends with this has made: our child. One that `waits` goes on when we know it.
+pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, waits: bool) -> Result<Spawned> {
     let step = || "start a helper in the container's user namespace";
     let born = ours.receive();
     wait(helper.as_fd()).failing(Kind::Namespace, step)?;
@@ -62,7 +66,9 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>) -> Resu
             if let Some(maps) = maps {
                 ns::write_maps(pid, maps).inspect_err(|_| spawned.abandon())?;
             }
-            spawned.go()?;
+            if waits {
+                spawned.go()?;
+            }
             Ok(spawned)
         }
         Some(Message::Failed(error)) => Err(error),
@@ -70,21 +76,26 @@ pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>) -> Resu
     }
 }
 
-/// The helper's part, one line a step.
-fn enter(plan: &mut Plan, parent: &Channel, privileged: bool) -> Result<Side> {
+/// The helper's part, one line a step. Its parent has visited the namespaces, or it joins them: with the caller's privileges, or with those inside.
+fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, visited: bool) -> Result<Side> {
     identity::die_with_supervisor(parent)?;
     identity::score(std::mem::replace(&mut plan.oom_score, OomScore::Inherited))?; // ours to lower now, and not inside
-    identity::be_undumpable()?; // who is root inside must not look into us
+    if !matches!(plan.user_namespace, UserNamespace::Callers | UserNamespace::Born(_)) {
+        identity::be_undumpable()?; // who is root inside must not look into us
+    }
     if let Some(there) = plan.cgroup_namespace.take() {
         move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::ControlGroup))
             .failing(Kind::Namespace, || "join the cgroup namespace")?;
+    }
+    if privileged && !visited {
+        let _stay = ns::visit(&plan.namespaces)?;
     }
     let mut flags = plan.namespaces.made;
     match &plan.user_namespace {
         UserNamespace::Joined(userns) => move_into_link_name_space(userns.as_fd(), Some(LinkNameSpaceType::User))
             .failing(Kind::UserNamespace, || "join the container's user namespace")?,
-        UserNamespace::Mapped(_) => flags |= libc::CLONE_NEWUSER as u64,
-        _ => return Err(Error::new(Kind::Internal, "there is no user namespace to join or to make")),
+        UserNamespace::Mapped(_) | UserNamespace::Born(_) => flags |= libc::CLONE_NEWUSER as u64,
+        UserNamespace::Callers | UserNamespace::Entered(_) => {}
     }
     if !privileged {
         let _stay = ns::visit(&plan.namespaces)?;

@@ -104,7 +104,7 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused
         }
         Ok(Side::Parent(_, helper)) if visits => {
             drop(theirs);
-            enter::born(ours, &helper, None).map_err(|error| (Refused::Other(error), Box::new(plan)))
+            enter::born(ours, &helper, None, true).map_err(|error| (Refused::Other(error), Box::new(plan)))
         }
         Ok(Side::Parent(pid, pidfd)) => Ok(Spawned::new(pid, pidfd, ours)),
     }

@@ -35,12 +35,13 @@ pub(super) fn spawn(
     processes: &OwnedFd,
 ) -> Result<Spawned> {
     let privileged = rustix::process::geteuid().is_root();
-    let left = if privileged { Some(ns::visit(&plan.namespaces)?) } else { None };
+    let visits = privileged && ns::can_return(&plan.namespaces);
+    let left = if visits { Some(ns::visit(&plan.namespaces)?) } else { None };
     let joins_users = matches!(plan.user_namespace, UserNamespace::Joined(_));
     let (pid, pidfd) = match clone_process(0, cgroup.as_ref().map(AsFd::as_fd)).failing(Kind::Namespace, || STEP)? {
         Side::Child => {
             drop(ours);
-            match enter(&mut plan, &theirs, privileged, processes) {
+            match enter(&mut plan, &theirs, (privileged, visits), processes) {
                 Ok(()) => init::run(plan, theirs),
                 Err(error) => {
                     theirs.fail(&error);
@@ -74,8 +75,9 @@ fn wait_for_users(spawned: &Spawned) -> Result<()> {
     }
 }
 
-/// The new process enters and makes all namespaces of the container. Of the PID namespace that is one for its children.
-fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, processes: &OwnedFd) -> Result<()> {
+/// The new process enters and makes all namespaces of the container. Of the PID namespace that is one for its children. What its parent has not
+/// `visited` it joins itself.
+fn enter(plan: &mut Plan, parent: &Channel, (privileged, visited): (bool, bool), processes: &OwnedFd) -> Result<()> {
     let has_own_users = !matches!(plan.user_namespace, UserNamespace::Callers);
     identity::die_with_supervisor(parent)?;
     join::hide_caller()?;
@@ -88,6 +90,9 @@ fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, processes: &OwnedF
         }
     }
     if privileged {
+        if !visited {
+            let _stay = ns::visit(&plan.namespaces)?;
+        }
         take_processes(plan, processes)?;
     }
     let mut flags = plan.namespaces.made;

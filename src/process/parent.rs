@@ -41,8 +41,9 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         let spawned = newcomer::spawn(plan, ours, theirs, cgroup, maps.as_ref(), &processes)?;
         return settled(spawned, waits, settle);
     }
-    let is_helped =
-        matches!(plan.user_namespace, UserNamespace::Joined(_)) || (maps.is_some() && plan.cgroup_namespace.is_some());
+    let is_helped = matches!(plan.user_namespace, UserNamespace::Joined(_))
+        || (maps.is_some() && plan.cgroup_namespace.is_some())
+        || !ns::can_return(&plan.namespaces);
     if is_helped {
         let spawned = enter::spawn(plan, ours, theirs, cgroup, maps.as_ref())?;
         return settled(spawned, waits, settle);

@@ -15,6 +15,7 @@ pub(crate) mod keyring;
 pub(crate) mod landlock;
 pub(crate) mod loop_device;
 pub(crate) mod mount;
+pub(crate) mod namespace;
 pub(crate) mod net;
 pub(crate) mod probe;
 pub(crate) mod seccomp;

@@ -150,9 +150,7 @@ fn remapped_users_have_what_they_have_with_runc() {
                 "83886080\n77",
             ),
             (
-                &format!(
-                    "docker run --runtime $RT --rm --cgroup-parent /docker-test-of-brig --network container:$C --pid container:$C bb sh -c 'grep -c tick /proc/1/cmdline; test $$ -gt 1 && echo joined; for name in user pid net; do [ $(stat -Lc %i /proc/1/ns/$name) = $(stat -Lc %i /proc/self/ns/$name) ] && echo $name; done'"
-                ),
+                "docker run --runtime $RT --rm --cgroup-parent /docker-test-of-brig --network container:$C --pid container:$C bb sh -c 'grep -c tick /proc/1/cmdline; test $$ -gt 1 && echo joined; for name in user pid net; do [ $(stat -Lc %i /proc/1/ns/$name) = $(stat -Lc %i /proc/self/ns/$name) ] && echo $name; done'",
                 "1\njoined",
             ),
             (

@@ -32,6 +32,7 @@ mod limits;
 mod mounts;
 mod podman;
 mod rootless;
+mod rootless_podman;
 mod runc_parity;
 mod sockets;
 mod support;

@@ -89,7 +89,7 @@ fn remove_groups(parent: &str) {
 }
 
 /// What differs from one run to the next, and from one runtime to the other.
-fn normal(text: &str) -> String {
+pub(crate) fn normal(text: &str) -> String {
     let text =
         text.replace(env!("CARGO_BIN_EXE_brig"), "RT").replace("/usr/bin/runc", "RT").replace("/usr/sbin/runc", "RT");
     // Old releases of Buildah ask for ambient capabilities that cannot be: runc 1.1 passes over them, later ones warn of each.

@@ -11,14 +11,14 @@ const USER: u32 = 61_237;
 const FIRST: u32 = 0x6000_0000;
 
 /// A bundle that belongs to an ordinary user, and his directory for records.
-struct Rootless {
-    lab: Lab,
+pub(crate) struct Rootless {
+    pub(crate) lab: Lab,
     /// A mount namespace's worth of changes that the command is run with: files of /etc that give the user a range.
     range: bool,
 }
 
 impl Rootless {
-    fn new(range: bool) -> Option<Rootless> {
+    pub(crate) fn new(range: bool) -> Option<Rootless> {
         let mut lab = Lab::new()?;
         if range && !Path::new("/usr/bin/newuidmap").exists() {
             skip("needs uidmap");
@@ -64,15 +64,22 @@ impl Rootless {
     /// Such a command. The files of accounts are covered in a mount namespace of its own.
     fn command(&self, arguments: &[&str]) -> Command {
         let command = self.lab.command(arguments); // writes config.json
-        let covered = if self.range { "passwd group subuid subgid" } else { "passwd group" };
-        let shell = format!(
-            "for file in {covered}; do touch /etc/$file; mount --bind $file /etc/$file || exit 99; done; \
-             exec setpriv --reuid {USER} --regid {USER} --clear-groups --inh-caps=-all -- ./brig \"$@\""
-        );
-        let mut wrapped = Command::new("unshare");
-        wrapped.args(["-m", "/bin/sh", "-c", &shell, "sh"]).args(command.get_args());
+        let mut wrapped = self.program("true", "./brig");
+        wrapped.args(command.get_args());
         wrapped.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         wrapped.env_remove("XDG_RUNTIME_DIR").current_dir(self.lab.path()).stdin(Stdio::null());
+        wrapped
+    }
+
+    /// A program of the user, after a line that root runs in that mount namespace.
+    pub(crate) fn program(&self, line: &str, program: &str) -> Command {
+        let covered = if self.range { "passwd group subuid subgid" } else { "passwd group" };
+        let shell = format!(
+            "for file in {covered}; do touch /etc/$file; mount --bind $file /etc/$file || exit 99; done; {line}; \
+             exec setpriv --reuid {USER} --regid {USER} --clear-groups --inh-caps=-all -- {program} \"$@\""
+        );
+        let mut wrapped = Command::new("unshare");
+        wrapped.args(["-m", "/bin/sh", "-c", &shell, "sh"]);
         wrapped
     }
 
