@@ -189,3 +189,35 @@ fn remapped_users_have_what_they_have_with_runc() {
         ],
     );
 }
+
+/// Starts a daemon in the container and runs containers in it with both runtimes. The programs are the host's.
+const INNER: &str = r#"
+ln -s usr/lib /lib; ln -s usr/lib64 /lib64; mkdir -p /run /var /root
+export PATH=/usr/sbin:/usr/bin:/bin DOCKER_HOST=unix:///var/run/docker.sock HOME=/root
+dockerd --add-runtime brig=/brig --bridge=none --iptables=false --ip6tables=false --storage-driver=vfs > /log 2>&1 &
+for i in $(seq 600); do docker version > /dev/null 2>&1 && break; sleep 0.1; done
+docker version > /dev/null || tail -n 20 /log
+tar -C /image -c . | docker import - bb > /dev/null
+for RT in brig runc; do
+    run="docker run --runtime $RT --network none"
+    $run --rm --memory 32m bb sh -c 'echo in '$RT'; cat /sys/fs/cgroup/memory/memory.limit_in_bytes; ls /sys/class/net; grep Seccomp: /proc/self/status; exit 3'
+    echo $?
+    $run -d --name inner bb sh -c 'trap "exit 9" TERM; while :; do sleep 0.1; done' > /dev/null
+    docker exec inner sh -c 'echo entered; exit 5'; echo $?
+    docker stop -t 30 inner > /dev/null; docker inspect -f '{{.State.ExitCode}}' inner; docker rm inner > /dev/null
+done
+docker run --rm --runtime brig --network none --privileged bb sh -c 'mount -t tmpfs x /tmp && echo mounts'
+kill %1; wait
+"#;
+
+#[test]
+fn docker_runs_in_a_container() {
+    let Some(docker) = Docker::start() else { return };
+    std::fs::write(docker.lab.path().join("inner"), INNER).unwrap();
+    let line = "docker run --rm --runtime brig --privileged --network none --cgroup-parent /docker-test-of-brig -v /usr:/usr:ro \
+                -v $BRIG:/brig:ro -v $PWD/rootfs:/image:ro -v $PWD/inner:/inner:ro -v /var/lib/docker -v /var/lib/containerd bb /bin/sh /inner";
+    let done = docker.run(&line.replace("$BRIG", env!("CARGO_BIN_EXE_brig")), "brig");
+    let inner = |runtime: &str| format!("in {runtime}\n33554432\nlo\nSeccomp:\t2\n3\nentered\n5\n9\n");
+    let wanted = format!("{}{}mounts\n", inner("brig"), inner("runc"));
+    assert_eq!(done.out, wanted, "{}", done.err);
+}
