@@ -1,7 +1,7 @@
 # The root, volumes, mounts, devices.
 run --read-only bb sh -c 'touch /x; touch /dev/x; touch /dev/shm/x && echo shm; touch /etc/hosts && echo hosts; mkdir /proc/x; awk "\$2 == \"/\" { print substr(\$4, 1, 2) }" /proc/mounts'
 
-run --read-only --tmpfs /t:size=1m --tmpfs /run bb sh -c 'touch /t/x /run/x && mount | grep -E " /(t|run) "; head -c 2000000 /dev/zero > /t/big; stat -c "%a %u" /t /run'
+run --read-only --tmpfs /t:size=1m --tmpfs /run bb sh -c 'touch /t/x /run/x && mount | grep -E " /(t|run) " | sort; head -c 2000000 /dev/zero > /t/big; stat -c "%a %u" /t /run'
 
 run --tmpfs /t:ro,noexec,mode=700 bb sh -c 'stat -c %a /t; mount | grep " /t "'
 
