@@ -2,7 +2,7 @@
 
 use crate::sockets::receive_from;
 use crate::support::{Done, Lab, finish, skip};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A program that counts in memory, and writes each number.
-const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done";
+pub(crate) const COUNT: &str = "i=0; while :; do i=$((i+1)); echo $i > /tmp/m; mv /tmp/m /tmp/n; sleep 0.05; done";
 
 /// The search path with a CRIU that works on this kernel (`tests/criu`).
-fn criu() -> Option<&'static str> {
+pub(crate) fn search_path() -> Option<&'static str> {
     static PATH: OnceLock<Result<String, String>> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let done = finish(Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/criu")).stdin(Stdio::null()));
@@ -31,32 +31,32 @@ fn criu() -> Option<&'static str> {
     }
 }
 
-fn lab() -> Option<Lab> {
+pub(crate) fn lab() -> Option<Lab> {
     let lab = Lab::new()?;
-    criu()?;
+    search_path()?;
     Some(lab)
 }
 
 impl Lab {
-    fn images(&self) -> PathBuf {
+    pub(crate) fn images(&self) -> PathBuf {
         self.path().join("images")
     }
 
     /// A command of brig's that finds CRIU.
-    fn with_criu(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn with_criu(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);
-        command.env("PATH", criu().unwrap());
+        command.env("PATH", search_path().unwrap());
         command
     }
 
-    fn checkpoint(&self, options: &[&str]) -> Done {
+    pub(crate) fn checkpoint(&self, options: &[&str]) -> Done {
         let images = self.images();
         let all = [&["checkpoint", "--image-path", images.to_str().unwrap()], options, &[&self.id]].concat();
         finish(&mut self.with_criu(&all))
     }
 
     /// `brig restore --detach`, its streams away from ours.
-    fn restore(&self, options: &[&str]) -> Done {
+    pub(crate) fn restore(&self, options: &[&str]) -> Done {
         let (images, log) = (self.images(), self.path().join("restore.text"));
         let log = log.to_str().unwrap();
         let verb = ["--log", log, "restore", "--detach", "--image-path", images.to_str().unwrap()];
@@ -66,12 +66,12 @@ impl Lab {
         Done { status: status.code().unwrap(), out: String::new(), err }
     }
 
-    fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         std::fs::read_to_string(self.root("tmp/n")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Waits until the counter is beyond `least`.
-    fn counts_beyond(&self, least: u32) -> u32 {
+    pub(crate) fn counts_beyond(&self, least: u32) -> u32 {
         let end = Instant::now() + Duration::from_secs(60);
         while self.number() <= least {
             assert!(Instant::now() < end, "it does not count beyond {least}: {}", self.number());
@@ -367,84 +367,4 @@ fn hooks_that_set_up_the_network_run_when_a_container_comes_back() {
     assert_eq!(text, format!("prestart\n{inside}\ncreateRuntime\n{inside}\n"));
     lab.on(&["delete", "--force"]).succeeded();
     assert!(std::fs::read_to_string(&told).unwrap().contains("poststop"));
-}
-
-#[test]
-fn a_restore_that_fails_leaves_nothing() {
-    let Some(mut lab) = lab() else { return };
-    lab.sh(COUNT);
-    lab.restore(&[]).failed_with("descriptors.json");
-    lab.on(&["state"]).failed_with("container does not exist");
-    lab.start();
-    lab.counts_beyond(1);
-    lab.checkpoint(&[]).succeeded();
-    let groups = |lab: &Lab| finish(Command::new("find").args(["/sys/fs/cgroup", "-name", &lab.id])).out;
-    let core = std::fs::read_dir(lab.images())
-        .unwrap()
-        .flatten()
-        .find(|each| each.file_name().to_string_lossy().starts_with("core-"));
-    let core = core.unwrap().path();
-    let whole = std::fs::read(&core).unwrap();
-    for broken in [&whole[..whole.len() / 2], &[], b"not an image"] {
-        std::fs::write(&core, broken).unwrap();
-        let failed = lab.restore(&[]);
-        failed.failed_with("criu failed");
-        assert!(failed.err.contains("restore.log") || failed.err.contains("Error ("), "{}", failed.err);
-        lab.on(&["state"]).failed_with("container does not exist");
-        assert_eq!(groups(&lab), "");
-    }
-    std::fs::write(&core, whole).unwrap();
-    lab.restore(&["--pid-file", "/nowhere/at/all"]).failed_with("/nowhere/at/all");
-    lab.on(&["state"]).failed_with("container does not exist");
-    assert_eq!(groups(&lab), "");
-    lab.restore(&[]).succeeded();
-    lab.restore(&[]).failed_with("container with given ID already exists");
-    assert_eq!(lab.status(), "running");
-}
-
-#[test]
-fn what_criu_cannot_keep_is_refused() {
-    let Some(mut lab) = lab() else { return };
-    lab.sh(COUNT);
-    lab.create().succeeded();
-    lab.checkpoint(&[]).failed_with("Container cannot be checkpointed in created state");
-    lab.on(&["start"]).succeeded();
-    lab.counts_beyond(0);
-    let images = lab.images();
-    let images = images.to_str().unwrap();
-    let mut without = lab.command(&["checkpoint", "--image-path", images, &lab.id]);
-    finish(without.env("PATH", "/nowhere")).failed_with("exec: \\\"criu\\\": executable file not found in $PATH");
-    for (option, words) in [
-        (["--manage-cgroups-mode", "maybe"], "invalid manage-cgroups-mode value"),
-        (["--parent-path", "/absolute"], "--parent-path must be relative"),
-        (["--parent-path", "../missing"], "invalid --parent-path"),
-        (["--empty-ns", "moon"], "namespace moon is not supported"),
-        (["--page-server", "there"], "use --page-server ADDRESS:PORT to specify page server"),
-        (["--status-fd", "77"], "--status-fd"),
-    ] {
-        lab.checkpoint(&option).failed_with(words);
-    }
-    assert_eq!(lab.status(), "running");
-    lab.brig(&["kill", &lab.id, "KILL"]).succeeded();
-    crate::support::eventually("it has ended", || lab.status() == "stopped");
-    lab.checkpoint(&[]).failed_with("Container cannot be checkpointed in stopped state");
-    lab.on(&["delete"]).succeeded();
-
-    let rule =
-        json!({"rules": [{"path": "/", "access": "read-execute"}, {"path": "/tmp", "access": "write"}]}).to_string();
-    for (key, value, words) in [
-        ("brig.landlock", rule.as_str(), "Landlock"),
-        ("org.criu.config", "/etc/passwd", "can run programs as root on the host"),
-    ] {
-        lab.config["annotations"] = json!({key: value});
-        lab.start();
-        lab.checkpoint(&[]).failed_with(words);
-        lab.on(&["delete", "--force"]).succeeded();
-        lab.restore(&[]).failed_with(words);
-    }
-    lab.config["annotations"] = Value::Null;
-    // Podman asks this way whether there is such a verb.
-    for verb in ["checkpoint", "restore"] {
-        assert!(lab.brig(&[verb, "--help"]).succeeded().out.contains("--image-path"));
-    }
 }

@@ -93,7 +93,11 @@ fn spawn(lab: &Lab, arguments: &str) -> Child {
     let at = |name: &str| lab.path().join(name).display().to_string();
     let remapped = arguments.contains("remapped");
     let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
-    Command::new(if remapped { "unshare" } else { "/bin/sh" })
+    let mut command = Command::new(if remapped { "unshare" } else { "/bin/sh" });
+    if arguments.contains("--experimental") {
+        command.env("PATH", crate::checkpoint::search_path().unwrap()); // for `docker checkpoint`
+    }
+    command
         .args(if remapped { &["-m", "/bin/sh"][..] } else { &[] })
         .args(["-c", if remapped { cover } else { "exec dockerd \"$@\"" }, "sh"])
         .args(arguments.split_whitespace())

@@ -13,6 +13,8 @@
 mod attacks;
 mod beside;
 mod checkpoint;
+mod checkpoint_engines;
+mod checkpoint_refusals;
 mod config;
 mod cri;
 mod daemons;

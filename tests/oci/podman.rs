@@ -15,12 +15,12 @@ until_said() { for i in $(seq 300); do podman logs $2 2> /dev/null | grep -q "$1
 "#;
 
 /// A store with the image `bb`, whose command is a process that ends at SIGTERM.
-struct Podman {
+pub(crate) struct Podman {
     lab: Lab,
 }
 
 impl Podman {
-    fn new(program: &str) -> Option<Podman> {
+    pub(crate) fn new(program: &str) -> Option<Podman> {
         let lab = Lab::new()?;
         for name in ["podman", program] {
             if !Path::new("/usr/bin").join(name).exists() {
@@ -47,7 +47,7 @@ impl Podman {
     }
 
     /// Runs a line of shell in which `podman` and `buildah` use this store, `$RT` is the runtime, `$C` a name and `$G` a parent of groups.
-    fn run(&self, line: &str, runtime: &str) -> Done {
+    pub(crate) fn run(&self, line: &str, runtime: &str) -> Done {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", &format!("{CALLS}{line}")]).env("BRIG", env!("CARGO_BIN_EXE_brig"));
         command.env("RT", runtime).env("C", format!("c-{runtime}")).env("G", format!("/podman-{}", self.lab.id));

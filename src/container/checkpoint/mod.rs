@@ -1,10 +1,11 @@
 //! `checkpoint` and `restore` by CRIU, with runc's options, its files beside CRIU's images and its external mounts and namespaces.
 //!
-//! An image says with which capabilities, filters and memory the processes come back: CRIU does not compare it with the configuration. So an
-//! image is trusted like the configuration itself, and only root restores one.
+//! CRIU restores what the images say: processes, their privileges, file systems and memory. So images are trusted like a program that root runs.
+//! Privileges beyond the configuration are found (`privileges`); a mount that a forged image asks for is not.
 
 mod criu;
 mod external;
+mod privileges;
 mod restore;
 mod rpc;
 

@@ -4,10 +4,10 @@ use super::super::create::{Creation, Undo};
 use super::super::group::Wanted;
 use super::super::record::{Place, Record};
 use super::super::tree::Stat;
-use super::super::{ContainerId, Containers, bundle, passed, prepare, socket};
+use super::super::{ContainerId, Containers, bundle, passed, prepare, signal, socket};
 use super::criu::Criu;
 use super::rpc::{CgroupRoot, InheritDescriptor, Kind as Of, Notification, Options, Request};
-use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, streams};
+use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, privileges, streams};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
@@ -18,6 +18,7 @@ use crate::spec::config::Config;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::Status;
 use crate::{hooks, resctrl};
+use rustix::process::Signal;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -132,6 +133,14 @@ impl Containers {
                     }
                     place.write(&record)
                 }
+                // The processes have their privileges and do not run yet.
+                Some("pre-resume") => privileges::check(&config, record.pid).inspect_err(|_| {
+                    // Before CRIU is answered: it would let them go on. What is killed here is waited for by `Undo`.
+                    let _ = signal::send(&record, Signal::KILL);
+                    if let Some(Ok(group)) = record.cgroup.as_ref().map(Cgroup::open) {
+                        let _ = group.kill();
+                    }
+                }),
                 Some("orphan-pts-master") => match (descriptor, &wish.creation.console_socket) {
                     (Some(master), Some(path)) => socket::send_console(path, &master),
                     (master, _) => {
