@@ -19,6 +19,7 @@ use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::Status;
 use crate::{hooks, resctrl};
 use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -105,6 +106,7 @@ impl Containers {
         files::create_directories(&root, 0o700)?;
         let (directories, criu) = within(ns::unshare_mounts, || {
             root_for_criu(&bundle.root, &root)?;
+            allow_every_cpu();
             Ok((Directories::open(&wish.criu)?, Criu::start(&handed)?))
         })?;
         directories.name_in(&mut options);
@@ -167,6 +169,13 @@ fn within<T>(enter: impl FnOnce() -> Result<Left>, work: impl FnOnce() -> Result
     let done = work();
     left.back()?;
     done
+}
+
+/// Leaves the choice of processors to the container's group: CRIU does not save it, and the processes would have the caller's.
+fn allow_every_cpu() {
+    let mut every = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| every.set(cpu));
+    let _ = sched_setaffinity(None, &every); // the caller's group always allows one
 }
 
 /// The pipes of the saved streams, with the stream of ours that takes the place of each.
