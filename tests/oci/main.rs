@@ -34,6 +34,7 @@ mod limits;
 mod mounts;
 mod podman;
 mod rootless;
+mod rootless_docker;
 mod rootless_podman;
 mod runc_parity;
 mod sockets;

@@ -21,7 +21,7 @@ struct Podman {
 impl Podman {
     fn new() -> Option<Podman> {
         let user = Rootless::new(true)?;
-        for path in ["/usr/bin/podman", "/usr/bin/slirp4netns", "/usr/bin/tini-static"] {
+        for path in ["/usr/bin/podman", "/usr/bin/slirp4netns", "/usr/bin/tini-static", "/dev/net/tun"] {
             if !Path::new(path).exists() {
                 skip(&format!("needs {path}"));
                 return None;
