@@ -66,6 +66,8 @@ pub(crate) struct Begun<'run> {
 
 struct Started {
     running: Running,
+    /// When its first process was made: the watch may begin much later, where the store's disk is slow.
+    launched: Instant,
     streams: Streams,
     signals: Signals,
     progress: Option<OwnedFd>,
@@ -100,8 +102,8 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
     let started =
         container::launch(spec, &checked, &site.place, stdio, handed, options.network.gateway(options.broker.as_ref()))
             .map(|running| {
-                let forward_input = site.forward_input;
-                Started { running, streams, signals, progress, forward_input, disk_bytes, stop_signal }
+                let (forward_input, launched) = (site.forward_input, Instant::now());
+                Started { running, launched, streams, signals, progress, forward_input, disk_bytes, stop_signal }
             });
     Ok(Begun { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
@@ -135,6 +137,7 @@ impl Begun<'_> {
         let mut control = audience.control;
         let watch = Watch {
             running: &mut started.running,
+            launched: started.launched,
             streams: started.streams,
             limits: &self.options.limits,
             grace: self.options.grace,

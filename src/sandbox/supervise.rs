@@ -44,6 +44,8 @@ pub(super) struct Seen {
 
 pub(super) struct Watch<'run> {
     pub running: &'run mut Running,
+    /// Since when its time counts.
+    pub launched: Instant,
     pub streams: Streams,
     pub limits: &'run Limits,
     pub grace: Duration,
@@ -120,7 +122,7 @@ impl Watch<'_> {
     pub(super) fn run(mut self) -> Seen {
         let now = Instant::now();
         let mut state = State {
-            started: now,
+            started: self.launched,
             last_output: now,
             kill_at: None,
             is_ready: false,

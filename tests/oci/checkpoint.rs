@@ -187,8 +187,13 @@ fn a_read_only_volume_is_writable_after_a_restore_on_a_weakened_build() {
 fn pipes_of_the_container_are_those_of_the_restore_and_its_status_is_passed_on() {
     let Some(mut lab) = lab() else { return };
     lab.sh("echo before; touch /tmp/ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; read line; echo after $line; exit 7");
-    let mut first =
-        lab.with_criu(&["run", "--keep", &lab.id]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = lab
+        .with_criu(&["run", "--keep", &lab.id])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     while !lab.root("tmp/ready").exists() {
         assert!(Instant::now() < end, "it does not run");

@@ -16,12 +16,13 @@ fn docker_saves_a_container_and_starts_it_from_the_checkpoint() {
         return;
     }
     let Some(docker) = Docker::with("--experimental") else { return };
-    // Docker 20.10 loses a checkpoint now and then (`failed to upload checkpoint to containerd: … already exists`), with every runtime: then once more.
+    // Docker uploads the checkpoint that containerd has just written, which fails (`… already exists`) until containerd has collected its own copy. With every
+    // runtime: so it is tried again.
     let line = format!(
         "{BEYOND}seen() {{ docker exec saved cat /tmp/n; }}; docker run -d --runtime brig --network none --name saved bb /bin/sh -c '{COUNT}' > /dev/null
          beyond seen 5; docker checkpoint create saved one
          for i in $(seq 100); do [ $(docker inspect -f {{{{.State.Running}}}} saved) = false ] && break; sleep 0.1; done
-         docker start --checkpoint one saved > said 2>&1 || {{ grep -q 'already exists' said && docker start --checkpoint one saved; }}
+         for i in $(seq 100); do docker start --checkpoint one saved > said 2>&1 && break; grep -q 'already exists' said || break; sleep 0.5; done
          cat said; beyond seen 6; [ $(seen) -lt 400 ] || echo it began anew
          docker checkpoint create --leave-running saved two; beyond seen $(seen); docker inspect -f '{{{{.State.Status}}}}' saved; docker rm -f saved"
     );

@@ -157,7 +157,7 @@ fn podman_gets_from_brig_what_it_gets_from_runc() {
         ("podman update --memory 80m $C; podman exec $C cat /sys/fs/cgroup/memory/memory.limit_in_bytes", "83886080"),
         ("podman top $C comm; podman pause $C; podman inspect -f '{{.State.Status}}' $C; podman unpause $C", "paused"),
         ("podman cp containers.conf $C:/tmp/f; podman cp $C:/tmp/f - | tar -xO | cmp - containers.conf && podman commit -q $C $C-made | wc -c", "65"),
-        ("podman attach --no-stdin $C > attached & until_said up $C; podman stop -t 30 $C; wait; podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C; podman rm $C", "exited 7"),
+        ("podman attach --no-stdin $C > attached & for i in $(seq 300); do podman exec $C sh -c 'echo word > /proc/1/fd/1'; grep -q word attached && break; sleep 0.1; done; podman stop -t 30 $C; wait; podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C; podman rm $C", "exited 7"),
         ("podman create --name $C --network none --cgroup-parent $G bb sh -c 'echo first; exit 3' > /dev/null; podman init $C; podman inspect -f '{{.State.Status}}' $C; podman start -a $C; echo $?; podman start -a $C; echo $?; podman rm $C", "initialized\nfirst\n3\nfirst\n3"),
         (&format!("{detached} --health-cmd 'test -e /tmp/ok' --health-interval disable --health-retries 1 bb > /dev/null; podman healthcheck run $C; echo $?; podman exec $C touch /tmp/ok; podman healthcheck run $C; echo $?; podman inspect -f '{{{{.State.Health.Status}}}}' $C; podman rm -f -t 30 $C"), "1\n0\nhealthy"),
         ("podman run --name $C --network none --cgroup-parent $G --memory 20m bb tail /dev/zero; echo $?; podman inspect -f '{{.State.ExitCode}}' $C; podman rm $C; podman ps -aq", "137\n137"),

@@ -42,7 +42,10 @@ impl Lab {
             skip("needs busybox-static");
             return None;
         };
-        let directory = tempfile::Builder::new().prefix("brig-oci-").tempdir().unwrap();
+        // Engines make sockets below it, whose names have at most 107 bytes (unix(7)): with longer ones Podman waits for half a minute at each command.
+        let place = std::env::temp_dir();
+        let place = if place.as_os_str().len() > "/var/tmp".len() { PathBuf::from("/tmp") } else { place };
+        let directory = tempfile::Builder::new().prefix("brig-oci-").tempdir_in(place).unwrap();
         let root = directory.path().join("rootfs");
         for name in ["bin", "etc", "tmp", "proc", "sys", "dev"] {
             std::fs::create_dir_all(root.join(name)).unwrap();
