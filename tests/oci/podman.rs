@@ -162,7 +162,7 @@ fn podman_gets_from_brig_what_it_gets_from_runc() {
         (&format!("{detached} --health-cmd 'test -e /tmp/ok' --health-interval disable --health-retries 1 bb > /dev/null; podman healthcheck run $C; echo $?; podman exec $C touch /tmp/ok; podman healthcheck run $C; echo $?; podman inspect -f '{{{{.State.Health.Status}}}}' $C; podman rm -f -t 30 $C"), "1\n0\nhealthy"),
         ("podman run --name $C --network none --cgroup-parent $G --memory 20m bb tail /dev/zero; echo $?; podman inspect -f '{{.State.ExitCode}}' $C; podman rm $C; podman ps -aq", "137\n137"),
     ]);
-    let terminal = "podman run -it --rm --network none --cgroup-parent $G bb sh -c 'tty; exit 5'";
+    let terminal = "podman run -it --rm --network none --cgroup-parent $G bb sh -c 'tty; sleep 1; exit 5'";
     podman.compare(&[(
         &format!("script -qec \"$(typed) {}\" /dev/null", terminal.trim_start_matches("podman ")),
         "/dev/pts/0",
