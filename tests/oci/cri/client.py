@@ -205,7 +205,7 @@ def lines_of(name):
 
 def logged(name, words):
     for _ in range(600):
-        if os.path.exists(f"{directory}/{name}-{handler}.log") and any(words in line for line in lines_of(name)):
+        if os.path.exists(f"{directory}/{name}-{handler}.log") and any(line.endswith(" " + words) for line in lines_of(name)):
             return True
         time.sleep(0.1)
     return False

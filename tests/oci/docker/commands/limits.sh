@@ -74,6 +74,6 @@ run --cpus 0.5 --cpuset-cpus 0 --memory 64m --pids-limit 40 --ulimit nofile=99 b
 
 run --pids-limit 5 bb sh -c 'for i in 1 2 3 4 5 6 7; do sleep 1 & done; wait'
 
-docker run --name $C --runtime $RT --network none --memory 20m bb sh -c 'tail /dev/zero'; becomes true .State.OOMKilled; docker rm $C
+docker run --name $C --runtime $RT --network none --memory 20m bb tail /dev/zero; echo $?; docker rm $C
 
 docker run --name $C --runtime $RT --network none --memory 20m bb sh -c 'tail /dev/zero; echo survived $?; sleep 1'; becomes true .State.OOMKilled; docker inspect -f '{{.State.ExitCode}} {{.State.Error}}' $C; docker rm $C
