@@ -99,9 +99,7 @@ impl Containers {
         };
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
 
-        // In mount namespaces of their own: nothing is mounted in the host's, whatever ends this process. The first is left when the root is built once:
-        // what stays are the directories and files to mount on.
-        within(ns::unshare_mounts, || make_mount_points(&bundle))?;
+        // In mount namespaces of their own: nothing is mounted in the host's, whatever ends this process.
         let root = undo.place.path.join(ROOT);
         files::create_directories(&root, 0o700)?;
         let (directories, criu) = within(ns::unshare_mounts, || {
@@ -116,6 +114,8 @@ impl Containers {
             None => undo.cgroup.as_ref().map_or(Ok(()), |group| group.join(criu.pid()))?,
         }
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
+        // Builds the root once and leaves it: the directories and files to mount on stay. systemd's group, which is a mount, exists only now.
+        within(ns::unshare_mounts, || make_mount_points(&bundle))?;
         options.cgroup_roots = cgroup_roots(criu.pid())?;
         let request = Request { kind: Of::Restore.into(), options: Some(options), ..Request::default() };
         let mut console = None;

@@ -33,8 +33,8 @@ docker exec $C sh -c 'kill -SEGV $$'
 docker exec -d $C sh -c 'echo detached > /tmp/detached'; for i in $(seq 100); do docker exec $C test -s /tmp/detached && break; done; docker exec $C cat /tmp/detached
 docker exec -d $C nope
 docker exec $C sh -c 'sleep 0.3 & echo left one behind'
-script -qec "docker exec -it $C sh -c 'tty; test -t 0 && echo terminal; stty size'" /dev/null
-script -qec "docker exec -t -u 1000 $C sh -c 'tty; id -u; stat -c %u:%a \$(tty); exit 9'" /dev/null
+script -qec "docker exec -it $C sh -c 'tty | tr -d 0-9; test -t 0 && echo terminal; stty size'" /dev/null
+script -qec "docker exec -t -u 1000 $C sh -c 'tty | tr -d 0-9; id -u; stat -c %u:%a \$(tty); exit 9'" /dev/null
 docker exec -t $C sh -c 'test -t 1 && echo out'
 docker exec $C sh -c 'unshare -U true; mount -t tmpfs x /tmp; mknod /dev/m c 1 1 && cat /dev/m'
 docker exec $C sh -c 'for i in $(seq 70); do sleep 1 & done' 2>&1 | sort | uniq -c | grep -c fork
