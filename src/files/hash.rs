@@ -1,5 +1,5 @@
-//! Hash functions, by ring: where the processor has no instructions for them, it is twice as fast as the `sha2` crate (350 MB/s beside 184 on one that has
-//! AVX2 alone), and an image is hashed whole twice. Several streams at once: `lanes`.
+//! Hash functions, by ring: without SHA instructions in the processor it is twice as fast as the `sha2` crate (350 MB/s beside 184 with AVX2), and an
+//! image is hashed twice as a whole.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 

@@ -5,7 +5,6 @@
 
 mod channel;
 pub(crate) mod hash;
-pub(crate) mod lanes;
 mod lock;
 mod memory;
 mod pinned;

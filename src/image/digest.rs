@@ -47,11 +47,6 @@ impl Digest {
         hasher.finish()
     }
 
-    /// Of a SHA-256 that was made elsewhere.
-    pub(crate) fn sha256(hash: &[u8; 32]) -> Digest {
-        Digest { algorithm: Algorithm::Sha256, hex: hexadecimal(hash) }
-    }
-
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

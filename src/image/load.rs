@@ -3,7 +3,7 @@
 
 use super::digest::chain;
 use super::keep::Keeping;
-use super::layer::{Budget, Extractor, Limits, Measured, Together, decode, lost, settle};
+use super::layer::{Budget, Extractor, Limits, Measured, decode, lost, settle};
 use super::manifest::{Descriptor, OCI_LAYER, mismatch};
 use super::progress::{Event, Report, Watched};
 use super::source::{Blob, Chosen, Source, choose};
@@ -151,8 +151,6 @@ struct Work<'a> {
     report: Report<'a>,
     /// Layers that still have to be unpacked, the largest first.
     queue: Vec<usize>,
-    /// Who hashes them, by their places in the queue.
-    together: Option<Together>,
     next: AtomicUsize,
     failed: AtomicBool,
     slots: Vec<Mutex<Option<Unpacked>>>,
@@ -195,8 +193,6 @@ fn bring(
         queue.push(index);
     }
     queue.sort_by_key(|index| std::cmp::Reverse(layers[*index].size));
-    let sizes: Vec<u64> = queue.iter().map(|index| layers[*index].size).collect();
-    let together = Together::new(&sizes);
     let work = Work {
         store,
         source,
@@ -207,32 +203,23 @@ fn bring(
         budget,
         report,
         queue,
-        together,
         next: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         slots: layers.iter().map(|_| Mutex::new(None)).collect(),
         committed: Mutex::new(0),
     };
-    in_parallel(work.queue.len(), work.together.as_ref(), || work.run())?;
+    in_parallel(work.queue.len(), || work.run())?;
     work.commit_ready()?;
     finish(&work, chosen)
 }
 
-/// Runs `work`, which takes one layer after the other, by as many threads as layers are unpacked at once, and beside them the one that hashes for all:
-/// one a processor, but as many as may be where the lanes want to be filled. The first error is the one that is told.
-pub(super) fn in_parallel(
-    layers: usize,
-    together: Option<&Together>,
-    work: impl Fn() -> Result<()> + Sync,
-) -> Result<()> {
+/// Runs `work`, which unpacks one layer after the other, in one thread for each processor, up to [`MOST_WORKERS`]. Returns the first error.
+pub(super) fn in_parallel(layers: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let wanted = if together.is_some() { MOST_WORKERS } else { processors.min(MOST_WORKERS) };
+    let wanted = processors.min(MOST_WORKERS).min(layers.max(1));
     let results: Vec<Result<()>> = std::thread::scope(|threads| {
-        together.iter().for_each(|together| drop(threads.spawn(|| together.run())));
-        let handles: Vec<_> = (0..wanted.min(layers.max(1))).map(|_| threads.spawn(&work)).collect();
-        let results = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect();
-        together.iter().for_each(|together| together.close());
-        results
+        let handles: Vec<_> = (0..wanted).map(|_| threads.spawn(&work)).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect()
     });
     results.into_iter().collect()
 }
@@ -245,7 +232,7 @@ impl Work<'_> {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let done = self.unpack(index, turn).and_then(|()| self.commit_ready());
+            let done = self.unpack(index).and_then(|()| self.commit_ready());
             if let Err(error) = done {
                 self.failed.store(true, Ordering::Relaxed);
                 let digest = &self.layers[index].digest;
@@ -255,7 +242,7 @@ impl Work<'_> {
     }
 
     /// One layer from its blob into a directory of its own; the blob is kept on the way.
-    fn unpack(&self, index: usize, turn: usize) -> Result<()> {
+    fn unpack(&self, index: usize) -> Result<()> {
         let descriptor = &self.layers[index];
         let work = Temporary::new(self.store)?;
         std::fs::create_dir(work.path().join("layer"))
@@ -266,8 +253,7 @@ impl Work<'_> {
         let watched = Box::new(Watched { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
         let mut extractor = Extractor::new(root, self.store.form(), &self.budget);
         let algorithm = descriptor.digest.algorithm();
-        let together = self.together.as_ref().and_then(|together| together.of(turn));
-        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.budget, together, |stream| {
+        let decoded = decode(watched, algorithm, Some(descriptor.size), &self.budget, |stream| {
             extractor.apply(&mut Reader::new(stream))
         });
         let (outcome, measured) = match decoded {

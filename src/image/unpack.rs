@@ -7,7 +7,7 @@ use super::ImageConfig;
 use super::config::bundle::{self, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
 use super::flatten::{self, How};
-use super::layer::{Budget, Extractor, Form, Owners, Settled, Together, decode, lost, settle};
+use super::layer::{Budget, Extractor, Form, Owners, Settled, decode, lost, settle};
 use super::load::{LoadOptions, check, in_parallel};
 use super::manifest::Descriptor;
 use super::progress::{Event, Report, Watched};
@@ -85,8 +85,6 @@ fn layers(
     budget.check_announced(blobs.iter().map(|blob| blob.size))?;
     let mut queue: Vec<usize> = (0..blobs.len()).collect();
     queue.sort_by_key(|index| std::cmp::Reverse(blobs[*index].size));
-    let sizes: Vec<u64> = queue.iter().map(|index| blobs[*index].size).collect();
-    let together = Together::new(&sizes);
     let next = AtomicUsize::new(0);
     let slots: Vec<Mutex<Option<Extractor>>> = blobs.iter().map(|_| Mutex::new(None)).collect();
     let run = || -> Result<()> {
@@ -94,9 +92,8 @@ fn layers(
             let turn = next.fetch_add(1, Ordering::Relaxed);
             let Some(&index) = queue.get(turn) else { return Ok(()) };
             let mut extractor = Extractor::new(work.make(&format!("layers/{index}"))?, form, &budget);
-            let hashing = together.as_ref().and_then(|together| together.of(turn));
             let diff_id = &chosen.config.diff_ids[index];
-            if let Err(error) = layer(source, &blobs[index], diff_id, &mut extractor, &budget, hashing, report) {
+            if let Err(error) = layer(source, &blobs[index], diff_id, &mut extractor, &budget, report) {
                 next.store(usize::MAX / 2, Ordering::Relaxed);
                 return Err(error).doing(|| format!("unpack the layer `{}`", blobs[index].digest));
             }
@@ -105,7 +102,7 @@ fn layers(
             }
         }
     };
-    in_parallel(queue.len(), together.as_ref(), run)?;
+    in_parallel(queue.len(), run)?;
     slots.into_iter().map(|slot| slot.into_inner().ok().flatten().ok_or_else(lost)).collect()
 }
 
@@ -115,15 +112,13 @@ fn layer(
     diff_id: &super::Digest,
     extractor: &mut Extractor,
     budget: &Budget,
-    together: Option<&Together>,
     report: Report<'_>,
 ) -> Result<()> {
     report(Event::Begin { digest: &blob.digest, size: blob.size });
     let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
     let algorithm = blob.digest.algorithm();
-    let (outcome, measured) = decode(watched, algorithm, Some(blob.size), budget, together, |stream| {
-        extractor.apply(&mut Reader::new(stream))
-    })?;
+    let (outcome, measured) =
+        decode(watched, algorithm, Some(blob.size), budget, |stream| extractor.apply(&mut Reader::new(stream)))?;
     check(blob, diff_id, &measured, outcome)?;
     report(Event::Done { digest: &blob.digest });
     Ok(())

@@ -19,7 +19,6 @@ pub(crate) mod namespace;
 pub(crate) mod net;
 pub(crate) mod probe;
 pub(crate) mod seccomp;
-pub(crate) mod sha256;
 pub(crate) mod share;
 pub(crate) mod signal;
 pub(crate) mod weaken;

@@ -1,6 +1,6 @@
 //! One layer: a compressed tar in, one directory in overlayfs's form out.
 //!
-//! Order: `stream` decodes, `hashing` hashes, `extract` fills a directory that nobody else can see, and, once the layers below are
+//! Order: `stream` decodes and hashes, `extract` fills a directory that nobody else can see, and, once the layers below are
 //! there, `settle` finishes it. Layers are unpacked independently of each other and in parallel; only `settle` needs what is
 //! below. Not here: where the directory is kept and under which name (`store`).
 //! Never: a path of the archive given to the host to resolve, a process, a mount.
@@ -8,7 +8,6 @@
 mod attributes;
 mod extract;
 mod form;
-mod hashing;
 mod known;
 mod limits;
 mod place;
@@ -19,7 +18,6 @@ pub use attributes::Skipped;
 pub(crate) use extract::Extractor;
 pub use form::Form;
 pub use form::{Marks, Owners, Whiteouts};
-pub(crate) use hashing::Together;
 pub(crate) use limits::Budget;
 pub use limits::Limits;
 pub(crate) use place::{open_below, open_child, split};

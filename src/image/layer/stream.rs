@@ -1,23 +1,23 @@
-//! From a compressed blob to the bytes of its tar, as a pipeline: one thread reads and inflates; what goes in and what comes
-//! out (the DiffID) is hashed as `hashing` says; the caller parses and writes. Chunks are shared and recycled, so a layer of
-//! any size takes the same few MiB.
+//! The pipeline from a compressed blob to its tar. One thread reads the blob, hashes it and inflates it. A second thread
+//! hashes the tar (the DiffID). The caller parses and writes. Chunks are shared and recycled: a layer of any size takes the
+//! same few MiB.
 //!
-//! What is compressed how is told by the content, not by the media type, which is often wrong.
+//! The content tells the compression; the media type is often wrong.
 
-use super::hashing::{Sink, Together};
 use super::limits::Budget;
 use crate::error::{Error, Kind, Result};
 use crate::image::Digest;
-use crate::image::digest::Algorithm;
+use crate::image::digest::{Algorithm, Hasher};
 use crate::image::tar::{is_tar, unreadable};
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::{Scope, ScopedJoinHandle};
 
 /// Large enough that a write of a big file is few system calls, small enough to stay in the second-level cache.
 const CHUNK: usize = 256 << 10;
 /// Chunks on their way to one consumer: what smooths out a slow file.
-pub(super) const QUEUE: usize = 6;
+const QUEUE: usize = 6;
 /// Bytes of a refused blob that are still read to tell whether it is the one that was meant. Whoever sends something else may
 /// send it without end.
 const LONGEST_REST: u64 = 64 << 20;
@@ -35,21 +35,20 @@ pub(crate) struct Measured {
     pub(crate) size: u64,
 }
 
-/// Runs the pipeline. `consume` sees the tar's bytes; what it leaves is read to the end, since the DiffID covers it.
-/// With `together` both streams are hashed by its thread. An error of the whole: the blob has not been read to its end.
+/// Runs the pipeline. `consume` gets the tar's bytes; the rest of the tar is read to its end, since the DiffID covers it.
+/// Errors: the inner one is of the content, the outer one means that the blob was not read to its end.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
     algorithm: Algorithm,
     expected_size: Option<u64>,
     budget: &Budget,
-    together: Option<&Together>,
     consume: impl FnOnce(&mut Stream) -> Result<T>,
 ) -> Result<(Result<T>, Measured)> {
     let pool = Arc::new(Pool::default());
     let (to_reader, from_decoder) = sync_channel(QUEUE);
     std::thread::scope(|threads| {
-        let tar = Sink::of_tar(threads, together);
-        let hash = Sink::of_blob(algorithm, together);
+        let tar = TarHasher::start(threads);
+        let hash = Hasher::new(algorithm);
         let decoder = threads.spawn(|| {
             let pool = Arc::clone(&pool);
             let tap = Tap { blob, hash, pool, current: None, position: 0, seen: 0, limit: expected_size, budget };
@@ -66,15 +65,43 @@ pub(crate) fn decode<'a, T>(
     })
 }
 
+/// The thread that hashes the tar while the caller writes it.
+struct TarHasher<'scope> {
+    chunks: SyncSender<Arc<Chunk>>,
+    thread: ScopedJoinHandle<'scope, Digest>,
+}
+
+impl<'scope> TarHasher<'scope> {
+    fn start(threads: &'scope Scope<'scope, '_>) -> TarHasher<'scope> {
+        let (sender, chunks) = sync_channel::<Arc<Chunk>>(QUEUE);
+        let thread = threads.spawn(move || {
+            let mut hasher = Hasher::new(Algorithm::Sha256);
+            chunks.iter().for_each(|chunk| hasher.update(&chunk.bytes));
+            hasher.finish()
+        });
+        TarHasher { chunks: sender, thread }
+    }
+
+    fn push(&self, chunk: &Arc<Chunk>) {
+        // The thread receives until the sender is dropped. If it panicked, `finish` reports that.
+        let _ = self.chunks.send(Arc::clone(chunk));
+    }
+
+    fn finish(self) -> Result<Digest> {
+        drop(self.chunks);
+        self.thread.join().map_err(|_| lost())
+    }
+}
+
 /// A thread panicked, which is ours to mend.
 pub(crate) fn lost() -> Error {
     Error::new(Kind::Internal, "a thread of the unpacker panicked")
 }
 
 /// Reads a blob chunk by chunk, has each hashed, and refuses more than was announced.
-struct Tap<'a, 'b, 'scope> {
+struct Tap<'a> {
     blob: Box<dyn Read + Send + 'a>,
-    hash: Sink<'b, 'scope>,
+    hash: Hasher,
     pool: Arc<Pool>,
     current: Option<Arc<Chunk>>,
     position: usize,
@@ -84,14 +111,14 @@ struct Tap<'a, 'b, 'scope> {
     budget: &'a Budget,
 }
 
-impl Tap<'_, '_, '_> {
+impl Tap<'_> {
     /// Bytes that are still to come, if the descriptor is right.
     fn left(&self) -> u64 {
         self.limit.map_or(0, |limit| limit.saturating_sub(self.seen))
     }
 }
 
-impl BufRead for Tap<'_, '_, '_> {
+impl BufRead for Tap<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.current.as_ref().is_none_or(|chunk| self.position == chunk.bytes.len()) {
             self.position = 0;
@@ -106,7 +133,7 @@ impl BufRead for Tap<'_, '_, '_> {
                         "the blob is longer than its descriptor says",
                     )));
                 }
-                self.hash.push(&chunk);
+                self.hash.update(&chunk.bytes);
                 self.current = Some(chunk);
             }
         }
@@ -118,7 +145,7 @@ impl BufRead for Tap<'_, '_, '_> {
     }
 }
 
-impl Read for Tap<'_, '_, '_> {
+impl Read for Tap<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         copy_out(self, buffer)
     }
@@ -127,13 +154,13 @@ impl Read for Tap<'_, '_, '_> {
 /// The decoding thread. An error goes to the consumer in place of a chunk; then the rest of the blob is only hashed, so
 /// that a corrupt blob is called corrupt and not whatever its damaged bytes looked like. None if that rest is too long.
 fn inflate(
-    mut tap: Tap<'_, '_, '_>,
+    mut tap: Tap<'_>,
     budget: &Budget,
-    mut tar: Sink<'_, '_>,
+    tar: TarHasher<'_>,
     to_reader: SyncSender<Result<Arc<Chunk>>>,
 ) -> Result<Option<Measured>> {
     let mut size = 0;
-    let is_whole = match pump(&mut tap, budget, &to_reader, &mut tar, &mut size) {
+    let is_whole = match pump(&mut tap, budget, &to_reader, &tar, &mut size) {
         Ok(is_whole) => is_whole,
         Err(error) => {
             // Nobody listens any more if it was the consumer who failed.
@@ -151,15 +178,15 @@ fn inflate(
             count => tap.consume(count),
         }
     }
-    Ok(Some(Measured { blob_size: tap.seen, blob: tap.hash.finish()?, diff_id: tar.finish()?, size }))
+    Ok(Some(Measured { blob_size: tap.seen, blob: tap.hash.finish(), diff_id: tar.finish()?, size }))
 }
 
 /// Hands the tar on until its end. Whether all of it was wanted.
 fn pump(
-    source: &mut Tap<'_, '_, '_>,
+    source: &mut Tap<'_>,
     budget: &Budget,
     to_reader: &SyncSender<Result<Arc<Chunk>>>,
-    tar: &mut Sink<'_, '_>,
+    tar: &TarHasher<'_>,
     size: &mut u64,
 ) -> Result<bool> {
     let pool = Arc::clone(&source.pool);
@@ -225,15 +252,9 @@ impl Compression {
 }
 
 /// A piece of a blob or a tar that two readers share; its memory goes back to the pool with the last of them.
-pub(super) struct Chunk {
+struct Chunk {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
-}
-
-impl Chunk {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Drop for Chunk {

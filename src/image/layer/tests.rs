@@ -135,7 +135,7 @@ fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
         let budget = Budget::new(Limits::default());
         let blob = Box::new(std::io::repeat(0xaa).take(size));
         let refused = |_: &mut _| Err::<(), Error>(Error::new(Kind::Image, "refused"));
-        decode(blob, Algorithm::Sha256, Some(size), &budget, None, refused)
+        decode(blob, Algorithm::Sha256, Some(size), &budget, refused)
     };
     let (outcome, measured) = refuse(1 << 20).unwrap();
     assert_eq!((outcome.unwrap_err().to_string().as_str(), measured.blob_size), ("refused", 1 << 20));
