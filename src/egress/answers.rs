@@ -98,6 +98,10 @@ impl Answers {
         let within = |left: u64| left.min(bytes.len() as u64) as usize;
         match self.state {
             _ if bytes.is_empty() => Ok(0),
+            // A server of HTTP/2 begins with a frame of settings for stream 0 (RFC 9113, 3.4).
+            State::Head if matches!(bytes, [0, _, _, 4, _, 0, 0, 0, 0, ..]) => {
+                Err("it is HTTP/2, and brig adds secrets to HTTP/1.1 only")
+            }
             State::Head => {
                 let Some(Section { lines, length }) = section(bytes)? else { return Ok(0) };
                 self.state = self.begin(&lines)?;

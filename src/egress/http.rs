@@ -241,7 +241,7 @@ pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content,
 
 /// A host and its port, as in a Host header: nothing before, between or after them, since a server that reads on would see another host
 /// (RFC 3986, 3.2).
-pub(super) fn authority(text: &str) -> Option<(String, Option<u16>)> {
+fn authority(text: &str) -> Option<(String, Option<u16>)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inner) => {
             let (address, rest) = inner.split_once(']')?;

@@ -12,7 +12,6 @@ mod gateway;
 mod guard;
 mod hello;
 mod http;
-mod http2;
 mod ledger;
 mod names;
 mod policy;

@@ -209,6 +209,7 @@ fn what_two_programs_could_understand_in_two_ways_ends_the_connection() {
         (answer("Content-Length: 0\r\n\r\nrest\r\n\r\n"), "begins otherwise"),
         ("HTTP/2 200 OK\r\n\r\n".into(), "begins otherwise"),
         ("<html>\r\n\r\n".into(), "begins otherwise"),
+        ("\0\0\0\x04\0\0\0\0\0".into(), "it is HTTP/2"),
         ("HTTP/1.1 2000 OK\r\n\r\n".into(), "no number"),
         ("HTTP/1.1 099 OK\r\n\r\n".into(), "no number"),
         ("HTTP/1.1  200 OK\r\n\r\n".into(), "no number"),

@@ -42,9 +42,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The protocols that both sides are offered, always the same one of them (RFC 7301).
+/// The only protocol that the broker offers to the client and to the server (ALPN, RFC 7301).
 const HTTP_1: &[u8] = b"http/1.1";
-pub(super) const HTTP_2: &[u8] = b"h2";
 /// Sessions with one host that can be taken up again.
 const SESSIONS: usize = 8;
 
@@ -111,12 +110,8 @@ pub(super) struct Served {
     held: Rc<RefCell<Held>>,
     /// The end of TLS that the sandbox sees.
     pub(super) inside: Arc<ServerConfig>,
-    /// The same with HTTP/2.
-    pub(super) inside_two: Arc<ServerConfig>,
     /// The end that the server sees.
     pub(super) outside: Arc<ClientConfig>,
-    /// The same, which may choose HTTP/2.
-    pub(super) outside_two: Arc<ClientConfig>,
     pub(super) name: ServerName<'static>,
 }
 
@@ -142,19 +137,9 @@ impl Brokers {
             }
             let same = |each: &&Credential| each.host() == key.0 && each.port() == key.1;
             let credentials: Vec<_> = broker.credentials.iter().filter(same).cloned().collect();
-            let inside = inside(&authority, &key.0, &provider)?;
-            let mut inside_two = inside.clone();
-            inside_two.alpn_protocols = vec![HTTP_2.to_vec()];
-            let outside = outside(&roots, &credentials, &provider)?;
-            let mut outside_two = outside.clone();
-            outside_two.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-            // Of its own, so that no session goes on with another protocol.
-            outside_two.resumption = Resumption::in_memory_sessions(SESSIONS);
             let served = Served {
-                inside: Arc::new(inside),
-                inside_two: Arc::new(inside_two),
-                outside: Arc::new(outside),
-                outside_two: Arc::new(outside_two),
+                inside: Arc::new(inside(&authority, &key.0, &provider)?),
+                outside: Arc::new(outside(&roots, &credentials, &provider)?),
                 name: ServerName::try_from(key.0.clone()).map_err(wrong)?,
                 credentials,
                 held: Rc::clone(&held),

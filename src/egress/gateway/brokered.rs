@@ -3,21 +3,17 @@
 //! Order of a pass: what the client says, what the server says, requests on, answers back, both sides out. Nothing of a request is passed on
 //! before the server has proved who it is.
 
-mod frames;
-
 use super::connection::{Back, Connection, DIAL, Front, HELD, Need};
-use super::ends::{Inside, drain, feed};
 use super::flow::{Budget, End, Pass};
 use super::front;
 use crate::egress::answers::Answers;
 use crate::egress::broker::{Served, written};
 use crate::egress::http::{self, Requests, Step};
-use crate::egress::http2::Relay;
 use crate::sys::weaken;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustls::ClientConnection;
-use std::io::Write;
+use rustls::{AlertDescription, ClientConnection, ConnectionCommon, Error as TlsError, ServerConnection, SideData};
+use std::io::{ErrorKind, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,28 +21,29 @@ use std::time::{Duration, Instant};
 /// What is read at once, and how often in one pass.
 const CHUNK: usize = 16 * 1024;
 const ROUNDS: usize = 8;
-/// How much may wait for one side before nobody is heard whose words make more of it: a window, a ping, headers that unfold. More than [`HELD`],
-/// at which what is passed on stops: two that read only after they were heard would wait for each other.
-const ANSWERED: usize = 4 * HELD;
 /// How long bytes are held back that may be the beginning of a secret, and from which length on they are for longer.
 const HOLD: Duration = Duration::from_millis(50);
 const LONG: usize = 8;
 const HOLD_LONG: Duration = Duration::from_secs(2);
 
+/// How a client of HTTP/2 begins (RFC 9113, 3.4).
+pub(super) const HTTP_2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+/// Why a client that insists on HTTP/2 is refused.
+pub(super) const HTTP_2_REFUSED: &str =
+    "HTTP/2 does not work at a host where brig adds a secret: let the client use HTTP/1.1 with TLS";
+/// Why a server that insists on HTTP/2 is refused.
+const HTTP_2_SERVER: &str =
+    "the server takes HTTP/2 only, and brig adds secrets to HTTP/1.1 only: use a server that takes HTTP/1.1";
+
 /// Both ends of TLS.
 pub(super) struct Brokered {
     served: Rc<Served>,
-    inside: Inside,
-    /// Both sides speak HTTP/2.
-    two: Option<Box<Relay>>,
-    /// What the server said and has not been passed on: no whole frame, line or head yet.
+    inside: ServerConnection,
+    /// Bytes of the server that are not a whole line or head yet.
     heard: Vec<u8>,
-    /// There is more of it that could be, but for room.
-    is_behind: bool,
     outside: Option<ClientConnection>,
     requests: Requests,
-    /// What it says otherwise.
-    one: Answers,
+    answers: Answers,
     held_since: Instant,
     /// Why there is no answer of the server's.
     failed: Option<String>,
@@ -66,16 +63,14 @@ pub(super) struct Brokered {
 }
 
 impl Brokered {
-    fn new(served: Rc<Served>, inside: Inside) -> Brokered {
+    fn new(served: Rc<Served>, inside: ServerConnection) -> Brokered {
         Brokered {
             served,
             inside,
-            two: None,
             heard: Vec::new(),
-            is_behind: false,
             outside: None,
             requests: Requests::new(),
-            one: Answers::new(),
+            answers: Answers::new(),
             held_since: Instant::now(),
             failed: None,
             broken: None,
@@ -91,15 +86,9 @@ impl Brokered {
 
     /// Says something to the client.
     fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        let Some(tls) = self.inside.tls() else { return };
         // A buffer without a limit takes everything.
-        let _ = tls.writer().write_all(bytes);
-        drain(tls, out);
-    }
-
-    /// How many bytes are held back that may be the beginning of a secret.
-    fn waiting(&self) -> usize {
-        self.two.as_ref().map_or_else(|| self.one.waiting(), |two| two.waiting())
+        let _ = self.inside.writer().write_all(bytes);
+        drain(&mut self.inside, out);
     }
 
     /// The memory of what the server said and has not been passed on.
@@ -148,11 +137,14 @@ impl Connection {
     /// From now on the gateway is both ends of TLS; what is held are the client's first bytes.
     pub(super) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
         let hello = std::mem::take(&mut self.held);
-        let (inside, begun) = Inside::begin(&served, &hello, (&mut self.held, self.down.buffer()));
+        let mut inside = ServerConnection::new(Arc::clone(&served.inside)).map_err(|cause| client_fault(&cause))?;
+        inside.set_buffer_limit(None); // what waits is bounded by what is read
+        let begun = feed(&mut inside, &hello, &mut self.held);
+        drain(&mut inside, self.down.buffer());
         let mut tls = Brokered::new(served, inside);
         tls.is_broken = begun.is_err();
         self.front = Front::Brokered(Box::new(tls));
-        begun.map_err(|cause| format!("TLS of the client: {cause}"))
+        begun.map(drop).map_err(|cause| client_fault(&cause))
     }
 
     /// One pass.
@@ -173,27 +165,22 @@ impl Connection {
         if tls.is_broken {
             return self.farewell(Vec::new()); // an alert waits to be sent
         }
-        if !tls.inside.is_open() {
+        if tls.inside.is_handshaking() {
             return Need::End(true);
         }
-        if tls.two.is_none() && tls.one.are_within_one() {
+        if tls.answers.are_within_one() {
             return self.farewell(Vec::new()); // words of ours would be a part of the server's
         }
         let mut out = Vec::new();
-        let words = tls.two.as_ref().map_or_else(|| http::answer(status, why), |two| two.farewell(why));
-        tls.say(&words, &mut out);
-        if let Some(inside) = tls.inside.tls() {
-            inside.send_close_notify();
-            drain(inside, &mut out);
-        }
+        tls.say(&http::answer(status, why), &mut out);
+        tls.inside.send_close_notify();
+        drain(&mut tls.inside, &mut out);
         self.farewell(out)
     }
 
     fn relay(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<Need, Errno> {
         let heard = self.hear_client(tls)?;
-        if let Some(inside) = tls.inside.tls() {
-            drain(inside, self.down.buffer());
-        }
+        drain(&mut tls.inside, self.down.buffer());
         self.down.flush(&mut self.client)?;
         if let Some(why) = heard {
             tls.is_broken = true;
@@ -208,17 +195,12 @@ impl Connection {
             tls.failed.get_or_insert(why.clone());
         }
         let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
-        let refused = self.settle_protocol(tls);
         if let Some(why) = tls.broken.take() {
             return Ok(Need::Unanswered(why));
         }
-        if let Some(why) = refused {
-            return Ok(Need::Refuse(why));
-        }
         if let Some(why) = &tls.failed {
-            self.down.flush(&mut self.client)?; // a hello that waited for the server: nothing else would wake us
             // A client that has not asked yet would not read an answer.
-            let asks = tls.inside.is_open() && !self.held.is_empty();
+            let asks = !tls.inside.is_handshaking() && !self.held.is_empty();
             return Ok(match asks {
                 true => Need::Unanswered(why.clone()),
                 false if self.client_ended => Need::End(true),
@@ -235,11 +217,13 @@ impl Connection {
     fn hear_client(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
         let mut buffer = [0_u8; CHUNK];
         for _ in 0..ROUNDS {
-            let (true, Some(inside)) = (self.hears_client(), tls.inside.tls()) else { break };
+            if !self.hears_client() {
+                break;
+            }
             match read(&mut self.client, &mut buffer)? {
-                Got::Bytes(count) => match feed(inside, &buffer[..count], &mut self.held) {
+                Got::Bytes(count) => match feed(&mut tls.inside, &buffer[..count], &mut self.held) {
                     Ok(closed) => tls.is_said |= closed,
-                    Err(cause) => return Ok(Some(format!("TLS of the client: {cause}"))),
+                    Err(cause) => return Ok(Some(client_fault(&cause))),
                 },
                 Got::Nothing => {}
                 Got::End => (self.client_ended, tls.is_said) = (true, true),
@@ -250,26 +234,19 @@ impl Connection {
 
     fn hears_client(&self) -> bool {
         let is_ready = self.client.readable && !self.client_ended;
-        is_ready && self.held.len() < HELD && self.up.waiting() < HELD && self.has_room(0, 0)
+        is_ready && self.held.len() < HELD && self.up.waiting() < HELD
     }
 
     fn hears_server(&self, tls: &Brokered) -> bool {
         let is_ready = self.server.as_ref().is_some_and(|server| server.readable) && !tls.is_answered;
-        is_ready && !tls.is_behind && self.down.waiting() < HELD && self.has_room(0, 0)
-    }
-
-    /// Whether either side may be told more, when so many bytes are already to be.
-    fn has_room(&self, up: usize, down: usize) -> bool {
-        let is_free = self.up.waiting() + up < ANSWERED && self.down.waiting() + down < ANSWERED;
-        is_free || weaken::is_off("broker-room")
+        is_ready && (self.down.waiting() < HELD || weaken::is_off("broker-room"))
     }
 
     /// Reads what the server says and passes it on; `true` if the rate allows no more.
     fn hear_server(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
         let Back::Open = self.back else { return Ok(false) };
         if tls.outside.is_none() {
-            let config = if tls.inside.waits() { &tls.served.outside_two } else { &tls.served.outside };
-            match ClientConnection::new(Arc::clone(config), tls.served.name.clone()) {
+            match ClientConnection::new(Arc::clone(&tls.served.outside), tls.served.name.clone()) {
                 Ok(mut outside) => {
                     outside.set_buffer_limit(None);
                     tls.outside = Some(outside);
@@ -293,7 +270,12 @@ impl Connection {
                         Ok(closed) => (tls.is_answered, tls.is_closed) = (closed, closed),
                         Err(_) if tls.is_open => return Err(Errno::PROTO),
                         Err(cause) => {
-                            tls.failed = Some(format!("the server is refused: {cause}"));
+                            tls.failed = Some(match cause {
+                                TlsError::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+                                    HTTP_2_SERVER.to_owned()
+                                }
+                                cause => format!("the server is refused: {cause}"),
+                            });
                             drain(outside, self.up.buffer()); // it hears why
                             self.up.flush(server)?;
                         }
@@ -314,25 +296,57 @@ impl Connection {
         }
         tls.heard.append(&mut plain);
         self.pass_answers(tls);
-        if tls.is_answered && !tls.is_behind && !tls.is_over {
-            if let (true, Some(inside)) = (tls.is_closed, tls.inside.tls()) {
-                inside.send_close_notify();
-                drain(inside, self.down.buffer());
+        if tls.is_answered && !tls.is_over {
+            if tls.is_closed {
+                tls.inside.send_close_notify();
+                drain(&mut tls.inside, self.down.buffer());
             }
             (tls.is_over, self.down.ended) = (true, true);
         }
         Ok(throttled)
     }
 
+    /// Passes on what the server says, and what was held back for too long.
+    fn pass_answers(&mut self, tls: &mut Brokered) {
+        if tls.outside.is_none() {
+            return;
+        }
+        let (mut down, mut taken) = (Vec::new(), 0);
+        while taken < tls.heard.len() {
+            let step = tls.answers.server_says(&tls.heard[taken..], &tls.served.needles(), &mut down);
+            self.statuses.extend(tls.answers.take_status());
+            match step {
+                Ok(0) => break,
+                Ok(count) => taken += count,
+                Err(why) => {
+                    tls.broken = Some(format!("the server's answer is not as it must be: {why}"));
+                    break;
+                }
+            }
+        }
+        tls.heard.drain(..taken);
+        let now = Instant::now();
+        if taken > 0 {
+            tls.held_since = now;
+        }
+        let waiting = tls.answers.waiting();
+        let patience = if waiting < LONG { HOLD } else { HOLD_LONG };
+        if tls.is_answered {
+            tls.answers.end(&tls.served.needles(), &mut down);
+        } else if waiting > 0 && now - tls.held_since >= patience {
+            tls.answers.release(&tls.served.needles(), &mut down);
+        }
+        if !down.is_empty() {
+            tls.say(&down, self.down.buffer());
+        }
+    }
+
     /// Passes on what may be passed on; a refusal is returned.
     fn pass_requests(&mut self, tls: &mut Brokered) -> Option<String> {
-        if let Some(why) = self.pass_frames(tls) {
-            return Some(why);
-        }
         let target = self.target.clone()?;
         let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
-        while tls.two.is_none() && self.up.waiting() < HELD && !self.held.is_empty() {
-            let (length, rewritten) = match (tls.one.are_over(), tls.one.are_full()) {
+        while self.up.waiting() < HELD && !self.held.is_empty() {
+            let (length, rewritten) = match (tls.answers.are_over(), tls.answers.are_full()) {
                 (true, _) => (self.held.len(), None),
                 (false, true) => break,
                 (false, false) => match tls.requests.step(&self.held) {
@@ -350,9 +364,10 @@ impl Connection {
                             Ok(fields) => written(&head, &fields),
                             Err(why) => return Some(why),
                         };
-                        tls.one.expect(&head);
+                        tls.answers.expect(&head);
                         (length, Some(rewritten))
                     }
+                    Step::Invalid(_) if self.held.starts_with(HTTP_2_PREFACE) => return Some(HTTP_2_REFUSED.into()),
                     Step::Invalid(why) => return Some(format!("the request is not as it must be: {why}")),
                 },
             };
@@ -379,15 +394,56 @@ impl Connection {
             if self.down.closed {
                 return Ok(Need::End(!tls.is_closed));
             }
-            if throttled || pass == Pass::Throttled || tls.waiting() > 0 {
+            if throttled || pass == Pass::Throttled || tls.answers.waiting() > 0 {
                 return Ok(Need::Later);
             }
         } else if self.client_ended {
             return Ok(Need::End(false));
         }
-        let catches_up = tls.is_behind && self.has_room(0, 0);
-        let hears = self.hears_client() && !tls.inside.waits() || tls.outside.is_some() && self.hears_server(tls);
-        let more = hears || catches_up;
-        Ok(if more { Need::Again } else { Need::Nothing })
+        let hears = self.hears_client() || tls.outside.is_some() && self.hears_server(tls);
+        Ok(if hears { Need::Again } else { Need::Nothing })
+    }
+}
+
+/// What is wrong with the client's TLS.
+fn client_fault(cause: &TlsError) -> String {
+    match cause {
+        TlsError::NoApplicationProtocol => HTTP_2_REFUSED.to_owned(),
+        cause => format!("TLS of the client: {cause}"),
+    }
+}
+
+/// What a peer's bytes are: added to `plain`; `true` when it has said that no more come.
+fn feed<Data: SideData>(
+    tls: &mut ConnectionCommon<Data>,
+    mut bytes: &[u8],
+    plain: &mut Vec<u8>,
+) -> Result<bool, TlsError> {
+    let mut closed = false;
+    while !bytes.is_empty() {
+        match tls.read_tls(&mut bytes) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(cause) if cause.kind() == ErrorKind::Interrupted => continue,
+            Err(cause) => return Err(TlsError::General(cause.to_string())),
+        }
+        let state = tls.process_new_packets()?;
+        let start = plain.len();
+        plain.resize(start + state.plaintext_bytes_to_read(), 0);
+        if state.plaintext_bytes_to_read() > 0 {
+            tls.reader().read_exact(&mut plain[start..]).map_err(|cause| TlsError::General(cause.to_string()))?;
+        }
+        closed |= state.peer_has_closed();
+    }
+    Ok(closed)
+}
+
+/// What is to be sent.
+fn drain<Data: SideData>(tls: &mut ConnectionCommon<Data>, out: &mut Vec<u8>) {
+    while tls.wants_write() {
+        // A vector takes everything.
+        if tls.write_tls(out).is_err() {
+            return;
+        }
     }
 }

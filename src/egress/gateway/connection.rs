@@ -1,6 +1,6 @@
 //! One connection of a client inside: what it wants is found out, it is decided on, a server is dialled, bytes pass.
 
-use super::brokered::Brokered;
+use super::brokered::{Brokered, HTTP_2_PREFACE, HTTP_2_REFUSED};
 use super::flow::{Budget, End, Flow, Pass, Pipes};
 use super::front::{self, Opening, SSH};
 use super::own::leads_home;
@@ -89,8 +89,6 @@ pub(super) struct Connection {
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
     held_back: bool,
-    /// Requests of it that were refused while it goes on, since somebody last asked.
-    pub(super) notes: Vec<String>,
     /// Statuses of the server's answers since the last call.
     pub(super) statuses: Vec<u16>,
     /// Who adds secrets to its requests.
@@ -140,7 +138,6 @@ impl Connection {
             held: Vec::new(),
             client_ended: false,
             held_back: false,
-            notes: Vec::new(),
             statuses: Vec::new(),
             broker: None,
             ech: Ech::Refuse,
@@ -251,6 +248,9 @@ impl Connection {
             let ech = if self.broker.is_some() { Ech::Pass } else { self.ech };
             let opening = front::opening(&self.held, &host, port, ech);
             if let (Some(served), Opening::Through | Opening::Requests | Opening::Ssh(_)) = (&self.broker, &opening) {
+                if self.held.starts_with(HTTP_2_PREFACE) {
+                    return Ok(Some(HTTP_2_REFUSED.to_owned()));
+                }
                 if self.held.first() != Some(&HANDSHAKE) {
                     return Ok(Some(format!("the broker serves `{host}:{port}`, and takes TLS only")));
                 }

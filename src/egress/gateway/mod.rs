@@ -8,7 +8,6 @@
 mod brokered;
 mod connection;
 mod decide;
-mod ends;
 mod flow;
 mod front;
 mod memory;
@@ -398,9 +397,6 @@ impl Gateway {
         if let Some(target) = &connection.target {
             self.ledger.add_bytes(target.row, sent, received);
             self.ledger.add_statuses(target.row, connection.statuses.drain(..));
-            for why in connection.notes.drain(..) {
-                self.ledger.note(&target.host.to_string(), Some(target.port), false, &why);
-            }
         }
     }
 

@@ -95,8 +95,7 @@ fn a_later_request_for_another_host_is_seen_too() {
 }
 
 #[test]
-fn http_2_without_asking_for_it_http_1_0_and_methods_that_give_back_are_refused() {
-    refused("PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", "neither HTTP/1.1 nor HTTP/1.0");
+fn http_1_0_and_methods_that_give_back_are_refused() {
     refused("GET / HTTP/1.0\\r\\nHost: a.test:8443\\r\\n\\r\\n", "takes HTTP/1.1 only");
     refused("TRACE / HTTP/1.1\\r\\nHost: a.test:8443\\r\\n\\r\\n", "passes no such method on");
     refused("CONNECT b.test:8443 HTTP/1.1\\r\\nHost: b.test:8443\\r\\n\\r\\n", "CONNECT");

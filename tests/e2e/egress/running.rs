@@ -84,15 +84,11 @@ fn no_file_is_within_the_gateways_reach_before_strangers_are() {
     assert_eq!((pids.len(), gateways), (2, 1), "{trace}");
 }
 
-/// Opens connections to a host of the broker's, by HTTP/1.1 or HTTP/2, and keeps them after an answer on each.
+/// Opens connections to a brokered host and keeps them after an answer on each.
 const OPEN: &str = r#"
-import os, socket, ssl, struct, sys, time
-two = sys.argv[1] == 'h2'
-context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']); context.set_alpn_protocols(['h2'] if two else ['http/1.1'])
-def frame(kind, flags, stream, payload=b''): return struct.pack('>I', len(payload))[1:] + bytes([kind, flags]) + struct.pack('>I', stream) + payload
-def text(word): return bytes([len(word)]) + word
-head = b''.join(b'\x00' + text(name) + text(value) for name, value in [(b':method', b'GET'), (b':scheme', b'https'), (b':path', b'/x'), (b':authority', b'a.test:8443')])
-ask = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + frame(4, 0, 0) + frame(1, 5, 1, head) if two else b'GET /x HTTP/1.1\r\nHost: a.test:8443\r\n\r\n'
+import os, socket, ssl, time
+context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
+ask = b'GET /x HTTP/1.1\r\nHost: a.test:8443\r\n\r\n'
 all = []
 for _ in range(100):
     sock = context.wrap_socket(socket.create_connection(('a.test', 8443)), server_hostname='a.test'); sock.sendall(ask); got = b''
@@ -112,17 +108,15 @@ fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     lab.file("work/open.py", OPEN);
-    for protocol in ["h1", "h2"] {
-        let task = world.brokered(&lab, "a-value-of-some-length", "").start_sh(&format!("python3 open.py {protocol}"));
-        task.wait_for("open");
-        let pid = gateway(&task).as_raw_pid();
-        // Once nothing happens it gives back what only work needs, of the program's file too.
-        eventually("the gateway at rest takes less than 3 MiB, with its share of the program's pages", || {
-            kib(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap(), "Pss:") < 3 << 10
-        });
-        task.signal(Signal::TERM);
-        task.finish();
-    }
+    let task = world.brokered(&lab, "a-value-of-some-length", "").start_sh("python3 open.py");
+    task.wait_for("open");
+    let pid = gateway(&task).as_raw_pid();
+    // Once nothing happens it gives back what only work needs, of the program's file too.
+    eventually("the gateway at rest takes less than 3 MiB, with its share of the program's pages", || {
+        kib(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap(), "Pss:") < 3 << 10
+    });
+    task.signal(Signal::TERM);
+    task.finish();
 }
 
 /// Asks our DNS by TCP for some seconds without reading an answer; then as much at once as goes, and counts the answers.
