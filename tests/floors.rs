@@ -9,6 +9,9 @@
     reason = "a test that cannot go on fails, also within its helpers"
 )]
 
+#[path = "floors/cycles.rs"]
+mod cycles;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

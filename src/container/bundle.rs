@@ -1,6 +1,6 @@
 //! A bundle: the directory with a config.json that a caller names.
 
-use super::Creation;
+use super::creation::Creation;
 use crate::error::{Kind, Result};
 use crate::files;
 use crate::spec::config::{self, Config};

@@ -1,6 +1,6 @@
 //! The parent's answers to a container's first process while it is made.
 
-use super::create::Creation;
+use super::creation::Creation;
 use super::socket;
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;

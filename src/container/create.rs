@@ -1,5 +1,6 @@
 //! `create`: from a bundle to a container that waits to be started, or to nothing at all.
 
+use super::creation::Creation;
 use super::group::Wanted;
 use super::id::ContainerId;
 use super::record::{FIFO, Place, REPORT, Record};
@@ -25,33 +26,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
-
-/// How a container is to be created, besides what its config.json says.
-#[derive(Clone, Debug, Default)]
-pub struct Creation {
-    /// The bundle's directory, absolute.
-    pub bundle: PathBuf,
-    /// The configuration, if not `config.json` of the bundle.
-    pub config: Option<PathBuf>,
-    /// A unix socket that gets the terminal's master.
-    pub console_socket: Option<PathBuf>,
-    /// A unix socket that gets the first process's pidfd.
-    pub pidfd_socket: Option<PathBuf>,
-    /// A file for the first process's pid.
-    pub pid_file: Option<PathBuf>,
-    /// How many descriptors from 3 on are handed through.
-    pub preserve_fds: u32,
-    /// Moves the root over the old one instead of pivoting, for hosts on a ramdisk.
-    pub no_pivot: bool,
-    /// Keeps the caller's session keyring.
-    pub no_new_keyring: bool,
-    /// systemd makes the cgroup.
-    pub systemd_cgroup: bool,
-    /// Makes no cgroup: the container stays in the caller's.
-    pub no_cgroup: bool,
-    /// Whether the caller goes away while the container runs.
-    pub detached: bool,
-}
 
 /// A container that was created by this process and waits to be started.
 #[derive(Debug)]
@@ -183,7 +157,7 @@ impl Containers {
             systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
             resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
-            streams: super::checkpoint::streams(),
+            streams: super::creation::streams(),
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };

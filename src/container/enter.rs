@@ -9,10 +9,8 @@ use super::running::Running;
 use super::tree;
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors, attributes};
+use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors};
 use crate::spec::Confinement;
-use crate::spec::landlock::Landlock;
-use crate::spec::process::Rlimit;
 use crate::sys::clone::{is_over, wait};
 use crate::sys::weaken;
 use rustix::fs::{Gid, Uid, fchown};
@@ -24,38 +22,6 @@ use std::time::{Duration, Instant};
 
 /// How long the watch waits for the command to be one that can be entered: much longer than it takes, much shorter than anybody would notice.
 const A_MOMENT: Duration = Duration::from_millis(500);
-
-/// What a sandbox's processes are like: kept while it runs, for those that come later.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// How its commands are held.
-    pub confinement: Confinement,
-    /// The sandbox's user.
-    pub user: (u32, u32),
-    /// Its groups beside that.
-    pub groups: Vec<u32>,
-    /// Whether only that one id is mapped, as for an ordinary user of the host.
-    pub is_single: bool,
-    /// Its limits of setrlimit(2).
-    pub rlimits: Vec<(Rlimit, u64)>,
-    /// Its file rules.
-    pub landlock: Landlock,
-    /// The environment of its command.
-    pub environment: Vec<(OsString, OsString)>,
-    /// The directory that its command began in.
-    pub directory: PathBuf,
-    /// The processors that its commands begin on, where they are not all.
-    pub affinity: Option<Vec<u64>>,
-}
-
-impl Entry {
-    /// The attributes of its commands.
-    pub(super) fn attributes(&self) -> attributes::Attributes {
-        let mut all = attributes::Attributes::default();
-        all.affinity.clone_from(&self.affinity);
-        all
-    }
-}
 
 /// What is to run.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Who makes a container's cgroup, and where: we ourselves, systemd on our behalf, or nobody.
 
-use super::create::Creation;
+use super::creation::Creation;
 use super::id::ContainerId;
 use super::record::Record;
 use crate::cgroup::systemd::{Manager, Property, Systemd, Unit, property};

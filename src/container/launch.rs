@@ -3,11 +3,10 @@
 use super::check::{self, Checked, privileged};
 use super::confine::Held;
 use super::copied;
-use super::enter::Entry;
 use super::gateway::{self, Prepared, Wish};
 use super::link;
 use super::place::Place;
-use super::running::{Group, Running};
+use super::running::{Entry, Group, Running};
 use crate::cgroup::{Begun, Cgroup, CgroupPath, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};

@@ -10,6 +10,7 @@ mod confine;
 mod converse;
 mod copied;
 mod create;
+mod creation;
 mod delete;
 mod enter;
 mod exec;
@@ -71,7 +72,8 @@ pub(crate) fn agent_filter() -> crate::error::Result<serde_json::Value> {
 }
 
 pub use checkpoint::{Cgroups, Checkpoint, CriuOptions, Restoration, Restored};
-pub use create::{Created, Creation};
+pub use create::Created;
+pub use creation::Creation;
 pub use exec::{Executed, Execution};
 pub use features::features;
 pub use id::ContainerId;

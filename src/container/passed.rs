@@ -1,6 +1,6 @@
 //! What a caller hands to the container besides its configuration: descriptors, and where its terminal goes.
 
-use super::create::Creation;
+use super::creation::Creation;
 use crate::error::{Context, Error, Kind, Result};
 use std::ffi::OsString;
 

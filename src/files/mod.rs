@@ -18,7 +18,7 @@ pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
-pub(crate) use tree::{Contents, Visitor, contents, remove_directory, walk};
+pub(crate) use tree::{Contents, Visitor, bytes_on_disk, contents, remove_directory, walk};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

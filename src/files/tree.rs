@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -124,6 +125,13 @@ pub(crate) struct Contents {
     pub bytes: u64,
     /// The deepest level.
     pub depth: usize,
+}
+
+/// Bytes of a tree, or of a file, on the disk. What cannot be read counts nothing.
+pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
+    let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
+    let inside = if status.is_dir() { contents(path).unwrap_or_default().bytes } else { 0 };
+    status.blocks() * 512 + inside
 }
 
 /// Counts a tree. What vanishes meanwhile, or cannot be read, counts nothing.

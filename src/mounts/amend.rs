@@ -1,7 +1,7 @@
 //! Changes of files that a root may have: in the place where they are, since a bundle of certificates often is a link to another.
 
-use super::apply::file;
 use super::cover::existing;
+use super::write::file;
 use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::root::Change;

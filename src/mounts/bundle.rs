@@ -3,10 +3,10 @@
 //! Order: [`build`]; then hooks may look at the root and add to it; then [`seal`], after which nothing of it that should be read-only can be
 //! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
 
-use super::apply::real_directory;
 use super::cover::{Covers, mask, read_only};
 use super::mount::{attach, clone_tree, restrict};
 use super::options::{Options, Reach};
+use super::write::real_directory;
 use super::{destination, device, file_system, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES};

@@ -1,8 +1,8 @@
 //! Device nodes of a container's /dev, made through one descriptor of that directory: a name in it that the image chose is never followed
 //! (CVE-2026-41579, CVE-2026-88264). What is changed about a node is changed by a descriptor of it.
 
-use super::apply::{own, real_directory, symlink};
 use super::mount::{attach, clone_tree, restrict};
+use super::write::{own, real_directory, symlink};
 use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES, Device};

@@ -1,9 +1,9 @@
 //! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
 
-use super::apply::symlink;
 use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
 use super::mount::{attach, restrict};
 use super::options::Options;
+use super::write::symlink;
 use super::{copy_up, destination, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;

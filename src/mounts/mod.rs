@@ -31,6 +31,7 @@ pub(crate) mod skeleton;
 mod template;
 pub(crate) mod tun;
 pub(crate) mod volatile;
+mod write;
 
 pub(crate) use pivot::enter;
 pub(crate) use plan::{Ids, Plan};

@@ -1,9 +1,9 @@
 //! Secrets as files: a memory file system that is read-only inside, and that the supervisor can write from outside.
 
-use super::apply::own;
 use super::mount::{attach, clone_tree, restrict, tmpfs};
 use super::plan::Ids;
 use super::resolve;
+use super::write::own;
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, Hidden};
 use crate::sys::mount as bits;

@@ -5,7 +5,7 @@
 //! program of the host's is to serve belongs to a user namespace of that program's own, so that it needs no right over anything else.
 
 use super::idmap::Maps;
-use super::user::{Helper, Mapped, forbid_nested, open_and_map};
+use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
 use crate::files;
 use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
@@ -27,17 +27,6 @@ pub(crate) struct Ahead {
     pid: i32,
     channel: Channel,
     helper: Helper,
-}
-
-/// What the child waits on. Others of our children may hold a copy of it, so its closing alone would tell nothing.
-#[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
-
-impl Drop for Channel {
-    fn drop(&mut self) {
-        // A child that has ended already need not be told.
-        let _ = send(&self.0, b"E", SendFlags::NOSIGNAL);
-    }
 }
 
 /// What was made ahead.

@@ -1,11 +1,11 @@
 //! User namespaces as things to hold: made, mapped, and named by a descriptor.
 
-use super::ahead::Channel;
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::sys::clone::{Side, clone_process, exit, visit, wait};
 use rustix::fs::{Mode, OFlags};
+use rustix::net::{SendFlags, send};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::thread::CapabilitySet;
 use std::fs;
@@ -18,6 +18,17 @@ pub(crate) struct Mapped {
     pub userns: OwnedFd,
     /// Ends by itself. Nothing in a sandbox can reach it: it is in nobody's PID namespace but ours.
     pub helper: Helper,
+}
+
+/// What the child waits on. Others of our children may hold a copy of it, so its closing alone would tell nothing.
+#[derive(Debug)]
+pub(super) struct Channel(pub(super) OwnedFd);
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A child that has ended already need not be told.
+        let _ = send(&self.0, b"E", SendFlags::NOSIGNAL);
+    }
 }
 
 /// A child that is ending, or does when this is dropped, which waits for it.

@@ -7,15 +7,15 @@
 //! And it joins what we could not leave again ([`ns::can_return`]).
 
 use super::init;
-use super::message::{Channel, Message, Tag};
-use super::parent::Spawned;
+use super::message::{Channel, Tag};
 use super::plan::{Plan, UserNamespace};
+use super::spawned::{Spawned, born};
 use super::{identity, identity::OomScore};
-use crate::error::{Context, Error, Kind, Result};
+use crate::error::{Context, Kind, Result};
 use crate::ns::{self, Maps};
-use crate::sys::clone::{Side, clone_process, clone_sibling, exit, wait};
+use crate::sys::clone::{Side, clone_process, clone_sibling, exit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Starts the container that `plan`, with a joined user namespace or with a new one that has `maps`, describes.
 pub(super) fn spawn(
@@ -54,28 +54,6 @@ pub(super) fn spawn(
     born(ours, &helper, maps, waits)
 }
 
-/// What a helper that ends with this has made: our child. One that `waits` goes on when we know it.
-pub(super) fn born(ours: Channel, helper: &OwnedFd, maps: Option<&Maps>, waits: bool) -> Result<Spawned> {
-    let step = || "start a helper in the container's user namespace";
-    let born = ours.receive();
-    wait(helper.as_fd()).failing(Kind::Namespace, step)?;
-    match born? {
-        Some(Message::Born(pidfd)) => {
-            let pid = pid_of(&pidfd)?;
-            let spawned = Spawned::new(pid, pidfd, ours);
-            if let Some(maps) = maps {
-                ns::write_maps(pid, maps).inspect_err(|_| spawned.abandon())?;
-            }
-            if waits {
-                spawned.go()?;
-            }
-            Ok(spawned)
-        }
-        Some(Message::Failed(error)) => Err(error),
-        _ => Err(Error::new(Kind::Lost, "the helper ended without a word").doing(step())),
-    }
-}
-
 /// The helper's part, one line a step. Its parent has visited the namespaces, or it joins them: with the caller's privileges, or with those inside.
 fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, visited: bool) -> Result<Side> {
     identity::die_with_supervisor(parent)?;
@@ -101,12 +79,4 @@ fn enter(plan: &mut Plan, parent: &Channel, privileged: bool, visited: bool) -> 
         let _stay = ns::visit(&plan.namespaces)?;
     }
     clone_sibling(flags).failing(Kind::Namespace, || "create the container's namespaces")
-}
-
-/// The pid of a process in our PID namespace. proc_pid_fdinfo(5).
-pub(super) fn pid_of(pidfd: &OwnedFd) -> Result<i32> {
-    let step = || "find the container's first process";
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).failing(Kind::Lost, step)?;
-    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
-    pid.filter(|pid| *pid > 0).ok_or_else(|| Error::new(Kind::Lost, "it has ended").doing(step()))
 }

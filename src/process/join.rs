@@ -3,9 +3,9 @@
 use super::attributes::Attributes;
 use super::identity::{self, Capabilities, Identity, OomScore};
 use super::message::{Channel, Tag};
-use super::parent::Spawned;
 use super::plan::{Command, Stdio};
-use super::{directory, enter, launch};
+use super::spawned::{Spawned, born};
+use super::{directory, launch};
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::Ids;
 use crate::seccomp;
@@ -104,7 +104,7 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused
         }
         Ok(Side::Parent(_, helper)) if visits => {
             drop(theirs);
-            enter::born(ours, &helper, None, true).map_err(|error| (Refused::Other(error), Box::new(plan)))
+            born(ours, &helper, None, true).map_err(|error| (Refused::Other(error), Box::new(plan)))
         }
         Ok(Side::Parent(pid, pidfd)) => Ok(Spawned::new(pid, pidfd, ours)),
     }

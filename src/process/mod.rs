@@ -26,6 +26,7 @@ mod parent;
 mod plan;
 mod procfs;
 mod reaper;
+mod spawned;
 mod threads;
 
 pub(crate) use apart::apart;
@@ -38,10 +39,11 @@ pub(crate) use join::{Join, Refused, join};
 pub(crate) use message::{Ended, Message};
 pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
-pub(crate) use parent::{Spawned, spawn_with};
+pub(crate) use parent::spawn_with;
 pub(crate) use plan::{
     BuildHooks, Command, Errand, First, Gate, Inside, Joins, Managed, Plan, Root, SHOW, Stdio, Terminal, UserNamespace,
     Vectors, WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;
+pub(crate) use spawned::Spawned;
 pub(crate) use threads::require_one as require_one_thread;

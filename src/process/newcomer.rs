@@ -6,8 +6,8 @@
 //! may do nothing else ([`procfs`]); `createContainer` hooks, programs of the host, run outside ([`beside`]).
 
 use super::message::{Channel, Message, Tag};
-use super::parent::Spawned;
 use super::plan::{Plan, Root, UserNamespace};
+use super::spawned::Spawned;
 use super::{apart, identity, init, join};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;

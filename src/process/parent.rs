@@ -1,25 +1,15 @@
 //! The parent's side: one clone, and what it gets back.
 
-use super::message::{Channel, Message, Tag};
+use super::message::Channel;
 use super::plan::{First, Plan, UserNamespace};
+use super::spawned::Spawned;
 use super::{enter, init, newcomer};
 use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
-use crate::sys::clone::{Side, clone_process, wait};
+use crate::sys::clone::{Side, clone_process};
 use crate::sys::heap::StartHeap;
-use rustix::fs::{Mode, OFlags};
-use rustix::process::{Signal, pidfd_send_signal};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-/// The container's first process, as the parent holds it.
-#[derive(Debug)]
-pub(crate) struct Spawned {
-    /// Its id in our PID namespace, for records and for reading /proc.
-    pub pid: i32,
-    pidfd: OwnedFd,
-    channel: Channel,
-}
+use std::os::fd::AsFd;
 
 /// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
 ///
@@ -59,7 +49,7 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
             init::run(plan, theirs)
         }
         Side::Parent(pid, pidfd) => {
-            let spawned = Spawned { pid, pidfd, channel: ours };
+            let spawned = Spawned::new(pid, pidfd, ours);
             left.back()?;
             if let Some(maps) = maps {
                 ns::write_maps(pid, &maps).inspect_err(|_| spawned.abandon())?;
@@ -77,73 +67,4 @@ fn settled(spawned: Spawned, waits: bool, settle: impl FnOnce(i32) -> Result<()>
         spawned.go()?;
     }
     Ok(spawned)
-}
-
-impl Spawned {
-    pub(super) fn new(pid: i32, pidfd: OwnedFd, channel: Channel) -> Spawned {
-        Spawned { pid, pidfd, channel }
-    }
-
-    /// From now on this is the process that the first one has made in its stead: that one has ended, and the new one waits for a word to go on.
-    pub(crate) fn succeed(&mut self, pidfd: OwnedFd) -> Result<()> {
-        self.reap()?;
-        (self.pid, self.pidfd) = (enter::pid_of(&pidfd)?, pidfd);
-        self.go()
-    }
-
-    /// Ends a process that will never be a container. The error that led here is on its way already.
-    pub(crate) fn abandon(&self) {
-        let _ = self.signal(Signal::KILL);
-        let _ = self.reap();
-    }
-
-    /// Answers init, which waits for that: go on.
-    pub(crate) fn go(&self) -> Result<()> {
-        self.channel.say(Tag::Go)
-    }
-
-    /// Lets a process that is told its groups (`Joins::Told`) join those of `files`, and go on. One that has failed cannot be told any more; its
-    /// reason is the next message.
-    pub(crate) fn admit(&self, files: &[OwnedFd]) {
-        let _ = files.iter().try_for_each(|file| self.channel.hand(Tag::Group, file.as_fd())).and_then(|()| self.go());
-    }
-
-    /// The process, for those who send it signals or take descriptors from it.
-    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    /// The container's mount namespace, if we may open it: an ordinary user may not, since init cannot be looked into.
-    pub(crate) fn mount_namespace(&self) -> Option<OwnedFd> {
-        let path = format!("/proc/{}/ns/mnt", self.pid);
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-    }
-
-    /// Whether the word that waits is one of those that only bring a descriptor to keep.
-    pub(crate) fn brings_descriptor(&self) -> bool {
-        matches!(self.channel.peek(), Ok(tag) if [Tag::Scratch as u8, Tag::Secrets as u8, Tag::Refusals as u8].contains(&tag))
-    }
-
-    /// The next word from inside; `None` when nobody is left to say one.
-    pub(crate) fn receive(&self) -> Result<Option<Message>> {
-        self.channel.receive()
-    }
-
-    /// Readable when a message waits.
-    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-
-    /// Sends a signal to pid 1, which passes it on to the command; SIGKILL ends the whole container. A container that has ended is no error.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        match pidfd_send_signal(&self.pidfd, signal) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(errno) => Err(errno).failing(Kind::State, || "signal the container"),
-        }
-    }
-
-    /// Waits until pid 1, and with it every process of the container, is gone.
-    pub(crate) fn reap(&self) -> Result<()> {
-        wait(self.pidfd.as_fd()).failing(Kind::State, || "wait for the container's end").map(drop)
-    }
 }

@@ -1,6 +1,6 @@
 //! sched_setattr(2), ioprio_set(2), personality(2), set_mempolicy(2), pidfd_getfd(2): attributes of this process that rustix lacks.
 
-use super::clone::{check, last_errno};
+use super::errno::{check, last_errno};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 

@@ -1,6 +1,6 @@
 //! bpf(2), as much of it as a device filter of a cgroup needs.
 
-use super::clone::{check, last_errno};
+use super::errno::{check, last_errno};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

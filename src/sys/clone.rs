@@ -1,6 +1,7 @@
 //! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
 use super::batch::Batch;
+use super::errno::{check, last_errno};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -285,12 +286,4 @@ fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
 pub(crate) fn exit(status: i32) -> ! {
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(status) }
-}
-
-pub(crate) fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
-pub(crate) fn check(result: libc::c_long) -> Result<(), Errno> {
-    if result == -1 { Err(last_errno()) } else { Ok(()) }
 }

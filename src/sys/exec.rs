@@ -1,6 +1,6 @@
 //! execve(2) and the disposition of SIGPIPE, the last two things before a program takes over.
 
-use super::clone::last_errno;
+use super::errno::last_errno;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd};

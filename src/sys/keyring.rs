@@ -1,6 +1,6 @@
 //! keyctl(2), only to leave the caller's session keyring.
 
-use super::clone::check;
+use super::errno::check;
 use rustix::io::Errno;
 
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;

@@ -1,6 +1,6 @@
 //! landlock_create_ruleset(2) as a question; the landlock crate does the rest.
 
-use super::clone::last_errno;
+use super::errno::last_errno;
 use rustix::io::Errno;
 
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

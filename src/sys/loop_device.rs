@@ -1,6 +1,6 @@
 //! ioctls of loop devices, loop(4).
 
-use super::clone::{check, last_errno};
+use super::errno::{check, last_errno};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -9,6 +9,7 @@ pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod code;
 pub(crate) mod environment;
+mod errno;
 pub(crate) mod exec;
 pub(crate) mod heap;
 pub(crate) mod keyring;

@@ -1,6 +1,6 @@
 //! SIOCSIFFLAGS of netdevice(7).
 
-use super::clone::check;
+use super::errno::check;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

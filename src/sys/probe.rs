@@ -1,6 +1,6 @@
 //! Which system calls the kernel has, asked with arguments that it refuses before it does anything.
 
-use super::clone::last_errno;
+use super::errno::last_errno;
 use rustix::io::Errno;
 
 /// A call that can be asked for.

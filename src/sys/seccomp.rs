@@ -1,6 +1,6 @@
 //! seccomp(2), which neither rustix nor nix has.
 
-use super::clone::{check, last_errno};
+use super::errno::{check, last_errno};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 

@@ -1,7 +1,8 @@
 //! A child that has our memory, and not a copy of it, until it executes another program: vfork(2) without its wait. To copy a memory, to take the copy apart
 //! again, and to copy the pages that either side writes meanwhile, takes longer than most of what such a child does (docs/decisions/0005-start-path.md).
 
-use super::clone::{exit, last_errno};
+use super::clone::exit;
+use super::errno::last_errno;
 use super::weaken;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};

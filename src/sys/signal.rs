@@ -1,6 +1,7 @@
 //! Signals that rustix has no names for, and handlers.
 
-use super::clone::{exit, last_errno};
+use super::clone::exit;
+use super::errno::last_errno;
 use rustix::io::Errno;
 use rustix::process::Signal;
 

@@ -1,7 +1,7 @@
 //! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
 
 use super::event::{Lines, Writer};
-use super::pipeline::SnapshotInSteps;
+use super::folder_snapshot::SnapshotInSteps;
 use super::receipt::Receipt;
 use super::redact::{Redactor, Stream as Redacted};
 use super::secrets::Held;

@@ -16,6 +16,7 @@ mod event;
 mod explain;
 mod export;
 mod exposure;
+mod folder_snapshot;
 mod follow;
 mod forward;
 mod git;

@@ -3,13 +3,12 @@
 mod bases;
 mod commits;
 
-pub(super) use bases::SnapshotInSteps;
-
 use super::artifact;
 use super::canary;
 use super::changes;
 use super::definition::{Definition, WorkspaceSource};
 use super::event::Writer;
+use super::folder_snapshot::SnapshotInSteps;
 use super::git::{self, Base, Budget, Errand, GitOptions, Remote};
 use super::handback::{self, Handback};
 use super::image::{self, Opened};

@@ -10,7 +10,6 @@ use crate::sandbox::size;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -58,7 +57,7 @@ impl Store {
                 } else {
                     self.task(&row.id)
                 };
-                (row.id, age, bytes_of(&path))
+                (row.id, age, files::bytes_on_disk(&path))
             })
             .filter(|(.., bytes)| !options.workspaces_only || *bytes > 0)
             .collect();
@@ -137,13 +136,6 @@ impl Store {
         }
         Ok(())
     }
-}
-
-/// Bytes of a tree, or of a file, on the disk. What cannot be read counts nothing.
-pub(super) fn bytes_of(path: &Path) -> u64 {
-    let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
-    let inside = if status.is_dir() { files::contents(path).unwrap_or_default().bytes } else { 0 };
-    status.blocks() * 512 + inside
 }
 
 /// How much is kept free, if nobody says otherwise.

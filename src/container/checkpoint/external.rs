@@ -3,7 +3,7 @@
 //! Masks are the container's own device and its own empty directory (`mounts::cover`), so CRIU saves them like every other mount.
 
 use super::super::record::Record;
-use super::super::{create::Creation, group, prepare};
+use super::super::{creation::Creation, group, prepare};
 use super::rpc::{ExternalMount, InheritDescriptor, JoinNamespace, Options};
 use crate::error::{Context, Error, Kind, Result};
 use crate::host::{MountEntry, parse_mounts};

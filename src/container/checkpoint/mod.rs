@@ -264,14 +264,3 @@ impl Directories {
         Error::new(kind, format!("{error}; log file: {}; {last}", path.display()))
     }
 }
-
-/// The standard streams of this process that are pipes, as runc and CRIU name them; an empty name for any other.
-pub(super) fn streams() -> Vec<String> {
-    let name = |descriptor: std::os::fd::BorrowedFd<'_>| {
-        let status = rustix::fs::fstat(descriptor).ok()?;
-        let is_pipe = rustix::fs::FileType::from_raw_mode(status.st_mode) == rustix::fs::FileType::Fifo;
-        is_pipe.then(|| format!("pipe:[{}]", status.st_ino))
-    };
-    use rustix::stdio::{stderr, stdin, stdout};
-    [stdin(), stdout(), stderr()].map(|descriptor| name(descriptor).unwrap_or_default()).to_vec()
-}

@@ -1,13 +1,14 @@
 //! `restore`: a container whose processes come from CRIU's images and whose surroundings from a bundle.
 
-use super::super::create::{Creation, Undo};
+use super::super::create::Undo;
+use super::super::creation::{Creation, streams};
 use super::super::group::Wanted;
 use super::super::record::{Place, Record};
 use super::super::tree::Stat;
 use super::super::{ContainerId, Containers, bundle, passed, prepare, signal, socket};
 use super::criu::Criu;
 use super::rpc::{CgroupRoot, InheritDescriptor, Kind as Of, Notification, Options, Request};
-use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, privileges, streams};
+use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, privileges};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};

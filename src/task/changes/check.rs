@@ -3,7 +3,7 @@
 //! Each entry is compared with what is there: equal to the base (do it), equal to what the agent left (done already), or neither
 //! (a conflict). Directories that go must hold nothing but what goes with them.
 
-use super::apply::{self, Applied, Conflict, Difference, LeftOut, Options, Why};
+use super::applied::{Applied, Conflict, Difference, LeftOut, Options, Why, left_out};
 use super::copy;
 use super::path::TreePath;
 use super::record::{Base, Changes, Content, Entry, Node};
@@ -109,7 +109,7 @@ struct Check<'a, 'b> {
 
 impl<'a> Check<'a, '_> {
     fn entry(&mut self, entry: &'a Entry) -> Result<()> {
-        if let Some(why) = apply::left_out(entry, self.options) {
+        if let Some(why) = left_out(entry, self.options) {
             self.plan.applied.left_out.push(LeftOut { path: entry.path.clone(), why });
             return Ok(());
         }

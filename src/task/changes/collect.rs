@@ -8,7 +8,8 @@
 use super::Limits;
 use super::base;
 use super::copy::{self, Digest};
-use super::ignored::{Rules, Tracked, Worktree};
+use super::ignored::{Rules, Tracked};
+use super::index::Worktree;
 use super::keep_bases;
 use super::overlay::{Directory, Form};
 use super::path::{Raw, TreePath, written};

@@ -5,8 +5,8 @@
 //! until the end, so every step can be taken back. A crash in between leaves that directory with the old files and a list of where
 //! they were.
 
-use super::apply::Steps;
-use super::check::{Put, Removal, Seen};
+use super::applied::STAGING;
+use super::check::{Plan, Put, Removal, Seen};
 use super::copy::{self, Digest, Failure};
 use super::path::TreePath;
 use super::record::Node;
@@ -22,8 +22,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The directory in the target in which everything is prepared. Its presence is also the lock: two cannot apply at once.
-pub(super) const STAGING: &str = ".brig-apply";
 /// Where the old files were, for somebody who finds them after a crash.
 const LIST: &str = "list";
 
@@ -44,7 +42,7 @@ enum Undo<'a> {
 }
 
 /// Carries the plan out, or leaves the target as it was.
-pub(super) fn commit<'a>(plan: &Steps<'a>, store: &Store, target: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>) -> Result<()> {
     let step = || format!("make `{STAGING}` in the target");
     match mkdirat(target, STAGING, Mode::RWXU) {
         Err(Errno::EXIST) => {
@@ -99,7 +97,7 @@ fn old_name(index: usize) -> String {
 
 impl<'a> Work<'a, '_> {
     /// Writes all new content, and the list of what will be moved here.
-    fn stage(&mut self, plan: &Steps<'a>, store: &Store) -> Result<()> {
+    fn stage(&mut self, plan: &Plan<'a>, store: &Store) -> Result<()> {
         for (index, put) in plan.contents.iter().enumerate() {
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
         }
@@ -165,7 +163,7 @@ impl<'a> Work<'a, '_> {
     }
 
     /// The visible part, in the order that is written down: deletions, directories, files, links, modes.
-    fn carry_out(&mut self, plan: &Steps<'a>) -> Result<()> {
+    fn carry_out(&mut self, plan: &Plan<'a>) -> Result<()> {
         for (index, removal) in plan.removals.iter().enumerate() {
             self.remove(&old_name(index), removal).doing(|| format!("remove `{}`", removal.path))?;
         }

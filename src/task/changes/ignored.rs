@@ -5,29 +5,20 @@
 //! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
 //! Never here: git itself, the user's own ignore file, a file of the agent's.
 
-use super::index::{self, Index};
+use super::index::{self, Index, Worktree};
 use super::path::TreePath;
 use super::tree;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::io::Errno;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 /// A longer file of rules is not read.
 const LONGEST_RULES: u64 = 1 << 20;
 /// A longer index is not read: it has millions of files.
 const LONGEST_INDEX: u64 = 256 << 20;
-
-/// The folders of a worktree's repository (git-worktree(1)).
-#[derive(Debug)]
-pub(in crate::task) struct Worktree {
-    /// That of the worktree, with its index.
-    pub(in crate::task) own: OwnedFd,
-    /// The common one.
-    pub(in crate::task) repository: OwnedFd,
-}
 
 /// The rules that hold in a directory: its own, and those above.
 pub(super) struct Rules {

@@ -2,13 +2,12 @@
 //!
 //! In: the index file. Out: its entries, in the order of the file. A split or a sparse index does not have all files: its end is an error.
 
-use super::ignored::Worktree;
 use super::path::TreePath;
 use super::tree;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The bytes of an entry before its name.
 const FIXED: usize = 62;
@@ -43,6 +42,15 @@ pub(super) struct IndexEntry {
     pub(super) blob: [u8; 20],
     /// Whether the blob is the content of the file: not in a conflict, and not `git add --intent-to-add`.
     pub(super) has_content: bool,
+}
+
+/// The folders of a worktree's repository (git-worktree(1)).
+#[derive(Debug)]
+pub(in crate::task) struct Worktree {
+    /// That of the worktree, with its index.
+    pub(in crate::task) own: OwnedFd,
+    /// The common one.
+    pub(in crate::task) repository: OwnedFd,
 }
 
 /// Opens the index of the folder `lower`. A worktree has its index in its repository.

@@ -3,7 +3,7 @@
 //! In: a plan with conflicts, the copies of the agent's files and of what they were made from. Out: the plan with merged content, and the
 //! conflicts that are left. Lines that touch each other are a conflict: nobody has seen them together. Never here: markers in a file.
 
-use super::apply::{Conflict, Difference};
+use super::applied::{Conflict, Difference};
 use super::check::{Merged, Plan, Put, Seen};
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};

@@ -7,6 +7,7 @@
 //! what is kept is a plain copy that is ours. The record may have been edited before it is used again, so each step checks it anew.
 //! Never here: running git, following a link, opening anything but files and directories, a path of the host below a tree.
 
+mod applied;
 mod apply;
 mod base;
 mod binary;
@@ -32,11 +33,12 @@ pub(super) mod store;
 pub(super) mod tree;
 mod wire;
 
-pub(crate) use apply::{Options, Why, apply};
+pub(crate) use applied::{Options, Why};
+pub(crate) use apply::apply;
 pub(crate) use collect::{Workspace, collect};
 pub(super) use diff::LARGEST_TEXT;
 pub(crate) use diff::{Binary, DiffOptions, diff};
-pub(super) use ignored::Worktree;
+pub(super) use index::Worktree;
 pub(super) use keep_bases::BaseWriter;
 pub(crate) use limits::Limits;
 pub(crate) use overlay::Form;
@@ -49,7 +51,7 @@ pub(super) use tree::is_off;
 
 #[cfg(test)]
 use {
-    apply::{Applied, Difference, leads_out},
+    applied::{Applied, Difference, leads_out},
     diff::Diffed,
     path::{Raw, TreePath},
     record::{Base, Content, Reason},

@@ -5,16 +5,8 @@
 
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
-use super::wire;
-use crate::error::{Error, Kind, Result, Step};
-use crate::files::{self, Bounded, Durability};
 use crate::sandbox::size;
 use serde::{Deserialize, Serialize};
-use std::io::{BufWriter, Write};
-use std::path::Path;
-
-/// The largest record that is read, and written. [`super::Limits`] keep what is collected well below it.
-const LONGEST: u64 = 512 << 20;
 
 /// Everything that differs between the base and what the agent left, ordered by path (a directory before what is in it).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -173,22 +165,8 @@ impl Changes {
         self.entries.binary_search_by(|entry| entry.path.cmp(path)).ok().map(|index| &self.entries[index])
     }
 
-    /// Reads a record and checks it: the version, every path, and that the entries agree with each other.
-    pub(crate) fn load(path: &Path) -> Result<Changes> {
-        let step = || format!("read the changes `{}`", path.display());
-        let bytes = files::read_bounded(path, LONGEST)?;
-        Changes::parse(&bytes).map_err(|why| Error::new(Kind::Record, why)).doing(step)
-    }
-
-    fn parse(bytes: &[u8]) -> std::result::Result<Changes, String> {
-        let mut changes = wire::from_json(bytes)?;
-        changes.entries.sort_by(|one, other| one.path.cmp(&other.path));
-        changes.check()?;
-        Ok(changes)
-    }
-
     /// The entries must describe two trees: no path twice, and nothing below something that is no directory.
-    fn check(&self) -> std::result::Result<(), String> {
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
         if let Some(pair) = self.entries.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(format!("`{}` is there twice", pair[0].path));
         }
@@ -207,23 +185,11 @@ impl Changes {
         }
         Ok(())
     }
-
-    /// Writes the record, whole or not at all: never one that is longer than what is read.
-    pub(super) fn save(&self, path: &Path) -> Result<()> {
-        self.save_within(path, LONGEST)
-    }
-
-    fn save_within(&self, path: &Path, most: u64) -> Result<()> {
-        files::replace_by(path, 0o600, Durability::Synced, |file| {
-            let mut out = Bounded::new(BufWriter::new(file), most);
-            wire::write(self, &mut out)?;
-            out.flush()
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::{self, LONGEST};
     use super::*;
 
     fn parse(entries: &str) -> std::result::Result<Changes, String> {
@@ -287,7 +253,7 @@ mod tests {
         let at = directory.path().join("changes.json");
         // A NUL cannot be in a name of the system, and a record that has one is refused.
         changes.save(&at).unwrap();
-        assert_eq!(Changes::load(&at).unwrap_err().kind(), Kind::Record);
+        assert_eq!(Changes::load(&at).unwrap_err().kind(), crate::error::Kind::Record);
         let changes = Changes { skipped: Vec::new(), ..changes };
         changes.save(&at).unwrap();
         assert_eq!(Changes::load(&at).unwrap(), changes);

@@ -10,7 +10,7 @@
 use super::base;
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
-use super::ignored::Worktree;
+use super::index::Worktree;
 use super::index::{self, Index, IndexEntry};
 use super::path::TreePath;
 use super::record::{Base, Changes, Node};

@@ -6,15 +6,50 @@
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
 use super::record::{Base, Change, Changes, Content, Entry, Node, Skipped};
+use crate::error::{self, Error, Kind, Step};
+use crate::files::{self, Bounded, Durability};
 use serde::{Deserialize, Serialize, Serializer};
-use std::io::Write;
+use std::io::{BufWriter, Write};
+use std::path::Path;
 
 /// The version that is written; no other is read.
 const VERSION: u32 = 1;
 
+/// The largest record that is read, and written. [`super::Limits`] keep what is collected well below it.
+pub(super) const LONGEST: u64 = 512 << 20;
+
 /// The most bytes that an entry takes besides its names: two nodes with digests, sizes and times, and all the keys.
 #[cfg(test)]
 pub(super) const ENTRY: u64 = 600;
+
+impl Changes {
+    /// Reads a record and checks it: the version, every path, and that the entries agree with each other.
+    pub(crate) fn load(path: &Path) -> error::Result<Changes> {
+        let step = || format!("read the changes `{}`", path.display());
+        let bytes = files::read_bounded(path, LONGEST)?;
+        Changes::parse(&bytes).map_err(|why| Error::new(Kind::Record, why)).doing(step)
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Changes, String> {
+        let mut changes = from_json(bytes)?;
+        changes.entries.sort_by(|one, other| one.path.cmp(&other.path));
+        changes.check()?;
+        Ok(changes)
+    }
+
+    /// Writes the record, whole or not at all: never one that is longer than what is read.
+    pub(super) fn save(&self, path: &Path) -> error::Result<()> {
+        self.save_within(path, LONGEST)
+    }
+
+    pub(super) fn save_within(&self, path: &Path, most: u64) -> error::Result<()> {
+        files::replace_by(path, 0o600, Durability::Synced, |file| {
+            let mut out = Bounded::new(BufWriter::new(file), most);
+            write(self, &mut out)?;
+            out.flush()
+        })
+    }
+}
 
 /// Writes the record, one entry after the other: all of them as text at once would be memory for as much again.
 pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<()> {

@@ -1,9 +1,10 @@
 //! A checkout of one commit, made once, copied out by descriptors, and then only shown copy-on-write.
 
 use super::courier::Courier;
-use super::remote::{Remote, name_of};
+use super::mirror::Found;
+use super::remote::{Remote, local_path, name_of};
 use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
-use super::{Errand, head::is_id, mirror, submodule};
+use super::{Errand, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox;
@@ -19,26 +20,6 @@ pub(in crate::task) struct Base {
     pub identity: Option<(u64, u64)>,
 }
 
-/// What a repository has for a reference.
-pub(super) struct Found {
-    pub source: PathBuf,
-    pub commit: String,
-    /// The branch that its HEAD names, as a reference.
-    pub default: Option<String>,
-}
-
-impl Found {
-    /// Reads what a courier printed: the commit, and the default branch if there is one.
-    pub(super) fn read(source: PathBuf, text: &str) -> Result<Found> {
-        let mut lines = text.lines();
-        let commit = lines.next().unwrap_or_default().to_owned();
-        if !is_id(commit.as_bytes()) {
-            return Err(Error::new(Kind::Workspace, "git gave no commit"));
-        }
-        Ok(Found { source, commit, default: lines.next().map(str::to_owned) })
-    }
-}
-
 /// Device and inode of a repository on this machine.
 pub(super) fn identity(path: &Path) -> Result<(u64, u64)> {
     let status = std::fs::metadata(path).map_err(|cause| {
@@ -47,11 +28,18 @@ pub(super) fn identity(path: &Path) -> Result<(u64, u64)> {
     Ok((status.dev(), status.ino()))
 }
 
+/// The error of a push that goes to the default branch.
+pub(super) fn to_default(branch: &str) -> Error {
+    Error::new(Kind::Workspace, "it is the remote's default branch")
+        .doing(format!("push to `{branch}`"))
+        .hint("push to another one, or allow it by name: --push-default-branch")
+}
+
 /// Refuses a push to the default branch before the work is done.
 fn check_push(errand: &Errand<'_>, found: &Found) -> Result<()> {
     let Some(push) = errand.options.push.as_ref().filter(|push| !push.default_branch) else { return Ok(()) };
     let is_default = found.default.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(&push.branch);
-    if is_default { Err(super::push::to_default(&push.branch)) } else { Ok(()) }
+    if is_default { Err(to_default(&push.branch)) } else { Ok(()) }
 }
 
 /// Where the courier sees the repository.
@@ -123,20 +111,6 @@ const RESOLVE: &str = r#"
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
-
-/// The local path of a repository, which must be one.
-pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
-    let step = || format!("open the repository `{}`", path.display());
-    let path = std::fs::canonicalize(path)
-        .map_err(|cause| Error::os(Kind::Workspace, cause).doing(step()).hint("name a git repository that exists"))?;
-    let bare = path.join("objects").is_dir() && path.join("HEAD").exists();
-    if bare || path.join(".git").exists() {
-        return Ok(path);
-    }
-    Err(Error::new(Kind::Workspace, "it is no git repository")
-        .doing(step())
-        .hint("name the folder that has `.git` in it; a plain folder goes with --dir"))
-}
 
 /// The repository that a task names: as it was when it was checked where it is held open, else by its name.
 pub(super) fn named_path(errand: &Errand<'_>, path: &Path) -> Result<PathBuf> {

@@ -5,12 +5,32 @@ use super::elsewhere::lfs_url;
 use super::growth::{Growth, exceeds};
 use super::remote::{Far, name_of};
 use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, most_names};
-use super::{Errand, base::Found};
+use super::{Errand, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{Limits, size};
 use crate::task::changes::is_off;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What a repository has for a reference.
+pub(super) struct Found {
+    pub source: PathBuf,
+    pub commit: String,
+    /// The branch that its HEAD names, as a reference.
+    pub default: Option<String>,
+}
+
+impl Found {
+    /// Reads what a courier printed: the commit, and the default branch if there is one.
+    pub(super) fn read(source: PathBuf, text: &str) -> Result<Found> {
+        let mut lines = text.lines();
+        let commit = lines.next().unwrap_or_default().to_owned();
+        if !is_id(commit.as_bytes()) {
+            return Err(Error::new(Kind::Workspace, "git gave no commit"));
+        }
+        Ok(Found { source, commit, default: lines.next().map(str::to_owned) })
+    }
+}
 
 /// Fetches everything that is on a branch or a tag, and what was asked for by another name. The mirror's HEAD becomes the remote's.
 ///

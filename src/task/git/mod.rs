@@ -25,7 +25,7 @@ mod shell;
 mod submodule;
 mod unused;
 
-pub(super) use base::{Base, base, local_path};
+pub(super) use base::{Base, base};
 pub(super) use blobs::{ObjectStore, read_blobs};
 pub(super) use budget::Budget;
 pub(super) use bundle::{DIRECTORY as COMMITS, Work, bundle};
@@ -35,7 +35,7 @@ pub(super) use push::push;
 pub use push::{Push, PushState};
 pub(super) use reach::own_known_hosts;
 pub use remote::absolute_repository;
-pub(super) use remote::{Remote, Scheme};
+pub(super) use remote::{Remote, Scheme, local_path};
 pub(super) use unused::remove_unused;
 
 use super::redact::Redactor;

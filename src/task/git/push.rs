@@ -1,6 +1,6 @@
 //! The agent's commits on a branch of the remote: from the bundle, by a courier that has the credential and that the agent never was in.
 
-use super::base::{Base, identity, named_path};
+use super::base::{Base, identity, named_path, to_default};
 use super::courier::{Courier, failed};
 use super::remote::Remote;
 use super::shell::OVER_BASE;
@@ -93,13 +93,6 @@ git "$@" rev-list --objects "$BASE..$COMMIT" |
 "#;
 /// Seconds that it may take. The list is a service, and the push does not wait for more.
 const SEARCH: &str = "30";
-
-/// The error of a push that goes to the default branch.
-pub(super) fn to_default(branch: &str) -> Error {
-    Error::new(Kind::Workspace, "it is the remote's default branch")
-        .doing(format!("push to `{branch}`"))
-        .hint("push to another one, or allow it by name: --push-default-branch")
-}
 
 /// Pushes the bundle's commit. `Ok` says whether the branch was there already.
 pub(in crate::task) fn push(

@@ -193,6 +193,20 @@ pub(super) fn name_of(source: &str) -> String {
     format!("{plain}-{:016x}", hasher.finish())
 }
 
+/// The local path of a repository, which must be one.
+pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
+    let step = || format!("open the repository `{}`", path.display());
+    let path = std::fs::canonicalize(path)
+        .map_err(|cause| Error::os(Kind::Workspace, cause).doing(step()).hint("name a git repository that exists"))?;
+    let bare = path.join("objects").is_dir() && path.join("HEAD").exists();
+    if bare || path.join(".git").exists() {
+        return Ok(path);
+    }
+    Err(Error::new(Kind::Workspace, "it is no git repository")
+        .doing(step())
+        .hint("name the folder that has `.git` in it; a plain folder goes with --dir"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 use super::courier::Courier;
 use super::elsewhere::{LEAVE, allows_path, is_own, submodule};
 use super::remote::Remote;
-use super::{Errand, GitOptions, base::local_path, head::is_id, mirror};
+use super::{Errand, GitOptions, head::is_id, mirror, remote::local_path};
 use crate::error::{Error, Kind, Result, Step};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

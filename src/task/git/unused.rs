@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Result};
 use crate::files::{self, Attempt, Lock};
-use crate::task::prune::bytes_of;
 use crate::task::store::Store;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -40,7 +39,7 @@ pub(in crate::task) fn remove_unused(
             if !is_unused_since(&lock, older_than) || is_anybody_running(store)? {
                 continue;
             }
-            let bytes = bytes_of(&path);
+            let bytes = files::bytes_on_disk(&path);
             if !dry_run && let Err(cause) = std::fs::rename(&path, &tomb).and_then(|()| files::remove_directory(&tomb))
             {
                 errors.push(failed(cause));

@@ -4,57 +4,19 @@ use super::Attempt;
 use crate::error::{Context, Kind, Result};
 use crate::host;
 use crate::task::changes::path::TreePath;
-use crate::task::changes::{BaseWriter, KnownBase, KnownContent, LARGEST_TEXT, Snapshot};
+use crate::task::changes::{BaseWriter, KnownBase, KnownContent, LARGEST_TEXT};
 use crate::task::definition::WorkspaceSource;
+use crate::task::folder_snapshot::SnapshotInSteps;
 use crate::task::git::{self, Errand, ObjectStore};
-use crate::task::handback;
-use crate::task::record::FolderIdentity;
 use crate::task::{exposure, worktree};
-use rustix::fs::{Mode, OFlags, open, statfs};
+use rustix::fs::statfs;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
-/// How long one step of a snapshot takes from the supervisor, five times a second.
-const STEP: Duration = Duration::from_millis(10);
 /// Blobs that are read for one task.
 const MOST_BLOBS: usize = 1000;
-
-/// A snapshot on its way. Nothing of it happens before the command runs.
-pub(in crate::task) struct SnapshotInSteps {
-    folder: PathBuf,
-    identity: Option<FolderIdentity>,
-    /// Where the file of its copies is made.
-    task: PathBuf,
-    started: SystemTime,
-    has_begun: bool,
-    snapshot: Option<Snapshot>,
-}
-
-impl SnapshotInSteps {
-    /// Takes the next step.
-    pub(in crate::task) fn advance(&mut self) {
-        if !std::mem::replace(&mut self.has_begun, true) {
-            self.snapshot = self.begin();
-        }
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.advance(Instant::now() + STEP);
-        }
-    }
-
-    fn begin(&self) -> Option<Snapshot> {
-        let folder = handback::open_tree(&self.folder).ok()?;
-        if !self.identity?.is_of(&folder) {
-            return None; // its path names another folder since the start
-        }
-        let worktree = std::fs::canonicalize(&self.folder).ok().and_then(|real| handback::worktree_of(&real));
-        // Without a name: a killed supervisor leaves nothing.
-        let copies = open(&self.task, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-        Snapshot::begin(folder, worktree.as_ref(), copies.ok().map(File::from), self.started)
-    }
-}
 
 impl Attempt<'_> {
     /// The snapshot of a folder of the user's. The workspace of another task was made from older bases, and has none.
@@ -68,14 +30,7 @@ impl Attempt<'_> {
         if !statfs(&folder).is_ok_and(|found| host::is_local(found.f_type)) {
             return None;
         }
-        Some(SnapshotInSteps {
-            folder,
-            identity: self.record.folder,
-            task: self.store.task(self.id),
-            started,
-            has_begun: false,
-            snapshot: None,
-        })
+        Some(SnapshotInSteps::new(folder, self.record.folder, self.store.task(self.id), started))
     }
 
     /// Writes the bases of files that the user wrote while the command ran. An error leaves them unknown, as `apply` then says.
@@ -97,7 +52,7 @@ impl Attempt<'_> {
         let (Some(steps), Some(into)) = (&self.snapshot, handback.and_then(|changes| changes.path.as_deref())) else {
             return Ok(None);
         };
-        let Some(snapshot) = &steps.snapshot else { return Ok(None) };
+        let Some(snapshot) = steps.noted() else { return Ok(None) };
         let mut writer = BaseWriter::open(into, self.definition.limits.disk_bytes())?;
         let found = snapshot.find(writer.changes());
         let mut blobs = BTreeMap::<_, Vec<_>>::new();

@@ -3,11 +3,40 @@
 //! A shape may begin at every third byte of a run of letters, and each would walk the run to its end again: whoever writes `ghp_ghp_ghp_…` would
 //! have the square of it looked at. Here every byte is walked once for each question, as long as the places that are asked about go forward.
 
-use super::shapes::{Letters, run};
 use std::ops::Range;
 
 /// Runs that are kept of each set of letters: a token of three parts looks at three, from each of its places.
 const KEPT: usize = 4;
+
+/// A set of letters, comparable where a function is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Letters {
+    Word,
+    Dashed,
+}
+
+impl Letters {
+    /// How many of the first bytes belong to it.
+    pub(super) fn run(self, text: &[u8]) -> usize {
+        match self {
+            Letters::Word => run(text, word),
+            Letters::Dashed => run(text, dashed),
+        }
+    }
+}
+
+fn word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn dashed(byte: u8) -> bool {
+    word(byte) || byte == b'-'
+}
+
+/// How many of the first bytes are such letters.
+fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
+    text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
+}
 
 /// Of one text. A place in it is said by the rest of the text from there on.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! None of them is waited for without an end, and what several of them walk over is walked once (`known`).
 
-use super::known::Known;
+use super::known::{Known, Letters};
 
 /// One shape: how it begins, and what must follow.
 pub(super) struct Shape {
@@ -53,23 +53,6 @@ pub(super) enum Swallow {
 /// No line of a dump is longer.
 const LONGEST_DUMP_LINE: usize = 256;
 
-/// A set of letters, comparable where a function is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Letters {
-    Word,
-    Dashed,
-}
-
-impl Letters {
-    /// How many of the first bytes belong to it.
-    pub(super) fn run(self, text: &[u8]) -> usize {
-        match self {
-            Letters::Word => run(text, word),
-            Letters::Dashed => run(text, dashed),
-        }
-    }
-}
-
 impl Swallow {
     /// The rest of a dump's line.
     pub(super) fn line() -> Swallow {
@@ -110,14 +93,6 @@ impl Swallow {
             }
         }
     }
-}
-
-fn word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
-}
-
-fn dashed(byte: u8) -> bool {
-    word(byte) || byte == b'-'
 }
 
 fn capital(byte: u8) -> bool {
@@ -187,11 +162,6 @@ impl Shape {
             None => Err(Seen::No),
         }
     }
-}
-
-/// How many of the first bytes are such letters.
-pub(super) fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
-    text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
 }
 
 fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
