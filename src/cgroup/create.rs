@@ -9,6 +9,7 @@ use super::limits;
 use super::make::{Existing, Made, is_denied, make_v1, make_v2};
 use super::path::CgroupPath;
 use super::plan;
+use super::write::{Write, controllers};
 use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
 use std::os::fd::BorrowedFd;
@@ -66,7 +67,7 @@ pub(crate) struct Begun<'all> {
     existing: Existing,
     purpose: Purpose,
     limits: &'all Resources,
-    writes: Vec<plan::Write>,
+    writes: Vec<Write>,
     required: Controllers,
     groups: Vec<Group>,
     /// How many of the v1 hierarchies have been looked at.
@@ -128,7 +129,7 @@ impl<'all> Begun<'all> {
         limits: &'all Resources,
     ) -> Result<Begun<'all>> {
         let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-        let mut required = plan::controllers(&writes).or(purpose.required());
+        let mut required = controllers(&writes).or(purpose.required());
         if hierarchy.v2.is_none() {
             required = required.or(purpose.without_v2());
         }

@@ -32,6 +32,7 @@ mod stats;
 pub(crate) mod systemd;
 mod usage;
 mod widen;
+mod write;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -4,54 +4,11 @@
 //! those that runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md). Devices are apart, in
 //! `devices`: what must be written there depends on what is in force.
 
-use super::controller::{Controller, Controllers};
+use super::controller::Controller;
+use super::write::{Missing, Plan, Write, bytes_or_max};
 use super::{plan_v1, plan_v2};
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::Resources;
-
-/// One value for one file of the group of one controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Write {
-    /// Whose group's file it is; `None` for the v2 group's own (`cgroup.*`).
-    pub controller: Option<Controller>,
-    pub file: String,
-    pub value: String,
-    pub missing: Missing,
-}
-
-/// What it means if the kernel has no such file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Missing {
-    /// The limit cannot be had.
-    Refuse,
-    /// Nothing is lost.
-    Ignore,
-    /// The kernel does not count swap: fine as long as there is none.
-    NoSwap,
-    /// Another file does the same, with its own scale.
-    Instead(&'static str, String),
-}
-
-/// Collects writes.
-#[derive(Default)]
-pub(super) struct Plan(Vec<Write>);
-
-impl Plan {
-    pub(super) fn add(&mut self, controller: Controller, file: impl Into<String>, value: impl ToString) {
-        self.add_or(controller, file, value, Missing::Refuse);
-    }
-
-    pub(super) fn add_or(
-        &mut self,
-        controller: Controller,
-        file: impl Into<String>,
-        value: impl ToString,
-        missing: Missing,
-    ) {
-        let (file, value) = (file.into(), value.to_string());
-        self.0.push(Write { controller: Some(controller), file, value, missing });
-    }
-}
 
 /// What a hierarchy must be told, where each controller is either v1's or v2's.
 pub(crate) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> Result<Vec<Write>> {
@@ -86,11 +43,6 @@ pub(crate) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> 
     plan_v1::network(&limits.network, &is_v1, &mut plan)?;
     unified(limits, &is_v1, &mut plan)?;
     Ok(plan.0)
-}
-
-/// The controllers that the writes need.
-pub(crate) fn controllers(writes: &[Write]) -> Controllers {
-    writes.iter().filter_map(|write| write.controller).collect()
 }
 
 /// A value below zero is no limit. A limit of 0 becomes 1, as runc and systemd have it: the container's own process counts.
@@ -141,11 +93,6 @@ fn unified(limits: &Resources, is_v1: &impl Fn(Controller) -> bool, plan: &mut P
         }
     }
     Ok(())
-}
-
-/// A number, or `max` for -1.
-pub(super) fn bytes_or_max(value: i64) -> String {
-    if value < 0 { "max".to_owned() } else { value.to_string() }
 }
 
 /// A word that becomes part of a file's name must not become a path.

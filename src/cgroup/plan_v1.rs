@@ -1,8 +1,8 @@
 //! The v1 half of the plan.
 
 use super::controller::Controller::{self, Cpu as CPU, Io as IO, Memory as MEMORY, NetCls, NetPrio};
-use super::plan::{Missing, Plan};
 use super::plan_v2::{check_memory, check_weight};
+use super::write::{Missing, Plan};
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::{BlockIo, Cpu, Memory, Network};
 use crate::sys::weaken;

@@ -1,7 +1,7 @@
 //! The v2 half of the plan: how v1-minded numbers are said to the unified hierarchy.
 
 use super::controller::Controller::{Cpu as CPU, Io as IO, Memory as MEMORY};
-use super::plan::{Missing, Plan, bytes_or_max};
+use super::write::{Missing, Plan, bytes_or_max};
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::{BlockIo, Cpu, Memory, Resources, ThrottleDevice};
 use std::collections::BTreeMap;

@@ -3,7 +3,8 @@
 use super::controller::{Controller, Controllers};
 use super::create::Purpose;
 use super::hierarchy::{Hierarchy, Layout, Tree, is_ours};
-use super::plan::{self, Missing, Write};
+use super::plan;
+use super::write::{Missing, Write};
 use crate::error::Result;
 use crate::spec::resources::Resources;
 use serde::Serialize;

@@ -7,6 +7,7 @@ use super::hierarchy::Hierarchy;
 use super::make::{self, Existing, Made};
 use super::path::CgroupPath;
 use super::plan;
+use super::write::controllers;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::resources::Resources;
 use rustix::fs::{AtFlags, CWD, chownat};
@@ -21,7 +22,7 @@ impl Cgroup {
     /// `path` is the container's, as it was created.
     pub(crate) fn widen(&mut self, hierarchy: &Hierarchy, path: &CgroupPath, limits: &Resources) -> Result<()> {
         let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
-        let wanted = plan::controllers(&writes);
+        let wanted = controllers(&writes);
         let missing: Controllers = wanted.iter().filter(|&each| self.group(each).is_none()).collect();
         let (v1, v2): (Controllers, Controllers) = {
             let v1: Controllers = missing.iter().filter(|&each| hierarchy.is_v1(each)).collect();
