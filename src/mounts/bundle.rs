@@ -3,12 +3,14 @@
 //! Order: [`build`]; then hooks may look at the root and add to it; then [`seal`], after which nothing of it that should be read-only can be
 //! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
 
+pub(crate) use super::bundle_plan::{Bundle, Entry, Mount};
+use super::bundle_plan::{change, change_below, propagate};
 use super::cover::{Covers, mask, read_only};
-use super::mount::{attach, clone_tree, restrict};
+use super::mount::{attach, restrict};
 use super::options::{Options, Reach};
 use super::write::real_directory;
 use super::{destination, device, file_system, resolve};
-use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::error::{Context, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
@@ -16,74 +18,6 @@ use rustix::fs::{CWD, FileType};
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// Everything that init needs to build the root.
-#[derive(Debug)]
-pub(crate) struct Bundle {
-    /// The root directory on the host, absolute.
-    pub root: PathBuf,
-    /// Whether it is read-only in the end.
-    pub read_only: bool,
-    /// Whether there is a mount namespace of the container's own. Without one nothing is mounted: the host's namespace is not ours to change.
-    pub own_mounts: bool,
-    /// How the old root is left.
-    pub entry: Entry,
-    /// `linux.rootfsPropagation`.
-    pub propagation: Option<MountPropagationFlags>,
-    /// What is mounted, in this order.
-    pub mounts: Vec<Mount>,
-    /// Device nodes besides the default ones.
-    pub devices: Vec<device::Node>,
-    /// The container's user 0 and group 0, as we see them.
-    pub owner: super::Ids,
-    /// The SELinux context of what is made beside the mounts.
-    pub label: String,
-    /// Paths that read as empty.
-    pub masked: Vec<PathBuf>,
-    /// Paths that cannot be written.
-    pub read_only_paths: Vec<PathBuf>,
-    /// The container's own groups: the name of each v1 hierarchy's directory (empty for v2) and where the group is.
-    pub groups: Vec<(String, PathBuf)>,
-    /// Whether nothing of them may be changed from inside, whatever the mount says.
-    pub groups_read_only: bool,
-}
-
-/// How the new root becomes the root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// pivot_root(2): the old root is gone afterwards.
-    Pivot,
-    /// The new root is moved over the old one, for hosts that run from a ramdisk.
-    Move,
-}
-
-/// One mount.
-#[derive(Debug)]
-pub(crate) struct Mount {
-    /// Where, absolute as the container sees it.
-    pub at: PathBuf,
-    /// The file system's name.
-    pub kind: String,
-    /// What is mounted.
-    pub source: PathBuf,
-    /// How.
-    pub options: Options,
-    /// The user namespace whose map shows the owners.
-    pub userns: Option<OwnedFd>,
-    /// The SELinux context of the files in it.
-    pub label: String,
-    /// The tree of a bind mount, where the parent has taken it: in a user namespace init might not reach the source.
-    pub tree: Option<OwnedFd>,
-    /// A context of fsopen(2), for a procfs of a PID namespace that is not that of the process that mounts it.
-    pub context: Option<OwnedFd>,
-}
-
-impl Mount {
-    /// Whether it is a new procfs, of the PID namespace of the process that makes it.
-    pub(crate) fn is_procfs(&self) -> bool {
-        self.kind == "proc" && self.options.bind.is_none() && !self.options.remount
-    }
-}
 
 /// What [`build`] made.
 #[derive(Debug)]
@@ -230,7 +164,7 @@ impl Bundle {
 pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
     use rustix::fs::{Mode, OFlags, openat};
     let step = || "show the terminal at `/dev/console`";
-    let dev = true_directory(root, Path::new("/dev"))?;
+    let dev = real_directory(root, Path::new("/dev"))?;
     let flags =
         OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = if weaken::is_off("console-link") { flags - OFlags::NOFOLLOW } else { flags };
@@ -359,46 +293,4 @@ fn bind(root: BorrowedFd<'_>, mount: &Mount, reach: Reach) -> Result<OwnedFd> {
     }
     attach(&tree, target.as_fd())?;
     Ok(tree)
-}
-
-/// Sets and clears the attributes of one mount.
-pub(super) fn change(mounted: BorrowedFd<'_>, options: &Options, late: bool) -> Result<()> {
-    let set = if late { options.set & !bits::RDONLY } else { options.set };
-    if set | options.clear == 0 {
-        return Ok(());
-    }
-    let wanted = MountAttr { set, clear: options.clear, ..MountAttr::default() };
-    set_attributes(mounted, c"", false, &wanted).failing(Kind::Mount, || "set the attributes of the mount")
-}
-
-/// Sets and clears the attributes of one mount and of those below it.
-fn change_below(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
-    if options.set_below | options.clear_below == 0 {
-        return Ok(());
-    }
-    let wanted = MountAttr { set: options.set_below, clear: options.clear_below, ..MountAttr::default() };
-    set_attributes(mounted, c"", true, &wanted).failing(Kind::Mount, || "set the attributes of all mounts below")
-}
-
-fn propagate(mounted: BorrowedFd<'_>, options: &Options) -> Result<()> {
-    for flags in &options.propagation {
-        let wanted =
-            MountAttr { propagation: u64::from((*flags - MountPropagationFlags::REC).bits()), ..MountAttr::default() };
-        set_attributes(mounted, c"", flags.contains(MountPropagationFlags::REC), &wanted)
-            .failing(Kind::Mount, || "set the propagation of the mount")?;
-    }
-    Ok(())
-}
-
-/// A detached copy of one host tree, for what is bound into a mount that was just made.
-pub(super) fn host_tree(path: &Path) -> Result<OwnedFd> {
-    clone_tree(CWD, path)
-}
-
-/// A place that must be a true directory of the root.
-pub(super) fn true_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
-    if at.parent().is_none() {
-        return Err(Error::new(Kind::Mount, "the root itself cannot be mounted over"));
-    }
-    real_directory(root, at)
 }

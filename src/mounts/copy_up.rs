@@ -1,6 +1,5 @@
 //! `tmpcopyup`: a tmpfs that begins with a copy of what it covers, by descriptors and never through a symlink.
 
-use super::file_system::READ_DIRECTORY;
 use super::resolve::NEW_FILE;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
@@ -8,6 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Directories within directories that we follow at most.
 const DEEPEST: u32 = 512;
+
+/// Flags of a directory that is read, for those who copy.
+const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// Copies everything below `from` (a place) into `to` (the root of a mount).
 pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {

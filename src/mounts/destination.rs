@@ -2,7 +2,7 @@
 //!
 //! The text of a path is judged before (`spec::config::check`); here it is what the text has become.
 
-use super::bundle::Mount;
+use super::bundle_plan::Mount;
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::check::{clean, may_be_covered};

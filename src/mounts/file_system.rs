@@ -1,9 +1,9 @@
 //! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
 
-use super::bundle::{Bundle, Mount, change, host_tree, true_directory};
-use super::mount::{attach, restrict};
+use super::bundle_plan::{Bundle, Mount, change};
+use super::mount::{attach, clone_tree, restrict};
 use super::options::Options;
-use super::write::symlink;
+use super::write::{real_directory, symlink};
 use super::{copy_up, destination, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
@@ -190,7 +190,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     let v1: Vec<_> = plan.groups.iter().filter(|(name, _)| !name.is_empty()).collect();
     let v2 = plan.groups.iter().find(|(name, _)| name.is_empty());
     if let (true, Some((_, path))) = (v1.is_empty() || mount.kind == "cgroup2", v2) {
-        let tree = host_tree(path)?;
+        let tree = clone_tree(CWD, path)?;
         change(tree.as_fd(), &options, false)?;
         attach(&tree, target.as_fd())?;
         return Ok(tree);
@@ -200,7 +200,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
     attach(&top, target.as_fd())?;
     for (name, path, links) in shown_groups(&v1) {
         let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;
-        let tree = host_tree(path)?;
+        let tree = clone_tree(CWD, path)?;
         change(tree.as_fd(), &options, false)?;
         attach(&tree, place.as_fd())?;
         for link in links {
@@ -244,6 +244,10 @@ fn hierarchy_name(path: &Path) -> Option<String> {
     below.components().next().map(|name| name.as_os_str().to_string_lossy().into_owned())
 }
 
-/// Flags of a directory that is read, for those who copy.
-pub(super) const READ_DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// A place that must be a true directory of the root.
+fn true_directory(root: BorrowedFd<'_>, at: &Path) -> Result<OwnedFd> {
+    if at.parent().is_none() {
+        return Err(Error::new(Kind::Mount, "the root itself cannot be mounted over"));
+    }
+    real_directory(root, at)
+}

@@ -9,6 +9,7 @@
 mod amend;
 pub(crate) mod apply;
 pub(crate) mod bundle;
+mod bundle_plan;
 mod copy_up;
 mod cover;
 mod destination;
