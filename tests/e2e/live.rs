@@ -155,6 +155,10 @@ fn left_after(lab: &Lab, id: &str, command: &[&str], signal: rustix::process::Si
     let before = count();
     let started = lab.start(["task", "exec", id, "--"].iter().chain(command));
     started.wait_for("ready");
+    if let Some((_, last)) = command.last().and_then(|line| line.split_once("echo ready; ")) {
+        // A SIGINT while dash forks is forgotten until the new process has ended.
+        eventually("its last process runs", || lab.brig(["task", "top", id]).succeeded().stdout.contains(last));
+    }
     assert!(count() > before, "nothing was started");
     started.signal(signal);
     started.finish();

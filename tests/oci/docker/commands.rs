@@ -181,6 +181,18 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
     });
     let count: usize = blocks.iter().map(Vec::len).sum();
     println!("{count} commands");
+    let run = |index: usize, name: &str, runtime| -> Vec<Done> {
+        let lines = blocks[index].iter().map(|line| {
+            let begin = Instant::now();
+            let line = line.trim_start_matches("! ");
+            let done = docker.run(&format!("{WAITS}{PRELUDE}C={name}{index}-$RT\n{line}"), runtime);
+            if only.is_some() {
+                println!("{:?} {runtime} {line}\n{}", begin.elapsed(), compared(&done));
+            }
+            done
+        });
+        lines.collect()
+    };
     let jobs: Vec<_> = (0..blocks.len()).flat_map(|index| [(index, "brig"), (index, "runc")]).collect();
     let (jobs, results) = (Mutex::new(jobs.into_iter()), Mutex::new(HashMap::new()));
     std::thread::scope(|scope| {
@@ -188,15 +200,8 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
             scope.spawn(|| {
                 loop {
                     let Some((index, runtime)) = jobs.lock().unwrap().next() else { return };
-                    for (number, line) in blocks[index].iter().enumerate() {
-                        let begin = Instant::now();
-                        let line = line.trim_start_matches("! ");
-                        let done = docker.run(&format!("{WAITS}{PRELUDE}C=c{index}-$RT\n{line}"), runtime);
-                        if only.is_some() {
-                            println!("{:?} {runtime} {line}\n{}", begin.elapsed(), compared(&done));
-                        }
-                        results.lock().unwrap().insert((index, number, runtime), done);
-                    }
+                    let done = run(index, "c", runtime);
+                    results.lock().unwrap().insert((index, runtime), done);
                 }
             });
         }
@@ -204,15 +209,28 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
     let results = results.into_inner().unwrap();
     let mut wrong = Vec::new();
     for (index, lines) in blocks.iter().enumerate() {
-        for (number, line) in lines.iter().enumerate() {
-            let both = ["brig", "runc"].map(|runtime| &results[&(index, number, runtime)]);
-            let [ours, theirs] = both.map(compared);
-            let words = format!("{}{}", both[1].out, both[1].err);
-            let is_intended = line.starts_with('!') || CALLER_LACKS_POWER.iter().any(|each| words.contains(each));
-            if (ours != theirs) != is_intended {
-                wrong.push(format!("{line}\n--- brig\n{ours}\n--- runc\n{theirs}"));
-            }
+        let found = differences(lines, &results[&(index, "brig")], &results[&(index, "runc")]);
+        if found.is_empty() {
+            continue;
         }
+        // Clients that run at once, and what the engine says of an end, race on a busy machine: once more, alone. A fault differs again.
+        let again = differences(lines, &run(index, "again", "brig"), &run(index, "again", "runc"));
+        println!("run again, alone: {}\n", found.join("\n\n"));
+        wrong.extend(again);
     }
     assert!(wrong.is_empty(), "{} of {count} commands differ\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// The lines of a block that did not do the same with both, and those marked with `!` that did.
+fn differences(lines: &[String], ours: &[Done], theirs: &[Done]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (line, (ours, theirs)) in lines.iter().zip(ours.iter().zip(theirs)) {
+        let words = format!("{}{}", theirs.out, theirs.err);
+        let [ours, theirs] = [ours, theirs].map(compared);
+        let is_intended = line.starts_with('!') || CALLER_LACKS_POWER.iter().any(|each| words.contains(each));
+        if (ours != theirs) != is_intended {
+            wrong.push(format!("{line}\n--- brig\n{ours}\n--- runc\n{theirs}"));
+        }
+    }
+    wrong
 }

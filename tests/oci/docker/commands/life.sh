@@ -29,9 +29,9 @@ docker rm $C
 docker restart -t 5 $C; comes started 2; docker inspect -f '{{.State.Status}} {{.RestartCount}}' $C
 docker stop -t 5 $C; docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' $C
 docker start $C; comes started 3; docker kill $C; docker inspect -f '{{.State.ExitCode}} {{.State.OOMKilled}}' $C
-docker start $C; comes started 4; { sleep 0.5; docker kill -s TERM $C; } & docker wait $C; wait
-docker start $C; comes started 5; { sleep 0.5; docker kill -s TERM $C; } & docker attach $C; echo $?; wait
-docker start $C; comes started 6; { sleep 0.5; docker kill -s USR1 $C; sleep 0.5; docker kill $C; } & docker attach --no-stdin $C; echo $?; wait
+docker start $C; comes started 4; { sleep 1; docker kill -s TERM $C > /dev/null; } & docker wait $C; wait
+docker start $C; comes started 5; { sleep 1; docker kill -s TERM $C > /dev/null; } & docker attach $C; echo $?; wait
+docker start $C; comes started 6; { sleep 1; docker kill -s USR1 $C; sleep 0.5; docker kill $C; } > /dev/null & docker attach --no-stdin $C; echo $?; wait
 docker start $C; comes started 7; docker pause $C; docker stop -t 1 $C; docker inspect -f '{{.State.Status}}' $C
 docker start $C; comes started 8; docker pause $C; docker rm $C; docker rm -f $C
 
