@@ -222,7 +222,7 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
 }
 
 /// The lines of a block that did not do the same with both, and those marked with `!` that did.
-fn differences(lines: &[String], ours: &[Done], theirs: &[Done]) -> Vec<String> {
+fn differences(lines: &[&str], ours: &[Done], theirs: &[Done]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (line, (ours, theirs)) in lines.iter().zip(ours.iter().zip(theirs)) {
         let words = format!("{}{}", theirs.out, theirs.err);
