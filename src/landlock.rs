@@ -32,7 +32,7 @@ pub(crate) enum Enforced {
 
 /// The ABI that the kernel has, as landlock(7) counts them; `None` without Landlock.
 pub(crate) fn abi() -> Option<u32> {
-    if weaken::is_off("kernel-landlock") { None } else { crate::sys::landlock::abi().ok() }
+    if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
 }
 
 /// Puts the rules in force. Without Landlock in the kernel it fails unless the rules are optional.

@@ -10,9 +10,8 @@ use crate::process::{self, Message, Spawned};
 use crate::spec::config::Config;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
-use crate::sys::attributes::take_descriptor;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, prlimit};
 use std::os::fd::AsFd;
 
 /// Answers init until it is ready.
@@ -47,7 +46,7 @@ pub(super) fn create(
                 None => console = Some(master),
             },
             Some(Message::Listener(number)) => {
-                let listener = take_descriptor(spawned.pidfd(), number)
+                let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
                     .failing(Kind::Seccomp, || "fetch the filter's listener")?;
                 if let Some(profile) = &config.linux.seccomp {
                     socket::send_listener(profile, &listener, &State { pid: spawned.pid, ..state.clone() })?;

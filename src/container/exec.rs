@@ -17,11 +17,10 @@ use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
 use crate::spec::state::Status;
-use crate::sys::attributes::take_descriptor;
 use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Signal;
+use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -205,7 +204,7 @@ impl Executed {
                     None => self.console = Some(master),
                 },
                 Some(Message::Listener(number)) => {
-                    let listener = take_descriptor(self.spawned.pidfd(), number)
+                    let listener = pidfd_getfd(self.spawned.pidfd(), number, PidfdGetfdFlags::empty())
                         .failing(Kind::Seccomp, || "fetch the filter's listener")?;
                     if let Some(profile) = &config.linux.seccomp {
                         let state =

@@ -16,7 +16,7 @@ use crate::spec::network::Network;
 use crate::spec::root::{Backing, FileSystem, Root, Shown, Step as Make};
 use crate::spec::{Confinement, Container};
 use crate::sys::clone::Here;
-use crate::sys::exec::restore_signal;
+use crate::sys::signal::restore_signal;
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -135,7 +135,7 @@ pub fn protect_own_executable() -> crate::error::Result<()> {
 /// Gives SIGCHLD its default action, so that the ends of our own children are told to us: a caller that ignores it (a daemon that wants no zombies)
 /// hands that on to the programs that it starts, and then there is nobody to wait for. Call it first.
 pub fn expect_children() {
-    crate::sys::exec::restore_signal(libc::SIGCHLD);
+    crate::sys::signal::restore_signal(libc::SIGCHLD);
 }
 
 impl Containers {

@@ -12,7 +12,7 @@ const OLDEST: (u32, u32) = (5, 12);
 const KILL_PROCESS: u32 = 0x8000_0000;
 
 /// The newest Landlock ABI that brig asks for: scopes for signals and abstract sockets (6.12).
-const LANDLOCK_WANTED: i64 = 6;
+const LANDLOCK_WANTED: u32 = 6;
 
 /// Major and minor number of the running kernel.
 fn number() -> Option<(u32, u32)> {

@@ -9,7 +9,7 @@ use super::plan::Ids;
 use super::template::{Image, Template};
 use crate::error::{Context, Error, Kind, Result, wire};
 use crate::files::{Channel, Packet};
-use crate::sys::loop_device;
+use crate::sys::ioctl;
 use rustix::fs::{AtFlags, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -175,14 +175,14 @@ fn attach_loop(image: &Image) -> Result<LoopDevice> {
     let control = open("/dev/loop-control", flags, Mode::empty()).failing(Kind::Disk, || "open `/dev/loop-control`")?;
     // Somebody else may take the free device between the two calls; with 64 at it, each loses a few times.
     for _ in 0..1024 {
-        let number = loop_device::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
+        let number = ioctl::free_device(control.as_fd()).failing(Kind::Disk, || "find a free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = match open(&path, flags, Mode::empty()) {
             // Made by the kernel a moment ago, its node may come later.
             Err(Errno::NOENT | Errno::NXIO) => continue,
             other => other.failing(Kind::Disk, || format!("open `{path}`"))?,
         };
-        match loop_device::configure(device.as_fd(), image.file(), 4096) {
+        match ioctl::configure(device.as_fd(), image.file(), 4096) {
             Ok(()) => return Ok(LoopDevice { path, open: device }),
             Err(Errno::BUSY | Errno::AGAIN) => {}
             Err(errno) => return Err(errno).failing(Kind::Disk, || format!("attach the image to `{path}`")),

@@ -9,7 +9,7 @@ use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
 use crate::files;
 use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
-use crate::sys::{net, weaken};
+use crate::sys::{ioctl, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -112,7 +112,7 @@ fn own_network() -> Option<OwnedFd> {
 fn make_network() -> Option<()> {
     unshare(CloneFlags::CLONE_NEWNET).ok()?;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-    net::bring_loopback_up(socket.as_fd()).ok()
+    ioctl::bring_loopback_up(socket.as_fd()).ok()
 }
 
 /// Begins a network namespace alone, for a container that has no user namespace of its own.

@@ -135,7 +135,7 @@ pub(crate) fn can_return(plan: &Namespaces) -> bool {
     let shifted = (!plan.time_offsets.is_empty() && !plan.shifts_time_inside).then_some(NamespaceKind::Time);
     joined.chain(shifted).all(|kind| {
         let own = open(&PathBuf::from(format!("/proc/self/ns/{}", kind.file())));
-        own.is_ok_and(|own| crate::sys::namespace::owner(own.as_fd()).is_ok())
+        own.is_ok_and(|own| crate::sys::ioctl::owning_user_namespace(own.as_fd()).is_ok())
     })
 }
 

@@ -6,6 +6,7 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use crate::spec::config::linux::{Linux, MemoryPolicy, Personality};
 use crate::spec::config::process::{IoPriority, Process, Scheduler};
 use crate::sys::attributes::{self as sys, SchedAttr};
+use nix::sys::personality::{Persona, set as set_personality};
 
 /// All of them; the default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +57,9 @@ impl Attributes {
             sys::set_io_priority(value).failing(Kind::Identity, || "set the I/O priority")?;
         }
         if let Some(value) = self.personality {
-            sys::set_personality(value).failing(Kind::Identity, || "set the personality")?;
+            set_personality(Persona::from_bits_retain(value as i32))
+                .map(drop)
+                .failing(Kind::Identity, || "set the personality")?;
         }
         if let Some((mode, nodes)) = &self.memory_policy {
             sys::set_memory_policy(*mode, nodes).failing(Kind::Identity, || "set the memory policy")?;

@@ -3,9 +3,10 @@
 use super::attributes::Attributes;
 use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::attributes::leave_session_keyring;
 use crate::sys::batch::leave_real_time;
 use crate::sys::clone::exit;
-use crate::sys::{keyring, weaken};
+use crate::sys::weaken;
 use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use rustix::thread::{
@@ -281,7 +282,7 @@ pub(super) fn leave_keyring(attributes: &Attributes) -> Result<()> {
         return Ok(());
     }
     attributes.label_keys()?;
-    match keyring::leave_session_keyring() {
+    match leave_session_keyring() {
         Ok(()) | Err(rustix::io::Errno::NOSYS) => Ok(()),
         // A seccomp filter around us that refuses keyctl keeps the container from using the keyring as well.
         Err(rustix::io::Errno::PERM) => Ok(()),

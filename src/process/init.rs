@@ -238,5 +238,5 @@ fn bring_loopback_up() -> Result<()> {
     let step = || "bring the loopback interface up";
     let socket =
         socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).failing(Kind::Network, step)?;
-    sys::net::bring_loopback_up(socket.as_fd()).failing(Kind::Network, step)
+    sys::ioctl::bring_loopback_up(socket.as_fd()).failing(Kind::Network, step)
 }

@@ -1,8 +1,7 @@
 //! sched_setattr(2), ioprio_set(2), personality(2), set_mempolicy(2), pidfd_getfd(2): attributes of this process that rustix lacks.
 
-use super::errno::{check, last_errno};
+use super::check;
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// struct sched_attr of linux/sched/types.h, version 0 with its 48 bytes.
 #[repr(C)]
@@ -55,12 +54,6 @@ pub(crate) fn leave_real_time_io() -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, MIDDLE_OF_BEST_EFFORT) })
 }
 
-/// Sets the execution domain of this process. personality(2).
-pub(crate) fn set_personality(value: u32) -> Result<(), Errno> {
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::personality(libc::c_ulong::from(value)) }.into())
-}
-
 /// Sets where this thread's memory comes from. set_mempolicy(2); `nodes` is a bit mask.
 pub(crate) fn set_memory_policy(mode: u32, nodes: &[u64]) -> Result<(), Errno> {
     // The kernel counts one bit less than it is told (the "maxnode" quirk of set_mempolicy(2)).
@@ -75,13 +68,10 @@ pub(crate) fn set_affinity(cpus: &[u64]) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) })
 }
 
-/// A copy of the descriptor `number` of the process that `pidfd` names. pidfd_getfd(2), kernel 5.6.
-pub(crate) fn take_descriptor(pidfd: BorrowedFd<'_>, number: i32) -> Result<OwnedFd, Errno> {
-    // SAFETY: no memory is passed.
-    let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
-    if taken == -1 {
-        return Err(last_errno());
-    }
-    // SAFETY: the kernel has just made this descriptor, which nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(taken as i32) })
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+
+/// Replaces the session keyring by a new, empty, anonymous one, so that no key of the caller can be used. keyctl(2).
+pub(crate) fn leave_session_keyring() -> Result<(), Errno> {
+    // SAFETY: a null name asks for an anonymous keyring; nothing is read or written through the pointer.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) })
 }

@@ -1,7 +1,7 @@
 //! SCHED_BATCH (sched(7)) for a moment: who has it takes no processor from anybody at its own start or when it wakes.
 //! docs/decisions/0005-start-path.md, item 28.
 
-use super::errno::check;
+use super::check;
 use rustix::io::Errno;
 use std::cell::Cell;
 

@@ -1,8 +1,9 @@
 //! bpf(2), as much of it as a device filter of a cgroup needs.
 
-use super::errno::{check, last_errno};
+use super::{check, new_descriptor};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 // linux/bpf.h: commands, the program type, the place of attachment and the flags of attachment.
 const PROG_LOAD: libc::c_int = 5;
@@ -23,52 +24,62 @@ const INFO_NAME_AT: usize = 64;
 
 /// `union bpf_attr`, larger than any kernel's and zeroed: kernels 6.17 to 7.1 write 64 bytes into the attribute of a query
 /// however long the caller says it is, and every kernel accepts a longer one whose end is zero.
+/// It borrows the memory whose addresses it holds.
 #[repr(C, align(8))]
-struct Attributes([u8; 256]);
+struct Attributes<'memory> {
+    bytes: [u8; 256],
+    memory: PhantomData<&'memory mut [u8]>,
+}
 
-impl Attributes {
-    fn new() -> Attributes {
-        Attributes([0; 256])
+impl<'memory> Attributes<'memory> {
+    fn new() -> Attributes<'memory> {
+        Attributes { bytes: [0; 256], memory: PhantomData }
     }
 
-    fn u32(mut self, at: usize, value: u32) -> Attributes {
-        self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    fn u32(mut self, at: usize, value: u32) -> Attributes<'memory> {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
-    fn fd(self, at: usize, fd: BorrowedFd<'_>) -> Attributes {
+    fn fd(self, at: usize, fd: BorrowedFd<'_>) -> Attributes<'memory> {
         self.u32(at, fd.as_raw_fd() as u32)
     }
 
-    fn u64(mut self, at: usize, value: u64) -> Attributes {
-        self.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    fn u64(mut self, at: usize, value: u64) -> Attributes<'memory> {
+        self.bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         self
     }
 
-    /// # Safety
-    /// Every address in the attributes must be of memory that is as long as the attributes say, for the whole call.
-    unsafe fn call(&mut self, command: libc::c_int) -> libc::c_long {
-        // SAFETY: the attributes are as long as we say; what they point to is the caller's promise.
-        unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), self.0.len()) }
+    /// The address of items that the kernel reads, and at `count_at` their number.
+    fn items<T>(self, at: usize, items: &'memory [T], count_at: usize) -> Attributes<'memory> {
+        self.u64(at, items.as_ptr() as u64).u32(count_at, items.len() as u32)
+    }
+
+    /// The same for items that the kernel writes.
+    fn buffer<T>(self, at: usize, items: &'memory mut [T], count_at: usize) -> Attributes<'memory> {
+        self.u64(at, items.as_mut_ptr() as u64).u32(count_at, items.len() as u32)
+    }
+
+    fn call(&mut self, command: libc::c_int) -> libc::c_long {
+        // SAFETY: the attributes are as long as said; the addresses in them are of borrowed slices whose lengths are in them.
+        unsafe { libc::syscall(libc::SYS_bpf, command, self.bytes.as_mut_ptr(), self.bytes.len()) }
     }
 }
 
 /// Loads a device filter (`BPF_PROG_TYPE_CGROUP_DEVICE`, kernel 4.15) of these instructions under this name, of at most 15
 /// letters.
 pub(crate) fn load_device_filter(instructions: &[u64], name: &str) -> Result<OwnedFd, Errno> {
-    // Our instructions call no helper, so the license does not matter; it must only be there.
-    let license = c"Apache-2.0";
+    // Our instructions call no helper, so the license does not matter; the kernel reads up to its NUL.
+    let license = c"Apache-2.0".to_bytes_with_nul();
     let mut attributes = Attributes::new()
+        .items(16, license, 4) // the next line overwrites the count: a string has none
+        .items(8, instructions, 4)
         .u32(0, TYPE_CGROUP_DEVICE)
-        .u32(4, instructions.len() as u32)
-        .u64(8, instructions.as_ptr() as u64)
-        .u64(16, license.as_ptr() as u64)
         .u32(68, CGROUP_DEVICE);
     for (at, byte) in name.bytes().take(NAME_BYTES - 1).enumerate() {
-        attributes.0[48 + at] = byte;
+        attributes.bytes[48 + at] = byte;
     }
-    // SAFETY: the instructions are as many as given, the license ends with NUL; both outlive the call.
-    owned(unsafe { attributes.call(PROG_LOAD) })
+    new_descriptor(attributes.call(PROG_LOAD))
 }
 
 /// Puts a filter in force for a cgroup beside others, or in the place of one.
@@ -81,53 +92,34 @@ pub(crate) fn attach_device_filter(
     if let Some(old) = instead_of {
         attributes = attributes.u32(12, ALLOW_MULTI | REPLACE).fd(16, old);
     }
-    // SAFETY: no address is passed.
-    check(unsafe { attributes.call(PROG_ATTACH) })
+    check(attributes.call(PROG_ATTACH))
 }
 
 /// Takes a filter of a cgroup out of force.
 pub(crate) fn detach_device_filter(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut attributes = Attributes::new().fd(0, cgroup).fd(4, program).u32(8, CGROUP_DEVICE);
-    // SAFETY: no address is passed.
-    check(unsafe { attributes.call(PROG_DETACH) })
+    check(Attributes::new().fd(0, cgroup).fd(4, program).u32(8, CGROUP_DEVICE).call(PROG_DETACH))
 }
 
 /// The filters of this cgroup itself, by id; at most 64, which is as many as the kernel attaches.
 pub(crate) fn device_filters(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut ids = [0u32; 64];
-    let mut attributes = Attributes::new()
-        .fd(0, cgroup)
-        .u32(4, CGROUP_DEVICE)
-        .u64(16, ids.as_mut_ptr() as u64)
-        .u32(24, ids.len() as u32);
-    // SAFETY: there is room for as many ids as we say, and they outlive the call.
-    check(unsafe { attributes.call(PROG_QUERY) })?;
+    let mut attributes = Attributes::new().fd(0, cgroup).u32(4, CGROUP_DEVICE).buffer(16, &mut ids, 24);
+    check(attributes.call(PROG_QUERY))?;
     let mut count = [0; 4];
-    count.copy_from_slice(&attributes.0[24..28]);
+    count.copy_from_slice(&attributes.bytes[24..28]);
     Ok(ids[..ids.len().min(u32::from_ne_bytes(count) as usize)].to_vec())
 }
 
 /// Opens a program by its id.
 pub(crate) fn open_program(id: u32) -> Result<OwnedFd, Errno> {
-    // SAFETY: no address is passed.
-    owned(unsafe { Attributes::new().u32(0, id).call(PROG_GET_FD_BY_ID) })
+    new_descriptor(Attributes::new().u32(0, id).call(PROG_GET_FD_BY_ID))
 }
 
 /// The name that a program was loaded under.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> Result<String, Errno> {
     let mut info = [0u8; INFO_NAME_AT + NAME_BYTES];
-    let mut attributes = Attributes::new().fd(0, program).u32(4, info.len() as u32).u64(8, info.as_mut_ptr() as u64);
-    // SAFETY: the info is as long as we say and outlives the call.
-    check(unsafe { attributes.call(OBJ_GET_INFO_BY_FD) })?;
+    check(Attributes::new().fd(0, program).buffer(8, &mut info, 4).call(OBJ_GET_INFO_BY_FD))?;
     let name = &info[INFO_NAME_AT..];
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
-}
-
-fn owned(result: libc::c_long) -> Result<OwnedFd, Errno> {
-    if result == -1 {
-        return Err(last_errno());
-    }
-    // SAFETY: the kernel has just made this descriptor, close-on-exec, and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
 }

@@ -1,7 +1,7 @@
 //! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
 use super::batch::Batch;
-use super::errno::{check, last_errno};
+use super::{check, last_errno};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};

@@ -48,7 +48,7 @@ fn forget(ranges: &[(usize, usize)]) -> Result<(), Errno> {
         // write to it, and an access after this reads the same bytes again. Nothing is unmapped.
         match unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) } {
             0 => Ok(()),
-            _ => Err(super::errno::last_errno()),
+            _ => Err(super::last_errno()),
         }
     })
 }

@@ -1,6 +1,6 @@
-//! execve(2) and the disposition of SIGPIPE, the last two things before a program takes over.
+//! execve(2) and execveat(2).
 
-use super::errno::last_errno;
+use super::last_errno;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -53,11 +53,4 @@ pub(crate) fn execveat(file: BorrowedFd<'_>, arguments: &Vector, environment: &V
         )
     };
     last_errno()
-}
-
-/// Gives a signal its default action. One that a caller ignores stays ignored across execve, and Rust's start-up ignores SIGPIPE. signal(2);
-/// numbers that cannot be changed (SIGKILL, SIGSTOP, those of the C library) stay as they are.
-pub(crate) fn restore_signal(number: i32) {
-    // SAFETY: SIG_DFL is a valid handler, and no handler of ours is replaced.
-    unsafe { libc::signal(number, libc::SIG_DFL) };
 }

@@ -9,20 +9,37 @@ pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod code;
 pub(crate) mod environment;
-mod errno;
 pub(crate) mod exec;
 pub(crate) mod heap;
-pub(crate) mod keyring;
-pub(crate) mod landlock;
-pub(crate) mod loop_device;
+pub(crate) mod ioctl;
 pub(crate) mod mount;
-pub(crate) mod namespace;
-pub(crate) mod net;
 pub(crate) mod probe;
 pub(crate) mod seccomp;
 pub(crate) mod share;
 pub(crate) mod signal;
 pub(crate) mod weaken;
+
+use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// The error of the system call that just failed.
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The result of a system call that returns 0 or -1.
+fn check(result: libc::c_long) -> Result<(), Errno> {
+    if result == -1 { Err(last_errno()) } else { Ok(()) }
+}
+
+/// The result of a system call that returns a new descriptor or -1.
+fn new_descriptor(result: libc::c_long) -> Result<OwnedFd, Errno> {
+    if result == -1 {
+        return Err(last_errno());
+    }
+    // SAFETY: the callers in this module pass the result of a system call that makes a descriptor, which has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
+}
 
 /// Says that a test does not run here, past the capture of a test's output; `tests/run` compares these lines with the ones it expects.
 #[cfg(test)]

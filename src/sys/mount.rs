@@ -1,6 +1,6 @@
 //! mount_setattr(2), which neither rustix nor nix has.
 
-use super::errno::check;
+use super::check;
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,6 +1,6 @@
 //! Which system calls the kernel has, asked with arguments that it refuses before it does anything.
 
-use super::errno::last_errno;
+use super::last_errno;
 use rustix::io::Errno;
 
 /// A call that can be asked for.
@@ -52,9 +52,9 @@ pub(crate) fn is_known(call: Call) -> bool {
 }
 
 /// The kernel's Landlock ABI. landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION, kernel 5.13.
-pub(crate) fn landlock_abi() -> Result<i64, Errno> {
+pub(crate) fn landlock_abi() -> Result<u32, Errno> {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the address must be null and the size 0; nothing is made.
     let result = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
-    if result == -1 { Err(last_errno()) } else { Ok(result) }
+    u32::try_from(result).map_err(|_| last_errno())
 }

@@ -1,8 +1,8 @@
 //! seccomp(2), which neither rustix nor nix has.
 
-use super::errno::{check, last_errno};
+use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// struct sock_filter of linux/filter.h: one instruction of classic BPF.
 #[repr(C)]
@@ -49,9 +49,7 @@ pub(crate) fn add_filter(instructions: &[Instruction], flags: u32) -> Result<(),
 
 /// Adds a filter and returns its listener. seccomp(2) with `SECCOMP_FILTER_FLAG_NEW_LISTENER`, kernel 5.0.
 pub(crate) fn add_filter_with_listener(instructions: &[Instruction], flags: u32) -> Result<OwnedFd, Errno> {
-    let listener = add(instructions, flags | NEW_LISTENER)?;
-    // SAFETY: with this flag the kernel returns a new descriptor, which nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
+    new_descriptor(add(instructions, flags | NEW_LISTENER)?)
 }
 
 fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> {

@@ -2,7 +2,7 @@
 //! again, and to copy the pages that either side writes meanwhile, takes longer than most of what such a child does (docs/decisions/0005-start-path.md).
 
 use super::clone::exit;
-use super::errno::last_errno;
+use super::last_errno;
 use super::weaken;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};

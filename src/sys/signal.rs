@@ -1,7 +1,7 @@
-//! Signals that rustix has no names for, and handlers.
+//! Signals that rustix has no names for, and their dispositions.
 
 use super::clone::exit;
-use super::errno::last_errno;
+use super::last_errno;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -28,4 +28,11 @@ pub(crate) fn exit_on_termination() -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// Gives a signal its default action. One that a caller ignores stays ignored across execve, and Rust's start-up ignores SIGPIPE. signal(2);
+/// numbers that cannot be changed (SIGKILL, SIGSTOP, those of the C library) stay as they are.
+pub(crate) fn restore_signal(number: i32) {
+    // SAFETY: SIG_DFL is a valid handler, and no handler of ours is replaced.
+    unsafe { libc::signal(number, libc::SIG_DFL) };
 }

@@ -1,8 +1,8 @@
-//! ioctls of loop devices, loop(4).
+//! ioctl(2) requests that rustix and nix lack: loop devices, the owner of a namespace, the loopback interface.
 
-use super::errno::{check, last_errno};
+use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
@@ -35,14 +35,14 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a loop device that nobody uses at this moment, made if needed.
+/// The number of a free loop device; the kernel makes one if needed. loop(4).
 pub(crate) fn free_device(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: this request takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     if number < 0 { Err(last_errno()) } else { Ok(number as u32) }
 }
 
-/// Backs `device` with `file`. The kernel detaches it when its last user is gone (`LO_FLAGS_AUTOCLEAR`), so a crash leaves none.
+/// Backs `device` with `file`. The kernel detaches the device when its last user ends (`LO_FLAGS_AUTOCLEAR`). loop(4).
 pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size: u32) -> Result<(), Errno> {
     let config = LoopConfig {
         fd: file.as_raw_fd() as u32,
@@ -66,4 +66,32 @@ pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size
     };
     // SAFETY: config is a whole loop_config that outlives the call; both descriptors are open.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }.into())
+}
+
+/// Opens the user namespace that owns a namespace; EPERM if it is neither ours nor below ours. ioctl_ns(2), `NS_GET_USERNS`.
+pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // SAFETY: the request takes no argument.
+    new_descriptor(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_USERNS as libc::Ioctl) }.into())
+}
+
+/// struct ifreq of linux/if.h as `SIOCSIFFLAGS` reads it.
+#[repr(C)]
+struct InterfaceFlags {
+    name: [u8; libc::IFNAMSIZ],
+    flags: libc::c_short,
+    /// The rest of the union, which this request ignores.
+    unused: [u8; 22],
+}
+
+/// Brings the loopback interface of the socket's network namespace up. Needs CAP_NET_ADMIN over that namespace. netdevice(7).
+pub(crate) fn bring_loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut request = InterfaceFlags {
+        name: [0; libc::IFNAMSIZ],
+        flags: (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short,
+        unused: [0; 22],
+    };
+    request.name[..2].copy_from_slice(b"lo");
+    const { assert!(size_of::<InterfaceFlags>() >= size_of::<libc::ifreq>()) };
+    // SAFETY: request is as large as an ifreq, has a NUL-terminated name and outlives the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) }.into())
 }
