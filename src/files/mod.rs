@@ -4,21 +4,25 @@
 //! Not here: anything inside a container's root or a workspace; those paths are hostile and go through `mounts::resolve`.
 
 mod channel;
+mod copy;
 pub(crate) mod hash;
 mod lock;
 mod memory;
 mod pinned;
 mod slot;
 mod tree;
+mod walk;
 
 #[cfg(test)]
 pub(crate) use crate::sys::skip;
 pub(crate) use channel::{Channel, Packet};
+pub(crate) use copy::{copy_data, next_data};
 pub(crate) use lock::{Attempt, Lock};
 pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
-pub(crate) use tree::{Contents, Visitor, bytes_on_disk, contents, remove_directory, walk};
+pub(crate) use tree::{Contents, bytes_on_disk, contents, empty_directory, remove_directory, remove_entry};
+pub(crate) use walk::{Bounds, DIRECTORY, Left, Names, Step as WalkStep, Stop, Walk, has_entries, open_directory};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};

@@ -1,119 +1,97 @@
-//! Trees of any width and depth, visited and removed with a handful of descriptors: a checkout can have folders by the thousand, beside and below one another,
-//! and the usual soft limit is 1,024 (getrlimit(2), `RLIMIT_NOFILE`).
-//!
-//! Never: a path of the whole way down, which can be longer than the kernel takes; a link that is followed; a descriptor for each level.
+//! Whole trees removed and counted, with the descriptors and the bounds of [`super::walk`].
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use super::walk::{Bounds, DIRECTORY, Step, Stop, Walk};
+use crate::error::{Context, Kind, Result};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, chmod, fchmod, openat, statat, unlinkat};
 use rustix::io::Errno;
-use std::ffi::{CStr, CString};
+use rustix::path::Arg;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// Removes a directory with everything in it; returns whether it was there. A link in its place is an error.
+pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
+    let top = match openat(CWD, path, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(false),
+        Err(Errno::ACCESS) => {
+            open_up(CWD, path)?;
+            openat(CWD, path, DIRECTORY, Mode::empty())?
+        }
+        opened => opened?,
+    };
+    empty_directory(top)?;
+    unlink(CWD, path, AtFlags::REMOVEDIR)?;
+    Ok(true)
+}
 
-/// What is done at each place of a tree. `at` is the directory that holds `name`.
-pub(crate) trait Visitor {
-    /// What ends the walk.
-    type Error;
-    /// The error of a walk that cannot read the tree.
-    fn failed(&self, cause: io::Error) -> Self::Error;
-    /// Visits an entry of any kind.
-    fn entry(&mut self, at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<(), Self::Error>;
-    /// The walk goes into this directory now.
-    fn enter(&mut self, _name: &CStr) -> Result<(), Self::Error> {
-        Ok(())
+/// Removes `name` in `parent`, whatever it is, with everything below it. A missing name is not an error.
+pub(crate) fn remove_entry(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    let removed = remove(parent, name);
+    removed.failing(Kind::Store, || format!("remove `{}`", String::from_utf8_lossy(name).escape_debug()))
+}
+
+fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        // POSIX has EPERM for a directory, Linux EISDIR.
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(errno) => return Err(errno.into()),
     }
-    /// Everything in this directory was visited, and the walk is in `at` again.
-    fn leave(&mut self, at: BorrowedFd<'_>, name: &CStr) -> Result<(), Self::Error>;
+    let directory = match openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            open_up(parent, name)?;
+            openat(parent, name, DIRECTORY, Mode::empty())
+        }
+        opened => opened,
+    };
+    empty_directory(directory?)?;
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// A directory on the way down.
-struct Level {
-    name: CString,
-    /// Device and inode: the way up must lead there.
-    identity: (u64, u64),
-    /// Its directories that were not visited yet.
-    rest: Vec<CString>,
-}
-
-/// Visits everything below a directory that no other process changes meanwhile. The entries of a directory come before what is in them.
-pub(crate) fn walk<V: Visitor>(top: OwnedFd, visitor: &mut V) -> Result<(), V::Error> {
-    let mut here = top;
-    let mut way = vec![list(&here, CString::default(), visitor)?];
-    while let Some(level) = way.last_mut() {
-        if let Some(name) = level.rest.pop() {
-            here = openat(&here, &name, DIRECTORY, Mode::empty()).map_err(|errno| visitor.failed(errno.into()))?;
-            visitor.enter(&name)?;
-            way.push(list(&here, name, visitor)?);
-            continue;
+/// Removes everything in a directory. Directories of ours without permissions for us get them first.
+pub(crate) fn empty_directory(top: OwnedFd) -> std::result::Result<(), Stop> {
+    let mut walk = Walk::through(top, Bounds::NONE, ())?;
+    while let Some(step) = walk.next()? {
+        match step {
+            Step::Entry(FileType::Directory) => {
+                let entered = match walk.descend(()) {
+                    Err(Stop::System(Errno::ACCESS)) => {
+                        open_up(walk.side(0)?, walk.name())?;
+                        walk.descend(())
+                    }
+                    entered => entered,
+                };
+                if entered != Err(Stop::System(Errno::NOENT)) {
+                    entered?;
+                }
+            }
+            Step::Entry(_) => unlink(walk.side(0)?, walk.name(), AtFlags::empty())?,
+            Step::End => {
+                walk.leave()?;
+                unlink(walk.side(0)?, walk.name(), AtFlags::REMOVEDIR)?;
+            }
         }
-        let Some(done) = way.pop() else { break };
-        let Some(above) = way.last() else { break };
-        here = openat(&here, c"..", DIRECTORY, Mode::empty()).map_err(|errno| visitor.failed(errno.into()))?;
-        if identity(&here).map_err(|errno| visitor.failed(errno.into()))? != above.identity {
-            return Err(visitor.failed(io::Error::other("a directory was moved while it was read")));
-        }
-        visitor.leave(here.as_fd(), &done.name)?;
     }
     Ok(())
 }
 
-fn list<V: Visitor>(here: &OwnedFd, name: CString, visitor: &mut V) -> Result<Level, V::Error> {
-    let mut rest = Vec::new();
-    for entry in Dir::read_from(here).map_err(|errno| visitor.failed(errno.into()))? {
-        let entry = entry.map_err(|errno| visitor.failed(errno.into()))?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
+fn unlink(at: BorrowedFd<'_>, name: impl Arg + Copy, flags: AtFlags) -> std::result::Result<(), Errno> {
+    let unlinked = match unlinkat(at, name, flags) {
+        Err(Errno::ACCESS) => {
+            fchmod(at, Mode::RWXU)?;
+            unlinkat(at, name, flags)
         }
-        let kind = match entry.file_type() {
-            FileType::Unknown => statat(here, name, AtFlags::SYMLINK_NOFOLLOW)
-                .map(|status| FileType::from_raw_mode(status.st_mode))
-                .map_err(|errno| visitor.failed(errno.into()))?,
-            known => known,
-        };
-        visitor.entry(here.as_fd(), name, kind)?;
-        if kind == FileType::Directory {
-            rest.push(name.to_owned());
-        }
-    }
-    let identity = identity(here).map_err(|errno| visitor.failed(errno.into()))?;
-    Ok(Level { name, identity, rest })
-}
-
-fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
-    fstat(directory).map(|status| (status.st_dev, status.st_ino))
-}
-
-/// Removes a directory with everything in it; whether it was there. A link in its place is an error.
-pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
-    struct Remove;
-    impl Visitor for Remove {
-        type Error = io::Error;
-        fn failed(&self, cause: io::Error) -> io::Error {
-            cause
-        }
-        fn entry(&mut self, at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> io::Result<()> {
-            if kind == FileType::Directory { Ok(()) } else { unlink(at, name, AtFlags::empty()) }
-        }
-        fn leave(&mut self, at: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-            unlink(at, name, AtFlags::REMOVEDIR)
-        }
-    }
-    fn unlink<P: rustix::path::Arg>(at: BorrowedFd<'_>, name: P, flags: AtFlags) -> io::Result<()> {
-        match unlinkat(at, name, flags) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-    let top = match openat(CWD, path, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(false),
-        opened => opened?,
+        unlinked => unlinked,
     };
-    walk(top, &mut Remove)?;
-    unlink(CWD, path, AtFlags::REMOVEDIR).map(|()| true)
+    if unlinked == Err(Errno::NOENT) { Ok(()) } else { unlinked }
+}
+
+/// Gives us the permissions of a directory of ours. Without privileges its mode counts for its owner, too.
+fn open_up(at: BorrowedFd<'_>, name: impl Arg) -> std::result::Result<(), Errno> {
+    let directory =
+        openat(at, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
 }
 
 /// What a tree takes up.
@@ -134,66 +112,42 @@ pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     status.blocks() * 512 + inside
 }
 
-/// Counts a tree. What vanishes meanwhile, or cannot be read, counts nothing.
+/// Counts a tree. What vanishes meanwhile counts nothing.
 pub(crate) fn contents(path: &Path) -> io::Result<Contents> {
-    #[derive(Default)]
-    struct Count(Contents, usize);
-    impl Visitor for Count {
-        type Error = io::Error;
-        fn failed(&self, cause: io::Error) -> io::Error {
-            cause
-        }
-        fn entry(&mut self, at: BorrowedFd<'_>, name: &CStr, _: FileType) -> io::Result<()> {
-            let Ok(status) = statat(at, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
-            self.0.entries += 1;
-            self.0.bytes += status.st_blocks as u64 * 512;
-            self.0.depth = self.0.depth.max(self.1 + 1);
-            Ok(())
-        }
-        fn enter(&mut self, _: &CStr) -> io::Result<()> {
-            self.1 += 1;
-            Ok(())
-        }
-        fn leave(&mut self, _: BorrowedFd<'_>, _: &CStr) -> io::Result<()> {
-            self.1 -= 1;
-            Ok(())
+    let mut found = Contents::default();
+    let mut walk = Walk::through(openat(CWD, path, DIRECTORY, Mode::empty())?, Bounds::NONE, ())?;
+    while let Some(step) = walk.next()? {
+        let Step::Entry(kind) = step else { continue };
+        let Ok(status) = statat(walk.side(0)?, walk.name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        found.entries += 1;
+        found.bytes += status.st_blocks as u64 * 512;
+        found.depth = found.depth.max(walk.depth());
+        if kind == FileType::Directory {
+            match walk.descend(()) {
+                Err(Stop::System(Errno::NOENT)) => {}
+                entered => entered?,
+            }
         }
     }
-    let mut count = Count::default();
-    walk(openat(CWD, path, DIRECTORY, Mode::empty())?, &mut count)?;
-    Ok(count.0)
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{mkdirat, open};
-    use rustix::process::{Resource, getrlimit, setrlimit};
-
-    /// A tree of `depth` levels, far deeper than a path can be long, with `width` folders at its top.
-    fn make(top: &Path, depth: usize, width: usize) {
-        std::fs::create_dir(top).unwrap();
-        for number in 0..width {
-            std::fs::create_dir(top.join(format!("w{number}"))).unwrap();
-            std::fs::write(top.join(format!("w{number}/file")), "x").unwrap();
-        }
-        let mut here = open(top, DIRECTORY, Mode::empty()).unwrap();
-        for _ in 0..depth {
-            mkdirat(&here, "folder", Mode::RWXU).unwrap();
-            here = openat(&here, "folder", DIRECTORY, Mode::empty()).unwrap();
-        }
-        rustix::fs::symlinkat("/etc", &here, "link").unwrap();
-    }
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_wide_and_deep_tree_is_counted_and_removed_with_few_descriptors() {
+    fn a_tree_is_counted_and_removed() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().join("top");
-        make(&top, 3000, 1500);
-        let lowered = rustix::process::Rlimit { current: Some(1024), ..getrlimit(Resource::Nofile) };
-        setrlimit(Resource::Nofile, lowered).unwrap();
+        std::fs::create_dir_all(top.join("a/b")).unwrap();
+        std::fs::write(top.join("a/b/file"), vec![1; 5000]).unwrap();
+        symlink("/etc", top.join("a/link")).unwrap();
         let found = contents(&top).unwrap();
-        assert_eq!((found.entries, found.depth), (3000 + 1 + 2 * 1500, 3001));
+        assert_eq!((found.entries, found.depth), (4, 3));
+        assert!(found.bytes >= 8192 && bytes_on_disk(&top) >= found.bytes);
         assert!(remove_directory(&top).unwrap() && !top.exists());
         assert!(!remove_directory(&top).unwrap());
         assert!(Path::new("/etc").exists());
@@ -204,8 +158,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("real")).unwrap();
         let link = directory.path().join("link");
-        std::os::unix::fs::symlink("real", &link).unwrap();
+        symlink("real", &link).unwrap();
         remove_directory(&link).unwrap_err();
         assert!(directory.path().join("real").exists());
+    }
+
+    #[test]
+    fn a_closed_directory_of_ours_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |name: &str, mode| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path().join(name), permissions).unwrap();
+        };
+        for name in ["a/closed/inside", "b"] {
+            std::fs::create_dir_all(directory.path().join(name)).unwrap();
+            std::fs::write(directory.path().join(name).join("file"), "").unwrap();
+            mode(name, 0o500);
+        }
+        mode("a/closed", 0);
+        mode("b", 0);
+        let parent = std::fs::File::open(directory.path()).unwrap();
+        for name in [&b"a"[..], b"b", b"missing"] {
+            remove_entry(parent.as_fd(), name).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

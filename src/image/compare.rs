@@ -2,13 +2,12 @@
 
 use super::copy;
 use super::layer::open_child;
-use super::tree::names;
 use crate::error::{Context, Kind, Result};
+use crate::files::{Bounds, Names, Walk, WalkStep, open_directory};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The first difference, in words; `None` if there is none. The directories themselves are compared as what is in them is.
 pub(crate) fn difference(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
@@ -39,48 +38,45 @@ fn all_attributes(file: BorrowedFd<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(all)
 }
 
+/// The sides of the walk, and of each directory its path with a slash at the end.
+type Trees = Walk<2, String>;
+
 fn inside(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Option<String>> {
-    let listed =
-        |directory| -> Result<BTreeSet<Vec<u8>>> { Ok(names(directory)?.into_iter().map(|(name, _)| name).collect()) };
-    let (left, right) = (listed(one)?, listed(other)?);
-    let shown = |name: &[u8]| format!("{path}{}", String::from_utf8_lossy(name).escape_debug());
-    if let Some(name) = left.symmetric_difference(&right).next() {
-        let what = if left.contains(name) { "does not belong there" } else { "is missing" };
-        return Ok(Some(format!("`{}` {what}", shown(name))));
+    let step = || "compare two trees";
+    let open = |directory| open_child(directory, b".").failing(Kind::Store, step);
+    let mut trees = Trees::new(Bounds::NONE);
+    if let Some(found) = enter(&mut trees, open(one)?, open(other)?, path.to_owned())? {
+        return Ok(Some(found));
     }
-    if all_attributes(one)? != all_attributes(other)? {
-        return Ok(Some(format!("`{path}` has other attributes")));
-    }
-    for name in &left {
-        let look = |directory| {
-            statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, || shown(name))
-        };
+    while let Some(next) = trees.next().failing(Kind::Store, step)? {
+        let (WalkStep::Entry(_), Some(path)) = (next, trees.state()) else { continue };
+        let (one, other) = trees.side(0).and_then(|one| Ok((one, trees.side(1)?))).failing(Kind::Internal, step)?;
+        let name = trees.name();
+        let shown = || format!("{path}{}", String::from_utf8_lossy(name.to_bytes()).escape_debug());
+        let look = |directory| statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, shown);
         let (a, b) = (look(one)?, look(other)?);
         if let Some(what) = metadata(&a, &b) {
-            return Ok(Some(format!("`{}` has another {what}", shown(name))));
+            return Ok(Some(format!("`{}` has another {what}", shown())));
         }
         let found = match FileType::from_raw_mode(a.st_mode) {
             FileType::Directory => {
-                let open = |directory| open_child(directory, name).failing(Kind::Store, || shown(name));
-                inside(open(one)?.as_fd(), open(other)?.as_fd(), &format!("{}/", shown(name)))?
+                let open = |directory| open_directory(directory, name).failing(Kind::Store, shown);
+                let (one, other, path) = (open(one)?, open(other)?, format!("{}/", shown()));
+                enter(&mut trees, one, other, path)?
             }
             FileType::Symlink => {
-                let read =
-                    |directory| readlinkat(directory, name.as_slice(), Vec::new()).failing(Kind::Store, || shown(name));
-                (read(one)? != read(other)?).then(|| format!("`{}` leads elsewhere", shown(name)))
+                let read = |directory| readlinkat(directory, name, Vec::new()).failing(Kind::Store, shown);
+                (read(one)? != read(other)?).then(|| format!("`{}` leads elsewhere", shown()))
             }
             FileType::RegularFile => {
                 let open = |directory| -> Result<File> {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                    Ok(File::from(
-                        openat(directory, name.as_slice(), flags, Mode::empty())
-                            .failing(Kind::Store, || shown(name))?,
-                    ))
+                    openat(directory, name, flags, Mode::empty()).failing(Kind::Store, shown).map(File::from)
                 };
                 let (one, other) = (open(one)?, open(other)?);
                 let attributes = all_attributes(one.as_fd())? != all_attributes(other.as_fd())?;
                 let content = a.st_size != b.st_size || !same_content(one, other)?;
-                (attributes || content).then(|| format!("`{}` has other content or attributes", shown(name)))
+                (attributes || content).then(|| format!("`{}` has other content or attributes", shown()))
             }
             _ => None,
         };
@@ -89,6 +85,40 @@ fn inside(one: BorrowedFd<'_>, other: BorrowedFd<'_>, path: &str) -> Result<Opti
         }
     }
     Ok(None)
+}
+
+/// Compares the names and the attributes of two directories, and goes into them.
+fn enter(trees: &mut Trees, one: OwnedFd, other: OwnedFd, path: String) -> Result<Option<String>> {
+    let listed = |directory| -> Result<Names> {
+        let mut names = Names::of(directory).failing(Kind::Store, || "list a directory")?;
+        names.sort();
+        Ok(names)
+    };
+    let (left, right) = (listed(&one)?, listed(&other)?);
+    if let Some((name, is_left)) = first_difference(&left, &right) {
+        let what = if is_left { "does not belong there" } else { "is missing" };
+        return Ok(Some(format!("`{path}{}` {what}", String::from_utf8_lossy(name).escape_debug())));
+    }
+    if all_attributes(one.as_fd())? != all_attributes(other.as_fd())? {
+        return Ok(Some(format!("`{path}` has other attributes")));
+    }
+    trees.enter([Some(one), Some(other)], left, path).failing(Kind::Store, || "compare two trees")?;
+    Ok(None)
+}
+
+/// The first name that only one of two sorted lists has, and whether that is the left one.
+fn first_difference<'a>(left: &'a Names, right: &'a Names) -> Option<(&'a [u8], bool)> {
+    let (mut left, mut right) = (left.iter(), right.iter());
+    loop {
+        let names = (left.next().map(|(name, _)| name.to_bytes()), right.next().map(|(name, _)| name.to_bytes()));
+        match names {
+            (None, None) => return None,
+            (Some(one), Some(other)) if one == other => {}
+            (Some(one), Some(other)) => return Some((one.min(other), one < other)),
+            (Some(one), None) => return Some((one, true)),
+            (None, Some(other)) => return Some((other, false)),
+        }
+    }
 }
 
 fn same_content(mut one: File, mut other: File) -> Result<bool> {

@@ -1,18 +1,18 @@
 //! A stack of layers as one tree: what `unpack` leaves in a directory, for runtimes and programs that do not mount.
 //!
-//! From the bottom up, each layer onto what is there. Either the layers are copied, or, when they were unpacked just
-//! for this, moved: then most of it is one rename(2) for a whole subtree.
+//! The layers are applied from the bottom up. Either they are copied, or, when they were unpacked just for this, moved: then
+//! most of the work is one rename(2) for a whole subtree.
 
 use super::copy;
 use super::layer::{Form, Owners, open_below, open_child, split};
-use super::tree::{names, remove_tree};
 use crate::error::{Context, Kind, Result};
+use crate::files::{Bounds, Left, Names, Walk, WalkStep, remove_entry};
 use rustix::fs::{
     AtFlags, FileType, Mode, Stat, Timespec, Timestamps, fchmod, fchown, linkat, mkdirat, renameat, statat,
 };
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What happens to the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +23,47 @@ pub(crate) enum How {
     Move,
 }
 
+/// The sides of the walk.
+const LAYER: usize = 0;
+const TARGET: usize = 1;
+
+/// A directory that the walk is in.
+struct Level {
+    path: Vec<u8>,
+    /// The status of the layer's directory before anything was moved out of it, which changes its time.
+    status: Stat,
+}
+
+type Trees = Walk<2, Level>;
+
 /// Applies one layer's directory to `target`. `removes` says whether there are marks in it at all.
 pub(crate) fn apply(layer: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form, how: How, removes: bool) -> Result<()> {
     let mut merge = Merge { form, how, removes, root: target, links: HashMap::new() };
-    merge.directory(layer, target, b"")
+    let mut trees = Trees::new(Bounds::NONE);
+    let open = |directory| open_child(directory, b".").failing(Kind::Store, || "open a directory");
+    merge.enter(&mut trees, open(layer)?, open(target)?, Vec::new())?;
+    loop {
+        let next = trees.next().failing(Kind::Store, || "walk a layer")?;
+        match next {
+            Some(WalkStep::Entry(_)) => {
+                if let Some((inner, onto, path)) = merge.entry(&trees)? {
+                    merge.enter(&mut trees, inner, onto, path)?;
+                }
+            }
+            Some(WalkStep::End) => {
+                let left = trees.leave().failing(Kind::Store, || "walk a layer")?;
+                // After the walk went up: without privileges it goes through no directory whose mode is closed.
+                if let Some(Left { directories: [Some(layer), Some(target)], state }) = left {
+                    set_metadata(layer.as_fd(), target.as_fd(), &state.status, form)?;
+                }
+            }
+            None => {
+                let Some(level) = trees.state() else { return Ok(()) };
+                let (layer, target) = sides(&trees)?;
+                return set_metadata(layer, target, &level.status, form);
+            }
+        }
+    }
 }
 
 struct Merge<'a> {
@@ -39,29 +76,42 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    fn directory(&mut self, source: BorrowedFd<'_>, target: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
-        // Before anything is moved out, which changes the time.
-        let own = rustix::fs::fstat(source).failing(Kind::Store, || "look at a directory")?;
+    fn enter(&self, trees: &mut Trees, layer: OwnedFd, target: OwnedFd, path: Vec<u8>) -> Result<()> {
+        let status = rustix::fs::fstat(&layer).failing(Kind::Store, || "look at a directory")?;
         if self.how == How::Move && self.form.owners == Owners::Caller {
-            // Without privileges a closed directory gives nothing away; its copy gets the mode back.
-            fchmod(source, Mode::RWXU).failing(Kind::Store, || "open up a directory")?;
+            // Without privileges the mode counts for the owner, too; the copy gets the mode back.
+            fchmod(&layer, Mode::RWXU).failing(Kind::Store, || "open up a directory")?;
         }
-        for (name, _) in names(source)? {
-            let stat =
-                statat(source, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, || shown(&name))?;
-            let inner = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                self.subdirectory(source, target, &name, &inner)?;
-            } else if self.removes && self.form.is_whiteout(source, &name)? {
-                remove_tree(target, &name)?;
-            } else {
-                self.file(source, target, &name, &stat, inner)?;
-            }
-        }
-        metadata(source, &own, target, self.form)
+        let names = Names::of(&layer).failing(Kind::Store, || "list a directory")?;
+        let entered = trees.enter([Some(layer), Some(target)], names, Level { path, status });
+        entered.failing(Kind::Store, || "walk a layer")
     }
 
-    fn subdirectory(&mut self, source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &[u8], path: &[u8]) -> Result<()> {
+    /// Applies one name. Returns the directories to enter, if it is one.
+    fn entry(&mut self, trees: &Trees) -> Result<Option<(OwnedFd, OwnedFd, Vec<u8>)>> {
+        let name = trees.name().to_bytes();
+        let (source, target) = sides(trees)?;
+        let status = statat(source, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, || shown(name))?;
+        let above = trees.state().map_or(&[][..], |level| &level.path);
+        let path = if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() };
+        if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
+            let directories = self.directory(source, target, name)?;
+            return Ok(directories.map(|(inner, onto)| (inner, onto, path)));
+        }
+        if self.removes && self.form.is_whiteout(source, name)? {
+            remove_entry(target, name)?;
+        } else {
+            self.file(source, target, name, &status, path)?;
+        }
+        Ok(None)
+    }
+
+    fn directory(
+        &mut self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        name: &[u8],
+    ) -> Result<Option<(OwnedFd, OwnedFd)>> {
         let existing = match statat(target, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
             Err(Errno::NOENT) => None,
@@ -70,19 +120,19 @@ impl Merge<'_> {
         let inner = open_child(source, name).failing(Kind::Store, || shown(name))?;
         let opaque = self.removes && self.form.is_opaque(inner.as_fd())?;
         if existing.is_some() && (opaque || existing != Some(FileType::Directory)) {
-            remove_tree(target, name)?;
+            remove_entry(target, name)?;
         } else if existing.is_none() && self.how == How::Move && !self.removes {
             match renameat(source, name, target, name) {
                 // Not writable to us, so that it cannot be moved as a whole.
                 Err(Errno::ACCESS) if self.form.owners == Owners::Caller => {}
-                other => return other.map_err(|errno| failed(errno, name)),
+                other => return other.map(|()| None).map_err(|errno| failed(errno, name)),
             }
         }
         if existing != Some(FileType::Directory) || opaque {
             mkdirat(target, name, Mode::RWXU).map_err(|errno| failed(errno, name))?;
         }
         let onto = open_child(target, name).failing(Kind::Store, || shown(name))?;
-        self.directory(inner.as_fd(), onto.as_fd(), path)
+        Ok(Some((inner, onto)))
     }
 
     fn file(
@@ -97,11 +147,11 @@ impl Merge<'_> {
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
         if self.how == How::Move {
             if directory_there {
-                remove_tree(target, name)?;
+                remove_entry(target, name)?;
             }
             return renameat(source, name, target, name).map_err(|errno| failed(errno, name));
         }
-        remove_tree(target, name)?;
+        remove_entry(target, name)?;
         if stat.st_nlink > 1 {
             let key = (stat.st_dev, stat.st_ino);
             if let Some(first) = self.links.get(&key) {
@@ -116,15 +166,21 @@ impl Merge<'_> {
     }
 }
 
-/// A directory's own owner, attributes, mode and times, when everything is in it.
-fn metadata(source: BorrowedFd<'_>, stat: &Stat, target: BorrowedFd<'_>, form: Form) -> Result<()> {
+fn sides(trees: &Trees) -> Result<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+    let sides = trees.side(LAYER).and_then(|layer| Ok((layer, trees.side(TARGET)?)));
+    sides.failing(Kind::Internal, || "walk a layer")
+}
+
+/// Gives the target's directory the owner, attributes, mode and times of the layer's, when everything is in it.
+fn set_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, status: &Stat, form: Form) -> Result<()> {
     if form.owners == Owners::Image {
-        let ids = (rustix::fs::Uid::from_raw(stat.st_uid), rustix::fs::Gid::from_raw(stat.st_gid));
+        let ids = (rustix::fs::Uid::from_raw(status.st_uid), rustix::fs::Gid::from_raw(status.st_gid));
         fchown(target, Some(ids.0), Some(ids.1)).failing(Kind::Store, || "give a directory its owner")?;
     }
     copy::attributes(source, target, form)?;
-    fchmod(target, Mode::from_raw_mode(stat.st_mode & 0o7777)).failing(Kind::Store, || "give a directory its mode")?;
-    let time = Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) };
+    let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
+    fchmod(target, mode).failing(Kind::Store, || "give a directory its mode")?;
+    let time = Timespec { tv_sec: status.st_mtime, tv_nsec: i64::try_from(status.st_mtime_nsec).unwrap_or(0) };
     let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::futimens(target, &times).failing(Kind::Store, || "give a directory its time")
 }

@@ -11,15 +11,15 @@ use super::source::{Blob, Source};
 use super::store::{ImageRecord, Store, Temporary};
 use super::tar::write::Writer;
 use super::tar::{Entry, EntryKind};
-use super::{Overrides, Platform, Reference, copy, tree};
+use super::{Overrides, Platform, Reference, copy};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::files;
+use crate::files::{self, Bounds, Names, Walk, WalkStep, open_directory};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Imports the root at `path` (`-` is standard input) under `name`; `run` says how it is started.
@@ -144,74 +144,77 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
     let root = rustix::fs::open(path, flags, Mode::empty()).failing(Kind::NotFound, || "open the folder")?;
     let stat = rustix::fs::fstat(&root).failing(Kind::Store, || "look at the folder")?;
     let mut writer = Writer::new(sink);
-    let mut links = HashMap::new();
+    // The first name of each file that has several, by inode.
+    let mut links = HashMap::<u64, Vec<u8>>::new();
     writer.entry(&entry(b"./".to_vec(), &stat, EntryKind::Directory, copy::listed(root.as_fd())?))?;
-    walk(root.as_fd(), b"", stat.st_dev, &mut writer, &mut links)?;
-    writer.finish().map(drop)
-}
-
-fn walk<W: Write>(
-    directory: BorrowedFd<'_>,
-    path: &[u8],
-    device: u64,
-    writer: &mut Writer<W>,
-    links: &mut HashMap<u64, Vec<u8>>,
-) -> Result<()> {
-    let mut names = tree::names(directory)?;
-    names.sort_by(|(one, _), (other, _)| one.cmp(other));
-    for (name, _) in names {
-        let own = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
+    let mut walk = Walk::<1, Vec<u8>>::new(Bounds::NONE);
+    let step = || "read the folder";
+    let enter = |walk: &mut Walk<1, Vec<u8>>, directory: OwnedFd, path: Vec<u8>| -> Result<()> {
+        let mut names = Names::of(&directory).failing(Kind::Store, || "list a directory")?;
+        names.sort();
+        walk.enter([Some(directory)], names, path).failing(Kind::Store, step)
+    };
+    enter(&mut walk, root, Vec::new())?;
+    while let Some(next) = walk.next().failing(Kind::Store, step)? {
+        let (WalkStep::Entry(_), Some(path)) = (next, walk.state()) else { continue };
+        let (name, directory) = (walk.name(), walk.side(0).failing(Kind::Internal, step)?);
+        let mut own = path.clone();
+        own.extend_from_slice(name.to_bytes());
         let step = || format!("read `{}`", String::from_utf8_lossy(&own).escape_debug());
-        let stat = statat(directory, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, step)?;
+        let status = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, step)?;
+        let Some(kind) = kind(&status) else { continue };
         // Another file system is not part of the root: /proc, a cache that is mounted there.
-        if stat.st_dev != device {
+        if status.st_dev != stat.st_dev {
             continue;
         }
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => EntryKind::File,
-            FileType::Directory => EntryKind::Directory,
-            FileType::Symlink => EntryKind::Symlink,
-            FileType::CharacterDevice => EntryKind::Character,
-            FileType::BlockDevice => EntryKind::Block,
-            FileType::Fifo => EntryKind::Fifo,
-            // A socket belongs to a process that is not in the image.
-            _ => continue,
-        };
-        if kind != EntryKind::Directory && stat.st_nlink > 1 {
-            if let Some(first) = links.get(&stat.st_ino) {
-                let mut link = entry(own, &stat, EntryKind::HardLink, Vec::new());
+        if kind != EntryKind::Directory && status.st_nlink > 1 {
+            if let Some(first) = links.get(&status.st_ino) {
+                let mut link = entry(own, &status, EntryKind::HardLink, Vec::new());
                 link.link.clone_from(first);
                 writer.entry(&link)?;
                 continue;
             }
-            links.insert(stat.st_ino, own.clone());
+            links.insert(status.st_ino, own.clone());
         }
-        let open = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match kind {
             EntryKind::File => {
-                let file =
-                    File::from(openat(directory, name.as_slice(), open, Mode::empty()).failing(Kind::Store, step)?);
-                let made = entry(own.clone(), &stat, kind, copy::listed(file.as_fd())?);
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = File::from(openat(directory, name, flags, Mode::empty()).failing(Kind::Store, step)?);
+                let made = entry(own.clone(), &status, kind, copy::listed(file.as_fd())?);
                 writer.entry(&made)?;
-                content(file, made.size, writer).doing(step)?;
+                content(file, made.size, &mut writer).doing(step)?;
             }
             EntryKind::Directory => {
-                let inner = super::layer::open_child(directory, &name).failing(Kind::Store, step)?;
+                let inner = open_directory(directory, name).failing(Kind::Store, step)?;
                 let attributes = copy::listed(inner.as_fd())?;
-                writer.entry(&entry([own.as_slice(), b"/"].concat(), &stat, kind, attributes))?;
-                walk(inner.as_fd(), &own, device, writer, links)?;
+                own.push(b'/');
+                writer.entry(&entry(own.clone(), &status, kind, attributes))?;
+                enter(&mut walk, inner, own)?;
             }
             _ => {
-                let mut made = entry(own.clone(), &stat, kind, Vec::new());
+                let mut made = entry(own.clone(), &status, kind, Vec::new());
                 if kind == EntryKind::Symlink {
-                    let target = readlinkat(directory, name.as_slice(), Vec::new()).failing(Kind::Store, step)?;
+                    let target = readlinkat(directory, name, Vec::new()).failing(Kind::Store, step)?;
                     made.link = target.into_bytes();
                 }
                 writer.entry(&made)?;
             }
         }
     }
-    Ok(())
+    writer.finish().map(drop)
+}
+
+/// What a file is in the archive. A socket belongs to a process that is not in the image.
+fn kind(status: &Stat) -> Option<EntryKind> {
+    match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => Some(EntryKind::File),
+        FileType::Directory => Some(EntryKind::Directory),
+        FileType::Symlink => Some(EntryKind::Symlink),
+        FileType::CharacterDevice => Some(EntryKind::Character),
+        FileType::BlockDevice => Some(EntryKind::Block),
+        FileType::Fifo => Some(EntryKind::Fifo),
+        _ => None,
+    }
 }
 
 /// Exactly as many bytes as were announced: a file that changes while it is read must not shift the rest.

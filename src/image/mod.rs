@@ -30,7 +30,6 @@ mod save;
 mod source;
 mod store;
 pub(crate) mod tar;
-mod tree;
 mod union;
 mod unpack;
 

@@ -4,8 +4,8 @@
 //! read before there is a sandbox (/etc/passwd). Nothing here follows a symlink out of the stack.
 
 use super::layer::{Form, open_below};
-use super::tree::names;
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::Names;
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::Errno;
@@ -98,16 +98,9 @@ impl Stack {
         let mut topmost = BTreeMap::new();
         for root in &self.layers {
             let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
-            for (name, listed) in names(directory.as_fd())? {
-                let Entry::Vacant(vacant) = topmost.entry(name) else { continue };
-                let is_directory = match listed {
-                    FileType::Unknown => {
-                        let found = statat(&directory, vacant.key().as_slice(), AtFlags::SYMLINK_NOFOLLOW);
-                        let found = found.failing(Kind::Store, || "look into a layer")?;
-                        FileType::from_raw_mode(found.st_mode) == FileType::Directory
-                    }
-                    kind => kind == FileType::Directory,
-                };
+            for (name, kind) in Names::of(&directory).failing(Kind::Store, || "list a directory")?.iter() {
+                let Entry::Vacant(vacant) = topmost.entry(name.to_bytes().to_vec()) else { continue };
+                let is_directory = kind == FileType::Directory;
                 let is_shown = is_directory || !self.form.is_whiteout(directory.as_fd(), vacant.key())?;
                 vacant.insert(is_shown.then_some(is_directory));
             }

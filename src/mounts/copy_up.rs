@@ -1,84 +1,160 @@
-//! `tmpcopyup`: a tmpfs that begins with a copy of what it covers, by descriptors and never through a symlink.
+//! `tmpcopyup`: a tmpfs that begins with a copy of the directory that it covers.
+//!
+//! Input: both directories, open. The tree may be hostile: the walk of `files` follows no symlink and needs few descriptors.
 
 use super::resolve::NEW_FILE;
-use crate::error::{Context, Error, Kind, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, XattrFlags};
+use crate::error::{Context, Kind, Result};
+use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, chmodat, chownat, fgetxattr, flistxattr, fsetxattr,
+    linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat,
+};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Directories within directories that we follow at most.
-const DEEPEST: u32 = 512;
+/// Directories within directories that are copied.
+const DEEPEST: usize = 512;
 
-/// Flags of a directory that is read, for those who copy.
-const READ_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+/// A directory that is copied: its path below the top, and its status; `None` for the top.
+struct Level {
+    path: Vec<u8>,
+    status: Option<Stat>,
+}
 
 /// Copies everything below `from` (a place) into `to` (the root of a mount).
 pub(super) fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
-    let from = rustix::fs::openat(from, ".", READ_DIRECTORY, Mode::empty())
-        .failing(Kind::Mount, || "read the covered directory")?;
-    let to =
-        rustix::fs::openat(to, ".", READ_DIRECTORY, Mode::empty()).failing(Kind::Mount, || "open the new tmpfs")?;
-    directory(from.as_fd(), to.as_fd(), 0)
-}
-
-fn directory(from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: u32) -> Result<()> {
-    if depth > DEEPEST {
-        return Err(Error::new(Kind::Mount, format!("directories are nested deeper than {DEEPEST}")));
-    }
     let step = || "copy a directory";
-    let mut entries = Dir::read_from(from).failing(Kind::Mount, step)?;
-    while let Some(entry) = entries.read() {
-        let entry = entry.failing(Kind::Mount, step)?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
+    let from = openat(from, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, || "read the covered directory")?;
+    let open_copy = || openat(to, ".", DIRECTORY, Mode::empty()).failing(Kind::Mount, || "open the new tmpfs");
+    let mut links = Links { top: open_copy()?, first: HashMap::new() };
+    let mut walk = Walk::<2, Level>::new(Bounds { depth: DEEPEST, ..Bounds::NONE });
+    let names = Names::of(&from).failing(Kind::Mount, step)?;
+    let level = Level { path: Vec::new(), status: None };
+    walk.enter([Some(from), Some(open_copy()?)], names, level).failing(Kind::Mount, step)?;
+    while let Some(next) = walk.next().failing(Kind::Mount, step)? {
+        let (from, to) = walk.side(0).and_then(|from| Ok((from, walk.side(1)?))).failing(Kind::Internal, step)?;
+        let Some(level) = walk.state() else { break };
+        if next == WalkStep::End {
+            attributes(from, to)?;
+            if let Some(status) = &level.status {
+                set_owner_and_mode(to, c".", status).failing(Kind::Mount, step)?;
+            }
             continue;
         }
-        let status = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Mount, step)?;
-        let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
-        match FileType::from_raw_mode(status.st_mode) {
-            FileType::Directory => {
-                rustix::fs::mkdirat(to, name, Mode::from_raw_mode(0o700)).failing(Kind::Mount, step)?;
-                let below = rustix::fs::openat(from, name, READ_DIRECTORY, Mode::empty()).failing(Kind::Mount, step)?;
-                let made = rustix::fs::openat(to, name, READ_DIRECTORY, Mode::empty()).failing(Kind::Mount, step)?;
-                directory(below.as_fd(), made.as_fd(), depth + 1)?;
-                attributes(below.as_fd(), made.as_fd())?;
+        let status = statat(from, walk.name(), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Mount, step)?;
+        let path = [&level.path, b"/".as_slice(), walk.name().to_bytes()].concat();
+        if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+            if !links.make(to, walk.name(), &status, path) {
+                copy_file(from, to, walk.name(), &status)?;
             }
-            FileType::RegularFile => {
-                let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let mut source: std::fs::File =
-                    rustix::fs::openat(from, name, read, Mode::empty()).failing(Kind::Mount, step)?.into();
-                let mut copy: std::fs::File = rustix::fs::openat(to, name, NEW_FILE, Mode::from_raw_mode(0o600))
-                    .failing(Kind::Mount, step)?
-                    .into();
-                std::io::copy(&mut source, &mut copy).failing(Kind::Mount, || "copy a file")?;
-                attributes(source.as_fd(), copy.as_fd())?;
-            }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(from, name, Vec::new()).failing(Kind::Mount, step)?;
-                rustix::fs::symlinkat(target.as_c_str(), to, name).failing(Kind::Mount, step)?;
-            }
-            kind => rustix::fs::mknodat(to, name, kind, mode, status.st_rdev).failing(Kind::Mount, step)?,
+            continue;
         }
-        // The owner first: a change of it clears the setuid bit.
-        let (uid, gid) = (rustix::fs::Uid::from_raw(status.st_uid), rustix::fs::Gid::from_raw(status.st_gid));
-        rustix::fs::chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Mount, step)?;
-        if FileType::from_raw_mode(status.st_mode) != FileType::Symlink {
-            rustix::fs::chmodat(to, name, mode, AtFlags::empty()).failing(Kind::Mount, step)?;
-        }
+        mkdirat(to, walk.name(), Mode::RWXU).failing(Kind::Mount, step)?;
+        let inner = open_directory(from, walk.name()).failing(Kind::Mount, step)?;
+        let copy = open_directory(to, walk.name()).failing(Kind::Mount, step)?;
+        let names = Names::of(&inner).failing(Kind::Mount, step)?;
+        let level = Level { path, status: Some(status) };
+        walk.enter([Some(inner), Some(copy)], names, level).failing(Kind::Mount, step)?;
     }
     Ok(())
+}
+
+/// Files with several names: each further name is a link to the first copy. Copies would multiply the bytes of the tmpfs.
+struct Links {
+    top: OwnedFd,
+    /// The path of the first copy, by device and inode.
+    first: HashMap<(u64, u64), Vec<u8>>,
+}
+
+impl Links {
+    /// Links `name` to an earlier copy of the same file. `false` if it must be copied.
+    fn make(&mut self, to: BorrowedFd<'_>, name: &CStr, status: &Stat, path: Vec<u8>) -> bool {
+        if status.st_nlink < 2 {
+            return false;
+        }
+        let key = (status.st_dev, status.st_ino);
+        if let Some(first) = self.first.get(&key) {
+            // Only directories that this copy made are on the way. A path that is too long for the call is copied.
+            return linkat(&self.top, &first[1..], to, name, AtFlags::empty()).is_ok();
+        }
+        self.first.insert(key, path);
+        false
+    }
+}
+
+fn copy_file(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &CStr, status: &Stat) -> Result<()> {
+    let step = || "copy a file";
+    match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => {
+            let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let source = File::from(openat(from, name, read, Mode::empty()).failing(Kind::Mount, step)?);
+            let copy = File::from(openat(to, name, NEW_FILE, Mode::RUSR | Mode::WUSR).failing(Kind::Mount, step)?);
+            files::copy_data(&source, &copy, status).failing(Kind::Mount, step)?;
+            attributes(source.as_fd(), copy.as_fd())?;
+        }
+        FileType::Symlink => {
+            let target = readlinkat(from, name, Vec::new()).failing(Kind::Mount, step)?;
+            symlinkat(target.as_c_str(), to, name).failing(Kind::Mount, step)?;
+        }
+        kind => {
+            let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
+            mknodat(to, name, kind, mode, status.st_rdev).failing(Kind::Mount, step)?;
+        }
+    }
+    set_owner_and_mode(to, name, status).failing(Kind::Mount, step)
+}
+
+fn set_owner_and_mode(at: BorrowedFd<'_>, name: &CStr, status: &Stat) -> std::result::Result<(), Errno> {
+    // The owner first: a new owner clears the setuid bit.
+    let (uid, gid) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
+    chownat(at, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(status.st_mode) == FileType::Symlink {
+        return Ok(());
+    }
+    chmodat(at, name, Mode::from_raw_mode(status.st_mode & 0o7777), AtFlags::empty())
 }
 
 /// Extended attributes; those that the tmpfs cannot hold are left out, as cp(1) does.
 fn attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<()> {
     let mut names = vec![0_u8; 64 << 10];
-    let Ok(length) = rustix::fs::flistxattr(from, &mut names[..]) else { return Ok(()) };
+    let Ok(length) = flistxattr(from, &mut names[..]) else { return Ok(()) };
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0_u8; 64 << 10];
-        let Ok(size) = rustix::fs::fgetxattr(from, name, &mut value[..]) else { continue };
-        match rustix::fs::fsetxattr(to, name, &value[..size], XattrFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {}
+        let Ok(size) = fgetxattr(from, name, &mut value[..]) else { continue };
+        match fsetxattr(to, name, &value[..size], XattrFlags::empty()) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::PERM) => {}
             Err(errno) => return Err(errno).failing(Kind::Mount, || "copy an extended attribute"),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+
+    #[test]
+    fn holes_links_and_hard_links_are_copied_as_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(at("from/a/b")).unwrap();
+        std::fs::create_dir(at("to")).unwrap();
+        let file = File::create(at("from/a/b/holes")).unwrap();
+        file.set_len(1 << 30).unwrap();
+        file.write_all_at(b"middle", 1 << 29).unwrap();
+        std::fs::hard_link(at("from/a/b/holes"), at("from/again")).unwrap();
+        symlink("/etc", at("from/a/link")).unwrap();
+        let open = |name: &str| OwnedFd::from(File::open(at(name)).unwrap());
+        copy(&open("from"), &open("to")).unwrap();
+        let (one, other) = (at("to/a/b/holes").metadata().unwrap(), at("to/again").metadata().unwrap());
+        assert_eq!((one.ino(), one.len(), one.nlink()), (other.ino(), 1 << 30, 2));
+        assert!(one.blocks() < 1000, "the holes were filled");
+        let mut bytes = [0; 6];
+        File::open(at("to/again")).unwrap().read_exact_at(&mut bytes, 1 << 29).unwrap();
+        assert_eq!((&bytes, std::fs::read_link(at("to/a/link")).unwrap()), (b"middle", "/etc".into()));
+    }
 }

@@ -7,18 +7,17 @@ use super::format::DIRECTORIES;
 use super::plan::Ids;
 use super::template::{Image, Template, copy_allocated};
 use crate::error::{Context, Kind, Result};
+use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
 use crate::spec::root::SUBMOUNTS;
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat,
-    unlinkat,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Ids of one sandbox are those with the same upper half (`ns::range`).
 const RANGE: u32 = !0xffff;
 
@@ -75,7 +74,7 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let home = statat(root, "home", AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
     for name in EMPTIED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-        empty(&directory)?;
+        empty(directory)?;
     }
     let of_submounts = SUBMOUNTS.iter().flat_map(|name| ["upper", "work"].map(|part| format!("{name}/{part}")));
     for name in REMOVED.map(str::to_owned).into_iter().chain(of_submounts) {
@@ -84,7 +83,7 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
             Err(Errno::NOENT) => continue,
             other => other.failing(Kind::Disk, step)?,
         };
-        empty(&directory)?;
+        empty(directory)?;
         unlinkat(root, name, AtFlags::REMOVEDIR).failing(Kind::Disk, step)?;
     }
     for (name, mode) in DIRECTORIES {
@@ -99,59 +98,13 @@ pub(super) fn renew(root: BorrowedFd<'_>, user: Ids) -> Result<()> {
     let shift = Shift { from: home.st_uid & RANGE, to: user.uid & RANGE };
     for name in SHIFTED {
         let directory = openat(root, name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-        shift.tree(&directory)?;
+        shift.tree(directory)?;
     }
     Ok(())
 }
 
-/// Calls `act` for everything below `root`, first for what is in a folder and then for the folder itself, with the folder that has it and its name.
-/// Nothing else changes the disk meanwhile, so `..` leads back.
-fn walk(root: &OwnedFd, mut act: impl FnMut(BorrowedFd<'_>, &CStr, FileType) -> Result<()>) -> Result<()> {
-    let step = || "walk the folders of a kept disk";
-    let mut folder = root.try_clone().failing(Kind::Disk, step)?;
-    let mut left = folders(&folder, &mut act)?;
-    // The name of each open folder, and what is left to do in the one above it.
-    let mut above: Vec<(CString, Vec<CString>)> = Vec::new();
-    loop {
-        if let Some(name) = left.pop() {
-            folder = openat(&folder, &name, DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-            above.push((name, left));
-            left = folders(&folder, &mut act)?;
-        } else if let Some((name, rest)) = above.pop() {
-            folder = openat(&folder, c"..", DIRECTORY, Mode::empty()).failing(Kind::Disk, step)?;
-            act(folder.as_fd(), &name, FileType::Directory)?;
-            left = rest;
-        } else {
-            return Ok(());
-        }
-    }
-}
-
-/// The names of the folders in a folder; `act` is called for everything else in it.
-fn folders(
-    folder: &OwnedFd,
-    act: &mut impl FnMut(BorrowedFd<'_>, &CStr, FileType) -> Result<()>,
-) -> Result<Vec<CString>> {
-    let step = || "list a folder of a kept disk";
-    let mut found = Vec::new();
-    let mut others = Vec::new();
-    for entry in Dir::read_from(folder).failing(Kind::Disk, step)? {
-        let entry = entry.failing(Kind::Disk, step)?;
-        match (entry.file_name().to_bytes(), entry.file_type()) {
-            (b"." | b"..", _) => {}
-            (_, FileType::Directory) => found.push(entry.file_name().to_owned()),
-            (_, kind) => others.push((entry.file_name().to_owned(), kind)),
-        }
-    }
-    others.iter().try_for_each(|(name, kind)| act(folder.as_fd(), name, *kind))?;
-    Ok(found)
-}
-
-fn empty(directory: &OwnedFd) -> Result<()> {
-    walk(directory, |folder, name, kind| {
-        let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        unlinkat(folder, name, flags).failing(Kind::Disk, || "empty a folder of a kept disk")
-    })
+fn empty(directory: OwnedFd) -> Result<()> {
+    files::empty_directory(directory).failing(Kind::Disk, || "empty a directory of a kept disk")
 }
 
 /// From one sandbox's range of ids to another's.
@@ -165,9 +118,17 @@ impl Shift {
         if id & RANGE == self.from { self.to | (id & !RANGE) } else { id }
     }
 
-    fn tree(&self, directory: &OwnedFd) -> Result<()> {
-        walk(directory, |folder, name, _| self.one(folder, name))?;
-        self.one(directory.as_fd(), c"")
+    fn tree(&self, directory: OwnedFd) -> Result<()> {
+        let step = || "walk the directories of a kept disk";
+        let mut walk = Walk::through(directory, Bounds::NONE, ()).failing(Kind::Disk, step)?;
+        while let Some(next) = walk.next().failing(Kind::Disk, step)? {
+            let WalkStep::Entry(kind) = next else { continue };
+            self.one(walk.side(0).failing(Kind::Disk, step)?, walk.name())?;
+            if kind == FileType::Directory {
+                walk.descend(()).failing(Kind::Disk, step)?;
+            }
+        }
+        self.one(walk.side(0).failing(Kind::Disk, step)?, c"")
     }
 
     fn one(&self, directory: BorrowedFd<'_>, name: &CStr) -> Result<()> {
@@ -204,8 +165,8 @@ mod tests {
         std::fs::write(around.path().join("outside"), "mine").unwrap();
         std::fs::create_dir_all(around.path().join("home/a/b")).unwrap();
         std::os::unix::fs::symlink(around.path(), around.path().join("home/a/link")).unwrap();
-        let home: OwnedFd = std::fs::File::open(around.path().join("home")).unwrap().into();
-        empty(&home).unwrap();
+        let home = || std::fs::File::open(around.path().join("home")).unwrap().into();
+        empty(home()).unwrap();
         assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
         assert_eq!(std::fs::read_to_string(around.path().join("outside")).unwrap(), "mine");
         // Deeper than descriptors could be open.
@@ -213,14 +174,7 @@ mod tests {
         (0..1500).for_each(|_| deep.push("d"));
         std::fs::create_dir_all(&deep).unwrap();
         std::fs::write(deep.join("file"), "").unwrap();
-        let mut seen = 0;
-        walk(&home, |_, _, _| {
-            seen += 1;
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, 1501);
-        empty(&home).unwrap();
+        empty(home()).unwrap();
         assert_eq!(std::fs::read_dir(around.path().join("home")).unwrap().count(), 0);
     }
 }

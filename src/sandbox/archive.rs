@@ -4,77 +4,127 @@
 //! time, and follows no link: an archive that has `a -> /etc` and `a/passwd` writes nothing outside of its target.
 
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Walk, WalkStep, next_data, open_directory};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, MOST_EXTENTS, Reader};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT, futimens, linkat, mkdirat, openat,
-    seek, statat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, linkat, mkdirat,
+    openat, readlinkat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, hash_map};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Deeper than any tree that people work on; each level is an open descriptor while it is walked.
+/// Components of a path that is unpacked: deeper than any tree that people work on.
 const DEEPEST: usize = 512;
 
-/// Writes `path`, and all that is below it, under the name `name`. What is neither file, folder nor link is left out and counted.
-pub(crate) fn pack<W: Write>(path: &Path, name: &Path, sink: W) -> Result<u64> {
-    let mut writer = Writer::new(sink);
-    let mut left_out = 0;
-    let mut linked = HashMap::new();
-    let mut todo = vec![(path.to_owned(), name.to_owned())];
-    while let Some((path, name)) = todo.pop() {
-        let step = || format!("read `{}`", path.display());
-        let status = std::fs::symlink_metadata(&path).failing(Kind::NotFound, step)?;
-        let kind = status.file_type();
-        if kind.is_dir() {
-            writer.entry(&entry(EntryKind::Directory, &name, &status))?;
-            let mut inside: Vec<_> = std::fs::read_dir(&path)
-                .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect())
-                .failing(Kind::Workspace, step)?;
-            inside.sort_unstable_by(|one, other| other.cmp(one));
-            todo.extend(inside.into_iter().map(|each| (path.join(&each), name.join(&each))));
-        } else if kind.is_symlink() {
-            let link = std::fs::read_link(&path).failing(Kind::Workspace, step)?.as_os_str().as_bytes().to_vec();
-            writer.entry(&Entry { link, ..entry(EntryKind::Symlink, &name, &status) })?;
-        } else if kind.is_file() {
-            // A further name of a file that is in the archive.
-            if status.nlink() > 1 {
-                match linked.entry((status.dev(), status.ino())) {
-                    hash_map::Entry::Vacant(first) => drop(first.insert(name.clone())),
-                    hash_map::Entry::Occupied(first) => {
-                        let link = first.get().as_os_str().as_bytes().to_vec();
-                        writer.entry(&Entry { link, ..entry(EntryKind::HardLink, &name, &status) })?;
-                        continue;
-                    }
-                }
-            }
-            pack_file(&mut writer, &path, &name)?;
-        } else {
-            left_out += 1;
-        }
+/// Writes `path`, with everything below it, under the name `name`. What is not a file, a directory or a link is left out; returns how many.
+pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u64> {
+    let step = || format!("read `{}`", path.display());
+    let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new() };
+    let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+        pack.entry(CWD, path, top_name, &status, &step)?;
+        return pack.finish();
     }
-    writer.finish()?;
-    Ok(left_out)
+    pack.writer.entry(&entry(EntryKind::Directory, top_name, &status))?;
+    let top = openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, step)?;
+    let mut walk = Walk::<1, PathBuf>::new(FileBounds::NONE);
+    let enter = |walk: &mut Walk<1, PathBuf>, directory: OwnedFd, name: PathBuf| {
+        let mut names = Names::of(&directory)?;
+        names.sort();
+        walk.enter([Some(directory)], names, name)
+    };
+    enter(&mut walk, top, top_name.to_owned()).failing(Kind::Workspace, step)?;
+    while let Some(next) = walk.next().failing(Kind::Workspace, step)? {
+        let (WalkStep::Entry(_), Some(above)) = (next, walk.state()) else { continue };
+        let last = Path::new(OsStr::from_bytes(walk.name().to_bytes()));
+        let name = above.join(last);
+        let step = || format!("read `{}`", path.join(name.strip_prefix(top_name).unwrap_or(&name)).display());
+        let directory = walk.side(0).failing(Kind::Internal, step)?;
+        let status = statat(directory, last, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::NotFound, step)?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::Directory {
+            pack.entry(directory, last, &name, &status, &step)?;
+            continue;
+        }
+        pack.writer.entry(&entry(EntryKind::Directory, &name, &status))?;
+        let inner = open_directory(directory, walk.name()).failing(Kind::Workspace, step)?;
+        enter(&mut walk, inner, name.clone()).failing(Kind::Workspace, step)?;
+    }
+    pack.finish()
 }
 
-fn pack_file<W: Write>(writer: &mut Writer<W>, path: &Path, name: &Path) -> Result<()> {
-    let step = || format!("read `{}`", path.display());
-    // Without waiting: it may have become a FIFO since we looked.
-    let opened = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let file = opened.failing(Kind::Workspace, step)?;
-    let status = file.metadata().failing(Kind::Workspace, step)?;
-    if !status.is_file() {
+/// An archive that is being written.
+struct Pack<W: Write> {
+    writer: Writer<W>,
+    left_out: u64,
+    /// The name in the archive of each file that has several, by device and inode.
+    first_names: HashMap<(u64, u64), PathBuf>,
+}
+
+impl<W: Write> Pack<W> {
+    /// Writes the file or link `last` of `directory`.
+    fn entry(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        last: &Path,
+        name: &Path,
+        status: &Stat,
+        step: &dyn Fn() -> String,
+    ) -> Result<()> {
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::Symlink => {
+                let link = readlinkat(directory, last, Vec::new()).failing(Kind::Workspace, step)?;
+                self.writer.entry(&Entry { link: link.into_bytes(), ..entry(EntryKind::Symlink, name, status) })
+            }
+            FileType::RegularFile => {
+                if status.st_nlink > 1 {
+                    match self.first_names.entry((status.st_dev, status.st_ino)) {
+                        hash_map::Entry::Vacant(first) => drop(first.insert(name.to_owned())),
+                        hash_map::Entry::Occupied(first) => {
+                            let link = first.get().as_os_str().as_bytes().to_vec();
+                            return self.writer.entry(&Entry { link, ..entry(EntryKind::HardLink, name, status) });
+                        }
+                    }
+                }
+                pack_file(&mut self.writer, directory, last, name, step)
+            }
+            _ => {
+                self.left_out += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self) -> Result<u64> {
+        self.writer.finish()?;
+        Ok(self.left_out)
+    }
+}
+
+fn pack_file<W: Write>(
+    writer: &mut Writer<W>,
+    directory: BorrowedFd<'_>,
+    last: &Path,
+    name: &Path,
+    step: &dyn Fn() -> String,
+) -> Result<()> {
+    // NONBLOCK: a FIFO may have taken its place.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(directory, last, flags, Mode::empty()).failing(Kind::Workspace, step)?);
+    let status = fstat(&file).failing(Kind::Workspace, step)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
         return Err(Error::new(Kind::Workspace, "it is no longer a file").doing(step()));
     }
-    let sparse = extents(&file, status.len()).failing(Kind::Workspace, step)?;
-    let whole = [(0, status.len())];
+    let size = u64::try_from(status.st_size).unwrap_or(0);
+    let sparse = extents(&file, size).failing(Kind::Workspace, step)?;
+    let whole = [(0, size)];
     let map = sparse.clone();
     writer.entry(&Entry { sparse, ..entry(EntryKind::File, name, &status) })?;
     let mut buffer = vec![0; 64 << 10];
@@ -101,14 +151,11 @@ fn pack_file<W: Write>(writer: &mut Writer<W>, path: &Path, name: &Path) -> Resu
 fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     let (mut map, mut offset, mut gap) = (Vec::<(u64, u64)>::new(), 0, 0);
     while offset < size {
-        let start = match seek(file, SeekFrom::Data(offset)) {
-            Ok(start) if start < size => start,
-            Ok(_) | Err(Errno::NXIO) => break,
-            // A file system that cannot tell: everything is data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
-            Err(errno) => return Err(errno),
-        };
-        offset = seek(file, SeekFrom::Hole(start)).map_or(size, |end| end.clamp(start + 1, size));
+        let (start, end) = next_data(file, offset, size)?;
+        if start == size {
+            break;
+        }
+        offset = end;
         push(&mut map, (start, offset - start), gap);
         while map.len() > MOST_EXTENTS {
             gap = (2 * gap).max(4096);
@@ -128,16 +175,16 @@ fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
     }
 }
 
-fn entry(kind: EntryKind, name: &Path, status: &std::fs::Metadata) -> Entry {
+fn entry(kind: EntryKind, name: &Path, status: &Stat) -> Entry {
     Entry {
         kind,
         path: name.as_os_str().as_bytes().to_vec(),
         link: Vec::new(),
-        mode: status.mode() & 0o777,
+        mode: status.st_mode & 0o777,
         uid: 0,
         gid: 0,
-        mtime: (status.mtime(), status.mtime_nsec() as u32),
-        size: if kind == EntryKind::File { status.len() } else { 0 },
+        mtime: (status.st_mtime, u32::try_from(status.st_mtime_nsec).unwrap_or(0)),
+        size: if kind == EntryKind::File { u64::try_from(status.st_size).unwrap_or(0) } else { 0 },
         sparse: None,
         device: (0, 0),
         xattrs: Vec::new(),
@@ -184,12 +231,12 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
         let Some((last, above)) = parts.split_last() else { continue };
         let mut folder = target.try_clone_to_owned().failing(Kind::Internal, step)?;
         for part in above {
-            folder = open_directory(&folder, part).failing(Kind::Workspace, step)?;
+            folder = open_folder(&folder, part).failing(Kind::Workspace, step)?;
         }
         let mode = Mode::from_raw_mode(entry.mode & 0o777);
         match entry.kind {
             EntryKind::Directory => match mkdirat(&folder, last.as_path(), mode | Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => drop(open_directory(&folder, last).failing(Kind::Workspace, step)?),
+                Ok(()) | Err(Errno::EXIST) => drop(open_folder(&folder, last).failing(Kind::Workspace, step)?),
                 Err(errno) => return Err(errno).failing(Kind::Workspace, step),
             },
             EntryKind::Symlink => {
@@ -226,7 +273,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
                 let Some((first, above)) = first.split_last() else { continue };
                 let mut from = target.try_clone_to_owned().failing(Kind::Internal, step)?;
                 for part in above {
-                    from = open_directory(&from, part).failing(Kind::Workspace, step)?;
+                    from = open_folder(&from, part).failing(Kind::Workspace, step)?;
                 }
                 clear(&folder, last).failing(Kind::Workspace, step)?;
                 linkat(&from, first.as_path(), &folder, last.as_path(), AtFlags::empty())
@@ -258,7 +305,7 @@ fn parts(path: &[u8], name: &Path) -> Result<Vec<PathBuf>> {
     Ok(parts)
 }
 
-fn open_directory(folder: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
+fn open_folder(folder: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     openat(folder, name, DIRECTORY, Mode::empty())
 }
 
@@ -286,7 +333,7 @@ pub(crate) fn unpack_at<R: BufRead>(source: R, target: &Path, name: &Path, bound
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     #[test]
     fn a_tree_arrives_as_it_was() {
@@ -347,7 +394,7 @@ mod tests {
             std::fs::create_dir(around.path().join("target")).unwrap();
             std::fs::write(around.path().join("secret"), "mine").unwrap();
             let mut writer = Writer::new(Vec::new());
-            let status = around.path().metadata().unwrap();
+            let status = rustix::fs::stat(around.path()).unwrap();
             for (kind, path, link) in entries {
                 let made = Entry { link: link.as_bytes().to_vec(), size: 0, ..entry(*kind, Path::new(path), &status) };
                 writer.entry(&made).unwrap();

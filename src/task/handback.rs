@@ -10,7 +10,7 @@ use super::store::Store;
 use crate::error::{Context, Kind, Result};
 use crate::files;
 use crate::sandbox;
-use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -124,7 +124,7 @@ pub(super) fn collect(
     let lower = base.map(open_tree).transpose()?;
     let worktree = base.and_then(|base| std::fs::canonicalize(base).ok()).and_then(|base| worktree_of(&base));
     let base = base.map(Path::to_owned);
-    if is_empty(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
+    if !files::has_entries(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
         return Ok(Handback { base, complete: true, ..Handback::default() });
     }
     let workspace = changes::Workspace {
@@ -222,15 +222,6 @@ pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
 pub(super) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
     let (own, repository) = super::worktree::directories(folder)?;
     Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
-}
-
-fn is_empty(directory: &OwnedFd) -> Result<bool, Errno> {
-    for entry in Dir::read_from(directory)? {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// The changed files in which a value stands that this redactor looks for; of their names, what may be seen.

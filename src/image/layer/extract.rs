@@ -9,8 +9,8 @@ use super::form::Form;
 use super::limits::Budget;
 use super::place::{self, Place, Tree, made, normalise, split};
 use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Names};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
-use crate::image::tree::{names, remove_tree};
 use crate::sys::weaken;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, chmodat, fstat, linkat, mkdirat, mknodat, openat, statat, symlinkat, unlinkat,
@@ -265,7 +265,7 @@ impl Extractor {
                 self.form.set_opaque(parent.as_fd())?;
             } else if weaken::is_off("image-opaque-once") {
                 // What containerd did: it went through all that the layer had put there, each time.
-                names(parent.as_fd())?;
+                Names::of(parent).failing(Kind::Store, || "list a directory")?;
             }
             return Ok(());
         }
@@ -325,7 +325,7 @@ impl Extractor {
                 Ok(())
             }
             Err(Errno::ISDIR) => {
-                remove_tree(parent.as_fd(), name)?;
+                files::remove_entry(parent.as_fd(), name)?;
                 self.tree.forget();
                 self.tree.known.forget_tree(&path);
                 Ok(())

@@ -10,7 +10,7 @@ use super::extract::{Extractor, Folder};
 use super::known::Implicit;
 use super::place::{self, Place, made, open_below, split};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::image::tree::names;
+use crate::files::Names;
 use crate::image::union::{Hit, Stack};
 use crate::image::{copy, tar::named};
 use rustix::fs::{AtFlags, FileType, RenameFlags, linkat, renameat_with, statat, unlinkat};
@@ -105,12 +105,12 @@ fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Fold
 fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> {
     let target = extractor.tree.directory(real)?;
     let source = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
-    for (name, _) in names(source.as_fd())? {
-        let moved = renameat_with(&source, name.as_slice(), &target, name.as_slice(), RenameFlags::NOREPLACE);
+    for (name, _) in Names::of(&source).failing(Kind::Store, || "list a directory")?.iter() {
+        let moved = renameat_with(&source, name, &target, name, RenameFlags::NOREPLACE);
         match moved {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                let shown = named(&place::join(path, &name));
+                let shown = named(&place::join(path, name.to_bytes()));
                 return Err(Error::new(Kind::Image, "the layer has it twice, by way of a symlink below").doing(shown));
             }
             Err(errno) => return Err(made(errno)),

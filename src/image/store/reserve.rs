@@ -4,11 +4,10 @@
 //! lock, and then that lock is given back: a download of an hour holds nobody up.
 
 use super::{LARGEST_RECORD, Store, Temporary, to_json};
-use crate::error::Result;
-use crate::files::{self, Durability};
+use crate::error::{Context, Kind, Result};
+use crate::files::{self, Durability, Names};
 use crate::image::Digest;
 use crate::image::layer::open_child;
-use crate::image::tree::names;
 use crate::sys::weaken;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::{Deserialize, Serialize};
@@ -49,12 +48,13 @@ impl Store {
         let path = self.path.join("temporary");
         let parent = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| files::failed(errno.into(), format!("open `{}`", path.display())))?;
-        for (name, _) in names(parent.as_fd())? {
-            let Ok(directory) = open_child(parent.as_fd(), &name) else { continue };
+        for (name, _) in Names::of(&parent).failing(Kind::Store, || "list a directory")?.iter() {
+            let name = name.to_bytes();
+            let Ok(directory) = open_child(parent.as_fd(), name) else { continue };
             if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 continue; // its process is gone
             }
-            let file = path.join(String::from_utf8_lossy(&name).as_ref()).join(NAME);
+            let file = path.join(String::from_utf8_lossy(name).as_ref()).join(NAME);
             // Most temporary directories are no reservations, and one may end at this moment.
             let Ok(bytes) = files::read_bounded(&file, LARGEST_RECORD) else { continue };
             if let Ok(reserved) = serde_json::from_slice::<Reserved>(&bytes) {

@@ -3,8 +3,7 @@
 
 use super::Store;
 use crate::error::{Context, Kind, Result};
-use crate::files;
-use crate::image::tree::{names, remove_tree};
+use crate::files::{self, Names};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,7 +65,7 @@ impl Drop for Temporary {
         if let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name())
             && let Ok(parent) = open(parent)
         {
-            let _ = remove_tree(parent.as_fd(), name.as_encoded_bytes());
+            let _ = files::remove_entry(parent.as_fd(), name.as_encoded_bytes());
         }
     }
 }
@@ -81,13 +80,14 @@ impl Store {
     pub(crate) fn sweep(&self) -> Result<u64> {
         let parent = open(&self.path.join("temporary"))?;
         let mut swept = 0;
-        for (name, _) in names(parent.as_fd())? {
+        for (name, _) in Names::of(&parent).failing(Kind::Store, || "list a directory")?.iter() {
+            let name = name.to_bytes();
             if !name.starts_with(b".brig-") {
                 continue;
             }
-            let Ok(directory) = crate::image::layer::open_child(parent.as_fd(), &name) else { continue };
+            let Ok(directory) = crate::image::layer::open_child(parent.as_fd(), name) else { continue };
             if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                remove_tree(parent.as_fd(), &name)?;
+                files::remove_entry(parent.as_fd(), name)?;
                 swept += 1;
             }
         }

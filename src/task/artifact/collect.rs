@@ -4,7 +4,7 @@ use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 use crate::error::{Context, Kind, Result};
 use crate::files::hash::Sha256;
-use crate::files::{self, Pinned};
+use crate::files::{self, Bounds, Names, Pinned, Stop, WalkStep};
 use crate::task::changes::Form;
 use crate::task::changes::copy::{self, Digest};
 use crate::task::changes::path::{TreePath, escape, json_length, written};
@@ -15,7 +15,7 @@ use rustix::fs::{FileType, Mode, Stat, fchmod};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Files of one task; a tree of millions of empty ones is no result.
@@ -63,7 +63,6 @@ pub(in crate::task) fn collect(
         disk_left: disk_bytes,
         paths_left: MOST_PATH_BYTES,
         refused_left: MOST_REFUSED_BYTES,
-        names: 0,
         matched: vec![false; options.patterns.len()],
         redactor,
         found: Artifacts::default(),
@@ -81,13 +80,13 @@ pub(in crate::task) fn collect(
 /// A directory on the way.
 struct Frame {
     path: Option<TreePath>,
-    directory: OwnedFd,
-    names: std::vec::IntoIter<Box<[u8]>>,
     /// How far it has come in the patterns.
     progress: Progress,
     /// Whether it fits one as a whole.
     is_taken: bool,
 }
+
+type Tree = files::Walk<1, Frame>;
 
 struct Walk<'a> {
     form: Form,
@@ -100,7 +99,6 @@ struct Walk<'a> {
     /// Bytes of paths that the list still takes.
     paths_left: u64,
     refused_left: u64,
-    names: usize,
     matched: Vec<bool>,
     redactor: &'a Redactor,
     found: Artifacts,
@@ -108,34 +106,45 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn run(&mut self, patterns: &Patterns, root: OwnedFd) -> Result<()> {
-        let Some(root) = self.frame(None, root, patterns.root(), false) else { return Ok(()) };
-        tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(patterns, frame, name, depth))
-    }
-
-    fn frame(
-        &mut self,
-        path: Option<TreePath>,
-        directory: OwnedFd,
-        progress: Progress,
-        is_taken: bool,
-    ) -> Option<Frame> {
-        match tree::names(&directory, MOST_NAMES - self.names.min(MOST_NAMES)) {
-            Ok((names, is_cut)) => {
-                self.names += names.len();
-                if is_cut {
-                    self.refuse(path.as_ref(), RefusedBecause::TooMany);
+        let mut tree = Tree::new(Bounds { entries: MOST_NAMES, depth: DEEPEST, end: None });
+        let root_frame = Frame { path: None, progress: patterns.root(), is_taken: false };
+        self.enter(&mut tree, root, root_frame);
+        loop {
+            match tree.next() {
+                Ok(None) => return Ok(()),
+                Ok(Some(WalkStep::End)) => {}
+                Ok(Some(WalkStep::Entry(_))) => {
+                    if let Some((directory, frame)) = self.visit(patterns, &tree)? {
+                        self.enter(&mut tree, directory, frame);
+                    }
                 }
-                Some(Frame { path, directory, names: names.into_iter(), progress, is_taken })
-            }
-            Err(_) => {
-                self.refuse(path.as_ref(), RefusedBecause::Unreadable);
-                None
+                // Only a tree that another process changes: the rest is left out.
+                Err(_) => {
+                    self.refuse(tree.state().and_then(|frame| frame.path.as_ref()), RefusedBecause::Unreadable);
+                    return Ok(());
+                }
             }
         }
     }
 
-    /// Looks at one name; gives the directory that is to be walked next, if it is one.
-    fn visit(&mut self, patterns: &Patterns, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
+    fn enter(&mut self, tree: &mut Tree, directory: OwnedFd, frame: Frame) {
+        let mut names = Names::default();
+        let path = frame.path.clone();
+        let listed = tree.list(&directory, &mut names);
+        if matches!(listed, Ok(true)) {
+            self.refuse(path.as_ref(), RefusedBecause::TooMany);
+        }
+        names.sort();
+        let entered = listed.map_err(Stop::from).and_then(|_| tree.enter([Some(directory)], names, frame));
+        if entered.is_err() {
+            self.refuse(path.as_ref(), RefusedBecause::Unreadable);
+        }
+    }
+
+    /// Visits one name; returns the directory to enter, if it is one.
+    fn visit(&mut self, patterns: &Patterns, tree: &Tree) -> Result<Option<(OwnedFd, Frame)>> {
+        let (Some(frame), Some(directory)) = (tree.state(), tree.get(0)) else { return Ok(None) };
+        let name = tree.name().to_bytes();
         let look = patterns.look(&frame.progress, name);
         let is_taken = frame.is_taken || !look.matches.is_empty();
         if !is_taken && look.below.is_over() {
@@ -145,7 +154,7 @@ impl Walk<'_> {
             self.refuse(frame.path.as_ref(), RefusedBecause::TooDeep);
             return Ok(None);
         };
-        let status = match tree::status(frame.directory.as_fd(), name) {
+        let status = match tree::status(directory, name) {
             Ok(Some(status)) if !self.form.is_whiteout(&status) => status,
             Ok(_) => return Ok(None), // a mark of overlayfs: the name is gone
             Err(_) => return Ok(self.refused(&path, RefusedBecause::Unreadable)),
@@ -157,23 +166,23 @@ impl Walk<'_> {
             return Ok(if is_taken { self.refused(&path, RefusedBecause::Git) } else { None });
         }
         match kind {
-            FileType::Directory if depth >= DEEPEST => Ok(self.refused(&path, RefusedBecause::TooDeep)),
-            FileType::Directory => match tree::directory(frame.directory.as_fd(), name) {
-                Ok(directory) => Ok(self.frame(Some(path), directory, look.below, is_taken)),
+            FileType::Directory if tree.is_deepest() => Ok(self.refused(&path, RefusedBecause::TooDeep)),
+            FileType::Directory => match tree::directory(directory, name) {
+                Ok(inner) => Ok(Some((inner, Frame { path: Some(path), progress: look.below, is_taken }))),
                 Err(_) => Ok(self.refused(&path, RefusedBecause::Unreadable)),
             },
             // Also one on the way: the pattern's path led through it.
             FileType::Symlink => Ok(self.refused(&path, RefusedBecause::Link)),
             _ if !is_taken => Ok(None),
-            FileType::RegularFile => self.file(frame, &path, name).map(|()| None),
+            FileType::RegularFile => self.file(directory, &path, name).map(|()| None),
             FileType::Fifo => Ok(self.refused(&path, RefusedBecause::Fifo)),
             FileType::Socket => Ok(self.refused(&path, RefusedBecause::Socket)),
             _ => Ok(self.refused(&path, RefusedBecause::Device)),
         }
     }
 
-    fn file(&mut self, frame: &Frame, path: &TreePath, name: &[u8]) -> Result<()> {
-        let looked = tree::file(frame.directory.as_fd(), name).and_then(|(file, status)| {
+    fn file(&mut self, directory: BorrowedFd<'_>, path: &TreePath, name: &[u8]) -> Result<()> {
+        let looked = tree::file(directory, name).and_then(|(file, status)| {
             // Content that is elsewhere is not read: the mounts of brig never make such a file.
             let is_elsewhere = self.form.is_metadata_only(&file)?;
             Ok((self.form.is_file_whiteout(&file, &status)?, is_elsewhere, file, status))
@@ -299,7 +308,7 @@ impl Walk<'_> {
         self.found.refused.push(RefusedArtifact { path, why });
     }
 
-    fn refused(&mut self, path: &TreePath, why: RefusedBecause) -> Option<Frame> {
+    fn refused<T>(&mut self, path: &TreePath, why: RefusedBecause) -> Option<T> {
         self.refuse(Some(path), why);
         None
     }
@@ -321,6 +330,7 @@ fn is_text(file: &mut File) -> Result<bool, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
 
     /// What the collection of `**` from `upper` takes.

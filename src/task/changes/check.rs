@@ -9,6 +9,7 @@ use super::path::TreePath;
 use super::record::{Base, Changes, Content, Entry, Node};
 use super::tree;
 use crate::error::{Context, Kind, Result};
+use crate::files::Names;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -200,12 +201,12 @@ impl<'a> Check<'a, '_> {
         for removal in self.plan.removals.iter().rev().filter(|removal| removal.seen.is_none()) {
             let step = || format!("read the directory `{}`", removal.path);
             let directory = tree::directory(self.target, removal.path.as_bytes()).failing(Kind::Workspace, step)?;
-            let (names, more) = tree::names(&directory, usize::MAX).failing(Kind::Workspace, step)?;
+            let names = Names::of(&directory).failing(Kind::Workspace, step)?;
             let goes = |name: &[u8]| {
                 TreePath::join(Some(removal.path), name)
                     .is_ok_and(|path| self.going.contains(&path) && !kept.contains(&path))
             };
-            if more || !names.iter().all(|name| goes(name)) {
+            if !names.iter().all(|(name, _)| goes(name.to_bytes())) {
                 kept.insert(removal.path.clone());
             }
         }

@@ -1,7 +1,7 @@
 //! From an overlay's upper directory to a record and plain copies.
 //!
 //! In: the upper directory (hostile in every respect), the base it lay over. Out: `<into>/files/…` and `<into>/changes.json`.
-//! The walk keeps its own stack, looks at no more names and no deeper than the limits say, and holds two descriptors a level.
+//! The walk is that of `files`: it lists no more names and goes no deeper than the limits, with few descriptors.
 //! The agent's processes must be gone: a file that changes under the walk is caught where that costs nothing, and no worse than
 //! a wrong entry comes of it.
 
@@ -17,7 +17,7 @@ use super::record::{Base, Changes, Entry, Node, Reason, Skipped};
 use super::store::Store;
 use super::tree;
 use crate::error::{Context, Error, Kind, Result};
-use crate::files;
+use crate::files::{self, Bounds, Names, Stop, WalkStep};
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -66,7 +66,6 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
         is_full: false,
         tracked: None,
         changes: Changes { complete: true, ..Changes::default() },
-        seen: 0,
     };
     walk.run().map_err(|error| error.doing(step()))?;
     walk.changes.entries.sort_unstable_by(|one, other| one.path.cmp(&other.path));
@@ -78,28 +77,52 @@ pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) ->
     Ok(walk.changes)
 }
 
-/// A directory on the way: its two sides, and the names that are still to be looked at.
+/// The sides of the walk: the agent's directory, and the base.
+const UPPER: usize = 0;
+const LOWER: usize = 1;
+
+type Trees = files::Walk<2, Frame>;
+
+/// A directory that the walk is in.
 struct Frame {
     path: Option<TreePath>,
-    upper: Option<OwnedFd>,
-    lower: Option<OwnedFd>,
     /// Whether what is only in the base is still there. If not, it is deleted.
     base_shows: bool,
     /// What git ignores in it; `None` if no rule holds.
     rules: Option<Rc<Rules>>,
     /// Whether git ignores all of it but what it tracks.
     is_ignored: bool,
-    names: std::vec::IntoIter<Box<[u8]>>,
+}
+
+/// A directory that the walk goes into.
+struct Subdirectory {
+    path: Option<TreePath>,
+    upper: Option<OwnedFd>,
+    lower: Option<OwnedFd>,
+    /// Of the directory above.
+    base_shows: bool,
+    /// Of the directory above.
+    rules: Option<Rc<Rules>>,
+    is_ignored: bool,
 }
 
 /// A name with what is under it on both sides.
 struct Place<'a> {
+    trees: &'a Trees,
     frame: &'a Frame,
     name: &'a [u8],
     path: TreePath,
     base: Option<Stat>,
     /// Whether a rule of git's ignores it, though git may track it.
     is_ignored: bool,
+}
+
+impl Place<'_> {
+    /// What the walk goes into, where the name is a directory.
+    fn subdirectory(self, upper: Option<OwnedFd>, lower: Option<OwnedFd>, base_shows: bool) -> Subdirectory {
+        let rules = self.frame.rules.clone();
+        Subdirectory { path: Some(self.path), upper, lower, base_shows, rules, is_ignored: self.is_ignored }
+    }
 }
 
 /// A copy in the store.
@@ -128,7 +151,6 @@ struct Walk<'a> {
     /// What git tracks in the base, if that is known.
     tracked: Option<Tracked>,
     changes: Changes,
-    seen: usize,
 }
 
 impl Walk<'_> {
@@ -140,18 +162,43 @@ impl Walk<'_> {
         let worktree = self.workspace.worktree;
         let rules = base.and_then(|base| Rules::of_base(base, worktree));
         self.tracked = base.and_then(|base| Tracked::of_base(base, worktree));
-        let Some(root) = self.frame(None, Some(upper), lower, (true, rules, false))? else { return Ok(()) };
-        tree::descend(root, |frame| frame.names.next(), |frame, name, depth| self.visit(frame, name, depth))
+        let bounds = Bounds { entries: self.limits.names, depth: self.limits.depth, end: Some(self.end) };
+        let mut trees = Trees::new(bounds);
+        let root = Subdirectory { path: None, upper: Some(upper), lower, base_shows: true, rules, is_ignored: false };
+        self.enter(&mut trees, root)?;
+        while !self.is_full {
+            match trees.next() {
+                Ok(None) => break,
+                Ok(Some(WalkStep::End)) => {}
+                Ok(Some(WalkStep::Entry(_))) => {
+                    if let Some(subdirectory) = self.visit(&trees)? {
+                        self.enter(&mut trees, subdirectory)?;
+                    }
+                }
+                Err(stop) => {
+                    self.end_early(trees.state(), stop);
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Reads the names of a directory. `None` if that is not possible, which is then noted.
-    fn frame(
-        &mut self,
-        path: Option<TreePath>,
-        upper: Option<OwnedFd>,
-        lower: Option<OwnedFd>,
-        (base_shows_above, rules_above, is_ignored): (bool, Option<Rc<Rules>>, bool),
-    ) -> Result<Option<Frame>> {
+    /// Notes why the rest of the tree is left out.
+    fn end_early(&mut self, frame: Option<&Frame>, stop: Stop) {
+        let path = frame.and_then(|frame| frame.path.as_ref());
+        let path = Raw(path.map_or_else(|| b".".to_vec(), |path| path.as_bytes().to_vec()));
+        self.changes.complete = false;
+        match stop {
+            Stop::Time => self.skip(path, Reason::OutOfTime, None),
+            Stop::System(errno) => self.skip(path, Reason::Unreadable, Some(errno)),
+            Stop::Moved | Stop::Entries | Stop::Depth => self.skip(path, Reason::Changing, None),
+        }
+    }
+
+    /// Reads the names of a directory and goes into it. One that cannot be read is noted.
+    fn enter(&mut self, trees: &mut Trees, subdirectory: Subdirectory) -> Result<()> {
+        let Subdirectory { path, upper, lower, .. } = subdirectory;
         let raw = || Raw(path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_else(|| b".".to_vec()));
         let mark = match &upper {
             Some(upper) => self.workspace.form.directory(upper),
@@ -159,50 +206,43 @@ impl Walk<'_> {
         };
         let base_shows = match mark {
             // What an opaque directory holds is not merged either, without a mark of its own.
-            Ok(Directory::Merged) => base_shows_above,
+            Ok(Directory::Merged) => subdirectory.base_shows,
             Ok(Directory::Opaque) => false,
             Ok(Directory::Moved) => return Err(unsupported(&raw(), "redirect_dir")),
             Err(errno) => {
                 self.skip(raw(), Reason::Unreadable, Some(errno));
-                return Ok(None);
+                return Ok(());
             }
         };
-        let mut names = Vec::new();
+        let mut names = Names::default();
         let deleted_side = if base_shows { None } else { lower.as_ref() };
         for side in [upper.as_ref(), deleted_side].into_iter().flatten() {
-            match tree::names(side, self.limits.names - self.seen.min(self.limits.names)) {
-                Ok((found, more)) => {
-                    self.seen += found.len();
-                    names.extend(found);
-                    if more {
-                        self.changes.complete = false;
-                        self.skip(raw(), Reason::TooMany, None);
-                    }
+            match trees.list(side, &mut names) {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.changes.complete = false;
+                    self.skip(raw(), Reason::TooMany, None);
                 }
                 Err(errno) => self.skip(raw(), Reason::Unreadable, Some(errno)),
             }
         }
-        names.sort_unstable();
-        names.dedup();
+        names.sort();
         let rules = match &lower {
-            Some(lower) if !self.limits.ignored => Rules::of(lower.as_fd(), path.as_ref(), rules_above),
-            _ => rules_above,
+            Some(lower) if !self.limits.ignored => Rules::of(lower.as_fd(), path.as_ref(), subdirectory.rules),
+            _ => subdirectory.rules,
         };
-        Ok(Some(Frame { path, upper, lower, base_shows, rules, is_ignored, names: names.into_iter() }))
+        let frame = Frame { path, base_shows, rules, is_ignored: subdirectory.is_ignored };
+        if let Err(stop) = trees.enter([upper, lower], names, frame) {
+            self.is_full = true;
+            self.end_early(trees.state(), stop);
+        }
+        Ok(())
     }
 
-    /// Looks at one name; gives the directory that is to be walked next, if it is one.
-    fn visit(&mut self, frame: &Frame, name: &[u8], depth: usize) -> Result<Option<Frame>> {
-        if self.is_full {
-            return Ok(None);
-        }
-        if Instant::now() >= self.end {
-            let above = frame.path.as_ref().map_or_else(|| b".".to_vec(), |path| path.as_bytes().to_vec());
-            self.is_full = true;
-            self.changes.complete = false;
-            self.skip(Raw(above), Reason::OutOfTime, None);
-            return Ok(None);
-        }
+    /// Visits one name; returns the directory to enter, if it is one.
+    fn visit(&mut self, trees: &Trees) -> Result<Option<Subdirectory>> {
+        let Some(frame) = trees.state() else { return Ok(None) };
+        let name = trees.name().to_bytes();
         let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
             let above = frame.path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_default();
             self.changes.complete = false;
@@ -212,8 +252,8 @@ impl Walk<'_> {
         if !self.takes(&path, path.as_bytes()) {
             return Ok(None);
         }
-        let status = |side: &Option<OwnedFd>| side.as_ref().map_or(Ok(None), |side| tree::status(side.as_fd(), name));
-        let (now, base) = match (status(&frame.upper), status(&frame.lower)) {
+        let status = |side| trees.get(side).map_or(Ok(None), |side| tree::status(side, name));
+        let (now, base) = match (status(UPPER), status(LOWER)) {
             (Ok(now), Ok(base)) => (now, base),
             (Err(errno), _) | (_, Err(errno)) => return Ok(self.leave_out(&path, Reason::Unreadable, Some(errno))),
         };
@@ -224,21 +264,21 @@ impl Walk<'_> {
             self.changes.ignore(path);
             return Ok(None);
         }
-        let place = Place { frame, name, path, base, is_ignored };
+        let place = Place { trees, frame, name, path, base, is_ignored };
         let Some(now) = now else {
             return if frame.base_shows {
                 Ok(self.leave_out(&place.path, Reason::Changing, None))
             } else {
-                self.deleted(place, depth)
+                self.deleted(place)
             };
         };
         if self.workspace.form.is_whiteout(&now) {
-            return self.deleted(place, depth);
+            return self.deleted(place);
         }
         match tree::file_type(&now) {
-            FileType::Directory => self.directory(place, &now, depth),
-            FileType::RegularFile => self.file(place, depth),
-            FileType::Symlink => self.link(place, depth),
+            FileType::Directory => self.directory(place, &now),
+            FileType::RegularFile => self.file(place),
+            FileType::Symlink => self.link(place),
             FileType::Fifo => Ok(self.leave_out(&place.path, Reason::Fifo, None)),
             FileType::Socket => Ok(self.leave_out(&place.path, Reason::Socket, None)),
             _ => Ok(self.leave_out(&place.path, Reason::Device, None)),
@@ -251,7 +291,7 @@ impl Walk<'_> {
         frame.is_ignored || rules.is_some_and(|rules| rules.ignore(path, is_directory))
     }
 
-    fn directory(&mut self, place: Place<'_>, now: &Stat, depth: usize) -> Result<Option<Frame>> {
+    fn directory(&mut self, place: Place<'_>, now: &Stat) -> Result<Option<Subdirectory>> {
         let mode = tree::permissions(now);
         let base_is_directory = place.base.as_ref().is_some_and(|base| tree::file_type(base) == FileType::Directory);
         // Overlayfs copies a directory up as soon as anything in it changes: that alone is no change.
@@ -261,34 +301,28 @@ impl Walk<'_> {
             let now = Some(Node::Directory { mode });
             self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
         }
-        if depth >= self.limits.depth {
+        if place.trees.is_deepest() {
             return Ok(self.too_deep(&place.path));
         }
-        let open = |side: &Option<OwnedFd>| match side {
-            Some(side) => tree::directory(side.as_fd(), place.name).map(Some),
-            None => Ok(None),
-        };
-        let lower = if base_is_directory { open(&place.frame.lower) } else { Ok(None) };
-        match (open(&place.frame.upper), lower) {
-            (Ok(upper), Ok(lower)) => self.frame(
-                Some(place.path),
-                upper,
-                lower,
-                (place.frame.base_shows, place.frame.rules.clone(), place.is_ignored),
-            ),
+        let open = |side| place.trees.get(side).map(|side| tree::directory(side, place.name)).transpose();
+        let lower = if base_is_directory { open(LOWER) } else { Ok(None) };
+        match (open(UPPER), lower) {
+            (Ok(upper), Ok(lower)) => {
+                let base_shows = place.frame.base_shows;
+                Ok(Some(place.subdirectory(upper, lower, base_shows)))
+            }
             (Err(errno), _) | (_, Err(errno)) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         }
     }
 
-    fn file(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+    fn file(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
         let form = self.workspace.form;
-        let opened =
-            place.frame.upper.as_ref().ok_or(Errno::NOENT).and_then(|upper| tree::file(upper.as_fd(), place.name));
+        let opened = place.trees.side(UPPER).and_then(|upper| tree::file(upper, place.name));
         let looked = opened.and_then(|(file, status)| {
             Ok((form.is_file_whiteout(&file, &status)?, form.is_metadata_only(&file)?, file, status))
         });
         let (file, status) = match looked {
-            Ok((true, ..)) => return self.deleted(place, depth),
+            Ok((true, ..)) => return self.deleted(place),
             Ok((_, true, ..)) => return Err(unsupported(&Raw(place.path.as_bytes().to_vec()), "metacopy")),
             Ok((_, _, file, status)) => (file, status),
             Err(errno) => return Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
@@ -333,7 +367,7 @@ impl Walk<'_> {
         }
         let now = Some(Node::File { mode, size, sha256 });
         self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
-        self.below_deleted(place, depth)
+        self.below_deleted(place)
     }
 
     /// Makes a further name of a file that is in the store already a link to its copy: 150 names of 100 MiB would be 15 GiB.
@@ -353,14 +387,8 @@ impl Walk<'_> {
         }
     }
 
-    fn link(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
-        let target = place
-            .frame
-            .upper
-            .as_ref()
-            .ok_or(Errno::NOENT)
-            .and_then(|upper| tree::link_target(upper.as_fd(), place.name));
-        let target = match target {
+    fn link(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
+        let target = match place.trees.side(UPPER).and_then(|upper| tree::link_target(upper, place.name)) {
             Ok(target) => Raw(target),
             Err(errno) => return Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         };
@@ -372,50 +400,47 @@ impl Walk<'_> {
             let now = Some(Node::Symlink { target });
             self.changes.entries.push(Entry { path: place.path.clone(), now, base, base_is_newer });
         }
-        self.below_deleted(place, depth)
+        self.below_deleted(place)
     }
 
-    fn deleted(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
+    fn deleted(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
         let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
         if base.is_some() {
             self.changes.entries.push(Entry { path: place.path.clone(), now: None, base, base_is_newer });
         }
-        self.below_deleted(place, depth)
+        self.below_deleted(place)
     }
 
     /// Where a directory of the base is gone, everything in it is.
-    fn below_deleted(&mut self, place: Place<'_>, depth: usize) -> Result<Option<Frame>> {
-        let lower = match (&place.base, &place.frame.lower) {
+    fn below_deleted(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
+        let lower = match (&place.base, place.trees.get(LOWER)) {
             (Some(base), Some(lower)) if tree::file_type(base) == FileType::Directory => lower,
             _ => return Ok(None),
         };
-        if depth >= self.limits.depth {
+        if place.trees.is_deepest() {
             return Ok(self.too_deep(&place.path));
         }
-        match tree::directory(lower.as_fd(), place.name) {
-            Ok(lower) => {
-                let inherited = (false, place.frame.rules.clone(), place.is_ignored);
-                self.frame(Some(place.path), None, Some(lower), inherited)
-            }
+        match tree::directory(lower, place.name) {
+            Ok(lower) => Ok(Some(place.subdirectory(None, Some(lower), false))),
             Err(errno) => Ok(self.leave_out(&place.path, Reason::Unreadable, Some(errno))),
         }
     }
 
     /// Whether a copied-up file has the content and mode of its base. One that cannot be compared is taken as changed.
     fn is_only_touched(&self, place: &Place<'_>, file: &File, status: &Stat) -> bool {
-        let (Some(base), Some(lower)) = (&place.base, &place.frame.lower) else { return false };
+        let (Some(base), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return false };
         let may_be = tree::file_type(base) == FileType::RegularFile
             && base.st_size == status.st_size
             && tree::permissions(base) == tree::permissions(status);
         may_be
-            && tree::file(lower.as_fd(), place.name)
+            && tree::file(lower, place.name)
                 .is_ok_and(|(base, _)| copy::is_same(file, &base, tree::size(status)).unwrap_or(false))
     }
 
     /// What the base has under a name. `None` if it cannot be read, which is noted.
     fn base(&mut self, place: &Place<'_>) -> Option<(Option<Base>, bool)> {
-        let (Some(status), Some(lower)) = (&place.base, &place.frame.lower) else { return Some((None, false)) };
-        match base::read(lower.as_fd(), place.name, status, self.limits.file_bytes) {
+        let (Some(status), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return Some((None, false)) };
+        match base::read(lower, place.name, status, self.limits.file_bytes) {
             Ok(base) => {
                 if let Base::Symlink { target } = &base
                     && !self.takes(&place.path, &target.0)
@@ -461,12 +486,12 @@ impl Walk<'_> {
         }
     }
 
-    fn leave_out(&mut self, path: &TreePath, reason: Reason, errno: Option<Errno>) -> Option<Frame> {
+    fn leave_out(&mut self, path: &TreePath, reason: Reason, errno: Option<Errno>) -> Option<Subdirectory> {
         self.skip(Raw(path.as_bytes().to_vec()), reason, errno);
         None
     }
 
-    fn too_deep(&mut self, path: &TreePath) -> Option<Frame> {
+    fn too_deep(&mut self, path: &TreePath) -> Option<Subdirectory> {
         self.changes.complete = false;
         self.leave_out(path, Reason::TooDeep, None)
     }

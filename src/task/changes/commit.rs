@@ -13,6 +13,7 @@ use super::record::Node;
 use super::store::Store;
 use super::tree::{self, name_path};
 use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::Names;
 use rustix::fs::{
     AtFlags, Mode, RenameFlags, fchmod, fchown, fstat, linkat, mkdirat, renameat_with, symlinkat, unlinkat,
 };
@@ -312,9 +313,9 @@ impl<'a> Work<'a, '_> {
     /// Removes the staging directory with what is in it: staged content that was not used, old files that are no longer needed.
     fn clear(&self) -> Result<()> {
         let step = || format!("remove `{STAGING}`");
-        let (names, _) = tree::names(&self.staging, usize::MAX).failing(Kind::Workspace, step)?;
-        for name in names {
-            unlinkat(&self.staging, name_path(&name), AtFlags::empty()).failing(Kind::Workspace, step)?;
+        let names = Names::of(&self.staging).failing(Kind::Workspace, step)?;
+        for (name, _) in names.iter() {
+            unlinkat(&self.staging, name, AtFlags::empty()).failing(Kind::Workspace, step)?;
         }
         unlinkat(self.target, STAGING, AtFlags::REMOVEDIR).failing(Kind::Workspace, step)
     }

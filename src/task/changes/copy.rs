@@ -1,8 +1,8 @@
 //! The content of files: digests, comparison, and copies that keep holes and never read a byte more than was announced.
 
 use crate::files::hash::{Sha256, sha256};
-use rustix::fs::{SeekFrom, ftruncate, seek};
-use rustix::io::Errno;
+use crate::files::next_data;
+use rustix::fs::ftruncate;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::fs::File;
@@ -148,25 +148,6 @@ pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest
     }
     ftruncate(to, size).map_err(|errno| Failure::Write(errno.into()))?;
     Ok((Digest(hasher.finish()), size))
-}
-
-/// Where the next data at or after `offset` begins and ends, both at most `size`.
-fn next_data(file: &File, offset: u64, size: u64) -> Result<(u64, u64), Errno> {
-    let data = match seek(file, SeekFrom::Data(offset)) {
-        Ok(data) => data.min(size),
-        Err(Errno::NXIO) => size,
-        // A file system that cannot tell: everything is data.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((offset, size)),
-        Err(errno) => return Err(errno),
-    };
-    if data == size {
-        return Ok((size, size));
-    }
-    let end = match seek(file, SeekFrom::Hole(data)) {
-        Ok(end) if end > data => end.min(size),
-        _ => size,
-    };
-    Ok((data, end))
 }
 
 fn zeros(hasher: &mut Sha256, buffer: &mut [u8], mut count: u64) {

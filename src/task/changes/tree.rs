@@ -5,11 +5,11 @@
 //! descriptor. Errors are bare `Errno`s: the callers know what a failure means to them.
 
 use super::path::TreePath;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -91,49 +91,6 @@ pub(in crate::task) fn link_target(at: BorrowedFd<'_>, name: &[u8]) -> Result<Ve
     Ok(readlinkat(at, name_path(name), Vec::new())?.into_bytes())
 }
 
-/// The names of a directory.
-pub(in crate::task) type Names = Vec<Box<[u8]>>;
-
-/// The names in a directory in byte order, at most `limit`; the boolean says whether there were more.
-pub(in crate::task) fn names(directory: impl AsFd, limit: usize) -> Result<(Names, bool), Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        if names.len() == limit {
-            names.sort_unstable();
-            return Ok((names, true));
-        }
-        names.push(name.into());
-    }
-    names.sort_unstable();
-    Ok((names, false))
-}
-
-/// Walks from `root` on, depth first and without recursion. `next` gives the next name of a directory, and `visit`, which is told how many
-/// directories are open, the one to be walked next, if the name is one.
-pub(in crate::task) fn descend<Directory, Error>(
-    root: Directory,
-    next: impl Fn(&mut Directory) -> Option<Box<[u8]>>,
-    mut visit: impl FnMut(&Directory, &[u8], usize) -> Result<Option<Directory>, Error>,
-) -> Result<(), Error> {
-    let mut open = vec![root];
-    while let Some(directory) = open.last_mut() {
-        let Some(name) = next(directory) else {
-            open.pop();
-            continue;
-        };
-        let depth = open.len();
-        let Some(directory) = open.last() else { break };
-        let below = visit(directory, &name, depth)?;
-        open.extend(below);
-    }
-    Ok(())
-}
-
 /// The type in a status.
 pub(in crate::task) fn file_type(status: &Stat) -> FileType {
     FileType::from_raw_mode(status.st_mode)
@@ -163,6 +120,7 @@ pub(in crate::task) fn modified(status: &Stat) -> [i64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
 
     #[test]

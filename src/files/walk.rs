@@ -1,0 +1,538 @@
+//! The walker of trees that another user or an agent wrote: any width, any depth, any names.
+//!
+//! A walk visits one tree, or several trees in step (a source and its copy, the two sides of an overlay), depth first and without recursion.
+//! Input: open directories. Output: each name ([`Step::Entry`]), then the end of its directory ([`Step::End`]).
+//! The caller decides per name: it opens what it wants by the descriptors of [`Walk::side`] and enters a directory with [`Walk::enter`].
+//!
+//! - Descriptors: at most [`HELD`] for each side, whatever the depth. The usual limit is 1,024 (getrlimit(2), `RLIMIT_NOFILE`).
+//! - Memory: one buffer of names for each directory on the way.
+//! - Bounds: entries, depth and time ([`Bounds`]). The callers count bytes, because each takes them from another budget.
+//!
+//! Never: a path of the whole way, which can be longer than the kernel accepts; a link that is followed; a directory that is
+//! another one after the walk went up.
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek, statat};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// Opens a directory, and never a link to one.
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Open directories of one side. A tree that is not deeper needs no second open on the way up.
+const HELD: usize = 16;
+
+/// Bytes of one getdents64(2), as in glibc.
+const LISTING: usize = 32 << 10;
+
+/// Opens the directory `name` in `at`.
+pub(crate) fn open_directory(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    openat(at, name, DIRECTORY, Mode::empty())
+}
+
+/// What a walk may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Names that are listed.
+    pub(crate) entries: usize,
+    /// Directories inside each other, the first one counted.
+    pub(crate) depth: usize,
+    /// When the walk ends.
+    pub(crate) end: Option<Instant>,
+}
+
+impl Bounds {
+    /// For a tree whose size has a bound already.
+    pub(crate) const NONE: Bounds = Bounds { entries: usize::MAX, depth: usize::MAX, end: None };
+}
+
+/// Why a walk ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A system call failed.
+    System(Errno),
+    /// A directory was moved while the walk was below it.
+    Moved,
+    /// There are more entries than the bound.
+    Entries,
+    /// There are more directories inside each other than the bound.
+    Depth,
+    /// The time is over.
+    Time,
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::System(errno)
+    }
+}
+
+impl From<Stop> for io::Error {
+    fn from(stop: Stop) -> io::Error {
+        match stop {
+            Stop::System(errno) => errno.into(),
+            Stop::Moved => io::Error::other("a directory was moved while it was read"),
+            Stop::Entries => io::Error::other("there are more entries than the limit"),
+            Stop::Depth => io::Error::other("directories are nested deeper than the limit"),
+            Stop::Time => io::Error::other("the time limit is over"),
+        }
+    }
+}
+
+/// The names of a directory, without `.` and `..`, in one buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// The names, each with a NUL.
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+/// A name in the buffer.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: u32,
+    /// Without the NUL.
+    length: u16,
+    kind: FileType,
+}
+
+impl Names {
+    /// Adds the names of a directory, at most `limit`; returns whether the directory has more.
+    pub(crate) fn read(&mut self, directory: impl AsFd, limit: usize) -> Result<bool, Errno> {
+        let most = self.places.len().saturating_add(limit);
+        seek(&directory, SeekFrom::Start(0))?;
+        let mut buffer = Vec::with_capacity(LISTING);
+        let mut entries = RawDir::new(directory.as_fd(), buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.places.len() == most {
+                return Ok(true);
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(status) => FileType::from_raw_mode(status.st_mode),
+                    Err(Errno::NOENT) => continue,
+                    Err(errno) => return Err(errno),
+                },
+                known => known,
+            };
+            let start = u32::try_from(self.bytes.len()).map_err(|_| Errno::OVERFLOW)?;
+            let length = u16::try_from(name.to_bytes().len()).map_err(|_| Errno::NAMETOOLONG)?;
+            self.bytes.extend_from_slice(name.to_bytes_with_nul());
+            self.places.push(Place { start, length, kind });
+        }
+        Ok(false)
+    }
+
+    /// Lists a directory.
+    pub(crate) fn of(directory: impl AsFd) -> Result<Names, Errno> {
+        let mut names = Names::default();
+        names.read(directory, usize::MAX)?;
+        Ok(names)
+    }
+
+    /// Puts the names into byte order, each once.
+    pub(crate) fn sort(&mut self) {
+        let bytes = &self.bytes;
+        let name = |place: &Place| &bytes[place.start as usize..][..usize::from(place.length)];
+        self.places.sort_unstable_by(|one, other| name(one).cmp(name(other)));
+        self.places.dedup_by(|one, other| name(one) == name(other));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn get(&self, place: Place) -> &CStr {
+        let bytes = &self.bytes[place.start as usize..][..=usize::from(place.length)];
+        CStr::from_bytes_with_nul(bytes).unwrap_or_default()
+    }
+
+    /// Each name with its type.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&CStr, FileType)> {
+        self.places.iter().map(|place| (self.get(*place), place.kind))
+    }
+}
+
+/// Whether a directory has an entry.
+pub(crate) fn has_entries(directory: impl AsFd) -> Result<bool, Errno> {
+    Names::default().read(directory, 0)
+}
+
+/// The open directories of one tree, from the top down to where the walk is.
+struct Trail {
+    /// The deepest ones, at most [`HELD`].
+    held: VecDeque<OwnedFd>,
+    /// Device and inode of those above.
+    above: Vec<(u64, u64)>,
+}
+
+impl Trail {
+    fn here(&self) -> Option<BorrowedFd<'_>> {
+        self.held.back().map(AsFd::as_fd)
+    }
+
+    fn push(&mut self, directory: OwnedFd) -> Result<(), Errno> {
+        if self.held.len() == HELD
+            && let Some(highest) = self.held.pop_front()
+        {
+            self.above.push(identity(&highest)?);
+        }
+        self.held.push_back(directory);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Option<OwnedFd>, Stop> {
+        let left = self.held.pop_back();
+        if let Some(left) = left.as_ref().filter(|_| self.held.is_empty())
+            && let Some(expected) = self.above.pop()
+        {
+            let directory = open_directory(left.as_fd(), c"..")?;
+            // `..` leads elsewhere if another process moved the directory.
+            if identity(&directory)? != expected {
+                return Err(Stop::Moved);
+            }
+            self.held.push_back(directory);
+        }
+        Ok(left)
+    }
+}
+
+fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
+    fstat(directory).map(|status| (status.st_dev, status.st_ino))
+}
+
+/// A directory on the way.
+struct Level<const SIDES: usize, State> {
+    /// Which sides have it.
+    has: [bool; SIDES],
+    names: Names,
+    /// The next name.
+    next: usize,
+    is_ended: bool,
+    state: State,
+}
+
+/// A directory that a walk has left.
+pub(crate) struct Left<const SIDES: usize, State> {
+    pub(crate) directories: [Option<OwnedFd>; SIDES],
+    pub(crate) state: State,
+}
+
+/// What comes next in a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The name [`Walk::name`], of this type when the directory was listed.
+    Entry(FileType),
+    /// Every name of the directory was visited; the walk is still in it. The first directory has no such step.
+    End,
+}
+
+/// A walk through `SIDES` trees in step, with a `State` of the caller's for each directory on the way.
+pub(crate) struct Walk<const SIDES: usize, State> {
+    sides: [Trail; SIDES],
+    levels: Vec<Level<SIDES, State>>,
+    bounds: Bounds,
+    listed: usize,
+}
+
+impl<const SIDES: usize, State> Walk<SIDES, State> {
+    pub(crate) fn new(bounds: Bounds) -> Walk<SIDES, State> {
+        let sides = std::array::from_fn(|_| Trail { held: VecDeque::new(), above: Vec::new() });
+        Walk { sides, levels: Vec::new(), bounds, listed: 0 }
+    }
+
+    /// Adds the names of a directory to `names` within the bound of entries; returns whether the directory has more.
+    pub(crate) fn list(&mut self, directory: impl AsFd, names: &mut Names) -> Result<bool, Errno> {
+        let before = names.len();
+        let has_more = names.read(directory, self.bounds.entries - self.listed.min(self.bounds.entries))?;
+        self.listed += names.len() - before;
+        Ok(has_more)
+    }
+
+    /// Goes into a directory: the first one, or the one whose name was visited last. A side that has no such directory is `None`,
+    /// and stays so below it.
+    pub(crate) fn enter(
+        &mut self,
+        directories: [Option<OwnedFd>; SIDES],
+        names: Names,
+        state: State,
+    ) -> Result<(), Stop> {
+        if self.is_deepest() {
+            return Err(Stop::Depth);
+        }
+        let has = std::array::from_fn(|side| directories[side].is_some());
+        for (trail, directory) in self.sides.iter_mut().zip(directories) {
+            directory.map_or(Ok(()), |directory| trail.push(directory))?;
+        }
+        self.levels.push(Level { has, names, next: 0, is_ended: false, state });
+        Ok(())
+    }
+
+    /// Whether the bound of depth allows no further directory.
+    pub(crate) fn is_deepest(&self) -> bool {
+        self.levels.len() >= self.bounds.depth
+    }
+
+    /// The next step. `None` when the first directory is at its end: the walk is in it then.
+    pub(crate) fn next(&mut self) -> Result<Option<Step>, Stop> {
+        loop {
+            let is_first = self.levels.len() == 1;
+            let Some(level) = self.levels.last_mut() else { return Ok(None) };
+            if let Some(place) = level.names.places.get(level.next) {
+                if self.bounds.end.is_some_and(|end| Instant::now() >= end) {
+                    return Err(Stop::Time);
+                }
+                level.next += 1;
+                return Ok(Some(Step::Entry(place.kind)));
+            }
+            if is_first {
+                return Ok(None);
+            }
+            if !level.is_ended {
+                level.is_ended = true;
+                return Ok(Some(Step::End));
+            }
+            self.leave()?;
+        }
+    }
+
+    /// Goes up to the directory above, whose last visited name is that of the directory that is left.
+    pub(crate) fn leave(&mut self) -> Result<Option<Left<SIDES, State>>, Stop> {
+        let Some(level) = self.levels.pop() else { return Ok(None) };
+        let mut directories = std::array::from_fn(|_| None);
+        for (side, trail) in self.sides.iter_mut().enumerate().filter(|(side, _)| level.has[*side]) {
+            directories[side] = trail.pop()?;
+        }
+        Ok(Some(Left { directories, state: level.state }))
+    }
+
+    /// The name that was visited last.
+    pub(crate) fn name(&self) -> &CStr {
+        let level = self.levels.last().filter(|level| level.next > 0);
+        level.map_or(c"", |level| level.names.get(level.names.places[level.next - 1]))
+    }
+
+    /// The directory on one side; `None` if that side does not have it.
+    pub(crate) fn get(&self, side: usize) -> Option<BorrowedFd<'_>> {
+        self.levels.last().filter(|level| level.has[side]).and_then(|_| self.sides[side].here())
+    }
+
+    /// The directory on a side that has it.
+    pub(crate) fn side(&self, side: usize) -> Result<BorrowedFd<'_>, Errno> {
+        self.get(side).ok_or(Errno::NOENT)
+    }
+
+    /// What the caller keeps for the directory; `None` before the first one is entered.
+    pub(crate) fn state(&self) -> Option<&State> {
+        self.levels.last().map(|level| &level.state)
+    }
+
+    /// How many directories the walk is in.
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+}
+
+impl<State> Walk<1, State> {
+    /// A walk through one tree, which begins in `top`. More entries than the bound are an error.
+    pub(crate) fn through(top: OwnedFd, bounds: Bounds, state: State) -> Result<Walk<1, State>, Stop> {
+        let mut walk = Walk::new(bounds);
+        walk.enter_directory(top, state)?;
+        Ok(walk)
+    }
+
+    /// Goes into the directory whose name was visited last.
+    pub(crate) fn descend(&mut self, state: State) -> Result<(), Stop> {
+        let directory = open_directory(self.side(0)?, self.name())?;
+        self.enter_directory(directory, state)
+    }
+
+    fn enter_directory(&mut self, directory: OwnedFd, state: State) -> Result<(), Stop> {
+        let mut names = Names::default();
+        if self.list(&directory, &mut names)? {
+            return Err(Stop::Entries);
+        }
+        self.enter([Some(directory)], names, state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, RenameFlags, mkdirat, renameat_with};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    fn open(path: &Path) -> OwnedFd {
+        openat(CWD, path, DIRECTORY, Mode::empty()).unwrap()
+    }
+
+    /// Visits everything below `top`; returns how many entries and how many directories inside each other there are.
+    fn visit(top: &Path, bounds: Bounds) -> Result<(usize, usize), Stop> {
+        let (mut entries, mut depth) = (0, 0);
+        let mut walk = Walk::through(open(top), bounds, ())?;
+        while let Some(step) = walk.next()? {
+            if let Step::Entry(kind) = step {
+                entries += 1;
+                depth = depth.max(walk.depth());
+                if kind == FileType::Directory {
+                    walk.descend(())?;
+                }
+            }
+        }
+        Ok((entries, depth))
+    }
+
+    /// A chain of directories that is far longer than a path may be.
+    fn make_chain(top: &Path, depth: usize) {
+        let mut here = open(top);
+        for _ in 0..depth {
+            mkdirat(&here, "directory", Mode::RWXU).unwrap();
+            here = open_directory(here.as_fd(), c"directory").unwrap();
+        }
+        rustix::fs::symlinkat("/etc", &here, "link").unwrap();
+    }
+
+    /// Runs one of the tests below in a process of its own, because the limit holds for a whole process.
+    fn run_with_few_descriptors(test: &str) -> bool {
+        if std::env::var_os("BRIG_TEST_FEW_DESCRIPTORS").is_some() {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) }).unwrap();
+            return false;
+        }
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--test-threads=1"]).env("BRIG_TEST_FEW_DESCRIPTORS", "1");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        true
+    }
+
+    #[test]
+    fn a_tree_of_depth_2000_is_walked_and_removed_with_64_descriptors() {
+        if run_with_few_descriptors(
+            "files::walk::tests::a_tree_of_depth_2000_is_walked_and_removed_with_64_descriptors",
+        ) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        make_chain(&top, 2000);
+        assert_eq!(visit(&top, Bounds::NONE), Ok((2001, 2001)));
+        assert_eq!(visit(&top, Bounds { depth: 1000, ..Bounds::NONE }), Err(Stop::Depth));
+        assert!(crate::files::remove_directory(&top).unwrap() && !top.exists());
+    }
+
+    #[test]
+    fn siblings_by_the_hundred_are_walked_and_removed_with_64_descriptors() {
+        if run_with_few_descriptors(
+            "files::walk::tests::siblings_by_the_hundred_are_walked_and_removed_with_64_descriptors",
+        ) {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().join("top");
+        for number in 0..600 {
+            std::fs::create_dir_all(top.join(format!("{number}/inner"))).unwrap();
+            std::fs::write(top.join(format!("{number}/inner/file")), "x").unwrap();
+        }
+        assert_eq!(visit(&top, Bounds::NONE), Ok((3 * 600, 3)));
+        assert!(crate::files::remove_directory(&top).unwrap() && !top.exists());
+    }
+
+    #[test]
+    fn a_directory_that_becomes_a_link_is_not_entered() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(at("tree/inner")).unwrap();
+        std::fs::create_dir(at("outside")).unwrap();
+        symlink(at("outside"), at("link")).unwrap();
+        let mut walk = Walk::through(open(&at("tree")), Bounds::NONE, ()).unwrap();
+        assert_eq!(walk.next(), Ok(Some(Step::Entry(FileType::Directory))));
+        renameat_with(CWD, at("tree/inner"), CWD, at("link"), RenameFlags::EXCHANGE).unwrap();
+        assert_eq!(walk.descend(()), Err(Stop::System(Errno::NOTDIR)));
+    }
+
+    #[test]
+    fn a_walk_does_not_go_up_into_another_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(at("tree")).unwrap();
+        std::fs::create_dir_all(at("outside")).unwrap();
+        make_chain(&at("tree"), HELD + 2);
+        let mut walk = Walk::through(open(&at("tree")), Bounds::NONE, ()).unwrap();
+        while walk.next() == Ok(Some(Step::Entry(FileType::Directory))) {
+            walk.descend(()).unwrap();
+        }
+        // The third level: the walk holds no descriptor of those above any more.
+        std::fs::rename(at("tree/directory/directory/directory"), at("outside/moved")).unwrap();
+        let stop = loop {
+            match walk.next() {
+                Ok(Some(step)) => assert!(step != Step::Entry(FileType::Directory)),
+                Ok(None) => panic!("the walk came to its end"),
+                Err(stop) => break stop,
+            }
+        };
+        assert_eq!(stop, Stop::Moved);
+    }
+
+    #[test]
+    fn entries_depth_and_time_have_a_bound() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c/d"] {
+            std::fs::create_dir_all(directory.path().join(name)).unwrap();
+        }
+        let check = |bounds, expected| assert_eq!(visit(directory.path(), bounds), expected);
+        check(Bounds { entries: 4, ..Bounds::NONE }, Ok((4, 2)));
+        check(Bounds { entries: 3, ..Bounds::NONE }, Err(Stop::Entries));
+        check(Bounds { entries: 2, ..Bounds::NONE }, Err(Stop::Entries));
+        check(Bounds { depth: 2, ..Bounds::NONE }, Err(Stop::Depth));
+        check(Bounds { end: Some(Instant::now()), ..Bounds::NONE }, Err(Stop::Time));
+    }
+
+    #[test]
+    fn two_trees_are_walked_in_step_and_a_side_may_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for (name, depth) in [("one", 3 * HELD), ("other", HELD / 2)] {
+            std::fs::create_dir(at(name)).unwrap();
+            make_chain(&at(name), depth);
+        }
+        let mut walk = Walk::<2, usize>::new(Bounds::NONE);
+        let enter = |walk: &mut Walk<2, usize>, sides: [Option<OwnedFd>; 2], level| {
+            let mut names = Names::default();
+            sides.iter().flatten().for_each(|side| drop(names.read(side, usize::MAX).unwrap()));
+            names.sort();
+            walk.enter(sides, names, level).unwrap();
+        };
+        enter(&mut walk, [Some(open(&at("one"))), Some(open(&at("other")))], 0);
+        let mut links = Vec::new();
+        while let Some(step) = walk.next().unwrap() {
+            let level = *walk.state().unwrap();
+            if step == Step::Entry(FileType::Directory) {
+                let inner = |side| walk.get(side).and_then(|at| open_directory(at, walk.name()).ok());
+                let sides = [inner(0), inner(1)];
+                enter(&mut walk, sides, level + 1);
+            } else if step != Step::End {
+                links.push((level, walk.get(1).is_some()));
+            }
+            assert_eq!(walk.get(1).is_some(), walk.state().unwrap() <= &(HELD / 2));
+        }
+        links.sort();
+        assert_eq!(links, [(HELD / 2, true), (3 * HELD, false)]);
+    }
+}
