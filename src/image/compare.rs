@@ -1,7 +1,7 @@
 //! Whether two trees of layers are the same in everything that an image can say, and in what they hide of the layers below.
 
 use super::copy;
-use super::layer::open_child;
+use super::form::open_child;
 use crate::error::{Context, Kind, Result};
 use crate::files::{Bounds, Names, Walk, WalkStep, open_directory};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};

@@ -1,15 +1,15 @@
 //! Copies of files and directories with everything that they have: data with its holes, owner, attributes, mode, times.
 
-use super::layer::{Form, Marks, Owners};
+use super::form::{Form, Marks, Owners};
 use crate::error::{Context, Kind, Result};
+use crate::files::copy_data;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown, fchmod,
-    fchown, fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat, readlinkat, setxattr,
-    symlinkat, utimensat,
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmod, chown, fchmod, fchown,
+    fgetxattr, flistxattr, fsetxattr, futimens, getxattr, listxattr, mknodat, openat, readlinkat, setxattr, symlinkat,
+    utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The longest list of attribute names, and the longest value, that the kernel gives (XATTR_LIST_MAX, XATTR_SIZE_MAX).
@@ -70,8 +70,7 @@ fn regular(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let target = openat(to, new_name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno, name))?;
     let target = File::from(target);
-    data(&source, &target, u64::try_from(stat.st_size).unwrap_or(0))
-        .map_err(|cause| crate::files::failed(cause, copying(name)))?;
+    copy_data(&source, &target, stat).map_err(|cause| crate::files::failed(cause, copying(name)))?;
     if form.owners == Owners::Image {
         let ids = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
         fchown(&target, Some(ids.0), Some(ids.1)).map_err(|errno| failed(errno, name))?;
@@ -80,32 +79,6 @@ fn regular(
     fchmod(&target, Mode::from_raw_mode(stat.st_mode & 0o7777)).map_err(|errno| failed(errno, name))?;
     capabilities(source.as_fd(), target.as_fd()).map_err(|errno| failed(errno, name))?;
     futimens(&target, &times(stat)).map_err(|errno| failed(errno, name))
-}
-
-/// Copies what is there and skips the holes: shared extents where the file system has them, else inside the kernel.
-fn data(source: &File, target: &File, size: u64) -> std::io::Result<()> {
-    if rustix::fs::ioctl_ficlone(target, source).is_ok() {
-        return Ok(());
-    }
-    let mut offset = 0;
-    while offset < size {
-        let start = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            Err(Errno::INVAL) => offset,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(source, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-        rustix::fs::seek(source, SeekFrom::Start(start))?;
-        rustix::fs::seek(target, SeekFrom::Start(start))?;
-        // By copy_file_range(2), which since Linux 5.19 refuses two kinds of file system, and there by sendfile(2).
-        std::io::copy(&mut source.take(end.saturating_sub(start)), &mut &*target)?;
-        if end <= offset {
-            break;
-        }
-        offset = end;
-    }
-    Ok(rustix::fs::ftruncate(target, size)?)
 }
 
 /// All attributes that an image may have, capabilities too, in order of their names.

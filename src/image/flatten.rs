@@ -4,7 +4,7 @@
 //! most of the work is one rename(2) for a whole subtree.
 
 use super::copy;
-use super::layer::{Form, Owners, open_below, open_child, split};
+use super::form::{Form, Owners, open_below, open_child, split};
 use crate::error::{Context, Kind, Result};
 use crate::files::{Bounds, Left, Names, Walk, WalkStep, remove_entry};
 use rustix::fs::{

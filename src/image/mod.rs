@@ -13,6 +13,7 @@ mod config;
 mod copy;
 mod digest;
 mod flatten;
+mod form;
 #[cfg(test)]
 mod fuzz;
 mod import;
@@ -38,8 +39,9 @@ mod api;
 pub use api::{Loaded, load, unpack_local};
 pub use config::{Accounts, ImageConfig, Overrides, Process, User, to_process};
 pub use digest::Digest;
+pub use form::{Form, Marks, Owners, Whiteouts};
 pub use import::import;
-pub use layer::{Form, Limits, Marks, Owners, Whiteouts};
+pub use layer::Limits;
 pub use load::LoadOptions;
 pub use platform::Platform;
 pub use progress::{Event, Report};

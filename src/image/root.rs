@@ -1,7 +1,7 @@
 //! What a sandbox must know of an image to use its layers as a root: names and facts, read without mounting anything.
 
 use super::flatten::{self, How};
-use super::layer::{Form, Marks, Owners, open_below};
+use super::form::{Form, Marks, Owners, open_below};
 use super::store::{Image, Store, Temporary};
 use super::union::Stack;
 use crate::error::{Context, Error, Kind, Result};

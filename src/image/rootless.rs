@@ -4,7 +4,7 @@
 //! (/etc/subuid, newuidmap) files even get the owners that the image says. Who made a store decides who can use it: a store
 //! with subordinate owners is entered with the same ids each time.
 
-use super::layer::Owners;
+use super::form::Owners;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
 use std::io::Write;

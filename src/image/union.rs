@@ -3,7 +3,7 @@
 //! Needed where a layer is finished (what did the layers below say about a directory?) and where a file of an image is
 //! read before there is a sandbox (/etc/passwd). Nothing here follows a symlink out of the stack.
 
-use super::layer::{Form, open_below};
+use super::form::{Form, open_below};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Names;
 use crate::sys::weaken;

@@ -2,7 +2,8 @@
 
 use super::{Dice, rounds};
 use crate::image::flatten::{self, How};
-use crate::image::layer::{Budget, Extractor, Form, Limits, settle};
+use crate::image::form::Form;
+use crate::image::layer::{Budget, Extractor, Limits, settle};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;

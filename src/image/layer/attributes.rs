@@ -4,9 +4,8 @@
 //! The order matters: a change of the owner clears set-id bits and capabilities, so it comes first; attributes before the
 //! mode, which may take our own right to set them; capabilities and times last.
 
-use super::form::{Form, Owners};
-use super::place::made;
 use crate::error::{Error, Kind, Result};
+use crate::image::form::{Form, Owners, made};
 use crate::image::tar::Entry;
 use crate::sys::weaken;
 use rustix::fs::{

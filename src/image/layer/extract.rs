@@ -5,11 +5,12 @@
 //! Every name is one component in an open directory; no path of the archive is ever given to the host to resolve.
 
 use super::attributes::{self, Held, Skipped};
-use super::form::Form;
+use super::known::Folder;
 use super::limits::Budget;
-use super::place::{self, Place, Tree, made, normalise, split};
+use super::place::{Place, Tree, normalise};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Names};
+use crate::image::form::{Form, made, open_below, open_child, split};
 use crate::image::tar::{Entry, EntryKind, Reader, named};
 use crate::sys::weaken;
 use rustix::fs::{
@@ -25,13 +26,6 @@ const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// AUFS's own files, which old images carry.
 const AUFS: &[u8] = b".wh..wh.";
-
-/// Mode and time of a directory, set when nothing will be written into it any more.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Folder {
-    pub(super) mode: u32,
-    pub(super) mtime: (i64, u32),
-}
 
 /// A tree that is being filled from an archive, and what is left to do with it.
 pub(crate) struct Extractor {
@@ -128,8 +122,7 @@ impl Extractor {
             }
             Err(errno) => return Err(made(errno)),
         }
-        let directory =
-            place::open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
+        let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
         if self.tree.known.is_opaque(&path) {
             self.form.set_opaque(directory.as_fd())?;
         }
@@ -186,7 +179,7 @@ impl Extractor {
         }
         let (target_parent, target_name) = split(&target);
         // Only looked up: making its directories would say that this layer has something there.
-        let target_parent = match place::open_below(self.tree.root().as_fd(), target_parent) {
+        let target_parent = match open_below(self.tree.root().as_fd(), target_parent) {
             Ok(directory) => {
                 Place { directory: std::sync::Arc::new(directory), path: std::sync::Arc::from(target_parent) }
             }
@@ -289,8 +282,7 @@ impl Extractor {
                 self.tree.known.add_whiteout(&path)
             }
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
-                let directory =
-                    place::open_child(parent.as_fd(), name).failing(Kind::Store, || "open a layer's directory")?;
+                let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a layer's directory")?;
                 self.tree.known.replace_below(&path)?;
                 self.form.set_opaque(directory.as_fd())
             }

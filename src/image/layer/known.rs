@@ -4,16 +4,22 @@
 //! looks as the path is deep. Whoever went through everything for each entry would take hours for an archive of a megabyte.
 //! Not here: the marks on disk, which whoever tells of something here has made or makes.
 
-use super::extract::Folder;
 use super::limits::Budget;
-use super::place::{join, split};
 use crate::error::Result;
+use crate::image::form::{join, split};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 /// Real paths below the root, without symlinks of this layer, and what is known of each.
 type Paths<V> = BTreeMap<Vec<u8>, V>;
+
+/// Mode and time of a directory, set when nothing will be written into it any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Folder {
+    pub(super) mode: u32,
+    pub(super) mtime: (i64, u32),
+}
 
 /// How a directory that no entry mentions came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,6 @@
 
 mod attributes;
 mod extract;
-mod form;
 mod known;
 mod limits;
 mod place;
@@ -16,11 +15,8 @@ mod stream;
 
 pub use attributes::Skipped;
 pub(crate) use extract::Extractor;
-pub use form::Form;
-pub use form::{Marks, Owners, Whiteouts};
 pub(crate) use limits::Budget;
 pub use limits::Limits;
-pub(crate) use place::{open_below, open_child, split};
 pub(crate) use settle::{Settled, settle};
 pub(crate) use stream::{Compression, Measured, decode, lost};
 

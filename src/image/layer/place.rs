@@ -5,12 +5,11 @@
 //! lands in `usr/lib`. The last component is never followed. Directories that the archive does not mention are made and
 //! remembered as implicit: `settle` gives them what the layers below say.
 
-use super::form::Form;
 use super::known::{Implicit, Known};
 use super::limits::{Budget, Limits};
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::weaken;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat, statat};
+use crate::image::form::{Form, join, made, open_below, open_child};
+use rustix::fs::{AtFlags, FileType, Mode, mkdirat, readlinkat, statat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -154,34 +153,9 @@ fn not_a_directory(path: &[u8]) -> Error {
     Error::new(Kind::Image, format!("its parent `{shown}` is not a directory"))
 }
 
-/// Opens a directory below `root` by a path that has no symlink in it.
-pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
-    if weaken::is_off("image-symlinks") {
-        // What a naive unpacker does: the host resolves the path, and its symlinks lead anywhere.
-        return openat(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    }
-    let path = if path.is_empty() { b"." } else { path };
-    let flags = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), flags)
-}
-
-/// Opens a directory by its name alone; a symlink is not followed.
-pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
-    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// An error of making something inside the layer: a full disk is the user's to mend.
-pub(super) fn made(errno: Errno) -> Error {
-    crate::files::failed(errno.into(), "write into the layer".into())
-}
-
 /// The parts of a path; empty ones and `.` say nothing.
 pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
-}
-
-pub(super) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
-    if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
 }
 
 /// An entry's name as a path below the root: `""` is the root itself. An absolute one is below the root too; one that
@@ -198,14 +172,6 @@ pub(super) fn normalise(path: &[u8], limits: &Limits) -> Result<Vec<u8>> {
     let normalised = parts.join(&b'/');
     limits.check_path(&normalised)?;
     Ok(normalised)
-}
-
-/// Directory and name of a normalised path that is not the root.
-pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (b"", path),
-    }
 }
 
 #[cfg(test)]

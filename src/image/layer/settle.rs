@@ -6,11 +6,12 @@
 //! Directories get their modes and times last, from the deepest up.
 
 use super::attributes::{self, Held, Skipped};
-use super::extract::{Extractor, Folder};
-use super::known::Implicit;
-use super::place::{self, Place, made, open_below, split};
+use super::extract::Extractor;
+use super::known::{Folder, Implicit};
+use super::place::Place;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Names;
+use crate::image::form::{join, made, open_below, split};
 use crate::image::union::{Hit, Stack};
 use crate::image::{copy, tar::named};
 use rustix::fs::{AtFlags, FileType, RenameFlags, linkat, renameat_with, statat, unlinkat};
@@ -110,7 +111,7 @@ fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> 
         match moved {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                let shown = named(&place::join(path, name.to_bytes()));
+                let shown = named(&join(path, name.to_bytes()));
                 return Err(Error::new(Kind::Image, "the layer has it twice, by way of a symlink below").doing(shown));
             }
             Err(errno) => return Err(made(errno)),

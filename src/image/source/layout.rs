@@ -3,7 +3,7 @@
 
 use super::{Blob, Offer, Source};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::image::layer::open_below;
+use crate::image::form::open_below;
 use crate::image::manifest::{Descriptor, LARGEST_DOCUMENT, json};
 use crate::image::union::read_regular;
 use oci_spec::image::ImageIndex;

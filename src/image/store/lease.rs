@@ -3,7 +3,7 @@
 use super::Store;
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::config::{Accounts, ImageConfig};
-use crate::image::layer::Form;
+use crate::image::form::Form;
 use crate::image::union::Stack;
 use crate::image::{Digest, load};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, stat};

@@ -32,7 +32,7 @@ pub(crate) use temporary::Temporary;
 pub use verify::{Finding, Repair, Verified};
 
 use super::Digest;
-use super::layer::Form;
+use super::form::Form;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability, Lock};
 use rustix::fs::{Mode, OFlags};

@@ -7,7 +7,7 @@ use super::{LARGEST_RECORD, Store, Temporary, to_json};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Durability, Names};
 use crate::image::Digest;
-use crate::image::layer::open_child;
+use crate::image::form::open_child;
 use crate::sys::weaken;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use serde::{Deserialize, Serialize};

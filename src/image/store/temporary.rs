@@ -85,7 +85,7 @@ impl Store {
             if !name.starts_with(b".brig-") {
                 continue;
             }
-            let Ok(directory) = crate::image::layer::open_child(parent.as_fd(), name) else { continue };
+            let Ok(directory) = crate::image::form::open_child(parent.as_fd(), name) else { continue };
             if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 files::remove_entry(parent.as_fd(), name)?;
                 swept += 1;

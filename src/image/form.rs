@@ -5,12 +5,15 @@
 //! be made without privileges since Linux 5.8, or, where not, an empty file with `overlay.whiteout` in a directory marked
 //! `opaque=x` (6.7; Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories").
 
-use super::place::made;
-use crate::error::{Context, Kind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags, fgetxattr, fsetxattr, mknodat, openat, statat};
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::weaken;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags, fgetxattr, fsetxattr, mknodat,
+    openat, openat2, statat,
+};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Which attributes mark what overlayfs must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +116,8 @@ impl Form {
     pub(crate) fn make_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         self.mark(directory, name)?;
         // Of no time, so that a layer is the same each time it is made.
-        let never = super::attributes::times((0, 0));
+        let epoch = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let never = Timestamps { last_access: epoch, last_modification: epoch };
         rustix::fs::utimensat(directory, name, &never, AtFlags::SYMLINK_NOFOLLOW).map_err(made)
     }
 
@@ -153,5 +157,39 @@ impl Form {
             }
             _ => Ok(false),
         }
+    }
+}
+
+/// Opens a directory below `root` by a path that has no symlink in it.
+pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    if weaken::is_off("image-symlinks") {
+        // What a naive unpacker does: the host resolves the path, and its symlinks lead anywhere.
+        return openat(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    }
+    let path = if path.is_empty() { b"." } else { path };
+    let flags = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), flags)
+}
+
+/// Opens a directory by its name alone; a symlink is not followed.
+pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// An error of making something inside the layer: a full disk is the user's to mend.
+pub(crate) fn made(errno: Errno) -> Error {
+    crate::files::failed(errno.into(), "write into the layer".into())
+}
+
+/// The path of `name` in the directory `parent`.
+pub(crate) fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
+    if parent.is_empty() { name.to_vec() } else { [parent, b"/", name].concat() }
+}
+
+/// Directory and name of a normalised path that is not the root.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
     }
 }
