@@ -20,12 +20,12 @@
 //! # }
 //! ```
 
-use super::live::{Execution, Live};
-use super::receipt::Receipt;
-use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{FileEntry, Sample};
+use crate::task::life::live::{Execution, Live};
+use crate::task::records::receipt::Receipt;
+use crate::task::store::Store;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -341,7 +341,7 @@ impl Task {
     }
 
     /// Its events, the first one first.
-    pub fn events(&self) -> Result<super::event::Reader> {
+    pub fn events(&self) -> Result<crate::task::records::event::Reader> {
         self.store.events(&self.id)
     }
 

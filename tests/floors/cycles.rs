@@ -13,10 +13,7 @@ const KNOWN: [(&str, &str); 6] = [
         "sandbox",
         "backend control image limits location options outcome profile refusals report shown_limits streams supervise system trust",
     ),
-    (
-        "task",
-        "definition event follow forward git handback hosted image keep layout log_streams network options plan receipt reconcile record secrets",
-    ),
+    ("task/definition", "hosted network options"),
 ];
 
 type Module = Vec<String>;

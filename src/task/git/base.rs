@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A checkout that no agent ever writes.
-pub(in crate::task) struct Base {
+pub(crate) struct Base {
     pub path: PathBuf,
     pub commit: String,
     /// Device and inode of a repository on this machine: what is pushed goes to that one.
@@ -118,7 +118,7 @@ pub(super) fn named_path(errand: &Errand<'_>, path: &Path) -> Result<PathBuf> {
 }
 
 /// The checkout of a reference, made now or long ago.
-pub(in crate::task) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
+pub(crate) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
     let reference = reference.unwrap_or("HEAD");
     if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
         return Err(Error::new(Kind::Usage, format!("`{}` is no name of a commit", reference.escape_debug()))
@@ -164,7 +164,7 @@ fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finis
     };
     let unfinished = errand.store.unfinished_base(errand.id);
     let mut collect =
-        |scratch: BorrowedFd<'_>| crate::task::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
+        |scratch: BorrowedFd<'_>| crate::task::output::tree::copy(scratch, Path::new(sandbox::FILES), &unfinished);
     let modules = match errand.options.submodules {
         true => submodule::modules(errand, remote, source, commit)?,
         false => Vec::new(),

@@ -7,7 +7,7 @@ use super::Errand;
 use super::courier::Courier;
 use crate::error::Result;
 use crate::sandbox;
-use crate::task::changes::tree;
+use crate::task::output::changes::tree;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -26,14 +26,14 @@ done < list
 "#;
 
 /// A folder with objects, and where they are in it.
-pub(in crate::task) struct ObjectStore<'run> {
+pub(crate) struct ObjectStore<'run> {
     pub folder: &'run Path,
     pub objects: &'run str,
 }
 
 /// Reads the blobs of these names, none over `largest` bytes, and passes on each that is there. The content is as the store has it: the caller
 /// compares it with the name.
-pub(in crate::task) fn read_blobs(
+pub(crate) fn read_blobs(
     errand: &Errand<'_>,
     store: &ObjectStore<'_>,
     names: &[&str],

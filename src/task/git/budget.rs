@@ -16,7 +16,7 @@ const LEAST: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The limits of a task, as far as its couriers share them.
-pub(in crate::task) struct Budget {
+pub(crate) struct Budget {
     limits: Limits,
     began: Instant,
     cpu: Cell<Duration>,
@@ -26,7 +26,7 @@ pub(in crate::task) struct Budget {
 
 impl Budget {
     /// The budget of a task with these limits, which begins now.
-    pub(in crate::task) fn new(limits: &Limits) -> Budget {
+    pub(crate) fn new(limits: &Limits) -> Budget {
         Budget {
             limits: limits.clone(),
             began: Instant::now(),
@@ -37,19 +37,19 @@ impl Budget {
     }
 
     /// Counts what a courier or the command has used.
-    pub(in crate::task) fn count(&self, usage: &Usage) {
+    pub(crate) fn count(&self, usage: &Usage) {
         let used = usage.cpu_user_seconds.unwrap_or(0.0) + usage.cpu_system_seconds.unwrap_or(0.0);
         let used = Duration::try_from_secs_f64(used).unwrap_or_default();
         self.cpu.set(self.cpu.get().saturating_add(used));
     }
 
     /// From here on couriers hand back the work: they have [`LEAST`] at least.
-    pub(in crate::task) fn hand_back(&self) {
+    pub(crate) fn hand_back(&self) {
         self.least.set(LEAST);
     }
 
     /// Whether a user or a signal ended a courier, or the wait for a lock.
-    pub(in crate::task) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.get()
     }
 
@@ -60,7 +60,7 @@ impl Budget {
 
     /// The limits of the next courier.
     pub(super) fn limits(&self) -> Result<Limits> {
-        if crate::task::changes::is_off("courier-limits") {
+        if crate::task::output::changes::is_off("courier-limits") {
             return Ok(Limits { idle: Limits::default().wall, ..Limits::default() });
         }
         let wall = self.wall_left()?;

@@ -42,11 +42,11 @@ git "$@" --git-dir=checked fsck --strict --no-dangling --connectivity-only refs/
 "#;
 
 /// The folder of the file, below the task's directory: a courier that pushes sees nothing else of the task.
-pub(in crate::task) const DIRECTORY: &str = "commits";
+pub(crate) const DIRECTORY: &str = "commits";
 const NAME: &str = "commits.bundle";
 
 /// What the commits are taken from.
-pub(in crate::task) struct Work<'run> {
+pub(crate) struct Work<'run> {
     /// The checkout that the workspace began as.
     pub base: &'run Path,
     /// The commit of it.
@@ -60,7 +60,7 @@ pub(in crate::task) struct Work<'run> {
 }
 
 /// Makes the bundle of an ended workspace's commits, in the task's directory; `None` if all of them are in the base.
-pub(in crate::task) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
+pub(crate) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
     let task = errand.store.task(errand.id);
     let unfinished = task.join(".new-bundle");
     let finished = task.join(DIRECTORY);
@@ -79,7 +79,7 @@ pub(in crate::task) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Op
         if unfinished.exists() {
             files::remove_directory(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;
         }
-        match crate::task::tree::copy(scratch, &out, &unfinished) {
+        match crate::task::output::tree::copy(scratch, &out, &unfinished) {
             // A courier that failed has made nothing; its own words say why.
             Err(error) if error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => Ok(()),
             copied => copied,

@@ -7,7 +7,6 @@ use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
 use super::remote::Far;
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site, Stopped};
-use crate::task::plan::place;
 use crate::task::redact::SHORTEST;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
@@ -148,7 +147,7 @@ impl<'run> Courier<'run> {
             if errand.is_asked_to_end() { Some(Stopped::Cancelled) } else { is_over() }
         };
         let mut output = Captured::new(self.errand.progress, &mut must_end);
-        let mut place = place(self.errand.store, self.errand.id);
+        let mut place = self.errand.store.place(self.errand.id);
         place.id = format!("{}-git", self.errand.id);
         // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.
         let mut nothing = |_: BorrowedFd<'_>| Ok(());

@@ -4,7 +4,7 @@
 //! courier whose folder has grown too large. What may be missed between two counts is bounded by the disk's speed.
 
 use crate::files::{self, Contents};
-use crate::task::changes::is_off;
+use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

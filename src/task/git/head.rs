@@ -5,12 +5,12 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
-use crate::task::changes::{Changes, Node};
+use crate::task::output::changes::{Changes, Node};
 use std::path::{Path, PathBuf};
 
 /// Where an ended workspace stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::task) struct Head {
+pub(crate) struct Head {
     /// The commit.
     pub commit: String,
     /// The branch that is checked out, if one is.
@@ -34,7 +34,7 @@ pub(super) fn is_id(word: &[u8]) -> bool {
 }
 
 /// The head of a workspace: its changes, where there are any, over the base.
-pub(in crate::task) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
+pub(crate) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
     let layers =
         Layers { changes: changes.map(|(changes, path)| (changes, path.join("files"))), base: base.to_owned() };
     layers.head().doing(|| "find the commit of the workspace")

@@ -9,7 +9,7 @@ use super::{Errand, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{Limits, size};
-use crate::task::changes::is_off;
+use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 
 /// What a repository has for a reference.

@@ -38,12 +38,12 @@ pub use remote::absolute_repository;
 pub(super) use remote::{Remote, Scheme, local_path};
 pub(super) use unused::remove_unused;
 
-use super::redact::Redactor;
-use super::secrets::Source;
-use super::store::Store;
 use crate::error::{Error, Kind, Result};
 use crate::files::Pinned;
 use crate::sandbox::{Control, Ledger};
+use crate::task::redact::Redactor;
+use crate::task::secrets::Source;
+use crate::task::store::Store;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;

@@ -7,7 +7,7 @@ use super::shell::OVER_BASE;
 use super::{Errand, PushOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Outcome;
-use crate::task::changes::is_off;
+use crate::task::output::changes::is_off;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct Push {
 
 impl Push {
     /// One that has not come to its end.
-    pub(in crate::task) fn failed(branch: &str) -> Push {
+    pub(crate) fn failed(branch: &str) -> Push {
         Push { branch: branch.to_owned(), state: PushState::Failed, bundle: None, left_behind: Vec::new(), error: None }
     }
 }
@@ -95,7 +95,7 @@ git "$@" rev-list --objects "$BASE..$COMMIT" |
 const SEARCH: &str = "30";
 
 /// Pushes the bundle's commit. `Ok` says whether the branch was there already.
-pub(in crate::task) fn push(
+pub(crate) fn push(
     errand: &Errand<'_>,
     remote: &Remote,
     wanted: &PushOptions,

@@ -167,7 +167,7 @@ fn authorities(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// The caller's own file of the keys of hosts.
-pub(in crate::task) fn own_known_hosts() -> Option<PathBuf> {
+pub(crate) fn own_known_hosts() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// A repository's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::task) enum Remote {
+pub(crate) enum Remote {
     /// A path of the host.
     Local(PathBuf),
     /// Somewhere else.
@@ -17,7 +17,7 @@ pub(in crate::task) enum Remote {
 
 /// A repository on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::task) struct Far {
+pub(crate) struct Far {
     /// The URL, as git takes it.
     pub url: String,
     /// How it is reached.
@@ -30,7 +30,7 @@ pub(in crate::task) struct Far {
 
 /// How a host is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::task) enum Scheme {
+pub(crate) enum Scheme {
     Https,
     /// Only on the machine itself: what is sent can be read by everybody on the way.
     Http,
@@ -50,7 +50,7 @@ impl Scheme {
 
 impl Remote {
     /// From a path or a URL.
-    pub(in crate::task) fn parse(text: &str) -> Result<Remote> {
+    pub(crate) fn parse(text: &str) -> Result<Remote> {
         let step = || format!("use the repository `{}`", without_password(text).escape_debug());
         let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
         if text.chars().any(|letter| letter.is_control() || letter == ' ') && text.contains("://") {
@@ -194,7 +194,7 @@ pub(super) fn name_of(source: &str) -> String {
 }
 
 /// The local path of a repository, which must be one.
-pub(in crate::task) fn local_path(path: &Path) -> Result<PathBuf> {
+pub(crate) fn local_path(path: &Path) -> Result<PathBuf> {
     let step = || format!("open the repository `{}`", path.display());
     let path = std::fs::canonicalize(path)
         .map_err(|cause| Error::os(Kind::Workspace, cause).doing(step()).hint("name a git repository that exists"))?;

@@ -22,7 +22,7 @@ bound_names() { # FILE
 
 /// What a script gets as `MOST_NAMES`.
 pub(super) fn most_names() -> String {
-    if crate::task::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
+    if crate::task::output::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
 }
 
 /// `over_base STORE`: a new store whose objects are the base's, with the base's commit on a branch.

@@ -13,7 +13,7 @@ const GONE: &str = ".gone-";
 
 /// Removes the checkouts and mirrors that have not been used for so long, and that none of the tasks of `needed` (checkouts, by name) goes on from
 /// or is compared with; returns what went, or with `dry_run` would, and its bytes; what cannot be removed is in `errors`. Nothing goes while a task runs: from when on it uses which is not written down.
-pub(in crate::task) fn remove_unused(
+pub(crate) fn remove_unused(
     store: &Store,
     needed: &BTreeSet<OsString>,
     older_than: Duration,

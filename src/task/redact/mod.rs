@@ -8,6 +8,7 @@
 //! Not here: defence against an agent that hides what it says. Whoever has a secret can write it in a way that nobody recognises; what
 //! it may reach with it is the business of the egress rules.
 
+pub(super) mod display;
 mod dumps;
 mod filter;
 mod known;
@@ -32,7 +33,7 @@ use shapes::{SHAPES, Seen, Swallow};
 
 /// What is looked for: every value in every form, and the shapes.
 #[derive(Clone)]
-pub(super) struct Patterns {
+pub(crate) struct Patterns {
     needles: Vec<Needle>,
     names: Vec<String>,
     dumps: Dumps,

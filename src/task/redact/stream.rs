@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// One stream: what is held back of it, and how often something was hidden.
 #[derive(Clone, Debug, Default)]
-pub(in crate::task) struct Stream {
+pub(crate) struct Stream {
     /// The end of what came, which may be the beginning of a secret.
     held: Vec<u8>,
     /// How much of `held` is out already, or hidden.
@@ -32,12 +32,12 @@ pub(in crate::task) struct Stream {
 
 impl Stream {
     /// A stream at which somebody types, or not.
-    pub(in crate::task) fn new(interactive: bool) -> Stream {
+    pub(crate) fn new(interactive: bool) -> Stream {
         Stream { interactive, ..Stream::default() }
     }
 
     /// Takes the next bytes and appends what may be seen.
-    pub(in crate::task) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut Vec<u8>) {
         if self.held.is_empty() {
             self.work(patterns, bytes, false, out);
         } else {
@@ -48,7 +48,7 @@ impl Stream {
     }
 
     /// Nothing more comes: what was held back is no secret's beginning.
-    pub(in crate::task) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
+    pub(crate) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
         let text = std::mem::take(&mut self.held);
         self.work(patterns, &text, true, out);
         self.swallows.clear();
@@ -201,7 +201,7 @@ impl Redactor {
     }
 
     /// Hides secrets in every text of a JSON value.
-    pub(in crate::task) fn value(&self, value: Value) -> Value {
+    pub(crate) fn value(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.text(&text)),
             Value::Array(all) => all.into_iter().map(|each| self.value(each)).collect(),
@@ -222,14 +222,14 @@ impl Redactor {
     }
 
     /// Whether a value of this name has come by, hidden or not, since this was asked last.
-    pub(in crate::task) fn take_seen(&self, name: &str) -> bool {
+    pub(crate) fn take_seen(&self, name: &str) -> bool {
         let patterns = self.patterns.borrow();
         let index = patterns.names.iter().position(|each| each == name);
         index.is_some_and(|index| self.seen.borrow_mut().remove(&index))
     }
 
     /// Whether a value is in what is passed on as it is. That counts as seen.
-    pub(in crate::task) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
+    pub(crate) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         let found = self.values_in(read)?;
         let is_there = !found.is_empty();
         self.seen.borrow_mut().extend(found);
@@ -237,7 +237,7 @@ impl Redactor {
     }
 
     /// The same without a word to anybody else.
-    pub(in crate::task) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
+    pub(crate) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         self.values_in(read).map(|found| !found.is_empty())
     }
 
@@ -269,7 +269,7 @@ impl Redactor {
     }
 
     /// Passes bytes of a stream on.
-    pub(in crate::task) fn push(&self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn push(&self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) {
         let before = stream.count;
         stream.push(&self.patterns.borrow(), bytes, out);
         *self.count.borrow_mut() += stream.count - before;
@@ -277,7 +277,7 @@ impl Redactor {
     }
 
     /// Passes on what a stream that has ended still holds.
-    pub(in crate::task) fn finish(&self, stream: &mut Stream, out: &mut Vec<u8>) {
+    pub(crate) fn finish(&self, stream: &mut Stream, out: &mut Vec<u8>) {
         let before = stream.count;
         stream.finish(&self.patterns.borrow(), out);
         *self.count.borrow_mut() += stream.count - before;

@@ -5,9 +5,8 @@ use super::{Exposure, Secret, vault};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::Aside;
 use crate::sandbox::{Broker, Hidden, Renewal, SECRETS};
-use crate::task::record::Status;
 use crate::task::redact::{Redactor, SHORTEST};
-use crate::task::store::Store;
+use crate::task::store::{Status, Store};
 use rustix::fs::{AtFlags, Mode, OFlags, fchown, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -38,13 +37,13 @@ pub struct SecretUse {
 
 impl SecretUse {
     /// Whether brig has made it up: nobody can give it again, and nobody needs to.
-    pub(in crate::task) fn is_made(&self) -> bool {
+    pub(crate) fn is_made(&self) -> bool {
         self.source == "made"
     }
 }
 
 /// The secrets in force, and what became of them.
-pub(in crate::task) struct Held {
+pub(crate) struct Held {
     each: Vec<One>,
     redactor: Redactor,
     requests: Option<PathBuf>,
@@ -66,7 +65,7 @@ const REQUESTS: &str = "revoke";
 
 impl Held {
     /// Reads every value. Nothing has been made yet: what cannot be read or hidden refuses the task.
-    pub(in crate::task) fn read(secrets: &[Secret]) -> Result<Held> {
+    pub(crate) fn read(secrets: &[Secret]) -> Result<Held> {
         super::check(secrets)?;
         let redactor = Redactor::new();
         let mut each = Vec::new();
@@ -106,12 +105,12 @@ impl Held {
     }
 
     /// What the gateway gets, if it is to add secrets to requests.
-    pub(in crate::task) fn broker(&self) -> Option<Broker> {
+    pub(crate) fn broker(&self) -> Option<Broker> {
         self.broker.clone()
     }
 
     /// From now on the broker's values are hidden too. Called once the sandbox's first process, which has a copy of our memory, is there.
-    pub(in crate::task) fn unlock(&mut self) -> Result<()> {
+    pub(crate) fn unlock(&mut self) -> Result<()> {
         let Some(broker) = &self.broker else { return Ok(()) };
         for value in vault::values(broker)? {
             self.redactor.add(&value.name, &value.value);
@@ -124,28 +123,28 @@ impl Held {
     }
 
     /// None at all.
-    pub(in crate::task) fn none() -> Held {
+    pub(crate) fn none() -> Held {
         Held { each: Vec::new(), redactor: Redactor::new(), requests: None, broker: None, renewing: None, looked: None }
     }
 
     /// Whether there is none.
-    pub(in crate::task) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
     /// What hides them.
-    pub(in crate::task) fn redactor(&self) -> &Redactor {
+    pub(crate) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 
     /// The files of the sandbox.
-    pub(in crate::task) fn files(&self) -> Vec<(String, Hidden)> {
+    pub(crate) fn files(&self) -> Vec<(String, Hidden)> {
         let files = self.each.iter().filter(|one| one.secret.exposure == Exposure::File);
         files.map(|one| (one.secret.name.clone(), Hidden(one.value.clone()))).collect()
     }
 
     /// The variables of the command.
-    pub(in crate::task) fn variables(&self) -> Vec<(OsString, OsString)> {
+    pub(crate) fn variables(&self) -> Vec<(OsString, OsString)> {
         let variables = self.each.iter().filter(|one| one.secret.exposure == Exposure::Environment);
         let values = variables.map(|one| (OsString::from(&one.secret.name), OsString::from_vec(one.value.clone())));
         let brokered = self.each.iter().filter(|one| one.secret.exposure == Exposure::Broker);
@@ -154,18 +153,18 @@ impl Held {
     }
 
     /// The values that are hidden, by name; for the user whose task it is, who gave them.
-    pub(in crate::task) fn values(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn values(&self) -> Vec<(String, Vec<u8>)> {
         let hidden = self.each.iter().filter(|one| one.told.redacted);
         hidden.map(|one| (one.secret.name.clone(), one.value.clone())).collect()
     }
 
     /// From now on requests to take one back are looked for in the task's directory.
-    pub(in crate::task) fn listen(&mut self, task: &Path) {
+    pub(crate) fn listen(&mut self, task: &Path) {
         self.requests = Some(task.join(REQUESTS));
     }
 
     /// What the receipt says of them.
-    pub(in crate::task) fn told(&self) -> Vec<SecretUse> {
+    pub(crate) fn told(&self) -> Vec<SecretUse> {
         self.each.iter().map(|one| one.told.clone()).collect()
     }
 
@@ -194,7 +193,7 @@ impl Held {
 
     /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files once it is
     /// there; what the gateway must hear is returned.
-    pub(in crate::task) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+    pub(crate) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         let mut renewals = Vec::new();
         let is_reached = |exposure| match exposure {
             Exposure::File => directory.is_some(),

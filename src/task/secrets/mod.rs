@@ -129,6 +129,9 @@ impl Secret {
     }
 }
 
+/// Opens a path of the host, which is called so in errors.
+pub(crate) type Pin<'a> = &'a dyn Fn(&str, &Path) -> Result<Pinned>;
+
 /// One host or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
@@ -161,8 +164,8 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// The secret; relative paths are meant from `folder`.
-    pub(super) fn into_secret(self, name: &str, folder: &Path) -> Result<Secret> {
+    /// The secret. A relative path starts at `folder`; `pin` opens a path of the host once the machine's rules allow it.
+    pub(super) fn into_secret(self, name: &str, folder: &Path, pin: Pin) -> Result<Secret> {
         let wrong = |cause: String, hint: &str| {
             Err(Error::new(Kind::Secret, format!("`secrets.{name}`: {cause}")).hint(hint.to_owned()))
         };
@@ -198,7 +201,7 @@ impl Wish {
         }
         let ca = self.ca.map(|path| folder.join(path));
         let held = match &ca {
-            Some(path) => crate::task::hosted::pin_now("file of certificates", path)?,
+            Some(path) => pin("file of certificates", path)?,
             None => Pinned::default(),
         };
         let ca = ca.map(|path| held.path(&path));
@@ -259,7 +262,11 @@ mod tests {
     }
 
     fn wish(words: &str) -> Result<Secret> {
-        toml::from_str::<Wish>(&format!("source = \"env:X\"\n{words}")).unwrap().into_secret("T", Path::new("/"))
+        toml::from_str::<Wish>(&format!("source = \"env:X\"\n{words}")).unwrap().into_secret(
+            "T",
+            Path::new("/"),
+            &|_, _| Ok(Pinned::default()),
+        )
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Source {
     }
 
     /// The same source, with its file as it is held open.
-    pub(in crate::task) fn pinned(&self, pinned: &Pinned) -> Source {
+    pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
             Source::File(path) => Source::File(pinned.path(path)),
             other => other.clone(),
@@ -71,7 +71,7 @@ impl Source {
     }
 
     /// Reads the value, without the line break at its end.
-    pub(in crate::task) fn read(&self) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
         let mut value = match self {
             Source::Environment(name) => std::env::var_os(name)
                 .map(std::ffi::OsString::into_vec)

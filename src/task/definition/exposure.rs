@@ -1,0 +1,87 @@
+//! Folders that must not be shown to an agent, whoever asks: its user's own files look like its own there.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::task::store::Store;
+use std::path::Path;
+
+/// Folders of the system, which are nobody's work. As the machine's root shows them they would give the agent root's own files: `/etc` has the
+/// passwords.
+const SYSTEM: [&str; 11] =
+    ["/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/var", "/var/lib"];
+
+/// The kernel's file systems, with all that is below them: links in /proc lead anywhere.
+const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// Folders that contain the homes of accounts (hier(7)).
+const HOMES: &str = "/home";
+/// The home of the machine's root.
+const ROOTS_HOME: &str = "/root";
+
+/// Whether a folder is the home of an account, or contains the caller's: keys, tokens and what was typed are there.
+fn is_home(real: &Path) -> bool {
+    let is_usual = real == Path::new(ROOTS_HOME) || real.parent() == Some(Path::new(HOMES)) || real == Path::new(HOMES);
+    let own = || std::env::var_os("HOME").and_then(|home| std::fs::canonicalize(home).ok());
+    is_usual || own().is_some_and(|home| home.starts_with(real))
+}
+
+/// Refuses a folder of the system, a home, and a folder that holds the store, or is in it: every task's output is there.
+pub(crate) fn check(folder: &Path, store: &Store) -> Result<()> {
+    let step = || format!("use the workspace `{}`", folder.display());
+    let real = std::fs::canonicalize(folder).failing(Kind::Workspace, step)?;
+    let refuse = |reason: &str| {
+        Err(Error::new(Kind::Workspace, reason)
+            .doing(step())
+            .hint("name the folder of the project itself: what is in it, the agent can read"))
+    };
+    if SYSTEM.iter().any(|each| real == Path::new(each)) || KERNEL.iter().any(|each| real.starts_with(each)) {
+        return refuse("it is a folder of the system, with all that is secret there");
+    }
+    if is_home(&real) {
+        return refuse("it is a home folder, with the keys and tokens of an account");
+    }
+    // A store that is not there yet has nothing to show. What is in it is shown by brig's own commands alone.
+    if std::fs::canonicalize(store.root()).is_ok_and(|store| store.starts_with(&real) || real.starts_with(&store)) {
+        return refuse("the store of brig is there, with the output of every task");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_the_system_and_around_the_store_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::at(home.path().join(".local/share/brig"));
+        std::fs::create_dir_all(store.root()).unwrap();
+        std::fs::create_dir_all(home.path().join("project")).unwrap();
+        std::os::unix::fs::symlink("/etc", home.path().join("link")).unwrap();
+        let check = |path: &Path, refused: Option<&str>| {
+            let found = check(path, &store).err().map(|error| error.to_string());
+            let fits = match refused {
+                None => found.is_none(),
+                Some(words) => found.as_ref().is_some_and(|text| text.contains(words)),
+            };
+            assert!(fits, "{}: {found:?}", path.display());
+        };
+        for path in ["/", "/etc", "/etc/", "/etc/../etc", "/proc/self/fd", "/sys", "/dev/shm", "/usr"] {
+            check(Path::new(path), Some("folder of the system"));
+        }
+        check(&home.path().join("link"), Some("folder of the system"));
+        for path in ["/root", "/root/.", "/home", "/home/."] {
+            check(Path::new(path), Some("home folder"));
+        }
+        for (path, expected) in
+            [("/root", true), ("/home/user", true), ("/home/user/project", false), ("/root/project", false)]
+        {
+            assert_eq!(is_home(Path::new(path)), expected, "{path}");
+        }
+        check(home.path(), Some("store of brig"));
+        check(store.root(), Some("store of brig"));
+        std::fs::create_dir(store.root().join("tasks")).unwrap();
+        check(&store.root().join("tasks"), Some("store of brig"));
+        check(&home.path().join("project"), None);
+        check(&home.path().join("missing"), Some("No such file"));
+    }
+}

@@ -1,0 +1,373 @@
+//! The machine's own rules: `/etc/brig/brig.toml`, by which its operator says what no task of anybody may ask for.
+//!
+//! In: the file, which only the machine's root can have written. Out: a refusal that names the rule and the switch, or nothing.
+//! Without the file everything may be asked for. A file that cannot be read or believed refuses every task: nobody knows what it would have said.
+//! Never: another place for it. No variable and no flag names one, because whoever starts a task could give them.
+
+mod amounts;
+mod network;
+mod paths;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(in crate::task) use paths::{pin_now, pin_profile};
+pub use table::{HostedRule, hosted_rule_of_flag, hosted_rule_of_key};
+
+use super::Definition;
+use super::options::degradable;
+use crate::error::{Context, Error, Kind, Result, Step};
+use crate::files::Pinned;
+use crate::image::Reference;
+use crate::sandbox::{self, Backend, Ech, Guarantee, Rule};
+use crate::task::definition::receiver::Receiver;
+use crate::task::secrets::Source;
+use crate::task::store::Store;
+use amounts::{Amount, Ceilings};
+use network::{Addresses, Ports};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+const PATH: &str = "/etc/brig/brig.toml";
+/// Longer than any set of rules.
+const LONGEST: u64 = 1 << 20;
+
+/// What the machine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    /// Whoever may start brig says what a task may do.
+    Open,
+    /// Agents of strangers: what weakens isolation is refused unless it is switched on here by name.
+    Hosted,
+}
+
+/// The file. An unknown key is an error: a rule that is not understood would hold nothing back.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rules {
+    mode: Mode,
+    /// The least isolation with which a task may run.
+    #[serde(default = "full")]
+    guarantee: Guarantee,
+    /// The store of every task.
+    #[serde(default = "default_store")]
+    store: PathBuf,
+    /// Folders of the host below which workspaces, roots, repositories and folders for artifacts may be.
+    #[serde(default)]
+    folders: Vec<PathBuf>,
+    /// Whether a task may reach every public address.
+    #[serde(default)]
+    allow_network_open: bool,
+    /// Whether a task may have the host's own network.
+    #[serde(default)]
+    allow_network_host: bool,
+    /// Addresses that tasks and their repositories may reach, and their resolvers may have.
+    #[serde(default)]
+    networks: Vec<Addresses>,
+    /// Addresses and ports of the host that tasks may have.
+    #[serde(default)]
+    publish: Vec<Ports>,
+    /// Registries that images may be fetched from.
+    #[serde(default)]
+    registries: Vec<String>,
+    /// Whether the values of secrets may come from commands, which run on the host.
+    #[serde(default)]
+    allow_secret_commands: bool,
+    /// Whether the host may renew tokens of OAuth at the server that their file names.
+    #[serde(default)]
+    allow_oauth: bool,
+    /// Whether events may go to HTTP endpoints: the host itself reaches them.
+    #[serde(default)]
+    allow_event_endpoints: bool,
+    /// What becomes of encrypted TLS hellos, behind which another server may be meant.
+    #[serde(default = "refuse_ech")]
+    ech: Ech,
+    /// Who else than brig may isolate, and the level that the operator declares for each: `"oci:/usr/bin/runsc" = "full"`.
+    #[serde(default)]
+    backends: BTreeMap<String, Guarantee>,
+    /// What may be missing although it was asked for, by name.
+    #[serde(default)]
+    allow_degraded: Vec<String>,
+    /// The most that a task may ask for, by the name of the limit.
+    #[serde(default)]
+    max: BTreeMap<String, Amount>,
+    #[serde(skip)]
+    ceilings: Ceilings,
+}
+
+fn refuse_ech() -> Ech {
+    Ech::Refuse
+}
+
+/// What becomes of encrypted TLS hellos where a task says nothing.
+pub(crate) fn ech() -> Result<Ech> {
+    Ok(rules()?.map_or(Ech::Pass, |rules| rules.ech))
+}
+
+fn full() -> Guarantee {
+    Guarantee::Full
+}
+
+fn default_store() -> PathBuf {
+    crate::task::store::OF_ROOT.into()
+}
+
+/// The machine's rules; `None` where nobody has made any, or they are `open`. Read once by a process.
+pub(crate) fn rules() -> Result<Option<&'static Rules>> {
+    static RULES: OnceLock<Option<Rules>> = OnceLock::new();
+    if let Some(rules) = RULES.get() {
+        return Ok(rules.as_ref());
+    }
+    let rules = read()?;
+    Ok(RULES.get_or_init(|| rules).as_ref())
+}
+
+fn read() -> Result<Option<Rules>> {
+    let mut file = match std::fs::File::open(PATH) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(cause) => return Err(cause).failing(Kind::Policy, step).hint(|| "let everybody read it: chmod 644"),
+    };
+    let status = file.metadata().failing(Kind::Policy, step)?;
+    // Another owner is 65534 in a user namespace without the machine's root, where 0 is not the machine's root either.
+    if !believable(status.uid(), status.mode()) {
+        return Err(Error::new(Kind::Policy, "it could have been written by somebody else than root")
+            .doing(step())
+            .hint(format!("chown root: {PATH}; chmod 644 {PATH}")));
+    }
+    let mut text = String::new();
+    (&mut file).take(LONGEST).read_to_string(&mut text).failing(Kind::Policy, step)?;
+    let rules = Rules::parse(&text).doing(step)?;
+    Ok(Some(rules).filter(|rules| rules.mode == Mode::Hosted))
+}
+
+fn step() -> String {
+    format!("read the machine's rules `{PATH}`")
+}
+
+fn believable(owner: u32, mode: u32) -> bool {
+    (owner == 0 || owner == NOBODY) && mode & 0o022 == 0
+}
+
+/// How a user namespace shows an owner that it does not know: there the machine's root is one of them.
+const NOBODY: u32 = 65534;
+
+/// A definition under the machine's rules.
+pub(crate) struct Admitted {
+    /// The definition, with defaults that are above a ceiling lowered to it.
+    pub definition: Definition,
+    /// The level of isolation that the rules declare for its backend, if they do.
+    pub declared: Option<Guarantee>,
+    /// Every path of the host that it names, open.
+    pub pinned: Pinned,
+}
+
+/// Refuses what the machine's rules forbid; `None` where there are no rules.
+pub(crate) fn admit(store: &Store, definition: &Definition) -> Result<Option<Admitted>> {
+    let Some(rules) = rules()? else { return Ok(None) };
+    rules.check_store(store.root())?;
+    let (definition, pinned) = rules.check(definition, sandbox::guarantee())?;
+    let declared = rules.declared(&definition.backend);
+    Ok(Some(Admitted { definition, declared, pinned }))
+}
+
+/// The store that the command line names, or the default one. In hosted mode the operator's, and no other.
+pub fn open_store(named: Option<PathBuf>) -> Result<Store> {
+    match (named, rules()?) {
+        (named, None) => Ok(Store::at(named.map_or_else(Store::default_path, Ok)?)),
+        (None, Some(rules)) => Ok(Store::at(rules.store.clone())),
+        (Some(named), Some(rules)) => rules.check_store(&named).map(|()| Store::at(rules.store.clone())),
+    }
+}
+
+/// Refuses a rule that would let a running task reach more than the machine's rules allow.
+pub(crate) fn check_live_rule(rule: &Rule) -> Result<()> {
+    rules()?.map_or(Ok(()), |rules| rules.check_rule(rule))
+}
+
+/// Refuses to fetch an image from a registry that the machine's rules do not list. Returns whether there are rules.
+pub fn check_registry(reference: &str) -> Result<bool> {
+    let Some(rules) = rules()? else { return Ok(false) };
+    let host = reference.parse::<Reference>()?.host().to_owned();
+    match rules.registries.contains(&host) {
+        true => Ok(true),
+        false => refuse(
+            &format!("the image `{}` would be fetched from `{host}`", reference.escape_debug()),
+            "use an image of the store: `brig image ls`",
+            &format!("registries = [\"{host}\"]"),
+        ),
+    }
+}
+
+/// Refuses a path of the host that brig opens by its name for the caller; the words are about the verb.
+pub fn refuse_host_path(what: &str, instead: &str) -> Result<()> {
+    match rules()? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(instead.to_owned())),
+    }
+}
+
+/// The error of something that needs a key of the operator's.
+fn refuse<T>(what: &str, instead: &str, key: &str) -> Result<T> {
+    let hint = format!("{instead}, or let the operator set `{key}` in {PATH}");
+    Err(Error::new(Kind::Policy, format!("hosted mode: {what}")).hint(hint))
+}
+
+impl Rules {
+    fn parse(text: &str) -> Result<Rules> {
+        let mut rules: Rules = toml::from_str(text).map_err(|cause| {
+            Error::new(Kind::Policy, super::options::place(text, &cause)).hint("docs/host.md has every key")
+        })?;
+        rules.allow_degraded = rules.allow_degraded.iter().map(|name| degradable(name)).collect::<Result<_>>()?;
+        rules.ceilings = Ceilings::parse(&rules.max).hint(|| "docs/host.md has every key")?;
+        if let Some(name) = rules.backends.keys().find(|name| name.parse::<Backend>().is_err() || *name == "native") {
+            return Err(Error::new(Kind::Policy, format!("`backends.\"{name}\"` is no other backend"))
+                .hint("write it like \"oci:/usr/bin/runsc\" = \"full\""));
+        }
+        if let Some(folder) = rules.folders.iter().chain([&rules.store]).find(|folder| !folder.is_absolute()) {
+            return Err(Error::new(Kind::Policy, format!("the folder `{}` is no absolute path", folder.display()))
+                .hint("begin it with `/`"));
+        }
+        Ok(rules)
+    }
+
+    /// Refuses a store that is not the operator's: a store leads to trees and disk images that brig shows to agents.
+    fn check_store(&self, store: &Path) -> Result<()> {
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if store == self.store || real(store) == real(&self.store) {
+            return Ok(());
+        }
+        let words = format!("the store `{}` is not the operator's", store.display());
+        refuse(&words, "leave `--store` and `BRIG_STORE` out", &format!("store = \"{}\"", store.display()))
+    }
+
+    /// Returns the definition with defaults that are above a ceiling lowered to it, and its paths of the host.
+    fn check(&self, definition: &Definition, guarantee: Guarantee) -> Result<(Definition, Pinned)> {
+        let backend = &definition.backend;
+        let guarantee = match (backend, self.declared(backend)) {
+            (Backend::Native, _) => guarantee,
+            (_, Some(declared)) => declared,
+            (_, None) => {
+                let words = format!("the backend `{backend}` is not allowed");
+                return refuse(
+                    &words,
+                    "use native",
+                    &format!("\"{backend}\" = the level that it gives, in `[backends]`,"),
+                );
+            }
+        };
+        if guarantee < self.guarantee {
+            let (word, least) = (guarantee.word(), self.guarantee.word());
+            let words = format!("the guarantee would be `{word}`, and `{least}` is the least");
+            return refuse(&words, "run it as the machine's root", &format!("guarantee = \"{word}\""));
+        }
+        self.check_network(definition)?;
+        if let Some(name) = definition.may_degrade.iter().find(|name| !self.allow_degraded.contains(name)) {
+            let words = format!("`--allow-degraded {name}` is not allowed");
+            return refuse(&words, "leave it out", &format!("allow_degraded = [\"{name}\"]"));
+        }
+        if let Some(name) = commanded(definition).filter(|_| !self.allow_secret_commands) {
+            let words = format!("the value of `{name}` would come from a command on the host");
+            return refuse(&words, "use env:VARIABLE", "allow_secret_commands = true");
+        }
+        let has_endpoint = definition.events.iter().any(|receiver| matches!(receiver, Receiver::Http(_)));
+        if has_endpoint && !self.allow_event_endpoints {
+            let words = "events to an HTTP endpoint are not allowed";
+            return refuse(words, "read them with `brig task events`", "allow_event_endpoints = true");
+        }
+        let asks = sources(definition).find(|(_, source)| matches!(source, Source::OAuth(_)));
+        if let Some((name, _)) = asks.filter(|_| !self.allow_oauth) {
+            let words = format!("for the token of `{name}` the host would ask the server that its file names");
+            return refuse(&words, "use env:VARIABLE", "allow_oauth = true");
+        }
+        if definition.git.submodules && is_local(definition)? {
+            let words = "submodules of a local repository are opened by their names";
+            return refuse(words, "leave `--submodules` out", "mode = \"open\"");
+        }
+        let pinned = self.pin(definition)?;
+        let mut admitted = definition.clone();
+        self.ceilings
+            .admit(&mut admitted)
+            .map_err(|(words, hint)| Error::new(Kind::Policy, format!("hosted mode: {words}")).hint(hint))?;
+        Ok((admitted, pinned))
+    }
+
+    fn declared(&self, backend: &Backend) -> Option<Guarantee> {
+        self.backends.get(&backend.to_string()).copied()
+    }
+
+    /// What a start would be told at once, for `brig doctor`: nothing, or why every task is refused.
+    pub(crate) fn objection(&self, guarantee: Guarantee) -> Option<Error> {
+        self.check(&Definition::new(vec!["true".into()]), guarantee).err()
+    }
+
+    /// The rules in words.
+    pub(crate) fn words(&self) -> String {
+        let folders: Vec<_> = self.folders.iter().map(|folder| folder.display().to_string()).collect();
+        let mut words = format!("hosted: at least `{}`", self.guarantee.word());
+        words += &match folders.len() {
+            0 => "; no folder of the host".to_owned(),
+            _ => format!("; folders {}", folders.join(", ")),
+        };
+        if self.allow_network_open {
+            words += "; network open";
+        }
+        if self.allow_network_host {
+            words += "; network host";
+        }
+        if self.ech == Ech::Pass {
+            words += "; encrypted TLS hellos";
+        }
+        for (is_on, what) in [
+            (self.allow_secret_commands, "secrets from commands"),
+            (self.allow_oauth, "tokens of OAuth"),
+            (self.allow_event_endpoints, "events to endpoints"),
+        ] {
+            words += &if is_on { format!("; {what}") } else { String::new() };
+        }
+        for (backend, level) in &self.backends {
+            words += &format!("; {backend} as `{}`", level.word());
+        }
+        for (what, count) in
+            [("networks", self.networks.len()), ("published ports", self.publish.len()), ("ceilings", self.max.len())]
+        {
+            words += &if count > 0 { format!("; {count} {what}") } else { String::new() };
+        }
+        if !self.registries.is_empty() {
+            words += &format!("; images from {}", self.registries.join(", "));
+        }
+        if !self.allow_degraded.is_empty() {
+            words += &format!("; without {}", self.allow_degraded.join(", "));
+        }
+        words
+    }
+}
+
+/// Where every value comes from, by the name of what it is for.
+fn sources(definition: &Definition) -> impl Iterator<Item = (&str, &Source)> {
+    let secrets = definition.secrets.iter().map(|secret| (secret.name.as_str(), &secret.source));
+    let git = &definition.git;
+    secrets
+        .chain(git.credential.iter().map(|source| ("git-credential", source)))
+        .chain(git.ssh_key.iter().map(|source| ("git-ssh-key", source)))
+}
+
+/// Whether the workspace is a repository of this machine.
+fn is_local(definition: &Definition) -> Result<bool> {
+    match &definition.workspace {
+        super::WorkspaceSource::Repository { url, .. } => {
+            Ok(matches!(crate::task::git::Remote::parse(url)?, crate::task::git::Remote::Local(_)))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The first secret that a command would give.
+fn commanded(definition: &Definition) -> Option<&str> {
+    sources(definition).find_map(|(name, source)| matches!(source, Source::Command(_)).then_some(name))
+}

@@ -1,0 +1,126 @@
+//! Paths of the host in hosted mode: each is in a folder of the operator's, and held open from its check on.
+
+use super::{Rules, refuse, rules};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::Pinned;
+use crate::task::definition::receiver::Receiver;
+use crate::task::definition::{Definition, WorkspaceSource};
+use crate::task::git::{Remote, Scheme, own_known_hosts};
+use crate::task::secrets::Source;
+use std::path::{Component, Path, PathBuf};
+
+/// The operator's own files, profiles above all.
+const OF_OPERATOR: &str = "/etc/brig";
+
+/// What brig makes where it is missing.
+const MADE: [&str; 2] = ["folder for artifacts", "file for events"];
+
+impl Rules {
+    /// Opens every path that a definition names.
+    pub(super) fn pin(&self, definition: &Definition) -> Result<Pinned> {
+        let mut pinned = Pinned::default();
+        for (what, path) in host_paths(definition)? {
+            self.hold(what, &path, &mut pinned)?;
+        }
+        Ok(pinned)
+    }
+
+    fn hold(&self, what: &str, path: &Path, pinned: &mut Pinned) -> Result<()> {
+        let found = real(path).and_then(|(real, rest)| Some((self.folder_of(&real)?, real, rest)));
+        let Some((folder, real, rest)) = found else {
+            let words = format!("the {what} `{}` is below no folder that is allowed", path.display());
+            return refuse(&words, "use a folder of the list", &format!("folders = [\"{}\"]", path.display()));
+        };
+        if !rest.as_os_str().is_empty() && !MADE.contains(&what) {
+            return Err(Error::new(Kind::NotFound, format!("the {what} `{}` is not there", path.display()))
+                .hint("name one that exists"));
+        }
+        pinned.hold(path, (&folder, &real), rest).doing(|| format!("use the {what}"))
+    }
+
+    /// The folder of the list that has this path, without links.
+    pub(super) fn folder_of(&self, real: &Path) -> Option<PathBuf> {
+        let mut folders = self.folders.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
+        folders.find(|folder| real.starts_with(folder))
+    }
+}
+
+/// The path without links as far as it is there, and what is not there yet.
+pub(super) fn real(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut known = path;
+    loop {
+        match std::fs::canonicalize(known) {
+            Ok(real) => return Some((real, path.strip_prefix(known).ok()?.to_owned())),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                // A path that climbs from where nothing is could come out anywhere. A link that leads to nothing is in the way.
+                let climbs = path.components().any(|part| part == Component::ParentDir);
+                if climbs || known.symlink_metadata().is_ok() {
+                    return None;
+                }
+                known = known.parent()?;
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Holds one path that is opened at once. Nothing is held where there are no rules.
+pub(in crate::task) fn pin_now(what: &str, path: &Path) -> Result<Pinned> {
+    let mut pinned = Pinned::default();
+    if let Some(rules) = rules()? {
+        rules.hold(what, path, &mut pinned)?;
+    }
+    Ok(pinned)
+}
+
+/// Holds a profile: in a folder of the list, or one of the operator's. Also whether its text may be shown in errors: not in hosted mode, and to
+/// no caller that may not read it without the rights of the program.
+pub(in crate::task) fn pin_profile(path: &Path) -> Result<(Pinned, bool)> {
+    let Some(rules) = rules()? else {
+        return Ok((Pinned::default(), rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok()));
+    };
+    let mut pinned = Pinned::default();
+    match real(path) {
+        Some((real, rest)) if real.starts_with(OF_OPERATOR) => {
+            pinned.hold(path, (Path::new(OF_OPERATOR), &real), rest)?
+        }
+        _ => rules.hold("profile", path, &mut pinned).map_err(|error| error.of_kind(Kind::Policy))?,
+    }
+    Ok((pinned, false))
+}
+
+/// Every path of the host that a task reads a tree from, or writes one to.
+fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
+    let mut paths = Vec::new();
+    let mut needs_known_hosts = false;
+    match &definition.workspace {
+        WorkspaceSource::Directory(path) => {
+            paths.push(("folder", path.clone()));
+            let real =
+                std::fs::canonicalize(path).ok().and_then(|real| crate::task::output::worktree::repository(&real));
+            paths.extend(real.map(|(_, repository)| ("repository of the worktree", repository)));
+        }
+        WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
+            Remote::Local(path) => paths.push(("repository", path)),
+            Remote::Far(far) => needs_known_hosts = far.scheme == Scheme::Ssh,
+        },
+        WorkspaceSource::Empty => {}
+    }
+    paths.extend(definition.rootfs.iter().map(|path| ("root file system", path.clone())));
+    paths.extend(definition.artifacts.directory.iter().map(|path| ("folder for artifacts", path.clone())));
+    paths.extend(definition.result.schema.iter().map(|path| ("schema", path.clone())));
+    paths.extend(definition.events.iter().filter_map(|receiver| match receiver {
+        Receiver::File(path) => Some(("file for events", path.clone())),
+        Receiver::Socket(path) => Some(("socket for events", path.clone())),
+        Receiver::Http(_) => None,
+    }));
+    paths.extend(super::sources(definition).filter_map(|(_, source)| match source {
+        Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
+        Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
+    }));
+    let git = &definition.git;
+    paths.extend(git.elsewhere.iter().filter_map(|place| Some(("folder of submodules", place.folder()?.to_owned()))));
+    let known_hosts = git.known_hosts.clone().or_else(|| own_known_hosts().filter(|_| needs_known_hosts));
+    paths.extend(git.ca.iter().chain(&known_hosts).map(|path| ("file about a remote", path.clone())));
+    Ok(paths)
+}

@@ -1,0 +1,291 @@
+//! The image that a task runs in: found in the store, locked against `prune` for as long as the task runs, and turned into a root and a command.
+
+use super::Definition;
+use crate::error::{Error, Kind, Result, Step};
+use crate::image::{self, Image, ImageConfig, Mounter, Overrides, Process, to_process};
+use crate::sandbox::{self, Files, Guarantee, ImageRoot, Limits};
+use crate::task::store::Store;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Which image, and what is wanted otherwise than it says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageWish {
+    /// A name, a digest or the beginning of one, as `brig image ls` shows them.
+    pub reference: String,
+    /// Replaces the Entrypoint, and takes the image's Cmd away with it; empty for none.
+    pub entrypoint: Option<String>,
+    /// `user[:group]`, names of the image or numbers.
+    pub user: Option<String>,
+    /// Where the command starts, whether it has a workspace or not.
+    pub working_directory: Option<String>,
+    /// How the command is asked to end: `SIGINT`, `INT` or `2`.
+    pub stop_signal: Option<String>,
+}
+
+/// The image section of a receipt: what ran, and what the image says about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUsed {
+    /// As it was asked for.
+    pub reference: String,
+    /// The manifest's digest.
+    pub digest: String,
+    /// How many layers.
+    pub layers: usize,
+    /// Whether their files were copied for this task, because they could not be mounted with its ids or by its user.
+    #[serde(default)]
+    pub copied: bool,
+    /// The user as the image or the caller says it.
+    pub user: String,
+    /// User id inside.
+    pub uid: u32,
+    /// Primary group inside.
+    pub gid: u32,
+    /// Supplementary groups that are in force; an ordinary user's sandbox has none.
+    pub groups: Vec<u32>,
+    /// Entrypoint and Cmd, with what the caller replaced.
+    pub command: Vec<String>,
+    /// The image's WorkingDir, or the caller's.
+    pub working_dir: String,
+    /// Names of the image's variables.
+    pub env: Vec<String>,
+    /// Directories that are there for this run only.
+    pub volumes: Vec<String>,
+    /// How the command is asked to end.
+    pub stop_signal: Option<String>,
+    /// `port[/protocol]`: a word to whoever reads; nothing is opened.
+    pub exposed_ports: Vec<String>,
+    /// Docker's, as it stands; nothing runs it.
+    pub healthcheck: Option<serde_json::Value>,
+    /// Docker's shell for the shell form of commands.
+    pub shell: Vec<String>,
+    /// Where it comes from: its labels and the annotations of the image specification.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// An image in use. What it holds keeps the layers in the store.
+pub(crate) struct Opened {
+    /// What the sandbox needs.
+    pub root: ImageRoot,
+    /// What runs.
+    pub command: Vec<OsString>,
+    /// What the receipt says.
+    pub used: ImageUsed,
+    image: Image,
+    /// The tree that was made of the layers, and goes with this.
+    copy: Option<image::Copied>,
+}
+
+impl Opened {
+    /// Makes a tree of the layers where the store's file system cannot show them with the sandbox's ids, or has the sandbox make it in its memory
+    /// where an ordinary user's overlay does not take them; says so.
+    pub(crate) fn copy_if_needed(&mut self, limits: &Limits) -> Result<Option<String>> {
+        let step = || format!("use the image `{}`", self.used.reference);
+        let Some(words) = self.copying(limits)? else { return Ok(None) };
+        match mounter() {
+            Mounter::Root => {
+                let copy = self.image.copied().doing(step).doing(|| "copy its files")?;
+                self.root.files = Files::Copied(copy.tree());
+                self.copy = Some(copy);
+            }
+            Mounter::User => self.root.files = Files::Gathered,
+        }
+        self.used.copied = true;
+        Ok(Some(words))
+    }
+
+    /// What a copy is made of for a task, where and why, if one is needed. Makes none.
+    pub(crate) fn copying(&self, limits: &Limits) -> Result<Option<String>> {
+        let step = || format!("use the image `{}`", self.used.reference);
+        let mounter = mounter();
+        if self.image.can_be_shown(mounter).doing(step)? {
+            return Ok(None);
+        }
+        let (place, why) = match mounter {
+            Mounter::Root => ("", "the store's file system cannot show them with other owners (idmapped mounts)"),
+            Mounter::User => {
+                self.fits_into(limits.memory).doing(step)?;
+                let why = "no overlay of an ordinary user takes the store's file system as a layer";
+                (" into memory, where its memory limit counts them", why)
+            }
+        };
+        let reference = &self.used.reference;
+        Ok(Some(format!(
+            "all files of the image `{reference}` are copied for this task{place}: {why}; a store on ext4, xfs or btrfs needs no copy (--store DIR)",
+        )))
+    }
+
+    /// Better than to be ended for want of memory while they are copied.
+    fn fits_into(&self, memory: u64) -> Result<()> {
+        if self.image.size < memory {
+            return Ok(());
+        }
+        let size = self.image.size;
+        let text = format!("its {size} bytes must be copied into memory, and the memory limit is {memory} bytes");
+        Err(Error::new(Kind::Store, text)
+            .hint("raise --memory, or have the store on ext4, xfs or btrfs (--store DIR), where nothing is copied"))
+    }
+}
+
+fn mounter() -> Mounter {
+    if sandbox::guarantee() == Guarantee::Full { Mounter::Root } else { Mounter::User }
+}
+
+/// Opens the image of a definition that names one.
+pub(crate) fn open(store: &Store, definition: &Definition) -> Result<Option<Opened>> {
+    let Some(wish) = &definition.image else { return Ok(None) };
+    if definition.rootfs.is_some() {
+        return Err(Error::new(Kind::Usage, "an image and a root file system are two roots")
+            .hint("leave --image or --rootfs out"));
+    }
+    open_one(store, wish, &definition.command).map(Some).doing(|| format!("use the image `{}`", wish.reference))
+}
+
+fn open_one(store: &Store, wish: &ImageWish, command: &[OsString]) -> Result<Opened> {
+    let missing = || {
+        Error::new(Kind::NotFound, "it is not in the store")
+            .hint(format!("fetch it: brig image pull {}", wish.reference))
+    };
+    let images = image::Store::existing(store.root())?.ok_or_else(missing)?;
+    let image = images.resolve(&wish.reference)?;
+    let mounter = mounter();
+    let is_root = mounter == Mounter::Root;
+    let layered = image.layered_root(mounter)?;
+    let process = process(&image, wish, command)?;
+    let stop_signal = process.stop_signal.as_deref().map(signal_number).transpose()?;
+    let home = home(&image, &process)?;
+    let used = used(&image.config, wish, &process, image.digest.to_string(), layered.layers.len(), is_root);
+    let root = ImageRoot {
+        directory: layered.directory,
+        files: Files::Mounted,
+        layers: layered.layers,
+        mode: layered.mode,
+        folders: layered.folders,
+        others: layered.others,
+        uid: process.user.uid,
+        gid: process.user.gid,
+        groups: if is_root { process.user.additional_gids.clone() } else { Vec::new() },
+        home,
+        // `/` is what an image says that says nothing.
+        working_directory: Some(PathBuf::from(&process.cwd)).filter(|path| path.as_os_str() != "/"),
+        always_starts_there: wish.working_directory.is_some(),
+        environment: process.env.iter().filter_map(|line| variable(line)).collect(),
+        volumes: process.volumes.iter().map(PathBuf::from).collect(),
+        stop_signal,
+    };
+    let entrypoint = process.args.iter().map(OsString::from);
+    let command = entrypoint.chain(command.iter().cloned()).collect();
+    Ok(Opened { root, command, used, image, copy: None })
+}
+
+/// The image's config and the wish as a process, whose arguments are those before the caller's own command.
+fn process(image: &Image, wish: &ImageWish, command: &[OsString]) -> Result<Process> {
+    let entrypoint = wish.entrypoint.as_ref();
+    let overrides = Overrides {
+        entrypoint: entrypoint.map(|word| Some(word.clone()).into_iter().filter(|word| !word.is_empty()).collect()),
+        // The caller's words may be no text, so a word stands for them.
+        args: command.first().map(|_| vec![String::new()]),
+        user: wish.user.clone(),
+        working_dir: wish.working_directory.clone(),
+        ..Overrides::default()
+    };
+    let mut process = to_process(&image.config, &image.accounts()?, &overrides)?;
+    if !command.is_empty() {
+        process.args.pop();
+    }
+    if let Some(signal) = &wish.stop_signal {
+        process.stop_signal = Some(signal.clone());
+    }
+    Ok(process)
+}
+
+/// The user's home, if the image says one and has it.
+fn home(image: &Image, process: &Process) -> Result<Option<PathBuf>> {
+    let Some(home) = process.user.home.as_deref().filter(|home| *home != "/") else { return Ok(None) };
+    if home.split('/').any(|part| part == "..") {
+        return Err(Error::new(Kind::Image, format!("the home `{}` leads upwards", home.escape_debug())));
+    }
+    Ok(image.has_directory(home)?.then(|| home.into()))
+}
+
+fn used(
+    config: &ImageConfig,
+    wish: &ImageWish,
+    process: &Process,
+    digest: String,
+    layers: usize,
+    is_root: bool,
+) -> ImageUsed {
+    ImageUsed {
+        reference: wish.reference.clone(),
+        digest,
+        layers,
+        copied: false,
+        user: wish.user.clone().unwrap_or_else(|| config.user.clone()),
+        uid: process.user.uid,
+        gid: process.user.gid,
+        groups: if is_root { process.user.additional_gids.clone() } else { Vec::new() },
+        command: process.args.clone(),
+        working_dir: process.cwd.clone(),
+        env: process.env.iter().filter_map(|line| line.split('=').next()).map(str::to_owned).collect(),
+        volumes: process.volumes.clone(),
+        stop_signal: process.stop_signal.clone(),
+        exposed_ports: config.exposed_ports.clone(),
+        healthcheck: config.healthcheck.clone(),
+        shell: config.shell.clone(),
+        annotations: config.annotations(),
+    }
+}
+
+/// A line `NAME=value` as a variable. One without a value sets nothing, as with Docker.
+fn variable(line: &str) -> Option<(OsString, OsString)> {
+    let (name, value) = line.split_once('=')?;
+    Some((OsString::from_vec(name.into()), OsString::from_vec(value.into())))
+}
+
+/// The number of a signal as images write it. Real-time signals are for service managers, which are no command of a task.
+fn signal_number(text: &str) -> Result<i32> {
+    let refused = || {
+        Error::new(Kind::Image, format!("its StopSignal `{}` is none that can be passed on", text.escape_debug()))
+            .hint("name another one: --stop-signal SIGTERM")
+    };
+    const LAST: i32 = 31; // above are the real-time ones, signal(7)
+    if let Ok(number) = text.parse::<i32>() {
+        return if (1..=LAST).contains(&number) { Ok(number) } else { Err(refused()) };
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    NAMES.iter().find(|(each, _)| *each == name).map(|(_, number)| *number).ok_or_else(refused)
+}
+
+/// Signals by which programs are asked to end, with the numbers that all of our machines share (signal(7)).
+const NAMES: [(&str, i32); 9] = [
+    ("HUP", 1),
+    ("INT", 2),
+    ("QUIT", 3),
+    ("ABRT", 6),
+    ("KILL", 9),
+    ("USR1", 10),
+    ("USR2", 12),
+    ("TERM", 15),
+    ("WINCH", 28), // httpd and php-fpm end gracefully by these
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_signal_is_a_name_or_a_number_and_no_real_time_one() {
+        let check = |text, expected: Option<i32>| assert_eq!(signal_number(text).ok(), expected, "{text}");
+        check("SIGQUIT", Some(3));
+        check("int", Some(2));
+        check("15", Some(15));
+        for wrong in ["SIGRTMIN+3", "37", "0", "-1", "SIGFOO", ""] {
+            check(wrong, None);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where a task's workspace appears in its sandbox, and what appears beside it. Looks at the host; makes nothing.
+
+use super::exposure;
+use super::image::Opened;
+use super::{Definition, WorkspaceSource};
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{Backend, WORKSPACE, conflict};
+use crate::task::output::worktree;
+use crate::task::store::Store;
+use std::path::{Path, PathBuf};
+
+/// The workspace's path inside, and the host's folder beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The path of the workspace.
+    pub at: PathBuf,
+    /// The repository of a git worktree, shown read-only at its own path.
+    pub repository: Option<PathBuf>,
+    /// What is not as a caller may expect it.
+    pub notes: Vec<String>,
+}
+
+impl Layout {
+    /// The layout of a definition: as it says, or a folder at its own path if nothing of the sandbox is there.
+    pub(crate) fn of(definition: &Definition, image: Option<&Opened>, store: &Store) -> Result<Layout> {
+        let refused = |path: &Path| conflict(path, definition.rootfs.as_deref(), image.map(|image| &image.root));
+        let mut layout = Layout { at: WORKSPACE.into(), repository: None, notes: Vec::new() };
+        // What cannot be resolved is refused with better words when it is used.
+        let folder = match &definition.workspace {
+            WorkspaceSource::Directory(path) if definition.backend != Backend::Local => {
+                std::fs::canonicalize(path).ok()
+            }
+            _ => None,
+        };
+        match (&definition.at, &folder) {
+            (Some(at), _) => {
+                layout.at = at.components().collect();
+                if let Some(why) = refused(&layout.at) {
+                    return Err(Error::new(Kind::Usage, why)
+                        .doing(format!("show the workspace at `{}`", at.display()))
+                        .hint("name another place: --at /src"));
+                }
+            }
+            (None, Some(folder)) => match refused(folder) {
+                None => layout.at.clone_from(folder),
+                Some(why) => {
+                    layout.notes.push(format!("the folder is at `{WORKSPACE}`, not at `{}`: {why}", folder.display()));
+                }
+            },
+            (None, None) => {}
+        }
+        if let Some((folder, repository)) = folder.and_then(|folder| worktree::repository(&folder)) {
+            let why = refused(&repository).or_else(|| {
+                let collides = |other: &Path| repository.starts_with(other) || other.starts_with(&repository);
+                (collides(&folder) || collides(&layout.at)).then(|| "the worktree is in it".to_owned())
+            });
+            match why {
+                Some(why) => {
+                    let words = format!("the repository `{}` of the worktree is not shown", repository.display());
+                    layout.notes.push(format!("{words}: {why}"));
+                }
+                None => {
+                    exposure::check(&repository, store)?;
+                    let main = repository.parent().filter(|_| repository.ends_with(".git")).unwrap_or(&repository);
+                    layout.notes.push(format!(
+                        "the repository of the worktree is read-only, so a commit fails in it: for commits use --repo {} --ref BRANCH",
+                        main.display()
+                    ));
+                    layout.repository = Some(repository);
+                }
+            }
+        }
+        Ok(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_below_tmp_is_at_workspace_and_the_note_names_the_reason() {
+        let home = tempfile::tempdir_in("/tmp").unwrap();
+        let store = Store::at(home.path().join("store"));
+        let mut definition = Definition::new(vec!["true".into()]);
+        definition.workspace = WorkspaceSource::Directory(home.path().to_owned());
+        let layout = Layout::of(&definition, None, &store).unwrap();
+        assert_eq!(layout.at, Path::new(WORKSPACE));
+        assert!(layout.notes[0].contains("its own `/tmp`"), "{:?}", layout.notes);
+        definition.at = Some("/src/".into());
+        let layout = Layout::of(&definition, None, &store).unwrap();
+        assert_eq!((layout.at.to_str(), layout.notes.len()), (Some("/src"), 0));
+        definition.at = Some("/etc/x".into());
+        let error = Layout::of(&definition, None, &store).unwrap_err();
+        assert!(error.to_string().contains("`/etc/x`") && error.kind() == Kind::Usage, "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! From what a task's definition says to what its sandbox is, checked; nothing is made.
+
+use super::image::Opened;
+use super::layout::Layout;
+use super::{Definition, WorkspaceSource};
+use crate::error::{Result, Step};
+use crate::sandbox::{NetworkMode, Options, Workspace};
+use crate::task::git::{self, Remote};
+
+/// The workspace as far as it is there before the task begins: a repository's is checked and comes later.
+pub(crate) fn checked_workspace(definition: &Definition) -> Result<Workspace> {
+    match &definition.workspace {
+        WorkspaceSource::Empty => Ok(Workspace::Empty),
+        WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
+        WorkspaceSource::Repository { url, .. } => match Remote::parse(url)? {
+            Remote::Local(path) => git::local_path(&path).map(|_| Workspace::Empty),
+            Remote::Far(_) => Ok(Workspace::Empty),
+        },
+    }
+}
+
+/// Says the first thing that is wrong with how the remote is reached. Whoever goes on from a workspace reaches none.
+pub(crate) fn check_git(definition: &Definition) -> Result<()> {
+    let remote = if definition.continued.is_none() { remote(definition)? } else { None };
+    definition.git.check(remote.as_ref())
+}
+
+/// Where the workspace's repository is, if it has one.
+pub(crate) fn remote(definition: &Definition) -> Result<Option<Remote>> {
+    match &definition.workspace {
+        WorkspaceSource::Repository { url, .. } => Remote::parse(url).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// What the sandbox of a definition is to be.
+pub(crate) fn options(
+    definition: &Definition,
+    layout: &Layout,
+    image: Option<&Opened>,
+    workspace: Workspace,
+) -> Result<Options> {
+    let mut network = definition.network.clone();
+    for secret in &definition.secrets {
+        network.admit(&secret.credentials).doing(|| format!("use the secret `{}`", secret.name))?;
+    }
+    if network.mode == NetworkMode::Egress && network.policy.ech.is_none() {
+        network.policy.ech = Some(super::hosted::ech()?);
+    }
+    let command = image.map_or(&definition.command, |image| &image.command);
+    Ok(Options {
+        environment: definition.git.variables().into_iter().chain(definition.environment.iter().cloned()).collect(),
+        rootfs: definition.rootfs.clone(),
+        image: image.map(|image| image.root.clone()),
+        workspace,
+        at: layout.at.clone(),
+        directory: definition.directory.as_ref().map(|directory| layout.at.join(directory)),
+        shown: layout.repository.iter().map(|path| (path.clone(), path.clone())).collect(),
+        network,
+        limits: definition.limits.clone(),
+        may_degrade: definition.may_degrade.clone(),
+        backend: definition.backend.clone(),
+        grace: definition.grace,
+        terminal: definition.terminal,
+        holds: definition.holds,
+        exit_codes: definition.exit_codes.clone(),
+        ..Options::new(command.clone())
+    })
+}

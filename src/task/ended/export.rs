@@ -1,0 +1,97 @@
+//! An ended task's commits as a file, for `git fetch FILE`.
+
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::Pinned;
+use crate::sandbox::Limits;
+use crate::task::git::{self, Budget, Errand, GitOptions, Head, Work};
+use crate::task::output::changes::Changes;
+use crate::task::output::handback::Handback;
+use crate::task::redact::Redactor;
+use crate::task::store::Store;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+/// A bundle that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Exported {
+    /// The file, in the task's own directory.
+    pub path: PathBuf,
+    /// The commit in it.
+    pub commit: String,
+    /// The branch that it is on there.
+    pub branch: String,
+}
+
+/// Where an ended workspace stands.
+pub(crate) fn head_of(handback: &Handback, base: &Path) -> Result<Head> {
+    let Some(path) = &handback.path else { return git::head(None, base) };
+    let changes = Changes::load(&path.join("changes.json"))?;
+    git::head(Some((&changes, path)), base)
+}
+
+/// The commit of a folder that is a repository, and the one at which the task ended, if it made any.
+pub(crate) fn commits_of(handback: &Handback, folder: &Path) -> Option<(String, String)> {
+    if !folder.join(".git/HEAD").exists() {
+        return None;
+    }
+    let before = git::head(None, folder).ok()?.commit;
+    let after = head_of(handback, folder).ok()?.commit;
+    (before != after).then_some((before, after))
+}
+
+/// Its commits as a file; `None` if all of them are in the base.
+pub(crate) fn bundle_of(
+    errand: &Errand<'_>,
+    handback: &Handback,
+    base: (&Path, &str),
+    commit: &str,
+    branch: &str,
+) -> Result<Option<PathBuf>> {
+    let Some(changes) = &handback.path else { return Ok(None) };
+    git::bundle(errand, &Work { base: base.0, base_commit: base.1, changes, commit, branch })
+}
+
+/// Makes a bundle of the commits of an ended task, on the branch that the agent was on.
+pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
+    let step = || format!("export the commits of `{id}`");
+    let none = |why: &str, hint: &str| Err(Error::new(Kind::State, why.to_owned()).doing(step()).hint(hint));
+    let receipt = store.final_receipt(id).doing(step)?;
+    let (Some(commit_in), Some(changes)) = (&receipt.commit_in, &receipt.changes) else {
+        return none("it made no commit, or did not work on a repository", "see what it changed: `brig task diff ID`");
+    };
+    let Some(base) = changes.base.clone().filter(|path| path.exists()) else {
+        return none(
+            "the checkout or the folder that it began with is gone",
+            "see what it changed: `brig task diff ID`",
+        );
+    };
+    let head = head_of(changes, &base).doing(step)?;
+    let branch = head.branch.filter(|name| git::is_branch(name)).unwrap_or_else(|| format!("brig/{id}"));
+    let options = GitOptions::default();
+    let redactor = Redactor::new();
+    let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
+    let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
+    let (options, redactor) = (&options, &redactor);
+    let pinned = &Pinned::default();
+    let budget = &Budget::new(&Limits::default());
+    let errand = Errand {
+        store,
+        id,
+        may_degrade,
+        pinned,
+        options,
+        resolver: None,
+        account: &account,
+        redactor,
+        progress: &|_| {},
+        budget,
+        control: &RefCell::default(), // the task has ended
+    };
+    // Held like a running task's: nobody removes or exports it at the same time.
+    let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
+    match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
+        Some(path) => Ok(Exported { path, commit: head.commit, branch }),
+        None => none("it made no commit", "what is not committed is in `brig task export ID --patch`"),
+    }
+}

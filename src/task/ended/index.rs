@@ -1,0 +1,218 @@
+//! The list of tasks, quick when there are ten thousand: a row for each that has ended, kept beside the records.
+//!
+//! The index is never the truth. Which tasks there are, the directory says; a task that has ended does not change any more, so a row, once written,
+//! stays right. A row that is missing or torn is made again from the records; one of a task that is gone counts for nothing, and when too
+//! many do, the file is written anew.
+
+use super::reconcile::settle;
+use crate::error::{Error, Kind, Result};
+use crate::files::{self, Durability};
+use crate::task::records::receipt::Receipt;
+use crate::task::store::{REMOVED, Status, Store};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+
+const NAME: &str = "index";
+/// The first line; a file that begins otherwise is of another version, and made anew.
+const VERSION: &str = "brig index 1";
+/// No index of ours is longer.
+const LONGEST: u64 = 256 << 20;
+/// So many rows of tasks that are gone are not worth a new file.
+const STALE: usize = 1000;
+
+/// A row of `brig task ls`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The task's id.
+    pub id: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Why it ended, once it has.
+    pub outcome: Option<String>,
+    /// When it began.
+    pub created: String,
+    /// Seconds it ran, once it has ended.
+    pub wall_seconds: Option<f64>,
+    /// The command.
+    pub command: Vec<String>,
+}
+
+impl Summary {
+    /// The row of a task that has ended.
+    pub(crate) fn of(receipt: &Receipt) -> Summary {
+        Summary {
+            id: receipt.id.clone(),
+            status: Status::Ended,
+            outcome: Some(receipt.outcome.word().to_owned()),
+            created: receipt.created.clone(),
+            wall_seconds: Some(receipt.usage.wall_seconds),
+            command: receipt.command.clone(),
+        }
+    }
+}
+
+impl Store {
+    /// One row, from the records themselves.
+    pub(crate) fn summary(&self, id: &str) -> Result<Summary> {
+        let record = self.record(id)?;
+        let receipt = self.receipt(id)?;
+        Ok(Summary {
+            id: record.id,
+            status: if receipt.is_some() { Status::Ended } else { self.status(id)? },
+            outcome: receipt.as_ref().map(|receipt| receipt.outcome.word().to_owned()),
+            created: record.created,
+            wall_seconds: receipt.map(|receipt| receipt.usage.wall_seconds),
+            command: record.command,
+        })
+    }
+
+    /// One row for each task, oldest first. A record that cannot be read is left out and named on the side.
+    pub fn list(&self) -> Result<(Vec<Summary>, Vec<Error>)> {
+        let text = files::read_bounded(&self.root().join(NAME), LONGEST).unwrap_or_default();
+        let text = String::from_utf8(text).unwrap_or_default();
+        let known = parse(&text);
+        let is_current = known.is_some();
+        let known = known.unwrap_or_default();
+        let (half_gone, mut ids): (Vec<_>, Vec<_>) =
+            self.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
+        // Of a removal that was killed. What cannot be removed is told of as left.
+        half_gone.iter().for_each(|name| drop(crate::files::remove_directory(&self.tasks().join(name))));
+        ids.retain(|name| !name.starts_with('.'));
+        crate::task::store::sort_by_age(&mut ids);
+        let (mut rows, mut unread, mut new) = (Vec::with_capacity(ids.len()), Vec::new(), String::new());
+        for id in &ids {
+            if let Some(row) = known.get(id.as_str()).and_then(|line| read(line)) {
+                rows.push(row);
+                continue;
+            }
+            let row = match self.summary(id) {
+                // A store that can only be read has the row all the same.
+                Ok(row) if row.status == Status::Lost && settle(self, id).is_ok() => self.summary(id),
+                other => other,
+            };
+            match row {
+                Ok(row) => {
+                    if row.status == Status::Ended {
+                        write(&mut new, &row);
+                    }
+                    rows.push(row);
+                }
+                // It has just begun: its record is written while its sandbox is built.
+                Err(error) if error.kind() == Kind::NotFound && self.status(id)? == Status::Running => {}
+                Err(error) => unread.push(error),
+            }
+        }
+        // Whoever may not write here, or not now, lists all the same.
+        let _ =
+            if !is_current || known.len() > ids.len() + STALE { self.write_index(&rows) } else { self.append(&new) };
+        Ok((rows, unread))
+    }
+
+    /// Adds the row of a task that has just ended.
+    pub(crate) fn remember(&self, receipt: &Receipt) {
+        let mut line = String::new();
+        write(&mut line, &Summary::of(receipt));
+        // The next list adds it otherwise.
+        let _ = self.append(&line);
+    }
+
+    fn append(&self, lines: &str) -> std::io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let path = self.root().join(NAME);
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        let head = if file.metadata()?.len() == 0 { format!("{VERSION}\n") } else { String::new() };
+        file.write_all((head + lines).as_bytes()) // one write: rows of others are never within
+    }
+
+    fn write_index(&self, rows: &[Summary]) -> std::io::Result<()> {
+        let mut text = format!("{VERSION}\n");
+        rows.iter().filter(|row| row.status == Status::Ended).for_each(|row| write(&mut text, row));
+        files::replace(&self.root().join(NAME), text.as_bytes(), 0o600, Durability::Cached)
+            .map_err(|error| std::io::Error::other(error.to_string()))
+    }
+}
+
+/// The rows by id; `None` for another version. Two may have written the first line.
+fn parse(text: &str) -> Option<HashMap<&str, &str>> {
+    let mut lines = text.lines();
+    if lines.next() != Some(VERSION) {
+        return None;
+    }
+    Some(lines.filter_map(|line| Some((line.split_once('\t')?.0, line))).collect())
+}
+
+/// `ID OUTCOME CREATED SECONDS COMMAND`, by tabs; the command as JSON, in which a tab is escaped.
+fn write(text: &mut String, row: &Summary) {
+    let command = serde_json::to_string(&row.command).unwrap_or_default();
+    let outcome = row.outcome.as_deref().unwrap_or_default();
+    let seconds = row.wall_seconds.unwrap_or_default();
+    // A string takes all that is written to it.
+    let _ = writeln!(text, "{}\t{outcome}\t{}\t{seconds}\t{command}", row.id, row.created);
+}
+
+fn read(line: &str) -> Option<Summary> {
+    let mut fields = line.splitn(5, '\t');
+    let mut next = || fields.next().filter(|field| !field.is_empty());
+    Some(Summary {
+        id: next()?.to_owned(),
+        status: Status::Ended,
+        outcome: Some(next()?.to_owned()),
+        created: next()?.to_owned(),
+        wall_seconds: Some(next()?.parse().ok()?),
+        command: serde_json::from_str(next()?).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str) -> Summary {
+        Summary {
+            id: id.into(),
+            status: Status::Ended,
+            outcome: Some("failed".into()),
+            created: "2026-01-01T00:00:00Z".into(),
+            wall_seconds: Some(1.5),
+            command: vec!["sh".into(), "a\tb\nc\u{1b}".into()],
+        }
+    }
+
+    #[test]
+    fn a_row_is_read_as_it_was_written_and_a_torn_one_is_none() {
+        let mut line = String::new();
+        write(&mut line, &row("t1"));
+        assert_eq!(line.lines().count(), 1);
+        let back = read(line.trim_end()).unwrap();
+        assert_eq!((back.id.as_str(), &back.command, back.wall_seconds), ("t1", &row("t1").command, Some(1.5)));
+        let whole = line.trim_end();
+        assert!((0..whole.len()).filter(|&cut| whole.is_char_boundary(cut)).all(|cut| read(&whole[..cut]).is_none()));
+        assert!(parse("other\n").is_none());
+    }
+
+    #[test]
+    fn the_directory_says_which_tasks_there_are_and_the_records_what_they_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_path_buf());
+        for id in ["a1", "a2"] {
+            drop(store.begin(id).unwrap());
+            store.make(id).unwrap();
+        }
+        let mut text = String::new();
+        ["a1", "gone"].iter().for_each(|id| write(&mut text, &row(id)));
+        store.append(&text).unwrap();
+        let (rows, unread) = store.list().unwrap();
+        assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["a1"]);
+        assert_eq!(unread.len(), 1, "a2 has no record");
+        // Rubbish and a torn end are passed over, and another version is written anew.
+        std::fs::write(directory.path().join(NAME), "brig index 9\n\u{1}").unwrap();
+        assert_eq!(store.list().unwrap().0.len(), 0);
+        assert!(std::fs::read_to_string(directory.path().join(NAME)).unwrap().starts_with(VERSION));
+    }
+}

@@ -1,0 +1,302 @@
+//! Workspaces that outlive their attempt, when asked: continued in a new sandbox, forked, given up.
+//!
+//! What is kept is the sandbox's own disk, a file that nothing of the host looks into. A new sandbox mounts it with an empty home and `/tmp`: only the
+//! workspace goes on. It is one task's at a time; a fork gets a copy. The limits are those of the task that it comes from, or lower ones.
+
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use crate::sandbox::{LimitName, Limits};
+use crate::task::definition::network::Written;
+use crate::task::definition::options::read_profile;
+use crate::task::definition::{Continued, Definition, Keep, WorkspaceSource};
+use crate::task::output::artifact::ArtifactOptions;
+use crate::task::records::record::Record;
+use crate::task::secrets::{Brokered, Secret};
+use crate::task::store::{Status, Store, json};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The disk of a task whose workspace may be kept.
+pub(crate) const IMAGE: &str = "workspace.img";
+const NOTE: &str = "kept.json";
+
+/// What must be known to show a kept workspace again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Note {
+    schema: u32,
+    /// The tree under it.
+    pub base: Option<PathBuf>,
+    /// The commit of that.
+    pub commit: Option<String>,
+    /// What of the network it had.
+    network: Written,
+    /// The settings of git in it.
+    git: Vec<(String, String)>,
+    /// What its secrets at the broker are for.
+    #[serde(default)]
+    broker: Vec<Brokered>,
+}
+
+/// Refuses to keep what nobody could go on from.
+pub(crate) fn check(definition: &Definition) -> Result<()> {
+    if !definition.changes && (definition.git.push.is_some() || definition.keep != Keep::No) {
+        let words = "nothing of the workspace is to be left, and yet it is to be kept or pushed";
+        return Err(Error::new(Kind::Usage, words).hint("leave out `--no-changes`, or --keep and --push-branch"));
+    }
+    if definition.keep == Keep::No {
+        return Ok(());
+    }
+    let words = if definition.image.is_some() {
+        "the workspace of a task with an image cannot be kept"
+    } else if !crate::sandbox::on_disk() {
+        "an ordinary user's workspace is in memory, and cannot be kept"
+    } else {
+        return Ok(());
+    };
+    let hint = match definition.image {
+        Some(_) => "leave --keep out, and take its changes with `brig task diff` and `apply`",
+        None => "run it as root, or take its changes with `brig task diff` and `apply`",
+    };
+    Err(Error::new(Kind::LimitUnenforceable, words).hint(hint))
+}
+
+/// Writes down what a workspace is shown over, before the sandbox begins: a crash keeps it as well.
+pub(crate) fn note(
+    store: &Store,
+    id: &str,
+    base: Option<PathBuf>,
+    commit: Option<String>,
+    definition: &Definition,
+) -> Result<()> {
+    let broker = definition.secrets.iter().filter_map(Secret::brokered).collect();
+    let (network, git) = (Written::of(&definition.network), definition.git.settings.clone());
+    json::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git, broker })
+}
+
+/// What was kept of a task.
+pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
+    let nothing = || {
+        let error = Error::new(Kind::State, format!("nothing was kept of the task `{id}`"));
+        let error = match holder(store, id) {
+            Some(holder) => error.hint(format!("the task `{holder}` went on from it and has its workspace: name that")),
+            None => error,
+        };
+        error.hint("run a task with --keep or --keep-on-failure to go on from its workspace")
+    };
+    if !store.task(id).join(IMAGE).exists() {
+        return Err(nothing());
+    }
+    let bytes = files::read_bounded(&store.task(id).join(NOTE), 1 << 20).map_err(|_| nothing())?;
+    serde_json::from_slice(&bytes)
+        .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
+}
+
+/// The task that has the workspace of `id` now, where one went on from it.
+fn holder(store: &Store, id: &str) -> Option<String> {
+    let ids = store.ids().ok()?;
+    let mut holder = id.to_owned();
+    // Ids are in the order of their beginnings, so one pass finds the last of a chain.
+    for next in ids {
+        let went_on = store.record(&next).is_ok_and(|record| record.continued_from.as_ref() == Some(&holder));
+        if went_on && !store.task(&holder).join(IMAGE).exists() {
+            holder = next;
+        }
+    }
+    (holder != id && store.task(&holder).join(IMAGE).exists()).then_some(holder)
+}
+
+/// Gives the disk of one task to another, which has its note already.
+pub(crate) fn take_over(store: &Store, from: &str, id: &str) -> Result<()> {
+    std::fs::rename(store.task(from).join(IMAGE), store.task(id).join(IMAGE))
+        .map_err(|cause| files::failed(cause, format!("take over the workspace of `{from}`")))
+}
+
+/// How a task that goes on differs from the one that it comes from.
+#[derive(Clone, Debug, Default)]
+pub struct Changed {
+    /// Another command; else the same.
+    pub command: Option<Vec<OsString>>,
+    /// The variables, whose values are in no record.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The secrets, whose values are in no record either.
+    pub secrets: Vec<Secret>,
+    /// Lower limits.
+    pub limits: Vec<(LimitName, String)>,
+}
+
+impl Changed {
+    /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
+    fn with_profile(mut self, record: &Record) -> Result<Changed> {
+        let Some(used) = &record.profile else { return Ok(self) };
+        let mut again = Definition::new(Vec::new());
+        let is_read = read_profile(&used.path, &mut again).is_ok();
+        // A profile that is gone or another one by now has no say: what is missing must be given.
+        if !is_read || again.profile.as_ref().is_none_or(|now| now.sha256 != used.sha256) {
+            return Ok(self);
+        }
+        let given = |name: &OsString| self.environment.iter().any(|(each, _)| each == name);
+        let variables: Vec<_> = again.environment.into_iter().filter(|(name, _)| !given(name)).collect();
+        self.environment.extend(variables);
+        let secrets = again.secrets.into_iter().filter(|each| self.secrets.iter().all(|one| one.name != each.name));
+        let secrets: Vec<_> = secrets.collect();
+        self.secrets.extend(secrets);
+        Ok(self)
+    }
+}
+
+impl Store {
+    /// The definition of a task that goes on from `id`: the same profile, or a stricter one.
+    pub fn continued(&self, id: &str, changed: Changed, is_fork: bool) -> Result<Definition> {
+        let step = || format!("go on from the task `{id}`");
+        if self.status(id)? == Status::Running {
+            return Err(Error::new(Kind::State, "it is running").doing(step()).hint("end it first: brig task stop ID"));
+        }
+        let note = read_note(self, id).doing(step)?;
+        let record = self.record(id)?;
+        let changed = changed.with_profile(&record)?;
+        let mut definition = Definition::new(command(&record, changed.command).doing(step)?);
+        let given = |name: &String| changed.environment.iter().any(|(each, _)| each.to_string_lossy() == name.as_str());
+        if let Some(name) = record.environment_names.iter().find(|name| !given(name)) {
+            return Err(Error::new(
+                Kind::Usage,
+                format!("its variable `{name}` has no value: values are in no record"),
+            )
+            .doing(step())
+            .hint(format!("give it again: -e {name}=VALUE")));
+        }
+        if let Some(secret) = record
+            .secrets
+            .iter()
+            .filter(|old| !old.is_made())
+            .find(|old| changed.secrets.iter().all(|new| new.name != old.name))
+        {
+            let name = &secret.name;
+            return Err(Error::new(Kind::Usage, format!("its secret `{name}` has no value: values are in no record"))
+                .doing(step())
+                .hint(format!("give it again, as in `brig task run`: --secret {name}=SOURCE")));
+        }
+        definition.environment = changed.environment;
+        // What was the broker's stays there.
+        definition.secrets = changed.secrets.into_iter().map(|secret| secret.kept_as(&note.broker)).collect();
+        definition.network = note.network.network().doing(step)?;
+        definition.git.settings = note.git;
+        definition.limits = record.limits.clone();
+        for (name, text) in &changed.limits {
+            definition.limits.set(*name, text)?;
+        }
+        if let Some(name) = raised(&definition.limits, &record.limits) {
+            return Err(Error::new(Kind::Usage, format!("`{}` would be more than it was", name.word()))
+                .doing(step())
+                .hint("limits can only be lowered; begin a new task for more"));
+        }
+        definition.workspace = record.workspace;
+        // Before there was a choice every workspace was there.
+        definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
+        definition.directory = record.directory;
+        definition.rootfs = record.rootfs;
+        definition.may_degrade = record.may_degrade;
+        definition.backend = record.backend.parse().doing(step)?;
+        definition.exit_codes = record.exit_codes;
+        // A folder of the caller's was for that task alone.
+        definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
+        definition.result = record.result;
+        definition.changes = record.changes;
+        definition.ignored = record.ignored;
+        definition.canary = record.canary;
+        definition.profile = record.profile;
+        definition.stream_json = record.stream_json;
+        definition.keep = Keep::Always;
+        definition.continued = Some(Continued { from: id.to_owned(), is_fork });
+        Ok(definition)
+    }
+
+    /// Gives a kept workspace up. `false` if there was none.
+    pub fn discard(&self, id: &str) -> Result<bool> {
+        if self.status(id)? == Status::Running {
+            return Err(
+                Error::new(Kind::State, format!("the task `{id}` is running")).hint("end it first: brig task stop ID")
+            );
+        }
+        discard(self, id)
+    }
+}
+
+/// Removes the disk and the note about it.
+pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
+    let mut found = false;
+    for name in [IMAGE, NOTE] {
+        match std::fs::remove_file(store.task(id).join(name)) {
+            Ok(()) => found = true,
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(files::failed(cause, format!("remove the workspace of `{id}`"))),
+        }
+    }
+    Ok(found)
+}
+
+fn command(record: &Record, changed: Option<Vec<OsString>>) -> Result<Vec<OsString>> {
+    if let Some(command) = changed {
+        return Ok(command);
+    }
+    if record.command.iter().any(|word| word.contains('\u{fffd}')) {
+        return Err(
+            Error::new(Kind::Usage, "its command has bytes that no record can hold").hint("give it again after `--`")
+        );
+    }
+    Ok(record.command.iter().map(OsString::from).collect())
+}
+
+/// A limit that is higher than before. The disk is as large as it was made.
+fn raised(new: &Limits, old: &Limits) -> Option<LimitName> {
+    let looser = |new: Option<u64>, old: Option<u64>| new.unwrap_or(u64::MAX) > old.unwrap_or(u64::MAX);
+    LimitName::ALL.into_iter().find(|name| match name {
+        LimitName::Cpus => new.cpus > old.cpus,
+        LimitName::CpuTime => new.cpu_time > old.cpu_time,
+        LimitName::Memory => new.memory > old.memory,
+        LimitName::Swap => new.swap > old.swap,
+        LimitName::Pids => new.pids > old.pids,
+        LimitName::Disk => new.disk != old.disk,
+        LimitName::Inodes => new.inodes != old.inodes,
+        LimitName::OpenFiles => new.open_files > old.open_files,
+        LimitName::Wall => new.wall > old.wall,
+        LimitName::Idle => new.idle > old.idle,
+        LimitName::OutputBytes => new.output_bytes > old.output_bytes,
+        LimitName::IoBps => looser(new.io_bps, old.io_bps),
+        LimitName::IoIops => looser(new.io_iops, old.io_iops),
+    })
+}
+
+/// The workspace's tree as the note has it.
+pub(crate) fn workspace(note: &Note, source: &WorkspaceSource) -> Result<crate::sandbox::Workspace> {
+    match (&note.base, source) {
+        (None, WorkspaceSource::Empty) => Ok(crate::sandbox::Workspace::Empty),
+        (Some(base), WorkspaceSource::Directory(_) | WorkspaceSource::Repository { .. }) => {
+            Ok(crate::sandbox::Workspace::Directory(base.clone()))
+        }
+        _ => Err(Error::new(Kind::Record, "the note about the kept workspace is of another task")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_go_down_and_never_up() {
+        let old = Limits { io_bps: Some(100), ..Limits::default() };
+        let check = |name: LimitName, text: &str, expected: Option<LimitName>| {
+            let mut new = old.clone();
+            new.set(name, text).unwrap();
+            assert_eq!(raised(&new, &old), expected, "{name:?} {text}");
+        };
+        check(LimitName::Memory, "1G", None);
+        check(LimitName::Memory, "5G", Some(LimitName::Memory));
+        check(LimitName::Wall, "1h", None);
+        check(LimitName::Wall, "3h", Some(LimitName::Wall));
+        check(LimitName::IoBps, "8k", Some(LimitName::IoBps));
+        check(LimitName::IoIops, "10", None);
+        check(LimitName::Disk, "1G", Some(LimitName::Disk));
+        check(LimitName::Pids, "2000", Some(LimitName::Pids));
+    }
+}

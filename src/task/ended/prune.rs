@@ -1,0 +1,173 @@
+//! What is kept of tasks that have ended does not fill the disk: old ones go by age, number and size, and a store without room takes no new ones.
+
+use super::keep::read_note;
+use super::reconcile::reap_one;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::sandbox::size;
+use crate::task::git::remove_unused;
+use crate::task::store::{Status, Store};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// What goes. What is not given removes nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PruneOptions {
+    /// Those that began longer ago.
+    pub older_than: Option<Duration>,
+    /// All but so many of the newest.
+    pub keep: Option<usize>,
+    /// The oldest, until all together take no more bytes.
+    pub max_size: Option<u64>,
+    /// Only kept workspaces, not the records.
+    pub workspaces_only: bool,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+/// One thing that went, or would.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pruned {
+    /// `task`, or `repository` for a checkout or a mirror of one.
+    pub kind: &'static str,
+    /// The task's id, or the path.
+    pub id: String,
+    /// Bytes on the disk.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Removes tasks that have ended, oldest first. Those that run stay whatever is asked.
+    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<Pruned>> {
+        let (mut rows, _) = self.list()?;
+        rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are in no order
+        let now = SystemTime::now();
+        let mut ended: Vec<_> = rows
+            .into_iter()
+            .filter(|row| row.status != Status::Running)
+            .map(|row| {
+                let began = humantime::parse_rfc3339(&row.created).ok();
+                // A clock that was set back makes nothing old.
+                let age = began.and_then(|began| now.duration_since(began).ok()).unwrap_or_default();
+                let path = if options.workspaces_only {
+                    self.task(&row.id).join(super::keep::IMAGE)
+                } else {
+                    self.task(&row.id)
+                };
+                (row.id, age, files::bytes_on_disk(&path))
+            })
+            .filter(|(.., bytes)| !options.workspaces_only || *bytes > 0)
+            .collect();
+        ended.reverse(); // the newest first
+        let (mut kept_bytes, mut is_too_much) = (0, false);
+        let mut gone = Vec::new();
+        for (index, (id, age, bytes)) in ended.into_iter().enumerate() {
+            let is_old = options.older_than.is_some_and(|limit| age > limit);
+            let is_beyond = options.keep.is_some_and(|keep| index >= keep);
+            // What is older than one that does not fit goes too, however small.
+            is_too_much |= options.max_size.is_some_and(|most| kept_bytes + bytes > most);
+            if is_old || is_beyond || is_too_much {
+                gone.push(Pruned { kind: "task", id, bytes });
+            } else {
+                kept_bytes += bytes;
+            }
+        }
+        gone.reverse();
+        let mut failed: Vec<Error> = Vec::new();
+        if !options.dry_run {
+            gone.retain(|task| {
+                let done = match options.workspaces_only {
+                    true => self.discard(&task.id).map(|_| ()),
+                    false => self.remove(&task.id),
+                };
+                done.map_err(|error| failed.push(error)).is_ok()
+            });
+        }
+        let has_repositories = self.bases().exists() || self.mirrors().exists();
+        if let (Some(older_than), false, true) = (options.older_than, options.workspaces_only, has_repositories) {
+            let leaving: BTreeSet<_> = gone.iter().map(|task| task.id.clone()).collect();
+            let needed = self.bases_of_tasks(&leaving)?;
+            let unused = remove_unused(self, &needed, older_than, options.dry_run, &mut failed)?;
+            gone.extend(unused.into_iter().map(|(path, bytes)| Pruned {
+                kind: "repository",
+                id: path.display().to_string(),
+                bytes,
+            }));
+        }
+        // What is in the way of one is not in the way of the others.
+        let count = failed.len();
+        match failed.into_iter().next() {
+            None => Ok(gone),
+            Some(first) => Err(first.doing(format!("prune: {} removed, {count} not; the first", gone.len()))),
+        }
+    }
+
+    /// Removes an ended task with all that is kept of it, whether or not its records can be read.
+    pub fn remove(&self, id: &str) -> Result<()> {
+        if self.status(id)? == Status::Running {
+            return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
+                .hint(format!("end it first: brig task stop {id}")));
+        }
+        // Out of sight in one step, so that a crash in the middle leaves no half of a task.
+        let hidden = self.hidden(id);
+        // A list of tasks finishes what a removal that was killed has left, and may do so for this one.
+        std::fs::rename(self.task(id), &hidden)
+            .and_then(|()| files::remove_directory(&hidden))
+            .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
+        // What nobody could reap while its record was there.
+        reap_one(self, id).map(|_| ())
+    }
+
+    /// The names of the checkouts that the tasks of this store, those that leave aside, go on from or are compared with.
+    fn bases_of_tasks(&self, leaving: &BTreeSet<String>) -> Result<BTreeSet<OsString>> {
+        let mut needed = BTreeSet::new();
+        for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
+            let compared = self.receipt(&id)?.and_then(|receipt| receipt.changes).and_then(|changes| changes.base);
+            let kept = read_note(self, &id).ok().and_then(|note| note.base);
+            needed.extend([compared, kept].into_iter().flatten().filter_map(|path| Some(path.file_name()?.to_owned())));
+        }
+        Ok(needed)
+    }
+
+    /// Refuses when the disk of the store has less than `least` bytes free, or hardly a file.
+    pub(crate) fn has_room(&self, least: u64) -> Result<()> {
+        const FILES: u64 = 1000;
+        let there = self.root().ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+        let step = || format!("look for room in the store `{}`", self.root().display());
+        let room = rustix::fs::statvfs(there).failing(Kind::Store, step)?;
+        let free = room.f_bavail * room.f_frsize;
+        let hint = "remove old tasks: brig task prune --older-than 7d";
+        if free < least {
+            let words = format!("its disk has {} MiB free, and {} are kept free", free >> 20, size(least));
+            return Err(Error::new(Kind::Disk, words).doing(step()).hint(hint));
+        }
+        // Some file systems make inodes as they need them, and say 0.
+        if room.f_files > 0 && room.f_favail < FILES {
+            return Err(Error::new(Kind::Disk, format!("its disk has {} inodes free", room.f_favail))
+                .doing(step())
+                .hint(hint));
+        }
+        Ok(())
+    }
+}
+
+/// How much is kept free, if nobody says otherwise.
+const LEAST: u64 = 256 << 20;
+
+/// Bytes that stay free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB. In hosted mode the variable is not read: the caller has set it.
+pub(crate) fn least_free(is_hosted: bool) -> Result<u64> {
+    if is_hosted {
+        return Ok(LEAST);
+    }
+    match std::env::var("BRIG_MIN_FREE") {
+        Err(_) => Ok(LEAST),
+        Ok(text) => parse_size::parse_size(&text).map_err(|cause| {
+            Error::new(Kind::Usage, cause.to_string())
+                .doing(format!("read `BRIG_MIN_FREE={text}`"))
+                .hint("give it like 1G")
+        }),
+    }
+}

@@ -1,0 +1,122 @@
+//! A canary: a made-up secret that is given to the command, and fails the attempt if it shows up in anything that comes out.
+//!
+//! It stands at `/run/secrets/CANARY` and in the variable `CANARY`, like any secret. Seen is what the redactor sees: the value, its base64 and hex and
+//! the other encodings, in output, events, changed files, artifacts, the result, and the names that the gateway's account has.
+//! Not seen: what was encrypted or compressed first, so also what went over TLS, and commits of git.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::sandbox::Ledger;
+use crate::task::output::changes::store::Store as Copies;
+use crate::task::output::changes::{Changes, Node};
+use crate::task::redact::Redactor;
+use crate::task::secrets::{Exposure, Secret, Source};
+use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Its name.
+pub(crate) const NAME: &str = "CANARY";
+
+/// A new one, as a file and as a variable. Lower-case letters and digits only, so that it also fits into a host's name.
+pub(crate) fn secrets() -> Result<Vec<Secret>> {
+    let mut random = [0_u8; 20];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .failing(Kind::Internal, || "make a canary")?;
+    let value: String =
+        random.iter().map(|byte| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[usize::from(byte & 31)])).collect();
+    let source = Source::Made(format!("canary{value}"));
+    let secret = |exposure| Secret::new(NAME, source.clone(), exposure);
+    Ok(vec![secret(Exposure::File)?, secret(Exposure::Environment)?])
+}
+
+/// Where it showed up.
+pub(crate) struct Watch {
+    redactor: Redactor,
+    places: Vec<String>,
+}
+
+impl Watch {
+    /// A watch over everything that passes this redactor.
+    pub(crate) fn new(redactor: Redactor) -> Watch {
+        Watch { redactor, places: Vec::new() }
+    }
+
+    /// Notes the place if it has shown up since the last time.
+    pub(crate) fn look(&mut self, place: impl Into<String>) {
+        if self.redactor.take_seen(NAME) {
+            self.places.push(place.into());
+        }
+    }
+
+    /// Looks through the copies of the changed files, and through their names and links.
+    pub(crate) fn changes(&mut self, directory: &Path) -> Result<()> {
+        let changes = Changes::load(&directory.join("changes.json"))?;
+        let copies = Copies::open(directory)?;
+        let mut read = HashSet::new();
+        for entry in &changes.entries {
+            let _ = self.redactor.bytes(entry.path.as_bytes());
+            match &entry.now {
+                Some(Node::File { .. }) => {
+                    let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
+                    let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
+                    let status = file.metadata().map_err(failed)?;
+                    // The names of a hard link are one file, which is read once.
+                    if read.insert((status.dev(), status.ino())) {
+                        self.redactor.finds_value(file).map_err(failed)?;
+                    }
+                }
+                Some(Node::Symlink { target }) => drop(self.redactor.bytes(&target.0)),
+                _ => {}
+            }
+            let place = self.redactor.text(&format!("the changed file {}", entry.path));
+            self.look(place);
+        }
+        Ok(())
+    }
+
+    /// Looks through the names that were asked for, and what was quoted when something was refused.
+    pub(crate) fn egress(&mut self, ledger: Option<&Ledger>) {
+        if let Some(ledger) = ledger {
+            let rows = ledger.rows.iter().flat_map(|row| [&row.host, &row.rule]);
+            rows.chain(&ledger.faults).for_each(|text| drop(self.redactor.text(text)));
+        }
+        self.look("the network");
+    }
+
+    /// The error of an attempt in which it showed up.
+    pub(crate) fn verdict(self) -> Option<Error> {
+        if self.places.is_empty() {
+            return None;
+        }
+        const MOST: usize = 5;
+        let mut places = self.places[..self.places.len().min(MOST)].join(", ");
+        if self.places.len() > MOST {
+            places += &format!(" and {} more", self.places.len() - MOST);
+        }
+        Some(Error::new(Kind::Policy, format!("the canary came out: in {places}")).hint(
+            "the command reads secrets that it was not asked to use, and passes them on: do not trust what it did",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::Row;
+
+    #[test]
+    fn a_canary_in_why_something_was_refused_is_seen() {
+        for place in ["host", "rule", "fault", "nowhere"] {
+            let redactor = Redactor::new();
+            assert!(redactor.add(NAME, b"canary-of-a-mine"));
+            let words = |here: &str| if here == place { "to /x/canary-of-a-mine" } else { "to /x" }.to_owned();
+            let mut ledger = Ledger::default();
+            ledger.rows.push(Row { host: words("host"), rule: words("rule"), ..Row::default() });
+            ledger.faults.push(words("fault"));
+            let mut watch = Watch::new(redactor);
+            watch.egress(Some(&ledger));
+            assert_eq!(watch.verdict().is_some(), place != "nowhere", "{place}");
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A task while it runs: what its supervisor does for whoever may steer it.
+//!
+//! In: the store and an id. Out: a [`Live`] task to stop, signal, pause, measure, enter and copy from and to; and the wait for its end.
+//! Here passes no output of the task's own command; what is started by [`Live::exec`] has streams of its own, which its caller copies through
+//! the same escaping as any output.
+
+use super::hiding::Hiding;
+use crate::error::{Error, Kind, Result, Step, wire};
+use crate::files;
+use crate::sandbox::{Bounds, Client, Errand, Exec, FileEntry, Reply, Rule, Sample};
+use crate::task::records::receipt::Receipt;
+use crate::task::store::{Status, Store};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A task that runs.
+#[derive(Debug)]
+pub struct Live {
+    client: Client,
+    directory: PathBuf,
+    id: String,
+    store: Store,
+}
+
+/// A process to start in a running task.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Variables beside those of the task's command.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Its working directory, if not `/workspace`.
+    pub directory: Option<PathBuf>,
+    /// Rows and columns of its terminal, if it is to have one.
+    pub terminal: Option<(u16, u16)>,
+}
+
+/// A process that was started in a running task. Dropping it ends the process.
+#[derive(Debug)]
+pub struct Executed {
+    pub(crate) client: Client,
+    /// Where its input goes; `None` with a terminal.
+    pub input: Option<OwnedFd>,
+    /// Its output; `None` with a terminal.
+    pub output: Option<OwnedFd>,
+    /// Its standard error; `None` with a terminal.
+    pub error: Option<OwnedFd>,
+    /// The master of its terminal.
+    pub terminal: Option<OwnedFd>,
+    /// What hides secrets in what it says, unless it is to come as it is.
+    pub(crate) hiding: Option<Hiding>,
+}
+
+impl Store {
+    /// Reaches a task that runs.
+    pub fn reach(&self, id: &str) -> Result<Live> {
+        let step = || format!("reach the task `{id}`");
+        match self.status(id)? {
+            Status::Running => {}
+            Status::Ended => {
+                return Err(Error::new(Kind::State, "it has ended")
+                    .doing(step())
+                    .hint(format!("see brig task show {id}")));
+            }
+            Status::Lost => {
+                return Err(Error::new(Kind::State, "its supervisor died").doing(step()).hint("see `brig task ls`"));
+            }
+        }
+        let directory = self.task(id);
+        let client = Client::connect(&directory).doing(step)?;
+        Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
+    }
+
+    /// Waits for the end of a task and gives its receipt; `None` when the time is up first.
+    pub fn wait(&self, id: &str, limit: Option<Duration>) -> Result<Option<Receipt>> {
+        const LOOK: Duration = Duration::from_millis(5);
+        let end = limit.map(|limit| Instant::now() + limit);
+        loop {
+            if let Some(receipt) = self.receipt(id)? {
+                return Ok(Some(receipt));
+            }
+            if self.status(id)? == Status::Lost {
+                crate::task::ended::reconcile::settle(self, id)?;
+                return self.receipt(id)?.map(Some).ok_or_else(|| {
+                    Error::new(Kind::Lost, "its supervisor died before it had begun").doing(format!("wait for `{id}`"))
+                });
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            // Its socket closes shortly before the receipt is there.
+            match Client::connect(&self.task(id)) {
+                Ok(client) => wait_for_end(&client, left),
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+    }
+}
+
+/// Waits until the other end is gone or the time is up; whatever it was, the caller looks again.
+fn wait_for_end(client: &Client, left: Option<Duration>) {
+    let limit = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut wait = [PollFd::new(client, PollFlags::IN)];
+    if poll(&mut wait, limit.as_ref()).is_err() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Live {
+    /// Asks the command to end, and kills what is left after the grace (the task's own if none is given).
+    pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
+        self.client.stop(grace).doing(|| format!("stop the task `{}`", self.id))
+    }
+
+    /// Sends a signal to the command; 9 ends the whole sandbox.
+    pub fn kill(&self, signal: i32) -> Result<()> {
+        self.client.kill(signal).doing(|| format!("signal the task `{}`", self.id))
+    }
+
+    /// Stops every process where it stands.
+    pub fn pause(&self) -> Result<()> {
+        self.client.pause().doing(|| format!("pause the task `{}`", self.id))
+    }
+
+    /// Lets them go on.
+    pub fn unpause(&self) -> Result<()> {
+        self.client.unpause().doing(|| format!("let the task `{}` go on", self.id))
+    }
+
+    /// Allows what an egress rule covers from now on; `false` refuses it, and cuts what is open. A new port is listened at as long as there are
+    /// spare sockets for it; where there is none, the receipt says so.
+    pub fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
+        if allow {
+            crate::task::definition::hosted::check_live_rule(rule)?;
+        }
+        self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
+    }
+
+    /// What it uses now.
+    pub fn stats(&self) -> Result<Sample> {
+        self.client.stats().doing(|| format!("measure the task `{}`", self.id))
+    }
+
+    /// Its processes' ids, as the host has them.
+    pub fn process_ids(&self) -> Result<Vec<i32>> {
+        self.client.processes().doing(|| format!("list the processes of `{}`", self.id))
+    }
+
+    /// The environment of its command.
+    pub fn environment(&self) -> Result<Vec<(OsString, OsString)>> {
+        self.client.environment()
+    }
+
+    /// Whether its command has a terminal.
+    pub fn has_terminal(&self) -> Result<bool> {
+        self.client.attach().map(|(terminal, _)| terminal)
+    }
+
+    /// The connection, for those who attach.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Starts a process in the sandbox, and returns when its program has taken over. It has the task's user, filter, rules and limits, and ends
+    /// with the sandbox at the latest.
+    pub fn exec(&self, execution: Execution) -> Result<Executed> {
+        let Execution { command, environment, directory, terminal } = execution;
+        if command.is_empty() {
+            return Err(Error::new(Kind::Usage, "no command is given").hint("put it after `--`, like `-- sh`"));
+        }
+        let step = || format!("run a process in the task `{}`", self.id);
+        let exec = Exec { command, environment, directory, terminal, errand: false };
+        let started = self.start(exec).doing(step).hint(|| "name a program and a folder that the sandbox has")?;
+        Ok(started)
+    }
+
+    fn start(&self, exec: Exec) -> Result<Executed> {
+        // A connection of its own: its life is the process's.
+        let client = Client::connect(&self.directory)?;
+        client.exec(exec)?;
+        let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
+        loop {
+            match started.client.next()? {
+                Some((Reply::Stream(number), descriptor)) => match number {
+                    Some(0) => started.input = descriptor,
+                    Some(1) => started.output = descriptor,
+                    Some(2) => started.error = descriptor,
+                    _ => started.terminal = descriptor,
+                },
+                Some((Reply::Started, _)) => return Ok(started),
+                Some((Reply::Failed(error), _)) => return Err(error),
+                Some(_) => {}
+                None => return Err(over()),
+            }
+        }
+    }
+
+    /// Starts the errand that works on files in the sandbox.
+    fn errand(&self, errand: &Errand) -> Result<Executed> {
+        let exec = Exec { command: Vec::new(), environment: Vec::new(), directory: None, terminal: None, errand: true };
+        let started = self.start(exec)?;
+        let mut line = serde_json::to_vec(errand).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+        line.push(b'\n');
+        if let Some(input) = &started.input {
+            File::from(input.try_clone().map_err(lost)?).write_all(&line).map_err(lost)?;
+        }
+        Ok(started)
+    }
+
+    /// Reads a file in the sandbox into `sink`. The path is one of the sandbox's, links and all.
+    pub fn read_file(&self, path: &Path, sink: &mut dyn Write) -> Result<u64> {
+        let mut started = self.errand(&Errand::Read(path.to_owned()))?;
+        started
+            .receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write a copy".into())))
+    }
+
+    /// Writes a file in the sandbox, as its user; `mode` is for one that is new.
+    pub fn write_file(&self, path: &Path, mode: u32, source: &mut dyn Read) -> Result<()> {
+        let mut started = self.errand(&Errand::Write { path: path.to_owned(), mode })?;
+        started.give(|input| std::io::copy(source, input).map(|_| ()))
+    }
+
+    /// What is in a folder of the sandbox.
+    pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
+        let mut started = self.errand(&Errand::List(path.to_owned()))?;
+        let mut bytes = Vec::new();
+        started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
+        serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
+    }
+
+    /// What a path of the sandbox is, links followed there; its `name` is empty.
+    pub fn look(&self, path: &Path) -> Result<FileEntry> {
+        let mut started = self.errand(&Errand::Look(path.to_owned()))?;
+        let mut bytes = Vec::new();
+        started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
+        serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
+    }
+
+    /// Writes a tree of the sandbox as a tar stream, under the name `name`.
+    pub fn pack(&self, path: &Path, name: &Path, sink: &mut dyn Write) -> Result<()> {
+        let mut started = self.errand(&Errand::Pack(path.to_owned(), name.to_owned()))?;
+        let copy = |output: &mut File| {
+            std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write the archive".into()))
+        };
+        started.receive(copy).map(|_| ())
+    }
+
+    /// Copies a tree of the sandbox into a folder of ours, under the name `name`: files, folders and links, nothing outside of that folder.
+    pub fn copy_out(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
+        let limits = self.store.record(&self.id)?.limits;
+        let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
+        let mut started = self.errand(&Errand::Pack(path.to_owned(), name.to_owned()))?;
+        started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
+    }
+
+    /// Copies a tree of ours into a folder of the sandbox, under the name `name`.
+    pub fn copy_in(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
+        let mut started = self.errand(&Errand::Unpack(target.to_owned(), name.to_owned()))?;
+        let mut packed = Ok(0);
+        let given = started.give(|input| {
+            packed = crate::sandbox::pack(path, name, input);
+            Ok(())
+        });
+        // What the other side says is the reason; that we then could not write on is the consequence.
+        given.and(packed.map(|_| ()))
+    }
+
+    /// Makes what a tar stream holds in a folder of the sandbox; its one top name is `name`.
+    pub fn unpack(&self, target: &Path, name: &Path, source: &mut dyn Read) -> Result<()> {
+        let mut started = self.errand(&Errand::Unpack(target.to_owned(), name.to_owned()))?;
+        started.give(|input| std::io::copy(source, input).map(|_| ()))
+    }
+}
+
+impl Executed {
+    /// Hides the task's secrets, and shapes of tokens, in what [`Executed::serve`] passes on.
+    pub fn hide_secrets(mut self, live: &Live) -> Result<Executed> {
+        self.hiding = Some(Hiding::new(&live.directory, self.terminal.is_some())?);
+        Ok(self)
+    }
+
+    /// Waits for its end and gives its status. Input that is still open is closed first.
+    pub fn wait(&mut self) -> Result<u8> {
+        self.input = None;
+        loop {
+            match self.client.next()? {
+                Some((Reply::Exited(status), _)) => return Ok(status),
+                Some(_) => {}
+                None => return Err(over()),
+            }
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.client.kill_later(signal)
+    }
+
+    /// Takes what the errand writes; its own error comes first, since ours follows from it. One that ended without a word ended because we stopped.
+    fn receive<T>(&mut self, take: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
+        self.input = None;
+        let taken = match self.output.take() {
+            Some(output) => take(&mut File::from(output)),
+            None => Err(Error::new(Kind::Lost, "it has no output")),
+        };
+        match (taken, self.errand_error()) {
+            (Err(ours), Err(lost)) if lost.kind() == Kind::Lost => Err(ours),
+            (taken, ended) => ended.and(taken),
+        }
+    }
+
+    fn give(&mut self, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
+        let written = match self.input.take() {
+            Some(input) => write(&mut File::from(input)).map_err(lost),
+            None => Ok(()),
+        };
+        self.errand_error()?;
+        written
+    }
+
+    fn errand_error(&mut self) -> Result<()> {
+        let mut bytes = Vec::new();
+        if let Some(error) = self.error.take() {
+            File::from(error).take(64 << 10).read_to_end(&mut bytes).map_err(lost)?;
+        }
+        let status = self.wait()?;
+        match (status, bytes.is_empty()) {
+            (0, _) => Ok(()),
+            (_, false) => {
+                Err(wire::from_bytes(&bytes).hint("name a path of the sandbox; see `brig task exec ID -- ls`"))
+            }
+            (status, true) => Err(Error::new(Kind::Lost, format!("it ended with status {status} and no word"))),
+        }
+    }
+}
+
+/// The task ended while something was done with it.
+pub(crate) fn over() -> Error {
+    Error::new(Kind::State, "the task ended meanwhile").hint("see `brig task show ID`")
+}
+
+fn lost(cause: std::io::Error) -> Error {
+    Error::os(Kind::Lost, cause).doing("work with a file of the sandbox")
+}
+
+impl AsFd for Live {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.client.as_fd()
+    }
+}

@@ -1,0 +1,188 @@
+//! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
+
+use super::watcher::Watcher;
+use crate::error::Result;
+use crate::sandbox::{Notice, Renewal, Sink, Stream};
+use crate::task::output::folder_snapshot::SnapshotInSteps;
+use crate::task::records::event::{Lines, Writer};
+use crate::task::records::receipt::Receipt;
+use crate::task::redact::{Redactor, Stream as Redacted};
+use crate::task::secrets::Held;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the last bytes wait for a watcher that takes none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The writer of the record and the watcher, as one sink.
+pub(crate) struct Log<'run> {
+    pub(crate) writer: Writer,
+    watcher: &'run mut dyn Watcher,
+    progress: Lines,
+    /// Looks for progress in the output, where the command speaks stream-json there.
+    output: Option<Lines>,
+    redactor: Redactor,
+    streams: [Redacted; 2],
+    /// What has come out of the redactor; kept for the next time.
+    passed: Vec<u8>,
+    held: &'run mut Held,
+    /// What the workspace's files were at the start. Its steps begin when the command runs.
+    pub(crate) snapshot: Option<SnapshotInSteps>,
+    is_running: bool,
+}
+
+/// What the command does besides writing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Whether it speaks stream-json on its output.
+    pub stream_json: bool,
+    /// Whether somebody types at its terminal.
+    pub interactive: bool,
+}
+
+impl<'run> Log<'run> {
+    /// A log in which these secrets are hidden.
+    pub(crate) fn create(
+        directory: &Path,
+        id: &str,
+        manner: Manner,
+        watcher: &'run mut dyn Watcher,
+        held: &'run mut Held,
+    ) -> Result<Log<'run>> {
+        let writer = Writer::create(directory, id)?;
+        Ok(Log {
+            writer,
+            watcher,
+            progress: Lines::default(),
+            output: manner.stream_json.then(Lines::default),
+            redactor: held.redactor().clone(),
+            streams: [Redacted::new(manner.interactive), Redacted::new(manner.interactive)],
+            passed: Vec::new(),
+            held,
+            snapshot: None,
+            is_running: false,
+        })
+    }
+
+    fn note(&mut self, notice: Notice) -> Result<()> {
+        match notice {
+            Notice::Tick => self.writer.tick(),
+            Notice::State(state) => {
+                self.is_running = state == "running";
+                self.writer.put("state", json!({ "state": state }))
+            }
+            Notice::Stopping(why) => self.writer.put("state", json!({ "state": "stopping", "because": why })),
+            Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
+            Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
+            Notice::Egress(row) => {
+                let data = self.redactor.value(json!(row)); // names are the command's own words
+                self.writer.bounded("egress", data)
+            }
+            Notice::Exec(command) => {
+                let data = self.redactor.value(json!({ "command": command }));
+                self.writer.bounded("exec", data)
+            }
+            Notice::Progress(bytes) => {
+                let objects = self.progress.objects(&bytes);
+                objects.into_iter().try_for_each(|data| {
+                    let data = self.redactor.value(data);
+                    self.writer.bounded("progress", json!({ "data": data }))
+                })
+            }
+        }
+    }
+
+    /// Waits, not for long, for a watcher that has not taken everything at the end. The log has it all.
+    fn pass_rest(&mut self, stream: Stream) {
+        let error = stream == Stream::Error;
+        let until = Instant::now() + PATIENCE;
+        while !self.watcher.go_on(error) {
+            let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap_or_default();
+            let Some(gate) = self.watcher.gate(error) else { return };
+            if !matches!(poll(&mut [PollFd::from_borrowed_fd(gate, PollFlags::OUT)], Some(&left)), Ok(1..)) {
+                return;
+            }
+        }
+    }
+
+    /// Passes on what came out of the redactor.
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.writer.output(stream, bytes)?;
+        self.watcher.output(stream == Stream::Error, bytes);
+        let found = match (&mut self.output, stream) {
+            (Some(lines), Stream::Output) => lines.objects(bytes),
+            _ => return Ok(()),
+        };
+        found.into_iter().try_for_each(|data| {
+            let data = self.redactor.value(data);
+            self.writer.bounded("progress", json!({ "data": data }))
+        })
+    }
+}
+
+impl Sink for Log<'_> {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.clear();
+        self.redactor.push(&mut self.streams[stream as usize], bytes, &mut passed);
+        let written = self.write(stream, &passed);
+        self.passed = passed;
+        written
+    }
+
+    fn tick(&mut self, secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
+        if let Some(snapshot) = self.snapshot.as_mut().filter(|_| self.is_running) {
+            snapshot.advance();
+        }
+        self.held.tick(secrets)
+    }
+
+    fn values(&self) -> Vec<(String, Vec<u8>)> {
+        self.held.values()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        for stream in [Stream::Output, Stream::Error] {
+            let mut passed = Vec::new();
+            self.redactor.finish(&mut self.streams[stream as usize], &mut passed);
+            self.write(stream, &passed)?;
+            self.pass_rest(stream);
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, stream: Stream) -> bool {
+        self.watcher.go_on(stream == Stream::Error)
+    }
+
+    fn gate(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        self.watcher.gate(stream == Stream::Error)
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<()> {
+        self.note(notice)
+    }
+}
+/// The last event. A task that never came to a sandbox has this one only.
+pub(crate) fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
+    let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
+    writer.finish()?;
+    writer.put(
+        "ended",
+        json!({
+            "outcome": receipt.outcome.word(),
+            "exit_status": receipt.exit_status,
+            "retryable": receipt.retryable,
+            "limits_hit": receipt.limits_hit,
+            "refused_namespaces": receipt.refused_namespaces,
+            "usage": receipt.usage,
+            "error": receipt.error.as_ref().map(|error| &error.message),
+        }),
+    )
+}

@@ -1,0 +1,17 @@
+//! The life of one task, from its definition to its receipt, and what can be done with it while it runs.
+//!
+//! In: a definition. Out: a receipt, a log, the events.
+//! Order (`pipeline`): check, announce, wait for a turn, prepare, run, collect, tear down, record.
+//! Not here: what a task is (`definition`), what comes out of its sandbox (`output`), what happens after its end (`ended`).
+
+pub(super) mod background;
+mod canary;
+mod hiding;
+pub(super) mod live;
+mod log;
+mod missing;
+pub(super) mod pipeline;
+pub(super) mod processes;
+pub(super) mod pump;
+mod queue;
+pub(super) mod watcher;

@@ -1,0 +1,290 @@
+//! Copying between a caller's streams and a running task: one thread, one poll(2), until the other side has ended.
+//!
+//! Output goes to a function of the caller's, who makes it safe for its terminal. Input is read only when the other side takes it.
+
+use super::hiding::Hiding;
+use super::live::{Executed, Live, over};
+use crate::error::{Context, Kind, Result};
+use crate::sandbox::Reply;
+use crate::task::records::follow::Follower;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long output of a process that has ended may still come: a child of it may hold the pipes for ever.
+const DRAIN: Duration = Duration::from_secs(2);
+/// The least time between two reports of output to the supervisor, which counts idle time.
+const REPORT: Duration = Duration::from_millis(100);
+/// What is read at once; a pipe that poll(2) calls writable takes it without waiting (PIPE_BUF).
+const CHUNK: usize = 4096;
+/// Ctrl-P, Ctrl-Q: leaves a terminal without ending what runs in it.
+const LEAVE: [u8; 2] = [0x10, 0x11];
+
+/// The caller's side.
+pub trait Console {
+    /// Some bytes of output came; `error` says of which stream.
+    fn output(&mut self, error: bool, bytes: &[u8]);
+    /// Where input comes from; `None` when there is none (any more).
+    fn input(&self) -> Option<BorrowedFd<'_>>;
+    /// Input has ended.
+    fn input_ended(&mut self);
+    /// Readable when [`Console::signals`] has something.
+    fn signals_ready(&self) -> BorrowedFd<'_>;
+    /// Signals to pass on, and whether the size of the terminal has changed.
+    fn signals(&mut self) -> (Vec<i32>, Option<(u16, u16)>);
+}
+
+/// How a visit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// What was visited has ended, with this status where it is known.
+    Ended(Option<u8>),
+    /// The caller has left it.
+    Detached,
+}
+
+impl Executed {
+    /// Serves the process until it has ended.
+    pub fn serve(mut self, console: &mut dyn Console) -> Result<u8> {
+        let mut ended: Option<(u8, Instant)> = None;
+        let mut reported: Option<Instant> = None;
+        loop {
+            if let Some((status, since)) = ended {
+                let drained = self.output.is_none() && self.error.is_none() && self.terminal.is_none();
+                if drained || since.elapsed() >= DRAIN {
+                    if let Some(hiding) = &mut self.hiding {
+                        for error in [false, true] {
+                            console.output(error, &hiding.finish(error));
+                        }
+                    }
+                    return Ok(status);
+                }
+            }
+            let [signals, client, output, error, input] = self.wait_for_any(console, ended.is_some())?;
+            if signals {
+                self.pass_signals(console)?;
+            }
+            if (output || error) && reported.is_none_or(|at| at.elapsed() >= REPORT) {
+                reported = Some(Instant::now());
+                // A sandbox that has ended is seen below.
+                let _ = self.client.report_output();
+            }
+            if output {
+                let source = if self.terminal.is_some() { &mut self.terminal } else { &mut self.output };
+                copy_output(source, false, &mut self.hiding, console)?;
+            }
+            if error {
+                copy_output(&mut self.error, true, &mut self.hiding, console)?;
+            }
+            if input {
+                self.copy_input(console)?;
+            }
+            if client {
+                match self.client.next()? {
+                    Some((Reply::Exited(status), _)) => ended = Some((status, Instant::now())),
+                    Some(_) => {}
+                    None if ended.is_some() => {}
+                    None => return Err(over()),
+                }
+            }
+        }
+    }
+
+    /// What is ready of: signals, the client, output, error, input.
+    fn wait_for_any(&self, console: &dyn Console, has_ended: bool) -> Result<[bool; 5]> {
+        let output = self.terminal.as_ref().or(self.output.as_ref()).map(|end| (end.as_fd(), PollFlags::IN));
+        let takes = self.terminal.as_ref().or(self.input.as_ref());
+        let all = [
+            Some((console.signals_ready(), PollFlags::IN)),
+            (!has_ended).then(|| (self.client.as_fd(), PollFlags::IN)),
+            output,
+            self.error.as_ref().map(|end| (end.as_fd(), PollFlags::IN)),
+            takes.filter(|_| !has_ended).and(console.input()).map(|input| (input, PollFlags::IN)),
+        ];
+        ready(all, has_ended.then_some(Duration::from_millis(100)))
+    }
+
+    fn pass_signals(&mut self, console: &mut dyn Console) -> Result<()> {
+        let (signals, size) = console.signals();
+        if let (Some(terminal), Some((rows, columns))) = (&self.terminal, size) {
+            let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+            // A terminal that keeps its old size is an inconvenience, nothing more.
+            let _ = rustix::termios::tcsetwinsize(terminal, size);
+        }
+        signals.into_iter().try_for_each(|signal| self.signal(signal))
+    }
+
+    fn copy_input(&mut self, console: &mut dyn Console) -> Result<()> {
+        let mut buffer = [0_u8; CHUNK];
+        let bytes = read_input(console, &mut buffer)?;
+        if bytes.is_empty() {
+            console.input_ended();
+            self.input = None; // a terminal has no end of input but the one that is typed
+            return Ok(());
+        }
+        let Some(target) = self.terminal.as_ref().or(self.input.as_ref()) else { return Ok(()) };
+        if !write_all(target.as_fd(), bytes) {
+            console.input_ended();
+            self.input = None;
+        }
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Shows the task's output as it comes and passes input on, until the task has ended or the caller leaves it (on a terminal with Ctrl-P Ctrl-Q).
+    pub fn attach(&self, mut output: Follower, console: &mut dyn Console) -> Result<Left> {
+        let (is_terminal, takes_input) = self.client().attach()?;
+        let mut buffer = vec![0_u8; 64 << 10];
+        let mut is_over = false;
+        let mut keys = Keys::default();
+        loop {
+            match output.available(&mut buffer)? {
+                None => return Ok(Left::Ended(None)),
+                Some([]) => {}
+                Some(bytes) => {
+                    console.output(false, bytes);
+                    continue;
+                }
+            }
+            let all = [
+                Some((console.signals_ready(), PollFlags::IN)),
+                (!is_over).then(|| (self.as_fd(), PollFlags::IN)),
+                Some((output.changes(), PollFlags::IN)),
+                None,
+                console.input().filter(|_| takes_input && !is_over).map(|input| (input, PollFlags::IN)),
+            ];
+            let [signals, client, _, _, input] = ready(all, Some(Duration::from_millis(200)))?;
+            if signals {
+                let (signals, size) = console.signals();
+                if let (true, Some((rows, columns))) = (is_terminal, size) {
+                    self.client().resize(rows, columns)?;
+                }
+                if !signals.is_empty() {
+                    return Ok(Left::Detached);
+                }
+            }
+            if client {
+                is_over = self.client().next().is_ok_and(|word| word.is_none());
+            }
+            if input {
+                let mut bytes = [0_u8; CHUNK];
+                let bytes = read_input(console, &mut bytes)?;
+                if bytes.is_empty() {
+                    console.input_ended();
+                }
+                match keys.passed(bytes).filter(|_| is_terminal) {
+                    None if is_terminal => return Ok(Left::Detached),
+                    Some(passed) if !passed.is_empty() => is_over |= self.client().input(&passed).is_err(),
+                    Some(_) => {}
+                    None => is_over |= self.client().input(bytes).is_err(),
+                }
+            }
+        }
+    }
+}
+
+/// Looks for the keys that leave a terminal.
+#[derive(Debug, Default)]
+struct Keys {
+    /// Whether the first of them was the last key.
+    begun: bool,
+}
+
+impl Keys {
+    /// The bytes to pass on; `None` to leave. The first key is held back until the next one says what it was for.
+    fn passed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut passed = Vec::with_capacity(bytes.len() + 1);
+        for &byte in bytes {
+            if std::mem::take(&mut self.begun) {
+                if byte == LEAVE[1] {
+                    return None;
+                }
+                passed.push(LEAVE[0]);
+            }
+            if byte == LEAVE[0] {
+                self.begun = true;
+            } else {
+                passed.push(byte);
+            }
+        }
+        Some(passed)
+    }
+}
+
+/// Waits for the descriptors that there are, and says which are ready.
+fn ready(all: [Option<(BorrowedFd<'_>, PollFlags)>; 5], limit: Option<Duration>) -> Result<[bool; 5]> {
+    let mut waits: Vec<_> = all.iter().flatten().map(|(end, flags)| PollFd::from_borrowed_fd(*end, *flags)).collect();
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    match poll(&mut waits, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno).failing(Kind::Internal, || "wait for the task"),
+    }
+    let mut found = waits.iter().map(|wait| !wait.revents().is_empty());
+    Ok(all.map(|each| each.is_some() && found.next().unwrap_or(false)))
+}
+
+fn copy_output(
+    source: &mut Option<OwnedFd>,
+    error: bool,
+    hiding: &mut Option<Hiding>,
+    console: &mut dyn Console,
+) -> Result<()> {
+    let Some(open) = source else { return Ok(()) };
+    let mut buffer = [0_u8; 16 * 1024];
+    match rustix::io::read(&*open, &mut buffer) {
+        // A terminal's master says EIO when nobody has the other side open.
+        Ok(0) | Err(Errno::IO) => *source = None,
+        Ok(count) => match hiding {
+            Some(hiding) => console.output(error, &hiding.pass(error, &buffer[..count])),
+            None => console.output(error, &buffer[..count]),
+        },
+        Err(Errno::AGAIN | Errno::INTR) => {}
+        Err(errno) => return Err(errno).failing(Kind::Internal, || "read output"),
+    }
+    Ok(())
+}
+
+/// What there is of input; nothing at its end.
+fn read_input<'buffer>(console: &dyn Console, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
+    let Some(input) = console.input() else { return Ok(&[]) };
+    loop {
+        match rustix::io::read(input, &mut *buffer) {
+            Ok(count) => return Ok(&buffer[..count]),
+            Err(Errno::INTR) => {}
+            // We are in the background of our terminal: nothing comes from there.
+            Err(_) => return Ok(&[]),
+        }
+    }
+}
+
+fn write_all(target: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        match rustix::io::write(target, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_keys_leave_and_every_other_key_arrives() {
+        let check = |pieces: &[&[u8]], expected: Option<&[u8]>| {
+            let mut keys = Keys::default();
+            let passed = pieces.iter().map(|piece| keys.passed(piece)).collect::<Option<Vec<_>>>();
+            assert_eq!(passed.map(|all| all.concat()).as_deref(), expected, "{pieces:?}");
+        };
+        check(&[b"ls\r"], Some(b"ls\r"));
+        check(&[b"a\x10\x11b"], None);
+        check(&[b"a\x10", b"\x11"], None);
+        check(&[b"\x10", b"x\x11"], Some(b"\x10x\x11"));
+        check(&[b"\x10\x10a"], Some(b"\x10\x10a"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Turns: at most so many tasks of a store at once, whoever begins them, first come first served, without a daemon.
+//!
+//! Each task that wants a turn has a numbered ticket, a file that it keeps locked. It is its turn when fewer than `most` locked tickets have a lower
+//! number. A lock goes with its holder, so that a crash gives the turn to the next. Those who wait look at a change of the directory, and
+//! now and then, since a crash changes nothing there.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::{self, Attempt, Durability, Lock};
+use crate::sandbox::{Control, Idle, Signals};
+use crate::task::store::Store;
+use rustix::fs::inotify;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often it is looked for a ticket whose holder died.
+const LOOK: Duration = Duration::from_millis(100);
+/// Memory that must be available for one more, if its own limit is not less.
+const MEMORY: u64 = 256 << 20;
+
+/// A turn, held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // A ticket that stays is unlocked, and counts for nobody.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// How the waiting ended.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// It is our turn.
+    Turn(Turn),
+    /// Somebody has ended the task before.
+    Cancelled,
+}
+
+/// What is asked of the queue.
+pub(crate) struct Wish<'task> {
+    pub id: &'task str,
+    /// How many at once.
+    pub most: u32,
+    /// How long to wait at most.
+    pub patience: Option<Duration>,
+    /// The task's own limit of memory.
+    pub memory: u64,
+}
+
+/// Waits for a turn, and until the machine has room for one more.
+pub(crate) fn wait(store: &Store, wish: &Wish<'_>, control: &mut Control, signals: &Signals) -> Result<Waited> {
+    let step = || format!("wait for the turn of the task `{}`", wish.id);
+    let directory = store.root().join("queue");
+    files::create_directories(&directory, 0o700)?;
+    let changes = watch(&directory)?;
+    let (number, turn) = take_ticket(&directory, wish.id)?;
+    let end = wish.patience.map(|patience| Instant::now() + patience);
+    loop {
+        let why = match why_not_yet(&directory, number, wish)? {
+            None => return Ok(Waited::Turn(turn)),
+            Some(why) => why,
+        };
+        if end.is_some_and(|end| Instant::now() >= end) {
+            return Err(Error::new(Kind::Lost, format!("it did not come in time: {why}"))
+                .doing(step())
+                .hint("wait longer: --queue-wait TIME, or allow more at once: --max-parallel N"));
+        }
+        if crate::sandbox::idle(control, signals, changes.as_fd(), LOOK)? == Idle::Cancelled {
+            return Ok(Waited::Cancelled);
+        }
+        let mut space = [MaybeUninit::uninit(); 1024];
+        let mut reader = inotify::Reader::new(&changes, &mut space);
+        while reader.next().is_ok() {}
+    }
+}
+
+fn watch(directory: &Path) -> Result<OwnedFd> {
+    let step = || format!("watch `{}`", directory.display());
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let changes = inotify::init(flags).failing(Kind::Internal, step)?;
+    inotify::add_watch(&changes, directory, inotify::WatchFlags::DELETE).failing(Kind::Store, step)?;
+    Ok(changes)
+}
+
+/// Draws the next number. Under a lock, so that a lower number is always the earlier one.
+fn take_ticket(directory: &Path, id: &str) -> Result<(u64, Turn)> {
+    let _drawing = Lock::wait(&directory.join(".lock"))?;
+    let counter = directory.join(".next");
+    let last = tickets(directory)?.last().map_or(0, |(number, _)| *number);
+    let counted = files::read_bounded(&counter, 32).ok().and_then(|text| std::str::from_utf8(&text).ok()?.parse().ok());
+    let number = counted.unwrap_or(0).max(last) + 1;
+    files::replace(&counter, number.to_string().as_bytes(), 0o600, Durability::Cached)?;
+    let path = directory.join(format!("{number:020}-{id}"));
+    let lock = Lock::wait(&path)?;
+    Ok((number, Turn { path, _lock: lock }))
+}
+
+/// All tickets in their order.
+fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let step = || format!("list `{}`", directory.display());
+    let entries = std::fs::read_dir(directory).failing(Kind::Store, step)?;
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let number = path.file_name()?.to_str()?.split('-').next()?.parse().ok()?;
+            Some((number, path))
+        })
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Why it is not our turn; `None` if it is.
+fn why_not_yet(directory: &Path, number: u64, wish: &Wish<'_>) -> Result<Option<String>> {
+    let mut before = 0;
+    for (_, path) in tickets(directory)?.into_iter().filter(|(other, _)| *other < number) {
+        match Lock::attempt(&path)? {
+            Attempt::Held => before += 1,
+            // Its holder died; whoever sees that removes it, under the lock that it has just got.
+            Attempt::Taken(_lock) => drop(std::fs::remove_file(&path)),
+            Attempt::Missing => {}
+        }
+        if before >= wish.most {
+            return Ok(Some(format!("{} run or wait before it", before)));
+        }
+    }
+    Ok(no_memory(wish.memory, before > 0))
+}
+
+/// Whether there is too little memory for one more. Alone it may try: nobody will give any back.
+fn no_memory(limit: u64, others: bool) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let available = available.split_whitespace().next()?.parse::<u64>().ok()? << 10;
+    (others && available < limit.min(MEMORY)).then(|| format!("only {} MiB of memory are available", available >> 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_come_in_order_and_the_dead_are_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let wish = |most| Wish { id: "t", most, patience: None, memory: 0 };
+        let mut turns: Vec<_> = (0..4).map(|_| take_ticket(directory.path(), "t").unwrap()).collect();
+        let ready = |number, most| why_not_yet(directory.path(), number, &wish(most)).unwrap().is_none();
+        let numbers: Vec<_> = turns.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers.iter().map(|&number| ready(number, 2)).collect::<Vec<_>>(), [true, true, false, false]);
+        // One in the middle ends, then the first dies with its ticket left behind.
+        drop(turns.remove(1));
+        assert_eq!((ready(numbers[2], 2), ready(numbers[3], 2)), (true, false));
+        let (_, first) = turns.remove(0);
+        let path = first.path.clone();
+        drop(first);
+        std::fs::write(&path, "").unwrap();
+        assert!(ready(numbers[3], 2) && !path.exists());
+        let (last, _turn) = take_ticket(directory.path(), "t").unwrap();
+        assert!(last > numbers[3]);
+    }
+}

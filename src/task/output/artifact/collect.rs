@@ -1,0 +1,424 @@
+//! The walk over a hostile tree, and the copies. The tree is only read through `changes::tree`, on descriptors.
+
+use super::pattern::{Patterns, Progress};
+use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
+use crate::error::{Context, Kind, Result};
+use crate::files::hash::Sha256;
+use crate::files::{self, Bounds, Names, Pinned, Stop, WalkStep};
+use crate::task::output::changes::Form;
+use crate::task::output::changes::copy::{self, Digest};
+use crate::task::output::changes::path::{TreePath, escape, json_length, written};
+use crate::task::output::changes::store::Store;
+use crate::task::output::changes::tree;
+use crate::task::redact::{Redactor, Stream};
+use rustix::fs::{FileType, Mode, Stat, fchmod};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Files of one task; a tree of millions of empty ones is no result.
+pub(super) const MOST_FILES: usize = 10_000;
+/// Bytes of their paths together, as the receipt has them: it is a list to be read.
+pub(super) const MOST_PATH_BYTES: u64 = 8 << 20;
+/// Names that are looked at.
+const MOST_NAMES: usize = 500_000;
+/// Directories inside each other, each of which holds a descriptor.
+const DEEPEST: usize = 200;
+/// Refused ones that are listed one by one.
+pub(super) const MOST_REFUSED: usize = 1000;
+/// Bytes of their paths together.
+pub(super) const MOST_REFUSED_BYTES: u64 = 1 << 20;
+/// As git has it: a file with a NUL byte in its beginning is no text.
+const BEGINNING: usize = 8000;
+
+/// Where the files are.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    /// What the workspace has that its base has not.
+    pub upper: BorrowedFd<'a>,
+    /// Where marks of what is gone are in it.
+    pub form: Form,
+}
+
+/// Copies what fits the patterns out of `source`; `task` is the task's directory.
+pub(in crate::task) fn collect(
+    source: Option<Source<'_>>,
+    (options, pinned): (&ArtifactOptions, &Pinned),
+    task: &Path,
+    disk_bytes: u64,
+    redactor: &Redactor,
+) -> Result<Artifacts> {
+    let patterns = options.parsed()?;
+    let Some(source) = source else {
+        return Ok(Artifacts { unmatched: options.patterns.clone(), ..Artifacts::default() });
+    };
+    let mut walk = Walk {
+        form: source.form,
+        place: options.place(task),
+        pinned,
+        store: None,
+        left: options.bytes,
+        disk_left: disk_bytes,
+        paths_left: MOST_PATH_BYTES,
+        refused_left: MOST_REFUSED_BYTES,
+        matched: vec![false; options.patterns.len()],
+        redactor,
+        found: Artifacts::default(),
+    };
+    let root = tree::directory(source.upper, b".").failing(Kind::Workspace, || "open the workspace's changes")?;
+    walk.run(&patterns, root)?;
+    let mut found = walk.found;
+    found.files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    found.unmatched =
+        options.patterns.iter().zip(walk.matched).filter(|(_, is)| !is).map(|(text, _)| text.clone()).collect();
+    found.path = walk.store.map(|_| walk.place);
+    Ok(found)
+}
+
+/// A directory on the way.
+struct Frame {
+    path: Option<TreePath>,
+    /// How far it has come in the patterns.
+    progress: Progress,
+    /// Whether it fits one as a whole.
+    is_taken: bool,
+}
+
+type Tree = files::Walk<1, Frame>;
+
+struct Walk<'a> {
+    form: Form,
+    place: PathBuf,
+    pinned: &'a Pinned,
+    store: Option<Store>,
+    left: u64,
+    /// Bytes that all copies together may still take on the host's disk.
+    disk_left: u64,
+    /// Bytes of paths that the list still takes.
+    paths_left: u64,
+    refused_left: u64,
+    matched: Vec<bool>,
+    redactor: &'a Redactor,
+    found: Artifacts,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, patterns: &Patterns, root: OwnedFd) -> Result<()> {
+        let mut tree = Tree::new(Bounds { entries: MOST_NAMES, depth: DEEPEST, end: None });
+        let root_frame = Frame { path: None, progress: patterns.root(), is_taken: false };
+        self.enter(&mut tree, root, root_frame);
+        loop {
+            match tree.next() {
+                Ok(None) => return Ok(()),
+                Ok(Some(WalkStep::End)) => {}
+                Ok(Some(WalkStep::Entry(_))) => {
+                    if let Some((directory, frame)) = self.visit(patterns, &tree)? {
+                        self.enter(&mut tree, directory, frame);
+                    }
+                }
+                // Only a tree that another process changes: the rest is left out.
+                Err(_) => {
+                    self.refuse(tree.state().and_then(|frame| frame.path.as_ref()), RefusedBecause::Unreadable);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, tree: &mut Tree, directory: OwnedFd, frame: Frame) {
+        let mut names = Names::default();
+        let path = frame.path.clone();
+        let listed = tree.list(&directory, &mut names);
+        if matches!(listed, Ok(true)) {
+            self.refuse(path.as_ref(), RefusedBecause::TooMany);
+        }
+        names.sort();
+        let entered = listed.map_err(Stop::from).and_then(|_| tree.enter([Some(directory)], names, frame));
+        if entered.is_err() {
+            self.refuse(path.as_ref(), RefusedBecause::Unreadable);
+        }
+    }
+
+    /// Visits one name; returns the directory to enter, if it is one.
+    fn visit(&mut self, patterns: &Patterns, tree: &Tree) -> Result<Option<(OwnedFd, Frame)>> {
+        let (Some(frame), Some(directory)) = (tree.state(), tree.get(0)) else { return Ok(None) };
+        let name = tree.name().to_bytes();
+        let look = patterns.look(&frame.progress, name);
+        let is_taken = frame.is_taken || !look.matches.is_empty();
+        if !is_taken && look.below.is_over() {
+            return Ok(None);
+        }
+        let Ok(path) = TreePath::join(frame.path.as_ref(), name) else {
+            self.refuse(frame.path.as_ref(), RefusedBecause::TooDeep);
+            return Ok(None);
+        };
+        let status = match tree::status(directory, name) {
+            Ok(Some(status)) if !self.form.is_whiteout(&status) => status,
+            Ok(_) => return Ok(None), // a mark of overlayfs: the name is gone
+            Err(_) => return Ok(self.refused(&path, RefusedBecause::Unreadable)),
+        };
+        look.matches.iter().for_each(|&index| self.matched[index] = true);
+        let kind = tree::file_type(&status);
+        if path.is_in_git() {
+            // A link or file on the way to nothing is nobody's wish.
+            return Ok(if is_taken { self.refused(&path, RefusedBecause::Git) } else { None });
+        }
+        match kind {
+            FileType::Directory if tree.is_deepest() => Ok(self.refused(&path, RefusedBecause::TooDeep)),
+            FileType::Directory => match tree::directory(directory, name) {
+                Ok(inner) => Ok(Some((inner, Frame { path: Some(path), progress: look.below, is_taken }))),
+                Err(_) => Ok(self.refused(&path, RefusedBecause::Unreadable)),
+            },
+            // Also one on the way: the pattern's path led through it.
+            FileType::Symlink => Ok(self.refused(&path, RefusedBecause::Link)),
+            _ if !is_taken => Ok(None),
+            FileType::RegularFile => self.file(directory, &path, name).map(|()| None),
+            FileType::Fifo => Ok(self.refused(&path, RefusedBecause::Fifo)),
+            FileType::Socket => Ok(self.refused(&path, RefusedBecause::Socket)),
+            _ => Ok(self.refused(&path, RefusedBecause::Device)),
+        }
+    }
+
+    fn file(&mut self, directory: BorrowedFd<'_>, path: &TreePath, name: &[u8]) -> Result<()> {
+        let looked = tree::file(directory, name).and_then(|(file, status)| {
+            // Content that is elsewhere is not read: the mounts of brig never make such a file.
+            let is_elsewhere = self.form.is_metadata_only(&file)?;
+            Ok((self.form.is_file_whiteout(&file, &status)?, is_elsewhere, file, status))
+        });
+        let (file, status) = match looked {
+            Ok((true, ..)) => return Ok(()),
+            Ok((_, false, file, status)) => (file, status),
+            Ok((_, true, ..)) | Err(_) => return self.no(path, RefusedBecause::Unreadable),
+        };
+        // A hard link is a file like every other: each of its names is a copy and counts.
+        if tree::size(&status) > self.left || tree::allocated(&status) > self.disk_left {
+            return self.no(path, RefusedBecause::TooLarge);
+        }
+        let length = written(path.as_bytes());
+        if self.found.files.len() >= MOST_FILES || length > self.paths_left {
+            return self.no(path, RefusedBecause::TooMany);
+        }
+        // The copy would have that name too.
+        if self.redactor.finds_value(path.as_bytes()).unwrap_or(true) {
+            return self.no(path, RefusedBecause::Secret);
+        }
+        match self.take(path, file, &status)? {
+            Ok(artifact) => {
+                self.paths_left -= length;
+                self.left -= artifact.size.min(self.left);
+                self.found.files.push(artifact);
+                Ok(())
+            }
+            Err(why) => self.no(path, why),
+        }
+    }
+
+    /// Makes the copy. What fails at our end is the error, at the agent's end it is in the answer.
+    fn take(&mut self, path: &TreePath, mut file: File, status: &Stat) -> Result<Result<Artifact, RefusedBecause>> {
+        let size = tree::size(status);
+        let is_text = match is_text(&mut file) {
+            Ok(is_text) => is_text,
+            Err(_) => return Ok(Err(RefusedBecause::Unreadable)),
+        };
+        if !is_text {
+            match self.redactor.finds_value((&file).take(size)) {
+                Ok(false) => {}
+                Ok(true) => return Ok(Err(RefusedBecause::Secret)),
+                Err(_) => return Ok(Err(RefusedBecause::Unreadable)),
+            }
+        }
+        let store = self.store()?;
+        let to = store.make(path)?;
+        let before = self.redactor.count();
+        let copied = if is_text { self.redacted(file, size, &to) } else { copy::copy(&file, size, &to).map(Ok) };
+        let failed = |cause: std::io::Error| files::failed(cause, format!("copy the artifact `{path}`"));
+        let (digest, size) = match copied {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(why)) => {
+                self.store()?.remove(path)?;
+                return Ok(Err(why));
+            }
+            Err(copy::Failure::Read(_)) => {
+                self.store()?.remove(path)?;
+                return Ok(Err(RefusedBecause::Unreadable));
+            }
+            Err(copy::Failure::Write(cause)) => return Err(failed(cause)),
+        };
+        // Never set-id, never for others to write.
+        let mode = Mode::from_raw_mode(tree::permissions(status) & 0o755 | 0o600);
+        fchmod(&to, mode).map_err(|errno| failed(errno.into()))?;
+        let stored = rustix::fs::fstat(&to).map_err(|errno| failed(errno.into()))?;
+        self.disk_left = self.disk_left.saturating_sub(tree::allocated(&stored));
+        let redactions = self.redactor.count() - before;
+        Ok(Ok(Artifact { path: path.to_string(), size, sha256: digest.to_string(), redactions }))
+    }
+
+    /// Copies text past the redactor, no further than its size and the limit.
+    fn redacted(
+        &self,
+        file: File,
+        size: u64,
+        mut to: &File,
+    ) -> Result<Result<(Digest, u64), RefusedBecause>, copy::Failure> {
+        let (mut from, mut stream) = (file.take(size), Stream::default());
+        let (mut hasher, mut written) = (Sha256::new(), 0_u64);
+        let (mut buffer, mut out) = (vec![0; 256 << 10], Vec::new());
+        loop {
+            let count = match from.read(&mut buffer) {
+                Ok(count) => count,
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(cause) => return Err(copy::Failure::Read(cause)),
+            };
+            match count {
+                0 => self.redactor.finish(&mut stream, &mut out),
+                _ => self.redactor.push(&mut stream, &buffer[..count], &mut out),
+            }
+            written += out.len() as u64;
+            if written > self.left.min(self.disk_left) {
+                return Ok(Err(RefusedBecause::TooLarge)); // a name may be longer than the value that it stands for
+            }
+            hasher.update(&out);
+            to.write_all(&out).map_err(copy::Failure::Write)?;
+            out.clear();
+            if count == 0 {
+                return Ok(Ok((Digest(hasher.finish()), written)));
+            }
+        }
+    }
+
+    /// The folder of the copies, made for the first one.
+    fn store(&mut self) -> Result<&Store> {
+        if self.store.is_none() {
+            self.store = Some(Store::at(self.pinned.make_directories(&self.place, 0o755)?));
+        }
+        self.store.as_ref().ok_or_else(|| crate::error::Error::new(Kind::Internal, "no folder for artifacts"))
+    }
+
+    fn refuse(&mut self, path: Option<&TreePath>, why: RefusedBecause) {
+        let path = self.redactor.text(&path.map_or_else(|| escape(b"."), ToString::to_string));
+        let Some(left) =
+            self.refused_left.checked_sub(json_length(&path)).filter(|_| self.found.refused.len() < MOST_REFUSED)
+        else {
+            self.found.refused_more += 1;
+            return;
+        };
+        self.refused_left = left;
+        self.found.refused.push(RefusedArtifact { path, why });
+    }
+
+    fn refused<T>(&mut self, path: &TreePath, why: RefusedBecause) -> Option<T> {
+        self.refuse(Some(path), why);
+        None
+    }
+
+    fn no(&mut self, path: &TreePath, why: RefusedBecause) -> Result<()> {
+        self.refuse(Some(path), why);
+        Ok(())
+    }
+}
+
+/// Whether there is no NUL byte in its beginning. It is read from its beginning again afterwards.
+fn is_text(file: &mut File) -> Result<bool, Errno> {
+    let mut beginning = Vec::with_capacity(BEGINNING);
+    let read = (&*file).take(BEGINNING as u64).read_to_end(&mut beginning).and_then(|_| file.seek(SeekFrom::Start(0)));
+    read.map_err(|cause| cause.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error))?;
+    Ok(!beginning.contains(&0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::symlink;
+
+    /// What the collection of `**` from `upper` takes.
+    fn taken(upper: &Path, into: &Path) -> Vec<String> {
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let upper = File::open(upper).unwrap();
+        let source = Source { upper: upper.as_fd(), form: Form::Plain };
+        let found = collect(Some(source), (&options, &Pinned::default()), into, u64::MAX, &Redactor::new()).unwrap();
+        found.files.into_iter().map(|file| file.path).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_called_by_a_secret_stays_and_is_not_named() {
+        let lab = tempfile::tempdir().unwrap();
+        let at = |name: &str| lab.path().join(name);
+        std::fs::create_dir_all(at("upper/correct-horse-battery")).unwrap();
+        for name in ["upper/plain", "upper/x-correct-horse-battery", "upper/correct-horse-battery/below"] {
+            std::fs::write(at(name), "text").unwrap();
+        }
+        let redactor = Redactor::new();
+        assert!(redactor.add("KEY", b"correct-horse-battery"));
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let upper = File::open(at("upper")).unwrap();
+        let source = Source { upper: upper.as_fd(), form: Form::Plain };
+        let found = collect(Some(source), (&options, &Pinned::default()), &at("into"), u64::MAX, &redactor).unwrap();
+        assert_eq!(found.files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["plain"]);
+        let mut refused: Vec<_> = found.refused.iter().map(|each| (each.path.as_str(), each.why)).collect();
+        refused.sort_unstable_by_key(|(path, _)| *path);
+        let secret = RefusedBecause::Secret;
+        assert_eq!(refused, [("[redacted:KEY]/below", secret), ("x-[redacted:KEY]", secret)]);
+        assert!(redactor.take_seen("KEY"));
+    }
+
+    #[test]
+    fn a_folder_that_becomes_a_link_under_the_walk_is_not_followed() {
+        let lab = tempfile::tempdir().unwrap();
+        let at = |name: &str| lab.path().join(name);
+        for folder in ["secrets", "upper/d"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        for number in 0..50 {
+            std::fs::write(at("secrets").join(number.to_string()), "host").unwrap();
+        }
+        std::fs::write(at("upper/d/mine"), "a").unwrap();
+        symlink("../secrets", at("link")).unwrap();
+        // Somebody who outlived the agent exchanges a folder and a link as fast as possible.
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let swapper = std::thread::spawn({
+            let (stop, here, there) = (stop.clone(), at("upper/d"), at("link"));
+            move || {
+                use rustix::fs::{CWD, RenameFlags, renameat_with};
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    renameat_with(CWD, &here, CWD, &there, RenameFlags::EXCHANGE).unwrap();
+                }
+            }
+        });
+        let mut leaked = Vec::new();
+        for _ in 0..400 {
+            let into = at("out");
+            leaked.extend(taken(&at("upper"), &into).into_iter().filter(|path| path != "d/mine"));
+            let _ = crate::files::remove_directory(&into);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        swapper.join().unwrap();
+        assert!(leaked.is_empty(), "files of the host were taken: {leaked:?}");
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_or_too_wide_comes_to_an_end() {
+        let lab = tempfile::tempdir().unwrap();
+        let upper = lab.path().join("upper");
+        let mut deep = upper.join("deep");
+        (0..DEEPEST + 5).for_each(|_| deep = deep.join("d"));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::create_dir(upper.join("wide")).unwrap();
+        for number in 0..MOST_FILES + 3 {
+            File::create(upper.join("wide").join(number.to_string())).unwrap();
+        }
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let open = File::open(&upper).unwrap();
+        let source = Source { upper: open.as_fd(), form: Form::Plain };
+        let found =
+            collect(Some(source), (&options, &Pinned::default()), &lab.path().join("out"), u64::MAX, &Redactor::new())
+                .unwrap();
+        let count = |why| found.refused.iter().filter(|each| each.why == why).count();
+        assert_eq!(
+            (found.files.len(), count(RefusedBecause::TooDeep), count(RefusedBecause::TooMany)),
+            (MOST_FILES, 1, 3)
+        );
+    }
+}

@@ -1,0 +1,286 @@
+//! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt.
+//!
+//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt.
+//! Not here: how a hostile tree is read (`changes`), what is done with the changes later (`apply`).
+
+use super::changes::path::json_length;
+use super::changes::{self, Change, Changes, Form};
+use crate::error::{Context, Kind, Result};
+use crate::files;
+use crate::sandbox;
+use crate::task::redact::Redactor;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The changes of a workspace, as the receipt has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handback {
+    /// Where the record and the copies are; `None` if nothing changed.
+    pub path: Option<PathBuf>,
+    /// The tree that the workspace was shown from; `None` for an empty workspace.
+    pub base: Option<PathBuf>,
+    /// Files, links and folders that are new, without those in `.git`.
+    pub added: usize,
+    /// Those that are not as they were.
+    pub modified: usize,
+    /// Those that are gone.
+    pub deleted: usize,
+    /// All that changed in `.git`.
+    pub in_git: usize,
+    /// What was not taken: devices, sockets, files over the limits.
+    pub skipped: u64,
+    /// The first of them, with the reason.
+    #[serde(default)]
+    pub not_taken: Vec<NotTaken>,
+    /// How many paths were left out because git ignores them in the base; a folder counts as one.
+    #[serde(default)]
+    pub ignored: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub first_ignored: Vec<String>,
+    /// Whether the whole workspace was looked at.
+    pub complete: bool,
+    /// New or changed files that could run later on a host without anybody starting them by name.
+    pub runnable: Vec<RunnableFile>,
+    /// Changed files in which a secret's value stands: copies and patches have it too. The first of them.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    /// How many entries have a base that the user wrote while the agent ran.
+    #[serde(skip)]
+    pub(crate) newer_bases: usize,
+}
+
+impl Handback {
+    /// Whether the command has written nothing at all in the workspace.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.path.is_none() && self.skipped == 0 && self.ignored == 0 && self.complete
+    }
+}
+
+/// Something in the workspace that did not come out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTaken {
+    /// Its path in the workspace, with unusual bytes escaped.
+    pub path: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A file to look at before it is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunnableFile {
+    /// Its path in the workspace, with unusual bytes escaped.
+    pub path: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The list in a receipt is for reading; the record has the rest.
+pub(crate) const LISTED: usize = 200;
+/// Bytes of the paths in one, which the agent has chosen.
+pub(crate) const LISTED_BYTES: u64 = 1 << 20;
+
+/// The first of them, as many as a list has.
+fn listed<Item>(items: impl Iterator<Item = Item>, path: impl Fn(&Item) -> &str) -> Vec<Item> {
+    let mut left = LISTED_BYTES;
+    let fits = |item: &Item| left.checked_sub(json_length(path(item))).map(|rest| left = rest).is_some();
+    items.take(LISTED).take_while(fits).collect()
+}
+
+/// What a workspace has that its base has not, on the scratch file system of a sandbox whose processes are gone; `None` if that ended before its
+/// workspace was made.
+pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Option<(OwnedFd, Form)>> {
+    let name = if base.is_some() { PathBuf::from(sandbox::CHANGES).join("upper") } else { sandbox::FILES.into() };
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let upper = match openat2(scratch, &name, DIRECTORY, Mode::empty(), beneath) {
+        Err(Errno::NOENT) => return Ok(None),
+        other => other.failing(Kind::Workspace, || "open the workspace's changes")?,
+    };
+    let form = match base {
+        None => Form::Plain,
+        Some(_) if sandbox::guarantee() == sandbox::Guarantee::Full => Form::Trusted,
+        Some(_) => Form::User,
+    };
+    Ok(Some((upper, form)))
+}
+
+/// Takes the changes out of it.
+pub(crate) fn collect(
+    upper: Option<&(OwnedFd, Form)>,
+    base: Option<&Path>,
+    (into, result): (&Path, &str),
+    started: SystemTime,
+    limits: &changes::Limits,
+) -> Result<Handback> {
+    let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
+    let lower = base.map(open_tree).transpose()?;
+    let worktree = base.and_then(|base| std::fs::canonicalize(base).ok()).and_then(|base| worktree_of(&base));
+    let base = base.map(Path::to_owned);
+    if !files::has_entries(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
+        return Ok(Handback { base, complete: true, ..Handback::default() });
+    }
+    let workspace = changes::Workspace {
+        upper: upper.as_fd(),
+        lower: lower.as_ref().map(AsFd::as_fd),
+        worktree: worktree.as_ref(),
+        form: *form,
+        started: Some(started),
+    };
+    let mut changes = changes::collect(workspace, into, limits)?;
+    let path = (!changes.entries.is_empty()).then(|| into.to_owned());
+    leave_result_out(&mut changes, result);
+    Ok(summary(&changes, path, base))
+}
+
+/// What the command says of itself is in the receipt; where it has put that, with the folders that it made for it, is no part of its work.
+pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
+    let is_new = |entry: &changes::Entry| entry.change() == Change::Added;
+    let mut gone = result.as_bytes();
+    loop {
+        let Some(at) = changes.entries.iter().position(|entry| entry.path.as_bytes() == gone && is_new(entry)) else {
+            return;
+        };
+        let is_below = |entry: &changes::Entry| {
+            entry.path.as_bytes().strip_prefix(gone).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        if changes.entries.iter().any(is_below) {
+            return; // a folder of other things too
+        }
+        changes.entries.remove(at);
+        let Some(end) = gone.iter().rposition(|&byte| byte == b'/') else { return };
+        gone = &gone[..end];
+    }
+}
+
+fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> Handback {
+    let count =
+        |change| changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == change).count();
+    Handback {
+        path,
+        base,
+        added: count(Change::Added),
+        modified: count(Change::Modified),
+        deleted: count(Change::Deleted),
+        in_git: changes.entries.iter().filter(|each| each.path.is_in_git()).count(),
+        skipped: changes.skipped.len() as u64 + changes.skipped_more,
+        not_taken: listed(changes.skipped.iter().map(not_taken), |each| &each.path),
+        ignored: changes.ignored,
+        first_ignored: listed(changes.first_ignored.iter().map(ToString::to_string), |path| path),
+        complete: changes.complete,
+        runnable: listed(
+            changes::runnable(changes)
+                .into_iter()
+                .filter(|each| !is_history(each.path.names()))
+                .map(|each| RunnableFile { path: each.path.to_string(), why: each.why.to_owned() }),
+            |each| &each.path,
+        ),
+        secrets: Vec::new(),
+        newer_bases: changes.entries.iter().filter(|entry| entry.base_is_newer).count(),
+    }
+}
+
+fn not_taken(skipped: &changes::Skipped) -> NotTaken {
+    let cause = skipped.cause.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
+    NotTaken { path: changes::escape(&skipped.path.0), why: format!("{}{cause}", skipped.reason.words()) }
+}
+
+/// Whether it is what every commit writes into `.git`, of which git runs nothing. The list for a person would drown in it.
+fn is_history<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut inside = names.skip_while(|name| *name != b".git").skip(1);
+    match (inside.next(), inside.next()) {
+        (Some(b"objects" | b"refs" | b"logs"), Some(_)) => true,
+        (Some(name), None) => {
+            matches!(name, b"HEAD" | b"ORIG_HEAD" | b"FETCH_HEAD" | b"COMMIT_EDITMSG" | b"index" | b"packed-refs")
+        }
+        _ => false,
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+pub(crate) fn open_tree(path: &Path) -> Result<OwnedFd> {
+    openat(CWD, path, DIRECTORY, Mode::empty()).failing(Kind::Workspace, || format!("open `{}`", path.display()))
+}
+
+/// The repository of a folder, given by its real path, if the folder is a worktree of it.
+pub(crate) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
+    let (own, repository) = super::worktree::directories(folder)?;
+    Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
+}
+
+/// The changed files in which a value stands that this redactor looks for; of their names, what may be seen.
+pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
+    let changes = Changes::load(&directory.join("changes.json"))?;
+    let copies = changes::store::Store::open(directory)?;
+    let (mut found, mut known) = (Vec::new(), HashMap::new());
+    for entry in changes.entries.iter().filter(|entry| matches!(entry.now, Some(changes::Node::File { .. }))) {
+        if found.len() == LISTED {
+            break;
+        }
+        let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
+        let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
+        let status = file.metadata().map_err(failed)?;
+        // The names of a hard link are one file, which is read once.
+        let has_value = match known.entry((status.dev(), status.ino())) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => *new.insert(redactor.has_value(file).map_err(failed)?),
+        };
+        if has_value {
+            found.push(redactor.text(&entry.path.to_string()));
+        }
+    }
+    Ok(listed(found.into_iter(), |path| path))
+}
+
+/// Removes what was collected.
+pub(crate) fn forget(changes: &Path) -> Result<()> {
+    let removed = files::remove_directory(changes);
+    removed.map(drop).map_err(|cause| files::failed(cause, "remove what was collected".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_short_in_lines_and_in_bytes() {
+        let check = |length: usize, count: usize, expected: usize| {
+            let items = std::iter::repeat_n("\\".repeat(length), count);
+            assert_eq!(listed(items, |text| text).len(), expected, "{count} of {length}");
+        };
+        check(10, 100, 100);
+        check(10, 1000, LISTED);
+        check(16 << 10, 100, 31); // 32 KiB as JSON, and the quotes
+    }
+
+    #[test]
+    fn what_a_commit_writes_is_history_and_what_git_runs_is_not() {
+        let check = |path: &str, expected| {
+            assert_eq!(is_history(path.split('/').map(str::as_bytes)), expected, "{path}");
+        };
+        for path in [".git/objects/18/4f", ".git/refs/heads/main", "sub/.git/logs/HEAD", ".git/index", ".git/HEAD"] {
+            check(path, true);
+        }
+        for path in [
+            ".git/hooks/pre-commit",
+            ".git/config",
+            ".git/info/attributes",
+            ".git/index/x",
+            ".git/modules/m/config",
+            ".git",
+            "objects/x",
+            "HEAD",
+            ".GIT/index",
+            ".git/objects",
+        ] {
+            check(path, false);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What comes out of a sandbox: changes of the workspace, artifacts, the result.
+//!
+//! In: the layer that the sandbox wrote, when its processes are gone. Out: files of the store, and lists for the receipt.
+//! Never: a link followed, or anything but a regular file opened, in a tree that an agent wrote.
+
+pub(super) mod artifact;
+pub(super) mod changes;
+pub(super) mod folder_snapshot;
+pub(super) mod handback;
+pub(super) mod result;
+pub(super) mod schema;
+pub(super) mod tree;
+pub(super) mod worktree;

@@ -1,0 +1,92 @@
+//! The repository of a git worktree (git-worktree(1)): a worktree has a file `.git` that names a folder of the repository, and that folder names
+//! the file.
+//!
+//! The file alone is not believed: what is in the folder may be an agent's, and would show any folder of the host. The repository must name the
+//! worktree too, and must have the same owner.
+
+use super::changes::is_off;
+use crate::files;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Longer than any of these files, each of which is one path.
+const LONGEST: u64 = 8 << 10;
+
+/// The common folder of the repository (`.git` of the main tree) to which the worktree `folder` belongs; returned after the folder.
+pub(crate) fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    directories(folder).map(|(_, repository)| (folder.to_owned(), repository))
+}
+
+/// The folder of the worktree `folder` in its repository, which has its index, and the common folder of that repository.
+pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let file = folder.join(".git");
+    let own = one_line(&file)?;
+    let place = std::fs::canonicalize(folder.join(own.strip_prefix("gitdir:")?.trim_start())).ok()?;
+    let worktrees = place.parent().filter(|above| above.file_name().is_some_and(|name| name == "worktrees"))?;
+    let repository = worktrees.parent()?;
+    let back = one_line(&place.join("gitdir")).and_then(|back| std::fs::canonicalize(place.join(back)).ok());
+    let owner = |path: &Path| std::fs::metadata(path).ok().map(|status| status.uid());
+    let is_repository = repository.join("HEAD").is_file() && repository.join("objects").is_dir();
+    let is_mutual = back.is_some_and(|back| back == file) && owner(repository)? == owner(folder)?;
+    let repository = repository.to_owned();
+    (is_repository && (is_mutual || is_off("worktree-mutual"))).then_some((place, repository))
+}
+
+/// The one line of a regular file.
+fn one_line(path: &Path) -> Option<String> {
+    if !std::fs::symlink_metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let text = String::from_utf8(files::read_bounded(path, LONGEST).ok()?).ok()?;
+    Some(text.trim_end_matches('\n').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A repository and a worktree, as git makes them.
+    fn make(root: &Path) -> (PathBuf, PathBuf) {
+        let (git, tree) = (root.join("main/.git"), root.join("tree"));
+        fs::create_dir_all(git.join("worktrees/tree")).unwrap();
+        fs::create_dir_all(git.join("objects")).unwrap();
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(tree.join(".git"), format!("gitdir: {}/worktrees/tree\n", git.display())).unwrap();
+        fs::write(git.join("worktrees/tree/gitdir"), format!("{}/.git\n", tree.display())).unwrap();
+        (git, tree)
+    }
+
+    #[test]
+    fn a_worktree_and_its_repository_name_each_other() {
+        let root = tempfile::tempdir().unwrap();
+        let (git, tree) = make(&fs::canonicalize(root.path()).unwrap());
+        assert_eq!(repository(&tree), Some((tree.clone(), git.clone())));
+        assert_eq!(repository(&git), None);
+        // Relative paths (git 2.48, `worktree.useRelativePaths`).
+        fs::write(tree.join(".git"), "gitdir: ../main/.git/worktrees/tree\n").unwrap();
+        fs::write(git.join("worktrees/tree/gitdir"), "../../../../tree/.git\n").unwrap();
+        assert_eq!(repository(&tree), Some((tree.clone(), git.clone())));
+    }
+
+    #[test]
+    fn a_file_that_names_a_folder_which_does_not_name_it_shows_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        let (git, tree) = make(&root);
+        let victim = root.join("victim");
+        fs::create_dir_all(victim.join("worktrees/x")).unwrap();
+        fs::create_dir_all(victim.join("objects")).unwrap();
+        fs::write(victim.join("HEAD"), "").unwrap();
+        for place in ["worktrees/x", "worktrees", ".", "objects"] {
+            fs::write(tree.join(".git"), format!("gitdir: {}/{place}\n", victim.display())).unwrap();
+            assert_eq!(repository(&tree), None, "{place}");
+        }
+        // A link in the worktree to a folder that names another worktree.
+        let other = root.join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join(".git"), format!("gitdir: {}/worktrees/tree\n", git.display())).unwrap();
+        assert_eq!(repository(&other), None);
+    }
+}

@@ -1,0 +1,321 @@
+//! The events of a task: an append-only file of JSON lines in its record, from which everything that follows a task is fed.
+//!
+//! In: what the pipeline and the watch over the sandbox see. Out: `events.ndjson`, one [`Event`] a line, numbered without a gap. Output stands in the
+//! log; its events say which part of it came on which stream, and are merged for a moment, so that a program that writes single bytes does
+//! not fill the disk with lines about them. [`Reader`] puts the text back in.
+//!
+//! **The one way of text to disk and screen**: all output passes [`Writer::output`], everything else that has words of a sandbox in it
+//! [`Writer::put`], and both come from `log`, where the redactor stands before them.
+
+use super::follow::{Follower, From};
+use super::log_streams::Index;
+use crate::error::{Context, Error, Kind, Result};
+use crate::files;
+use crate::sandbox::Stream;
+use crate::task::store::json::now;
+use crate::task::store::{EVENTS, LOG, Store};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The version of the form of an event.
+pub(crate) const VERSION: u32 = 1;
+/// Events of output and progress beyond this many bytes are counted and left out; those of states and limits always come.
+const MOST: u64 = 64 << 20;
+/// How long pieces of one stream are merged, and how much of it.
+const MERGED_TIME: Duration = Duration::from_millis(150);
+const MERGED_BYTES: u64 = 64 << 10;
+/// What the text of one event of output is at most when it is put back in.
+const LONGEST_TEXT: u64 = MERGED_BYTES * 2;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Version of the form.
+    pub v: u32,
+    /// Its number within the task, from 0.
+    pub seq: u64,
+    /// When, RFC 3339.
+    pub time: String,
+    /// The task's id.
+    pub task: String,
+    /// What kind: `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `left_out`, `ended`.
+    pub event: String,
+    /// The rest, by kind.
+    #[serde(flatten)]
+    pub data: Map<String, Value>,
+}
+
+/// Writes a task's log and its events.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    id: String,
+    log: File,
+    log_length: u64,
+    streams: Index,
+    events: File,
+    events_length: u64,
+    next: u64,
+    left_out: u64,
+    merged: Option<Merged>,
+}
+
+/// A piece of the log whose event is not written yet.
+#[derive(Debug)]
+struct Merged {
+    stream: Stream,
+    offset: u64,
+    length: u64,
+    since: Instant,
+}
+
+impl Writer {
+    /// Makes both files in the task's directory.
+    pub(crate) fn create(directory: &Path, id: &str) -> Result<Writer> {
+        let make = |name: &str| {
+            OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o600)
+                .open(directory.join(name))
+                .map_err(|cause| files::failed(cause, format!("make `{name}` of the task `{id}`")))
+        };
+        let (log, events) = (make(LOG)?, make(EVENTS)?);
+        let length = |file: &File| file.metadata().map_or(0, |status| status.len());
+        // A step before this one has written already: a few lines.
+        let next = match length(&events) {
+            0 => 0,
+            _ => {
+                files::read_bounded(&directory.join(EVENTS), MOST)?.iter().filter(|&&byte| byte == b'\n').count() as u64
+            }
+        };
+        Ok(Writer {
+            id: id.to_owned(),
+            log_length: length(&log),
+            streams: Index::open(directory, length(&log))?,
+            log,
+            events_length: length(&events),
+            events,
+            next,
+            left_out: 0,
+            merged: None,
+        })
+    }
+
+    /// Adds output of the command to the log.
+    pub(crate) fn output(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
+        self.streams.follow(stream, self.log_length)?;
+        self.log.write_all(bytes).map_err(|cause| {
+            Error::os(Kind::Disk, cause).doing("write the log").hint("make room on the disk of the store")
+        })?;
+        let (offset, length) = (self.log_length, bytes.len() as u64);
+        self.log_length += length;
+        match &mut self.merged {
+            Some(merged) if merged.stream == stream && merged.length < MERGED_BYTES => merged.length += length,
+            _ => {
+                self.flush()?;
+                self.merged = Some(Merged { stream, offset, length, since: Instant::now() });
+            }
+        }
+        self.tick()
+    }
+
+    /// Writes what has been merged for long enough.
+    pub(crate) fn tick(&mut self) -> Result<()> {
+        if self.merged.as_ref().is_some_and(|merged| merged.since.elapsed() >= MERGED_TIME) {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(Merged { stream, offset, length, .. }) = self.merged.take() else { return Ok(()) };
+        let stream = if stream == Stream::Error { "stderr" } else { "stdout" };
+        self.bounded("output", json!({ "stream": stream, "offset": offset, "length": length }))
+    }
+
+    /// An event of which there may be too many.
+    pub(crate) fn bounded(&mut self, event: &str, data: Value) -> Result<()> {
+        if self.events_length < MOST {
+            return self.put(event, data);
+        }
+        self.left_out += 1;
+        Ok(())
+    }
+
+    /// Writes one event. What was merged comes before it.
+    pub(crate) fn put(&mut self, event: &str, data: Value) -> Result<()> {
+        self.flush()?;
+        let data = match data {
+            Value::Object(map) => map,
+            other => Map::from_iter([("data".to_owned(), other)]),
+        };
+        let line =
+            Event { v: VERSION, seq: self.next, time: now(), task: self.id.clone(), event: event.to_owned(), data };
+        let mut bytes = serde_json::to_vec(&line).map_err(|cause| Error::new(Kind::Record, cause.to_string()))?;
+        bytes.push(b'\n');
+        // One write for each line: a reader sees whole lines, and a crash tears the last one at most.
+        self.events.write_all(&bytes).map_err(|cause| files::failed(cause, "write an event".to_owned()))?;
+        self.events_length += bytes.len() as u64;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Says how many were left out, if any were.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.flush()?;
+        match std::mem::take(&mut self.left_out) {
+            0 => Ok(()),
+            count => self.put("left_out", json!({ "count": count })),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What cannot be written now is in the log all the same.
+        let _ = self.flush();
+    }
+}
+
+/// Whether the events of a task tell that its command ran. They do at their beginning, and nothing of the command's own is before that.
+pub(crate) fn tell_of_a_run(directory: &Path) -> bool {
+    const BEGINNING: u64 = 64 << 10;
+    let mut beginning = Vec::new();
+    let read = File::open(directory.join(EVENTS)).and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
+    read.is_ok() && String::from_utf8_lossy(&beginning).contains(r#""state":"running""#)
+}
+
+/// Reads the events of a task, with the text of its output put in, also while it runs.
+#[derive(Debug)]
+pub struct Reader {
+    follower: Follower,
+    pending: Vec<u8>,
+    log: std::path::PathBuf,
+}
+
+impl Store {
+    /// The events of a task, the first one first.
+    pub fn events(&self, id: &str) -> Result<Reader> {
+        let follower = Follower::new(self, id, EVENTS, From::Start)?;
+        Ok(Reader { follower, pending: Vec::new(), log: self.task(id).join(LOG) })
+    }
+}
+
+impl Reader {
+    /// The next events that are there, each with how many bytes its line takes in the file; `None` when the task has ended and all were read. A line
+    /// that does not parse (a crash tore it) is left out.
+    pub fn available(&mut self) -> Result<Option<Vec<(Event, u64)>>> {
+        let mut buffer = vec![0_u8; 64 << 10];
+        let Some(bytes) = self.follower.available(&mut buffer)? else { return Ok(None) };
+        self.pending.extend_from_slice(bytes);
+        let mut events = Vec::new();
+        while let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.pending.drain(..=end).collect();
+            if let Ok(mut event) = serde_json::from_slice::<Event>(&line) {
+                self.put_text_in(&mut event)?;
+                events.push((event, line.len() as u64));
+            }
+        }
+        Ok(Some(events))
+    }
+
+    /// Waits until there may be more.
+    pub fn wait(&self) -> Result<()> {
+        self.follower.wait()
+    }
+
+    fn put_text_in(&self, event: &mut Event) -> Result<()> {
+        if event.event != "output" {
+            return Ok(());
+        }
+        let number = |key: &str| event.data.get(key).and_then(Value::as_u64);
+        let (Some(offset), Some(length)) = (number("offset"), number("length")) else { return Ok(()) };
+        let step = || format!("read `{}`", self.log.display());
+        let mut bytes = vec![0; usize::try_from(length.min(LONGEST_TEXT)).unwrap_or(0)];
+        let log = File::open(&self.log).failing(Kind::Store, step)?;
+        log.read_exact_at(&mut bytes, offset).failing(Kind::Store, step)?;
+        event.data.insert("text".to_owned(), String::from_utf8_lossy(&bytes).into_owned().into());
+        Ok(())
+    }
+}
+
+/// Cuts a stream into lines, and gives those that are JSON objects: how agents tell of their progress.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    begun: Vec<u8>,
+    /// Whether the line that has begun is too long, and is passed over.
+    too_long: bool,
+}
+
+impl Lines {
+    /// The longest line of progress.
+    const LONGEST: usize = 64 << 10;
+
+    /// The objects that are whole with these bytes.
+    pub(crate) fn objects(&mut self, bytes: &[u8]) -> Vec<Value> {
+        let mut found = Vec::new();
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if self.begun.len() + piece.len() > Lines::LONGEST {
+                self.too_long = true;
+                self.begun.clear();
+            }
+            if !self.too_long {
+                self.begun.extend_from_slice(piece);
+            }
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.begun);
+                let whole = !std::mem::take(&mut self.too_long);
+                let parsed = serde_json::from_slice::<Value>(&line).ok().filter(|value| whole && value.is_object());
+                found.extend(parsed);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_json_are_found_however_they_are_cut() {
+        let text = b"{\"a\":1}\nwords\n[1]\n{\"b\":{\"c\":2}}\n{torn\n";
+        for cut in 0..text.len() {
+            let mut lines = Lines::default();
+            let mut found = lines.objects(&text[..cut]);
+            found.extend(lines.objects(&text[cut..]));
+            assert_eq!(found, [json!({"a": 1}), json!({"b": {"c": 2}})], "cut at {cut}");
+        }
+        let mut lines = Lines::default();
+        let long = format!("{{\"a\":\"{}\"}}\n{{\"b\":1}}\n", "x".repeat(Lines::LONGEST));
+        assert_eq!(lines.objects(long.as_bytes()), [json!({"b": 1})]);
+    }
+
+    #[test]
+    fn events_are_numbered_without_a_gap_and_output_is_in_its_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = Writer::create(directory.path(), "t").unwrap();
+        writer.put("state", json!({ "state": "running" })).unwrap();
+        for _ in 0..1000 {
+            writer.output(Stream::Output, b"x").unwrap();
+        }
+        writer.output(Stream::Error, b"oh").unwrap();
+        writer.put("ended", json!({})).unwrap();
+        let text = std::fs::read_to_string(directory.path().join(EVENTS)).unwrap();
+        let events: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(events.iter().enumerate().all(|(index, event)| event.seq == index as u64 && event.v == VERSION));
+        let kinds: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();
+        assert!(
+            kinds.len() < 20 && kinds[0] == "state" && kinds[kinds.len() - 2..] == ["output", "ended"],
+            "{kinds:?}"
+        );
+        let sum: u64 = events.iter().filter_map(|event| event.data.get("length")?.as_u64()).sum();
+        assert_eq!(sum, 1002);
+    }
+}

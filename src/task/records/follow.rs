@@ -1,0 +1,119 @@
+//! Reading the log of a task that still runs, until it has ended and all is read.
+
+use crate::error::{Context, Error, Kind, Result};
+use crate::task::store::{LOG, Status, Store};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A file of a task that grows.
+#[derive(Debug)]
+pub struct Follower {
+    store: Store,
+    id: String,
+    path: PathBuf,
+    file: Option<File>,
+    changes: OwnedFd,
+    /// Whether the task was seen to have ended: what is there now is all.
+    has_ended: bool,
+}
+
+/// Where a follower begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// With the first byte.
+    Start,
+    /// With what comes from now on.
+    Now,
+}
+
+/// How often it is looked whether the task has ended: a supervisor that was killed tells nobody.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Store {
+    /// The task's output so far.
+    pub fn log(&self, id: &str) -> Result<std::fs::File> {
+        let path = self.task(id).join(LOG);
+        std::fs::File::open(&path).map_err(|cause| crate::files::failed(cause, format!("open the log of `{id}`")))
+    }
+
+    /// Follows the output of a task.
+    pub fn follow_log(&self, id: &str, from: From) -> Result<Follower> {
+        Follower::new(self, id, LOG, from)
+    }
+}
+
+impl Follower {
+    pub(crate) fn new(store: &Store, id: &str, name: &str, from: From) -> Result<Follower> {
+        let directory = store.task(id);
+        let step = || format!("follow `{name}` of the task `{id}`");
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let changes = inotify::init(flags).failing(Kind::Internal, step)?;
+        let wanted = inotify::WatchFlags::MODIFY | inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+        inotify::add_watch(&changes, &directory, wanted).failing(Kind::NotFound, step)?;
+        let path = directory.join(name);
+        let mut follower =
+            Follower { store: store.clone(), id: id.to_owned(), path, file: None, changes, has_ended: false };
+        follower.open()?;
+        if let (Some(file), From::Now) = (&mut follower.file, from) {
+            file.seek(SeekFrom::End(0)).failing(Kind::Store, step)?;
+        }
+        Ok(follower)
+    }
+
+    /// What is not there yet may still come.
+    fn open(&mut self) -> Result<()> {
+        if self.file.is_none() {
+            match File::open(&self.path) {
+                Ok(file) => self.file = Some(file),
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {}
+                Err(cause) => {
+                    return Err(Error::os(Kind::Store, cause).doing(format!("open `{}`", self.path.display())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Readable when there may be more.
+    pub fn changes(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+
+    /// What there is now; `None` when all was read and no more will come.
+    pub fn available<'buffer>(&mut self, buffer: &'buffer mut [u8]) -> Result<Option<&'buffer [u8]>> {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.changes, &mut space);
+        while reader.next().is_ok() {} // what they say does not matter, only that they came
+        self.open()?;
+        let count = match &mut self.file {
+            Some(file) => file.read(buffer).failing(Kind::Store, || format!("read `{}`", self.path.display()))?,
+            None => 0,
+        };
+        if count == 0 && self.has_ended {
+            return Ok(None);
+        }
+        if count == 0 {
+            // Looked at before the next read, so that nothing that was written before the end is missed.
+            self.has_ended = self.store.status(&self.id)? != Status::Running;
+        }
+        Ok(Some(&buffer[..count]))
+    }
+
+    /// Waits until there may be more.
+    pub fn wait(&self) -> Result<()> {
+        if self.has_ended {
+            return Ok(());
+        }
+        let limit = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.changes, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).failing(Kind::Internal, || "wait for more output"),
+        }
+    }
+}

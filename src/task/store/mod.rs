@@ -1,0 +1,351 @@
+//! Where tasks are kept: one directory each, and one lock file for each that runs.
+//!
+//! ```text
+//! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (kept.json workspace.img)
+//! <store>/live/<id>     locked by the supervisor; free but still there means that the supervisor died
+//! <store>/queue/        a locked ticket for each task that has or waits for its turn
+//! <store>/index         a row for each task that has ended, made again when it is missing
+//! <store>/templates/    formatted empty disk images, and what the default root begins with
+//! <store>/bases/        checkouts of repositories, one for each commit
+//! <store>/mirrors/      bare mirrors of remote repositories
+//! ```
+
+pub(super) mod json;
+
+use crate::error::{Error, Kind, Result, Step};
+use crate::files::{self, Attempt, Lock};
+use crate::sandbox::{DiskFile, Place, Workshop};
+use rustix::process::geteuid;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// How often a new task's lock may be removed by somebody who reaps before we give up: nobody has lost twice in a row.
+const TRIES: u32 = 100;
+
+/// The store of the machine's root.
+pub(crate) const OF_ROOT: &str = "/var/lib/brig";
+
+/// Begins the name of a task that is being removed.
+pub(crate) const REMOVED: &str = ".removed-";
+
+/// The log of a task, in its directory.
+pub(crate) const LOG: &str = "output.log";
+/// The events of a task, in its directory.
+pub(crate) const EVENTS: &str = "events.ndjson";
+
+/// The tasks of one user on one machine.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// The store at `root`; nothing is made before a task is.
+    pub fn at(root: PathBuf) -> Store {
+        Store { root }
+    }
+
+    /// Where the store is if nobody says otherwise: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or
+    /// `~/.local/share/brig`.
+    pub fn default_path() -> Result<PathBuf> {
+        let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(path) = from("BRIG_STORE") {
+            return Ok(path);
+        }
+        if geteuid().is_root() {
+            return Ok(OF_ROOT.into());
+        }
+        from("XDG_DATA_HOME")
+            .or_else(|| from("HOME").map(|home| home.join(".local/share")))
+            .map(|data| data.join("brig"))
+            .ok_or_else(|| {
+                Error::new(Kind::Store, "neither HOME nor XDG_DATA_HOME is set").hint("name a store: --store DIR")
+            })
+    }
+
+    /// The store's own directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn task(&self, id: &str) -> PathBuf {
+        self.root.join("tasks").join(id)
+    }
+
+    pub(crate) fn tasks(&self) -> PathBuf {
+        self.root.join("tasks")
+    }
+
+    pub(crate) fn live(&self) -> PathBuf {
+        self.root.join("live")
+    }
+
+    pub(crate) fn templates(&self) -> PathBuf {
+        self.root.join("templates")
+    }
+
+    /// Where disks are made.
+    pub(crate) fn workshop(&self) -> Workshop {
+        Workshop { templates: self.templates(), live: self.live() }
+    }
+
+    /// Where a sandbox of this task has its things. The stage is mounted over the directory of the locks, in the sandbox's namespace only: of all
+    /// directories that is the one that is there from the beginning.
+    pub(crate) fn place(&self, id: &str) -> Place {
+        Place {
+            id: id.to_owned(),
+            stage: self.live(),
+            workshop: self.workshop(),
+            id_ranges: self.id_ranges(),
+            disk: DiskFile::Unnamed,
+        }
+    }
+
+    pub(crate) fn bases(&self) -> PathBuf {
+        self.root.join("bases")
+    }
+
+    pub(crate) fn mirrors(&self) -> PathBuf {
+        self.root.join("mirrors")
+    }
+
+    /// Where the task `id` makes a checkout that is not whole yet.
+    pub(crate) fn unfinished_base(&self, id: &str) -> PathBuf {
+        self.bases().join(format!(".new-{id}"))
+    }
+
+    /// One directory for the whole machine for the locks of id ranges; only root takes ranges.
+    pub(crate) fn id_ranges(&self) -> PathBuf {
+        PathBuf::from("/run/brig")
+    }
+
+    /// Takes a new task's lock. The lock has its name only when it is held, so nobody takes a task that is
+    /// just beginning for one whose supervisor died.
+    pub(crate) fn begin(&self, id: &str) -> Result<Alive> {
+        self.take_name(id).hint(|| "name a store that you can write: --store DIR")
+    }
+
+    /// Makes a task's directory.
+    pub(crate) fn make(&self, id: &str) -> Result<PathBuf> {
+        let directory = self.task(id);
+        let made = match std::fs::create_dir(&directory) {
+            // The directory of the locks may be there before that of the tasks: who makes a disk makes it, too.
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                files::create_directories(&self.tasks(), 0o700)?;
+                std::fs::create_dir(&directory)
+            }
+            other => other,
+        };
+        made.map_err(|cause| files::failed(cause, format!("make the task `{id}`")))?;
+        Ok(directory)
+    }
+
+    fn take_name(&self, id: &str) -> Result<Alive> {
+        let live = self.live();
+        let path = live.join(id);
+        let unnamed = live.join(format!(".{id}"));
+        // Whoever reaps at this moment may take the file without its name for one of the dead, and remove it: then there is another try.
+        for _ in 0..TRIES {
+            let lock = match Lock::wait(&unnamed) {
+                Err(error) if error.kind() == Kind::NotFound => {
+                    files::create_directories(&self.tasks(), 0o700)?;
+                    files::create_directories(&live, 0o700)?;
+                    continue;
+                }
+                other => other?,
+            };
+            match std::fs::rename(&unnamed, &path) {
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.map_err(|cause| files::failed(cause, format!("name the lock `{}`", path.display())))?,
+            }
+            return Ok(Alive { path, _lock: lock });
+        }
+        Err(Error::new(Kind::Store, "its lock is removed again and again").doing(format!("make the task `{id}`")))
+    }
+
+    /// The ids of all tasks, oldest first.
+    pub(crate) fn ids(&self) -> Result<Vec<String>> {
+        let mut ids = self.names()?;
+        ids.retain(|name| !name.starts_with('.'));
+        sort_by_age(&mut ids);
+        Ok(ids)
+    }
+
+    /// The names where tasks are kept: ids, and what is begun or half gone, whose names have a dot.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        match std::fs::read_dir(self.tasks()) {
+            Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(cause) => Err(files::failed(cause, format!("list `{}`", self.tasks().display())))
+                .hint(|| "name a store that you can read: --store DIR"),
+        }
+    }
+
+    /// Where a task is when it is being removed: out of sight.
+    pub(crate) fn hidden(&self, id: &str) -> PathBuf {
+        self.tasks().join(format!("{REMOVED}{id}"))
+    }
+
+    /// The one task whose id is or begins with `word`; `@` is the newest one.
+    pub fn find(&self, word: &str) -> Result<String> {
+        if word == NEWEST {
+            let newest = self.ids()?.pop();
+            return newest.ok_or_else(|| {
+                Error::new(Kind::NotFound, "there is no task yet").hint("run one: `brig task run --dir . -- COMMAND`")
+            });
+        }
+        let mut matching = self.ids()?.into_iter().filter(|id| id.starts_with(word) && !word.is_empty());
+        match (matching.next(), matching.next()) {
+            (Some(id), None) => Ok(id),
+            (Some(id), Some(_)) if id == word => Ok(id),
+            (Some(first), Some(second)) => {
+                Err(Error::new(Kind::NotFound, format!("`{word}` begins more than one task: `{first}`, `{second}`"))
+                    .hint("give more of the id"))
+            }
+            (None, _) => {
+                Err(Error::new(Kind::NotFound, format!("there is no task `{word}`")).hint("see `brig task ls`"))
+            }
+        }
+    }
+}
+
+impl Store {
+    /// The tasks that these words name, each once.
+    pub fn find_all(&self, words: &[String]) -> Result<Vec<String>> {
+        let mut found = Vec::with_capacity(words.len());
+        for word in words {
+            let id = self.find(word)?;
+            if !found.contains(&id) {
+                found.push(id);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Its supervisor lives.
+    Running,
+    /// It has a receipt.
+    Ended,
+    /// Its supervisor died without one.
+    Lost,
+}
+
+impl Store {
+    /// Where the task stands.
+    pub fn status(&self, id: &str) -> Result<Status> {
+        let receipt = self.task(id).join("receipt.json");
+        if receipt.exists() {
+            return Ok(Status::Ended);
+        }
+        match Lock::attempt(&self.live().join(id))? {
+            Attempt::Held => Ok(Status::Running),
+            // It may have ended since we looked for its receipt.
+            Attempt::Taken(_) | Attempt::Missing if receipt.exists() => Ok(Status::Ended),
+            Attempt::Taken(_) | Attempt::Missing => Ok(Status::Lost),
+        }
+    }
+}
+
+/// Stands for the newest task on the command line.
+const NEWEST: &str = "@";
+
+/// The mark of a task that runs: a held lock. Dropping it says that the task is over.
+#[derive(Debug)]
+pub(crate) struct Alive {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl Alive {
+    /// Ends as if the supervisor had died: what it could not remove, the next command removes.
+    pub(crate) fn leave(mut self) {
+        self.path = PathBuf::new();
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        // A name that stays is seen as a task of ours that died, and removed by the next command.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Whether `word` has the form of an id of ours.
+pub(crate) fn is_id(word: &str) -> bool {
+    matches!(word.len(), 11 | 12) && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
+}
+
+/// How many random letters an id begins with.
+const RANDOM: usize = 4;
+
+/// Sorts ids by the time that they end with, oldest first.
+pub(crate) fn sort_by_age(ids: &mut [String]) {
+    ids.sort_unstable_by(|one, other| {
+        let key = |id: &str| (id.get(RANDOM..).unwrap_or_default().to_owned(), id.to_owned());
+        key(one).cmp(&key(other))
+    });
+}
+
+/// A new id: four random letters, so that the first two or three name the task, then the time since 1970 in 1296ths of a second, which are two digits
+/// of base 36 below the second.
+pub(crate) fn new_id() -> Result<String> {
+    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    const PARTS: u128 = 36 * 36;
+    let mut random = [0_u8; RANDOM];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::os(Kind::Internal, errno).doing("make an id"))?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let mut time = Vec::new();
+    let mut rest = since.as_nanos() * PARTS / 1_000_000_000;
+    while rest > 0 {
+        time.push(DIGITS[(rest % 36) as usize]);
+        rest /= 36;
+    }
+    let start = random.iter().map(|byte| b'a' + byte % 26);
+    Ok(start.chain(time.into_iter().rev()).map(char::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_found_by_the_beginning_of_its_id_and_only_if_that_is_clear() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("new"));
+        assert_eq!(store.find("a").unwrap_err().kind(), Kind::NotFound);
+        for id in ["abc", "abd", "x"] {
+            drop(store.begin(id).unwrap());
+            store.make(id).unwrap();
+        }
+        assert_eq!(store.find("abc").unwrap(), "abc");
+        assert_eq!(store.find("x").unwrap(), "x");
+        assert!(store.find("ab").unwrap_err().to_string().contains("more than one"));
+        assert!(store.find("").is_err());
+        assert_eq!(store.find("@").unwrap(), "x", "the newest");
+        let words = ["x", "abc", "@", "x"].map(str::to_owned);
+        assert_eq!(store.find_all(&words).unwrap(), ["x", "abc"]);
+        assert_eq!(std::fs::read_dir(store.live()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn ids_differ_and_sort_by_age() {
+        let ids: std::collections::HashSet<_> = (0..50).map(|_| new_id().unwrap()).collect();
+        assert!(ids.len() > 45 && ids.iter().all(|id| is_id(id)));
+        assert!(ids.iter().all(|id| id.bytes().take(RANDOM).all(|byte| byte.is_ascii_lowercase())), "{ids:?}");
+        let mut made = Vec::new();
+        for _ in 0..5 {
+            made.push(new_id().unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let mut by_age = made.clone();
+        by_age.sort_unstable();
+        sort_by_age(&mut by_age);
+        assert_eq!(by_age, made);
+    }
+}
