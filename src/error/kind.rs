@@ -51,7 +51,7 @@ catalogue! {
     Registry = "E-REGISTRY", 125, true, "A registry cannot be reached or refuses.";
     Certificate = "E-CERTIFICATE", 125, false, "A server's certificate, or ours, is not one that can be believed.";
     Credentials = "E-CREDENTIALS", 125, false, "A registry does not know us or does not let us do this.";
-    Disk = "E-DISK", 125, true, "There is no space or no inode left, or the disk cap cannot be set up.";
+    Disk = "E-DISK", 125, true, "No space or no inode is left, or the disk cap cannot be set up.";
     Store = "E-STORE", 125, false, "The store cannot be read or written.";
     Record = "E-RECORD", 125, false, "A record is torn, from another version, or cannot be written.";
     Secret = "E-SECRET", 125, false, "A secret's source cannot be read or its exposure is not possible.";
