@@ -65,7 +65,7 @@ def main():
             failed.append(name)
             continue
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # who presses Ctrl-C twice still wants everything removed
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the removal
             lab.close()
             signal.signal(signal.SIGINT, signal.default_int_handler)
         records.append(record)

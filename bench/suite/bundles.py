@@ -59,7 +59,7 @@ def make(lab, name, words=("/bin/true",), seccomp=False, limits=False, user=Fals
     if user:
         linux["namespaces"].append({"type": "user"})
         linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-    if root:  # somebody else's: its programs work in /work and write there
+    if root:  # not the default root: its programs work in /work and write there
         spec["root"] = {"path": root, "readonly": True}
         process["cwd"] = "/work"
         spec["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"]})

@@ -2,6 +2,7 @@
 import json
 import os
 import platform
+import textwrap
 
 import plot
 from lab import REPOSITORY
@@ -10,10 +11,17 @@ FOLDER = os.path.join(REPOSITORY, "docs", "benchmarks")
 PAGE = os.path.join(REPOSITORY, "docs", "benchmarks.md")
 HEAD = """# Benchmarks
 
-Written by `bench/run --write`: brig beside its peers, in turn and in one run, so that what disturbs the machine disturbs all alike. Trust ratios more
-than milliseconds, and on a busy machine the least more than the median. **floor** is what the kernel alone costs: a C program (`bench/floor.c`, or as
-each table says) that makes the same system calls with the same things on, and nothing else. "x brig" and "x floor" are ratios of medians. The
-numbers behind the tables are in [benchmarks/](benchmarks/) as JSON.
+This page lets you compare brig with its peers. `bench/run --write` makes it: one command on a Debian machine, as root, that installs the peers, runs
+them in turn and leaves nothing. `bench/run --quick` takes minutes. `bench/run NAME…` runs some cases: start, scale, unpack, layers, workspace, inside,
+egress, redact, docker.
+
+Each case is one run with all programs in turn, so that a disturbance of the machine affects all alike. Trust ratios more than milliseconds. On a busy
+machine, trust the least more than the median.
+
+**floor** is the cost of the kernel alone. It is a C program (`bench/floor.c`, or as each table states) that makes the same system calls only.
+"x brig" and "x floor" are ratios of medians. [benchmarks/](benchmarks/) has the numbers as JSON.
+
+`bench/budget` counts system calls and instructions of a start, which do not depend on the machine's load. It fails on a rise; `tests/run` runs it.
 """
 
 
@@ -32,8 +40,8 @@ def machine_line(record):
     it = record["machine"]
     quick = ", a quick run" if record["quick"] else ""
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    return (f"{record['date']}{quick}: {it['processors']} processors ({it['model']}), {it['memory_gib']} GiB, {it['system']}, kernel {it['kernel']}, "
-            f"cgroups {it['cgroups']}, load {it['load']} before and {record['load_after']} after; {record['seconds']} s. {versions}.")
+    return (f"{record['date']}{quick}. {it['processors']} processors ({it['model']}), {it['memory_gib']} GiB. {it['system']}, kernel {it['kernel']}, "
+            f"cgroups {it['cgroups']}. Load {it['load']} before and {record['load_after']} after, {record['seconds']} s. {versions}.")
 
 
 def markdown(table):
@@ -54,6 +62,15 @@ def markdown(table):
         out.append("")
     if table["left_out"]:
         out += ["Left out: " + "; ".join(table["left_out"]) + ".", ""]
+    return out
+
+
+def wrapped(text):
+    """The lines of a page, at most 120 columns wide. Rows of tables and pictures stay whole."""
+    out = []
+    for block in text.split("\n\n"):
+        whole = block.startswith(("|", "#", "!"))
+        out += (block.split("\n") if whole else textwrap.wrap(block, 120, break_long_words=False, break_on_hyphens=False)) + [""]
     return out
 
 
@@ -88,4 +105,4 @@ def write(records, order):
         except FileNotFoundError:
             lines += [f"## {name}", "", f"Not measured yet: `bench/run {name} --write`.", ""]
     with open(PAGE, "w") as out:
-        out.write("\n".join(lines).rstrip() + "\n")
+        out.write("\n".join(wrapped("\n".join(lines))).rstrip() + "\n")

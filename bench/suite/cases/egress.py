@@ -15,7 +15,7 @@ for _ in range(int(sys.argv[3])):
     began = time.perf_counter(); c.request("GET", "/small"); c.getresponse().read(); print((time.perf_counter() - began) * 1e6)
 """
 
-# A client that does nothing but take the bytes: curl needs 0.3 s of a processor for a gigabyte by itself, and hides what is faster than that.
+# A client that only takes the bytes. curl needs 0.3 s of a processor for a gigabyte, and hides what is faster than that.
 READ = """
 import socket, sys, time
 buffer = bytearray(1 << 20)

@@ -88,7 +88,7 @@ def make_work(lab, files, modules):
             json.dump({"name": "app", "version": "1.0.0", "dependencies": {f"p{each}": f"file:packages/p{each}.tgz" for each in range(PACKAGES)}}, out)
     else:
         left_out.append("npm install: no npm here")
-    # Who works in it is somebody else with some peers. The toolchain is linked to its origin and stays as it is.
+    # With some peers another user works in it. The toolchain is linked to its origin and stays as it is.
     lab.run("chmod", "-R", "a+rwX", *(f"{work}/{name}" for name in ("repo", "home", "crate", "app") if os.path.isdir(f"{work}/{name}")))
     with open(f"{work}/script", "w") as out:
         calls, opens = (20_000, 2_000) if lab.quick else (50_000, 5_000)

@@ -66,8 +66,8 @@ def compare(lab, folders, load):
     mounts.text = ("bench/layers.c: an overlay of the layers with an upper one on a tmpfs in a mount namespace. EROFS images are mounted from their files, without "
                    "a loop device; only root may. The end is that of the namespace.")
     files = Table("The files, by how layers are kept", unit="s", base="folders", floor="", more=[["size", "MB on disk", 1], ["read", "read all s", 2]])
-    files.text = (f"Folders are made by `brig image load` of {MANY} layers, all of which is the time; EROFS images by mkfs.erofs of those folders, which takes its "
-                  "time on top. Reading is of every file through the mounted root, all in the page cache where it can be.")
+    files.text = (f"`brig image load` of {MANY} layers makes the folders, and all of it is the time. mkfs.erofs makes EROFS images of those "
+                  "folders, which takes its time on top. Reading is of every file through the mounted root, in the page cache where possible.")
     kept = {"folders": ("dirs", folders)}
     files.add("folders", [load], size=size(folders), read=0)
     for name, options in PACKERS.items() if lab.has("mkfs.erofs") else []:

@@ -8,7 +8,7 @@ import bundles
 from lab import Failed
 from measure import Subject, Table, attempt, interleave, with_idle
 
-IDLE_MS = 40  # who moves into a cgroup then waits for the kernel: docs/decisions/0002-cgroup-joining.md
+IDLE_MS = 40  # a process that then moves into a cgroup waits for the kernel: docs/decisions/0002-cgroup-joining.md
 RUNTIMES = ["brig", "crun", "runc", "youki"]
 VARIANTS = [
     ("bare", "All namespaces but a user's, the default mounts and masks, cgroups without limits.", {}),
@@ -117,19 +117,20 @@ def task(lab, tables):
             "`bwrap --unshare-all` with /usr, /proc, /dev and a tmpfs has no limits, no filter, no disk cap, no record. "
             "The floor has the namespaces, mounts, filter, Landlock, limits and the disk as brig makes it, no log and no record.")
     if journaled:
-        text += " Store and disks are on an ext4 with a journal, in memory: the host's has none, and there a new file looks at each that was removed in the last minute."
+        text += (" Store and disks are on an ext4 with a journal, in memory. The host's ext4 has no journal: there a new file looks at each "
+                 "file that was removed in the last minute.")
     # Two that are a few hundredths apart: with fewer rounds the medians of two runs are further apart than they are.
     both(lab, "Run and teardown: the whole sandbox of a task", text, subjects, tables, full=(400, 150))
     if not lab.has("crun"):
         return
-    # Apart from the others, who would have to take turns with what it leaves to the kernel.
+    # Apart from the others: they would take turns with the work that crun leaves to the kernel.
     peers = {"crun": bundles.make(lab, "no-group"), "crun, as a task": bundles.like_a_task(lab, "like-a-task")}
     beside = [subject for subject in subjects if subject.name in ("floor", "brig")]
     for number, (label, bundle) in enumerate(peers.items()):
         words = ["--cgroup-manager=disabled", "run", "--bundle", bundle, f"{lab.tag}-no-group-{number}"]
         beside.append(Subject(label, [*lab.oci("crun"), *words], lab.crun_mounts()))
-    text = ("The same and its floor beside containers of crun's without a filter, limits and cgroups: one with the default namespaces and a static `true`, and one with "
-            "a task's namespaces, root, user and `true`.")
+    text = ("The same and its floor beside containers of crun without a filter, limits and cgroups. "
+            "One has the default namespaces and a static `true`, one a task's namespaces, root, user and `true`.")
     both(lab, "Run and teardown: a task beside crun with nothing of it", text, beside, tables, full=(200, 80))
     for number in range(len(peers)):
         lab.run(*lab.anywhere("crun", *lab.oci("crun"), "delete", "-f", f"{lab.tag}-no-group-{number}"), check=False)

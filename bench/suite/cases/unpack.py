@@ -101,8 +101,8 @@ def make_layout(layout, tars, packed):
 def measure(lab, command):
     """Seconds and peak memory in MiB of one program and all that it starts."""
     if not lab.quick:
-        os.sync()  # nobody writes for the one before
-    # By a small program of ours: what is forked from here would begin with the memory of Python.
+        os.sync()  # the disk has written what the program before left
+    # By a small C program: a fork of this process would begin with the memory of Python.
     words = lab.path("words")
     with open(words, "w") as out:
         seconds, failed, peak = lab.run(lab.program("crowd"), "1", "300", "-", *command, stderr=out).splitlines()[0].split()
@@ -192,5 +192,5 @@ def run(lab):
     raw, small = (sum(map(os.path.getsize, each)) / 1e6 for each in (tars, packed))
     table.text = (f"{small:.0f} MB compressed, {raw:.0f} MB of tars, {LAYERS} layers of files of /usr. `brig image load` keeps the layers as brig runs from them, "
                   "`unpack` makes one folder. `docker load` (overlay2) gets the same layers in its own archive; its memory is the daemon's. All check every digest but the floors, of which the slowest is the one that ratios refer to. "
-                  f"Whoever unpacks must do all three, and each has all processors: together they take {floors:.2f} s.")
+                  f"Unpacking must do all three, and each has all processors: together they take {floors:.2f} s.")
     return [table]
