@@ -1,7 +1,7 @@
 //! A bundle: the directory with a config.json that a caller names.
 
 use super::creation::Creation;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::files;
 use crate::spec::config::{self, Config};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,27 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
 /// What they say.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
     config::load::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
+}
+
+/// Adds the annotations that the runtime's own flags set, and gives the bytes that the container keeps. One that the configuration has with another value is
+/// an error: neither the operator's value nor the caller's may be dropped in silence.
+pub(super) fn annotate(mut config: Config, bytes: Vec<u8>, more: &[(String, String)]) -> Result<(Config, Vec<u8>)> {
+    for (key, value) in more {
+        let old = config.annotations.insert(key.clone(), value.clone());
+        if let Some(old) = old.filter(|old| old != value) {
+            let words = format!(
+                "the annotation `{key}` is `{}` in the configuration and `{}` by the runtime's flag --annotation: leave it out of one of the two",
+                old.escape_debug(),
+                value.escape_debug()
+            );
+            return Err(Error::new(Kind::Spec, words));
+        }
+    }
+    if more.is_empty() {
+        return Ok((config, bytes));
+    }
+    let bytes = serde_json::to_vec(&config).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
+    Ok((config, bytes))
 }
 
 /// Whether a config.json that nobody has read yet looks as if it asked for a network namespace of the container's own and for no user namespace. What it

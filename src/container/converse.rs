@@ -12,7 +12,16 @@ use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, prlimit};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Descriptors that init handed over.
+#[derive(Default)]
+pub(super) struct Handed {
+    /// The terminal's master, where no console socket got it.
+    pub console: Option<OwnedFd>,
+    /// The root directory of the capped disk.
+    pub scratch: Option<OwnedFd>,
+}
 
 /// Answers init until it is ready.
 pub(super) fn create(
@@ -22,8 +31,8 @@ pub(super) fn create(
     rlimits: &[(Resource, Rlimit)],
     state: &State,
     joins_processes: bool,
-) -> Result<Option<std::os::fd::OwnedFd>> {
-    let mut console = None;
+) -> Result<Handed> {
+    let mut handed = Handed::default();
     loop {
         match spawned.receive()? {
             Some(Message::Hooks) => {
@@ -43,8 +52,9 @@ pub(super) fn create(
             }
             Some(Message::Console(master)) => match &wish.console_socket {
                 Some(path) => socket::send_console(path, &master)?,
-                None => console = Some(master),
+                None => handed.console = Some(master),
             },
+            Some(Message::Scratch(root)) => handed.scratch = Some(root),
             Some(Message::Listener(number)) => {
                 let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
                     .failing(Kind::Seccomp, || "fetch the filter's listener")?;
@@ -55,7 +65,7 @@ pub(super) fn create(
             }
             Some(Message::Ready) => {
                 move_devices(spawned.pid, config)?;
-                return Ok(console);
+                return Ok(handed);
             }
             Some(Message::Failed(error)) => return Err(error),
             Some(other) => return Err(Error::new(Kind::Lost, format!("init said something out of turn: {other:?}"))),

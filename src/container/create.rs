@@ -3,6 +3,7 @@
 use super::creation::Creation;
 use super::group::Wanted;
 use super::id::ContainerId;
+use super::protect::Guard;
 use super::record::{FIFO, Place, REPORT, Record};
 use super::tree::Stat;
 use super::{Containers, bundle, converse, group, notify, passed, prepare, socket};
@@ -14,11 +15,12 @@ use crate::ns::ahead;
 use crate::process::{
     self, BuildHooks, Command, First, Gate, Managed, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
+use crate::resctrl;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
+use crate::spec::protections::Protections;
 use crate::spec::state::{State, Status};
 use crate::sys::heap::StartHeap;
-use crate::{resctrl, seccomp};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::Signal;
 use std::borrow::Cow;
@@ -98,8 +100,10 @@ impl Containers {
         // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
         let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
         StartHeap.warm(StartHeap::START);
-        let config = bundle::parse(&path, &bytes)?;
+        let (config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.annotations)?;
         check::check(&config)?;
+        let protections = Protections::parse(&config.annotations)?;
+        protections.check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
         passed::check_terminal(process.terminal, wish)?;
         passed::check_preserved(wish.preserve_fds)?;
@@ -111,7 +115,7 @@ impl Containers {
         if !wish.no_cgroup {
             attributes.affinity = Some(attributes::every_cpu()); // not the caller's, but what the group allows
         }
-        let filter = filter(&config)?;
+        let filter = prepare::filter(&config, &protections)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
         let mut notes = vec!["nsexec started".to_owned()];
         notes.extend(filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")));
@@ -120,7 +124,6 @@ impl Containers {
         let mut environment = environment;
         passed::preserve_listeners(&mut environment);
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
-        let landlock = prepare::landlock(&config)?;
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
         let (mut namespaces, user_namespace) = prepare::namespaces(&config)?;
         // It would belong to another user namespace if there is one.
@@ -131,7 +134,9 @@ impl Containers {
 
         let mut undo = Undo::new(Place::make(&self.root, id)?);
         undo.place.keep_config(&bytes)?;
+        let mut guard = Guard::prepare(&protections, &config, &undo.place)?;
         let notify = notify::prepare(&undo.place, &mut environment)?.filter(|_| has_own_mounts(&config));
+        let more = notify.into_iter().chain(std::mem::take(&mut guard.mounts)).collect();
         let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
         undo.cgroup = wanted.make()?;
         undo.resctrl = config.linux.intel_rdt.as_ref().map(|rdt| resctrl::create(rdt, id.as_str())).transpose()?;
@@ -141,7 +146,8 @@ impl Containers {
             cgroup.give_to(owner)?;
         }
         let entry = if wish.no_pivot { Entry::Move } else { Entry::Pivot };
-        let bundle = prepare::bundle(&config, &wish.bundle, (entry, notify), wanted.places(cgroup), &user_namespace)?;
+        let mut bundle = prepare::bundle(&config, &wish.bundle, (entry, more), wanted.places(cgroup), &user_namespace)?;
+        bundle.cap = guard.cap.take().into();
         let clone_into = cgroup.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
         let tasks = cgroup.map(Cgroup::join_files).transpose()?.unwrap_or_default();
         let mut record = Record {
@@ -182,7 +188,7 @@ impl Containers {
             domainname: (!config.domainname.is_empty()).then(|| config.domainname.clone()),
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
-            inside: None,
+            inside: guard.inside.take(),
             way_out: None,
             sysctls: prepare::sysctls(&config),
             root: Root::Bundle(bundle),
@@ -197,7 +203,7 @@ impl Containers {
                 identity,
                 attributes,
                 rlimits: Vec::new(),
-                landlock,
+                landlock: protections.landlock.clone(),
                 seccomp: Cow::Owned(filter),
                 directory: PathBuf::from(&process.cwd),
                 vectors,
@@ -237,10 +243,11 @@ impl Containers {
             group.join(record.pid)?;
         }
         let state = State { pid: record.pid, ..state };
-        let console = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes)
+        let handed = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes)
             .map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
+        record.monitor = guard.watch(protections, &record.id, spawned, record.cgroup.clone(), handed.scratch)?;
         undo.place.write(&record)?;
         if let Some(path) = &wish.pidfd_socket {
             socket::send(path, "standard", spawned.pidfd())?;
@@ -248,7 +255,7 @@ impl Containers {
         if let Some(path) = &wish.pid_file {
             files::replace(path, record.pid.to_string().as_bytes(), 0o644, Durability::Cached)?;
         }
-        take_apart(undo, record, config, console, (warnings, notes))
+        take_apart(undo, record, config, handed.console, (warnings, notes))
     }
 }
 
@@ -280,15 +287,6 @@ fn explain(error: Error, cgroup: Option<&Cgroup>) -> Error {
 
 fn has_own_mounts(config: &Config) -> bool {
     check::has(config, NamespaceKind::Mount)
-}
-
-pub(super) fn filter(config: &Config) -> Result<seccomp::Program> {
-    let Some(profile) = &config.linux.seccomp else { return Ok(seccomp::Program::nothing()) };
-    let program = seccomp::compile(profile)?;
-    if program.listens() && profile.listener_path.is_empty() {
-        return Err(Error::new(Kind::Spec, "seccomp: SCMP_ACT_NOTIFY needs a `listenerPath`"));
-    }
-    Ok(program)
 }
 
 /// The FIFO at which init waits. It is open for reading and writing, so that neither its opening nor its reading ever fails for want of a

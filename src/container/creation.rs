@@ -27,6 +27,8 @@ pub struct Creation {
     pub no_cgroup: bool,
     /// Whether the caller goes away while the container runs.
     pub detached: bool,
+    /// Annotations beside those of the configuration: key and value.
+    pub annotations: Vec<(String, String)>,
 }
 
 /// The standard streams of this process that are pipes, as runc and CRIU name them; an empty name for any other.

@@ -88,6 +88,9 @@ fn kill(record: &Record) -> Result<()> {
 /// Removes what a container without a first process has left: other processes, cgroup, directory; then the last hooks run, whose failure stops
 /// nothing.
 pub(super) fn destroy(place: &Place, record: &Record) -> Result<Vec<String>> {
+    if let Some(monitor) = record.monitor {
+        monitor.wait(); // it reads the group's counters
+    }
     // A unit is stopped before its group goes.
     let group = record.cgroup.as_ref().filter(|group| record.systemd.is_some() || !group.remove_empty());
     if let Some(group) = group {

@@ -12,10 +12,10 @@ use crate::files::{self, Durability};
 use crate::process::{
     self, Command, Join, Managed, Message, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes,
 };
-use crate::seccomp;
 use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
+use crate::spec::protections::Protections;
 use crate::spec::state::Status;
 use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
@@ -298,7 +298,8 @@ fn plan(
     // Not the caller's processors, but what the group allows.
     let every = group.filter(|_| affinity.is_none()).map(|_| attributes::every_cpu());
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
-    let seccomp = config.linux.seccomp.as_ref().map(seccomp::compile).transpose()?;
+    let protections = Protections::parse(&config.annotations)?;
+    let seccomp = prepare::filter(config, &protections)?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
     Ok(Join {
         init,
@@ -313,8 +314,8 @@ fn plan(
             identity,
             attributes,
             rlimits: Vec::new(),
-            landlock: prepare::landlock(config)?,
-            seccomp: seccomp.map_or_else(|| Cow::Owned(seccomp::Program::nothing()), Cow::Owned),
+            landlock: protections.landlock,
+            seccomp: Cow::Owned(seccomp),
             directory: PathBuf::from(&process.cwd),
             vectors,
             handed: None,

@@ -8,7 +8,7 @@ use crate::sys::weaken;
 use serde_json::{Value, json};
 
 /// Annotations, or their beginnings, by which an image could reach the host if a caller passed its labels on.
-const UNSAFE: [&str; 3] = ["bundle", "org.systemd.property.", "org.criu.config"];
+const UNSAFE: [&str; 4] = ["bundle", "dev.brig.", "org.systemd.property.", "org.criu.config"];
 
 /// The whole structure.
 pub fn features() -> Value {

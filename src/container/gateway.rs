@@ -53,11 +53,16 @@ pub(crate) struct Gateway {
 impl Prepared {
     /// Makes what can be refused, and the channel over which init hands sockets.
     pub(super) fn new(wish: Wish) -> Result<(Prepared, Channel)> {
-        let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
         let (init, inside) = Channel::pair().failing(Kind::Egress, || "make a channel to the gateway")?;
+        Prepared::with_channel(wish, init).map(|prepared| (prepared, inside))
+    }
+
+    /// The same where the channel is there already.
+    pub(super) fn with_channel(wish: Wish, init: Channel) -> Result<Prepared> {
+        let published = wish.published.into_iter().map(listen).collect::<Result<_>>()?;
         let service =
             Service { policy: wish.policy, rate: wish.rate, total: wish.total, published, broker: wish.broker };
-        Ok((Prepared { service, init }, inside))
+        Ok(Prepared { service, init })
     }
 
     /// Starts the process. `user` is a host id; `None` stays who we are.

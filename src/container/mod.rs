@@ -25,6 +25,7 @@ mod launch;
 mod left;
 mod link;
 mod look;
+mod monitor;
 mod notify;
 mod passed;
 mod pasta;
@@ -32,8 +33,10 @@ mod place;
 mod possible;
 mod prepare;
 mod processors;
+mod protect;
 #[cfg(test)]
 mod random;
+mod receipt;
 mod record;
 mod running;
 mod signal;

@@ -6,11 +6,12 @@ use crate::mounts::options::{self, Reach};
 use crate::mounts::{Ids, device};
 use crate::ns::{self, IdMap, Maps, Namespaces};
 use crate::process::{Capabilities, Identity, UserNamespace};
+use crate::seccomp;
 use crate::spec::config::check::{clean, has, sysctl_path};
 use crate::spec::config::linux::{Device, IdMapping, Namespace, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
-use crate::spec::landlock::{self, Landlock};
+use crate::spec::protections::Protections;
 use crate::spec::resources::{DeviceRule, Resources};
 use crate::sys::weaken;
 use caps::Capability;
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mount::MountPropagationFlags;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CapabilitySet;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -262,7 +264,7 @@ fn is_for_all(rule: &DeviceRule) -> bool {
 pub(super) fn bundle(
     config: &Config,
     directory: &Path,
-    (entry, more): (Entry, Option<Mount>),
+    (entry, more): (Entry, Vec<Mount>),
     (groups, own_groups): (Vec<(String, PathBuf)>, bool),
     user: &UserNamespace,
 ) -> Result<Bundle> {
@@ -280,6 +282,7 @@ pub(super) fn bundle(
     let mut bundle = Bundle {
         root,
         read_only: wish.readonly,
+        cap: RefCell::default(),
         own_mounts: has(config, NamespaceKind::Mount),
         entry,
         propagation: propagation(&linux.rootfs_propagation),
@@ -398,9 +401,23 @@ fn enters_cgroup_namespace(config: &Config) -> bool {
     !has(config, NamespaceKind::User) || rustix::process::geteuid().is_root()
 }
 
-/// The rules of the annotation, if there is one.
-pub(super) fn landlock(config: &Config) -> Result<Option<Landlock>> {
-    config.annotations.get(landlock::ANNOTATION).map(|text| Landlock::parse(text)).transpose()
+/// The filter of system calls: the configuration's, and with `dev.brig.seccomp` the one of tasks beneath it.
+pub(super) fn filter(config: &Config, protections: &Protections) -> Result<seccomp::Program> {
+    let own = match &config.linux.seccomp {
+        Some(profile) => {
+            let program = seccomp::compile(profile)?;
+            if program.listens() && profile.listener_path.is_empty() {
+                return Err(Error::new(Kind::Spec, "seccomp: SCMP_ACT_NOTIFY needs a `listenerPath`"));
+            }
+            program
+        }
+        None => seccomp::Program::nothing(),
+    };
+    if !protections.agent_filter || weaken::is_off("agent-annotation") {
+        return Ok(own);
+    }
+    // Without the supervisor's listener: no supervisor watches this container.
+    Ok(own.over(seccomp::compile(&seccomp::profile::agent_spec())?))
 }
 
 /// Kernel parameters, as paths below /proc/sys.

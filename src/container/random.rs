@@ -4,6 +4,7 @@
 use super::prepare;
 use crate::spec::config::check::check;
 use crate::spec::config::load::parse;
+use crate::spec::protections::Protections;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ fn whole() -> Value {
         "ociVersion": "1.3.0",
         "root": {"path": "rootfs", "readonly": true},
         "hostname": "h", "domainname": "d",
-        "annotations": {"a": "b", "brig.landlock": "{\"rules\": [{\"path\": \"/usr\", \"access\": \"write\"}]}"},
+        "annotations": {"a": "b", "dev.brig.landlock": "{\"rules\": [{\"path\": \"/usr\", \"access\": \"write\"}]}"},
         "hooks": {"prestart": hook, "createRuntime": hook, "createContainer": hook, "startContainer": hook, "poststart": hook, "poststop": hook},
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid"]},
@@ -110,7 +111,7 @@ fn read(bytes: &[u8]) -> bool {
     if let Some(process) = &config.process {
         let _ = (prepare::identity(process), prepare::environment(process), prepare::rlimits(process));
     }
-    let _ = (prepare::resources(&config), prepare::landlock(&config), prepare::sysctls(&config));
+    let _ = (prepare::resources(&config), Protections::parse(&config.annotations), prepare::sysctls(&config));
     // A path would be opened.
     config.linux.namespaces.iter_mut().for_each(|namespace| namespace.path.clear());
     if let Ok((_, user)) = prepare::namespaces(&config) {

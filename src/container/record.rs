@@ -55,6 +55,9 @@ pub(crate) struct Record {
     /// Its resctrl group.
     #[serde(default)]
     pub resctrl: Option<resctrl::Group>,
+    /// The process that serves its network and writes its receipt.
+    #[serde(default)]
+    pub monitor: Option<super::monitor::Process>,
     /// Whether it has hooks for its start or its end: without one its configuration, of which Docker's filter is most, need not be read again then.
     #[serde(default = "unknown")]
     pub late_hooks: bool,

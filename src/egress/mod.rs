@@ -23,9 +23,7 @@ pub(crate) use gateway::{Service, Sources, serve};
 pub(crate) use guard::special;
 pub use ledger::{Ledger, Row};
 pub(crate) use ledger::{Order, Word};
-pub(crate) use policy::LEARNED_PORTS;
 pub use policy::{Ech, Policy};
-pub(crate) use rule::ports;
 pub use rule::{Rule, check_rules};
 
 /// Numbers that look like chance and are the same each time (xorshift).

@@ -1,8 +1,9 @@
 //! What a sandbox may reach: the rules, and the verdict on one host and port. Pure.
 
 use super::guard;
-use super::rule::{Host, LOOPBACK, Rule};
+use super::rule::{Host, LOOPBACK, Rule, ports};
 use crate::error::{Error, Kind, Result};
+use crate::spec::network::Served;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use std::str::FromStr;
 const MOST_LABELS: usize = 5;
 const MOST_BYTES: usize = 100;
 /// The ports that are listened at while a run's wishes are recorded.
-pub(crate) const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
+const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
 
 /// What becomes of a TLS hello with an encrypted part (ECH), by which a server may take another name than the one that the gateway sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +63,18 @@ pub(crate) enum Verdict {
 }
 
 impl Policy {
+    /// What is made in a network namespace that the gateway serves by this policy, with so many sockets for rules that come later.
+    pub(crate) fn served(&self, spares: usize) -> Served {
+        let mut served = Served { names: true, ports: ports(&self.allowed), routes: Vec::new(), spares };
+        if self.learn {
+            served.ports.extend(LEARNED_PORTS);
+            served.ports.sort_unstable();
+            served.ports.dedup();
+        }
+        served.routes = self.allowed.iter().filter_map(|rule| rule.range()).collect();
+        served
+    }
+
     /// Whether a name is answered at all, whatever the port.
     pub(crate) fn answers(&self, name: &str) -> bool {
         let host = Host::Name(name.to_owned());

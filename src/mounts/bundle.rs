@@ -5,6 +5,8 @@
 
 pub(crate) use super::bundle_plan::{Bundle, Entry, Mount};
 use super::bundle_plan::{change, change_below, propagate};
+use super::capped;
+pub(crate) use super::capped::{Backing, Cap};
 use super::cover::{Covers, mask, read_only};
 use super::mount::{attach, restrict};
 use super::options::{Options, Reach};
@@ -24,6 +26,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Built {
     /// The new root.
     pub root: OwnedFd,
+    /// The root directory of the capped disk.
+    pub scratch: Option<OwnedFd>,
     /// Mounts that become read-only at the end.
     late: Vec<OwnedFd>,
 }
@@ -31,9 +35,9 @@ pub(crate) struct Built {
 /// Builds the root.
 pub(crate) fn build(plan: &Bundle) -> Result<Built> {
     if !plan.own_mounts {
-        return Ok(Built { root: resolve::host_directory(&plan.root)?, late: Vec::new() });
+        return Ok(Built { root: resolve::host_directory(&plan.root)?, scratch: None, late: Vec::new() });
     }
-    let root = stand_alone(plan)?;
+    let (root, scratch) = stand_alone(plan)?;
     let mut late = Vec::new();
     for mount in &plan.mounts {
         if let Some(mounted) = place(root.as_fd(), plan, mount).doing(|| format!("mount `{}`", mount.at.display()))? {
@@ -45,7 +49,7 @@ pub(crate) fn build(plan: &Bundle) -> Result<Built> {
     if !borrowed {
         device::populate(root.as_fd(), &plan.devices, plan.owner)?;
     }
-    Ok(Built { root, late })
+    Ok(Built { root, scratch, late })
 }
 
 /// Makes what the mounts are mounted on, for CRIU, which makes none of it: builds the root in a mount namespace that the caller leaves afterwards.
@@ -174,8 +178,9 @@ pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Re
     attach(&tree, place.as_fd()).doing(step)
 }
 
-/// Mounts the bundle's directory over itself, so that it is a mount that can become the root, and keeps what happens in it from the host.
-fn stand_alone(plan: &Bundle) -> Result<OwnedFd> {
+/// Mounts the bundle's directory, or its capped view, over itself, so that it is a mount that can become the root, and keeps what happens in it from the
+/// host. Returns also the root directory of the capped disk.
+fn stand_alone(plan: &Bundle) -> Result<(OwnedFd, Option<OwnedFd>)> {
     let rec = MountPropagationFlags::REC;
     let asked = plan.propagation.unwrap_or(MountPropagationFlags::DOWNSTREAM | rec);
     let shared = asked.contains(MountPropagationFlags::SHARED);
@@ -191,11 +196,17 @@ fn stand_alone(plan: &Bundle) -> Result<OwnedFd> {
         mount_change("/", first).failing(Kind::Mount, || "keep the container's mounts from the host")?;
     }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let tree = open_tree(CWD, &plan.root, flags)
-        .failing(Kind::Mount, || format!("take the root `{}`", plan.root.display()))?;
+    let (tree, scratch) = match plan.cap.take() {
+        Some(cap) => capped::cover(&plan.root, cap).map(|(tree, scratch)| (tree, Some(scratch)))?,
+        None => {
+            let tree = open_tree(CWD, &plan.root, flags)
+                .failing(Kind::Mount, || format!("take the root `{}`", plan.root.display()))?;
+            (tree, None)
+        }
+    };
     move_mount(&tree, "", CWD, &plan.root, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .failing(Kind::Mount, || format!("mount the root `{}` on itself", plan.root.display()))?;
-    Ok(tree)
+    Ok((tree, scratch))
 }
 
 /// Makes the mount that holds `path` private: the nearest directory above it that is a mount point.

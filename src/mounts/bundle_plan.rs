@@ -1,10 +1,12 @@
 //! What a bundle's root consists of, as data, and how the attributes of its mounts are set.
 
+use super::capped::Cap;
 use super::device;
 use super::options::Options;
 use crate::error::{Context, Kind, Result};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use rustix::mount::MountPropagationFlags;
+use std::cell::RefCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -15,6 +17,8 @@ pub(crate) struct Bundle {
     pub root: PathBuf,
     /// Whether it is read-only in the end.
     pub read_only: bool,
+    /// Where changes of it go, if they are capped. Taken when the root is built.
+    pub cap: RefCell<Option<Cap>>,
     /// Whether there is a mount namespace of the container's own. Without one nothing is mounted: the host's namespace is not ours to change.
     pub own_mounts: bool,
     /// How the old root is left.

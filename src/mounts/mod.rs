@@ -10,6 +10,7 @@ mod amend;
 pub(crate) mod apply;
 pub(crate) mod bundle;
 mod bundle_plan;
+pub(crate) mod capped;
 mod copy_up;
 mod cover;
 mod destination;

@@ -45,7 +45,7 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     identity::die_with_supervisor(parent)?;
     umask(Mode::WGRP | Mode::WOTH); // what is built does not depend on the caller's
     identity::score(plan.oom_score)?; // before undumpable: its file belongs to root afterwards
-    if let Some(network) = plan.network {
+    if let Some(network) = &plan.network {
         move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
             .failing(Kind::Network, || "enter the sandbox's network namespace")?;
     }
@@ -79,7 +79,8 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if let Some(name) = &plan.domainname {
         rustix::system::setdomainname(name.as_bytes()).failing(Kind::Namespace, || "set the domain name")?;
     }
-    if plan.namespaces.makes(NamespaceKind::Network) {
+    // One that was joined for a gateway may be as its maker left it; one that was made ahead is up.
+    if plan.namespaces.makes(NamespaceKind::Network) || (plan.inside.is_some() && plan.network.is_none()) {
         bring_loopback_up()?;
     }
     if let Some(inside) = plan.inside {
@@ -159,6 +160,9 @@ fn enter_bundle(
     parent: &Channel,
 ) -> Result<Stdio> {
     let built = mounts::bundle::build(bundle)?;
+    if let Some(scratch) = &built.scratch {
+        parent.hand(Tag::Scratch, scratch.as_fd())?;
+    }
     if hooks.of_parent {
         parent.say(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
         parent.wait_for_go()?;

@@ -1,7 +1,7 @@
 //! What of the network a sandbox has: the wish, what is wrong with it, and what it means inside. Pure, but for the host's own settings.
 
 use crate::container::{self, Wish};
-use crate::egress::{Broker, Credential, Ech, LEARNED_PORTS, Policy, Rule, check_rules, ports, special};
+use crate::egress::{Broker, Credential, Ech, Policy, Rule, check_rules, special};
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix, Reach, Served, Way};
 use std::net::{IpAddr, SocketAddr};
@@ -239,17 +239,7 @@ impl Network {
         if !is_served && !self.mode.is_open() {
             return spec::Network::Closed;
         }
-        let mut served = Served { names, ..Served::default() };
-        if names {
-            served.ports = ports(&self.policy.allowed);
-            if self.policy.learn {
-                served.ports.extend(LEARNED_PORTS);
-                served.ports.sort_unstable();
-                served.ports.dedup();
-            }
-            served.routes = self.policy.allowed.iter().filter_map(|rule| rule.range()).collect();
-            served.spares = SPARES;
-        }
+        let mut served = if names { self.policy.served(SPARES) } else { Served::default() };
         if !self.publish.is_empty() {
             served.spares += SPARES_TO_PUBLISH;
         }

@@ -15,6 +15,9 @@ pub(crate) fn install(program: &Program) -> Result<Option<OwnedFd>> {
     if program.is_empty() || weaken::is_off("seccomp") {
         return Ok(None);
     }
+    if let Some(beneath) = &program.beneath {
+        install(beneath)?;
+    }
     let result = match add(program, program.listens) {
         // The kernel allows one listener for a process, and a container around us may have it. Without a listener the kernel answers with ENOSYS
         // what the listener would have refused.

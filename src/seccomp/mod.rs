@@ -47,6 +47,8 @@ pub(crate) struct Program {
     reports: bool,
     /// Names in the profile that no ABI has: misspelt, or newer than this program.
     unknown: Vec<String>,
+    /// A filter that is installed first; the kernel applies the strictest verdict of both.
+    beneath: Option<Box<Program>>,
 }
 
 impl Program {
@@ -59,7 +61,13 @@ impl Program {
             listens: false,
             reports: false,
             unknown: Vec::new(),
+            beneath: None,
         }
+    }
+
+    /// This filter on top of another one: what either refuses is refused. The listener, if there is one, is this filter's.
+    pub(crate) fn over(self, beneath: Program) -> Program {
+        if self.is_empty() { beneath } else { Program { beneath: Some(Box::new(beneath)), ..self } }
     }
 
     /// Whether [`install()`] will return a listener, which then goes to the profile's `listenerPath`.
@@ -113,7 +121,15 @@ pub(crate) fn compile_for(profile: &Seccomp, native: Arch) -> Result<Program> {
     }
     let listens = profile.syscalls.iter().any(|rule| rule.action == Action::Notify);
     let (flags, wishes) = flags(profile.flags.as_deref(), listens);
-    Ok(Program { instructions: instructions.into(), flags, wishes, listens, reports: false, unknown: plan.unknown })
+    Ok(Program {
+        instructions: instructions.into(),
+        flags,
+        wishes,
+        listens,
+        reports: false,
+        unknown: plan.unknown,
+        beneath: None,
+    })
 }
 
 /// The flags of seccomp(2): what is asked for, and what is only wished.

@@ -1,11 +1,9 @@
 //! Landlock rules as data.
 
+use super::protections::LANDLOCK;
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
-
-/// The annotation of a config.json that asks for rules.
-pub(crate) const ANNOTATION: &str = "brig.landlock";
 
 /// What may be done below a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +42,7 @@ impl Landlock {
     /// The rules of the annotation. Unlike in the rest of a config.json, a property that nobody knows is refused: it could be meant to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
-            Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(
+            Error::new(Kind::Spec, words).doing(format!("read the annotation `{LANDLOCK}`")).hint(
                 "write {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
             )
         };

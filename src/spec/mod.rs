@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod landlock;
 pub(crate) mod network;
 pub(crate) mod process;
+pub(crate) mod protections;
 pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod seccomp;

@@ -13,6 +13,7 @@ pub(crate) mod exec;
 pub(crate) mod heap;
 pub(crate) mod ioctl;
 pub(crate) mod mount;
+pub(crate) mod pidfd;
 pub(crate) mod probe;
 pub(crate) mod seccomp;
 pub(crate) mod share;

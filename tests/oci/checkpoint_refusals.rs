@@ -69,7 +69,7 @@ fn what_criu_cannot_keep_is_refused() {
     let rule =
         json!({"rules": [{"path": "/", "access": "read-execute"}, {"path": "/tmp", "access": "write"}]}).to_string();
     for (key, value, words) in [
-        ("brig.landlock", rule.as_str(), "Landlock"),
+        ("dev.brig.landlock", rule.as_str(), "Landlock"),
         ("org.criu.config", "/etc/passwd", "can run programs as root on the host"),
     ] {
         lab.config["annotations"] = json!({key: value});

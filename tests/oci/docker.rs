@@ -18,8 +18,18 @@ impl Docker {
         Docker::with("")
     }
 
+    /// With another runtime beside brig: its name and its row in daemon.json.
+    pub(crate) fn with_runtime(name: &str, runtime: &serde_json::Value) -> Option<Docker> {
+        let brig = serde_json::json!({"path": env!("CARGO_BIN_EXE_brig")});
+        Docker::make("", &serde_json::json!({"runtimes": {"brig": brig, name: runtime}}).to_string())
+    }
+
     /// With more arguments.
     pub(crate) fn with(arguments: &str) -> Option<Docker> {
+        Docker::make(arguments, "{}")
+    }
+
+    fn make(arguments: &str, config: &str) -> Option<Docker> {
         let lab = Lab::new()?;
         if !["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists()) || busybox().is_none()
         {
@@ -27,7 +37,7 @@ impl Docker {
             return None;
         }
         let at = |name: &str| lab.path().join(name).display().to_string();
-        std::fs::write(at("daemon.json"), "{}").unwrap();
+        std::fs::write(at("daemon.json"), config).unwrap();
         for (name, line) in [
             ("subuid", "remapped:700000:65536"),
             ("subgid", "remapped:700000:65536"),
@@ -92,6 +102,7 @@ impl Docker {
 fn spawn(lab: &Lab, arguments: &str) -> Child {
     let at = |name: &str| lab.path().join(name).display().to_string();
     let remapped = arguments.contains("remapped");
+    let has_no_runtime = std::fs::read_to_string(at("daemon.json")).unwrap() == "{}";
     let cover = "for file in subuid subgid passwd group; do [ -e /etc/$file ] && mount --bind $file /etc/$file; done; exec dockerd \"$@\"";
     let mut command = Command::new(if remapped { "unshare" } else { "/bin/sh" });
     if arguments.contains("--experimental") {
@@ -111,8 +122,8 @@ fn spawn(lab: &Lab, arguments: &str) -> Child {
             &at("data"),
         ])
         .args(["--exec-root", &at("exec"), "--pidfile", &at("dockerd.pid"), "--bridge=none", "--iptables=false"])
-        .args(["--ip6tables=false", "--default-runtime=brig", "--add-runtime"])
-        .arg(format!("brig={}", env!("CARGO_BIN_EXE_brig")))
+        .args(["--ip6tables=false", "--default-runtime=brig"])
+        .args(has_no_runtime.then(|| format!("--add-runtime=brig={}", env!("CARGO_BIN_EXE_brig"))))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(std::fs::File::options().create(true).append(true).open(at("dockerd.log")).unwrap())

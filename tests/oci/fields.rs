@@ -180,7 +180,7 @@ fn landlock_rules_of_the_annotation_hold_for_the_container_and_for_exec() {
             {"path": "/tmp", "access": "write"},
             {"path": "/dev", "access": "device"},
         ]});
-        lab.config["annotations"] = json!({"brig.landlock": rules.to_string()});
+        lab.config["annotations"] = json!({"dev.brig.landlock": rules.to_string()});
         let first = lab.sh(line).run().out;
         lab.args(&["sleep", "100"]).start();
         Some((first, lab.exec(line).out))

@@ -56,7 +56,7 @@ fn fields_with_values_that_nobody_knows_are_refused_and_unknown_fields_ignored()
         ("/linux/seccomp", json!({"defaultAction": "SCMP_ACT_MOON"}), "unknown variant"),
         ("/process/scheduler", json!({"policy": "SCHED_MOON"}), "SCHED_MOON"),
         ("/linux/netDevices", json!({"eth9": {}}), "no such device"),
-        ("/annotations", json!({"brig.landlock": "{\"rules\": 1}"}), "brig.landlock"),
+        ("/annotations", json!({"dev.brig.landlock": "{\"rules\": 1}"}), "dev.brig.landlock"),
         ("/linux/personality", json!({"domain": "MOON"}), "MOON"),
     ] {
         lab.config = good.clone();

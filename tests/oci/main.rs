@@ -33,6 +33,7 @@ mod lifecycle;
 mod limits;
 mod mounts;
 mod podman;
+mod protections;
 mod rootless;
 mod rootless_docker;
 mod rootless_podman;

@@ -54,6 +54,7 @@ pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creat
         systemd_cgroup: context.systemd_cgroup,
         no_cgroup: context.no_cgroup,
         detached: true,
+        annotations: context.annotations.clone(),
     })
 }
 

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Options before the verb.
-const GLOBAL: [Flag; 11] = [
+const GLOBAL: [Flag; 12] = [
     value("root", None, "directory of the containers' records"),
     value("log", None, "file for errors, instead of stderr"),
     value("log-format", None, "text or json"),
@@ -34,6 +34,7 @@ const GLOBAL: [Flag; 11] = [
     value("rootless", None, "accepted: whether we are is found out"),
     value("criu", None, "accepted and ignored"),
     value("cgroup-manager", None, "cgroupfs, systemd or disabled"),
+    value("annotation", None, "KEY=VALUE for every container, where an engine passes none; may be repeated"),
     switch("debug", None, "write what is done to the log, and warnings to its file"),
     switch("systemd-cgroup", None, "let systemd make the cgroup"),
     switch("version", Some('v'), "print the version"),
@@ -49,6 +50,8 @@ struct Context {
     log: Log,
     systemd_cgroup: bool,
     no_cgroup: bool,
+    /// Annotations for a new container.
+    annotations: Vec<(String, String)>,
     /// The name by which we were called, for messages.
     name: String,
 }
@@ -186,13 +189,25 @@ fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
         log.error(&error.engine_text());
         return Err(error);
     }
+    let annotations =
+        globals.all("annotation").and_then(annotations).inspect_err(|error| log.error(&error.engine_text()))?;
     Ok(Context {
         containers: Containers::new(root),
         log,
         systemd_cgroup: globals.is_on("systemd-cgroup") || manager.as_deref() == Some("systemd"),
         no_cgroup: manager.as_deref() == Some("disabled"),
+        annotations,
         name,
     })
+}
+
+/// `KEY=VALUE` each.
+fn annotations(given: Vec<String>) -> Result<Vec<(String, String)>> {
+    let pair = |word: &String| word.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let pairs = given
+        .iter()
+        .map(|word| pair(word).ok_or_else(|| usage(format!("option --annotation: `{word}` is not KEY=VALUE"))));
+    pairs.collect()
 }
 
 fn mistaken(name: &str, error: &Error) -> ExitCode {

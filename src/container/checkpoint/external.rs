@@ -27,7 +27,7 @@ pub(super) fn saved_mounts(config: &Config, record: &Record) -> Result<Vec<Exter
     let creation = Creation { bundle: PathBuf::from(&record.bundle), ..Creation::default() };
     let groups = group::recorded_places(record);
     let (_, user) = prepare::namespaces(config)?;
-    let bundle = prepare::bundle(config, &creation.bundle, (Entry::Pivot, None), groups, &user)?;
+    let bundle = prepare::bundle(config, &creation.bundle, (Entry::Pivot, Vec::new()), groups, &user)?;
     let of_init = |name: &str| PathBuf::from(format!("/proc/{}/{name}", record.pid));
     let table = std::fs::read(of_init("mountinfo")).failing(Kind::State, || "read the mounts of the container")?;
     let table = parse_mounts(&table);

@@ -11,12 +11,12 @@ mod rpc;
 
 use super::id::ContainerId;
 use super::record::Place;
-use super::{Containers, create, delete};
+use super::{Containers, delete, prepare};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use crate::ns;
 use crate::spec::config::Config;
-use crate::spec::landlock;
+use crate::spec::protections::Protections;
 use crate::spec::state::Status;
 use criu::Criu;
 pub use restore::{Restoration, Restored};
@@ -168,13 +168,20 @@ fn check(config: &Config) -> Result<()> {
     if !rustix::process::geteuid().is_root() || !ns::is_initial() {
         return refuse("checkpoint and restore need root on the host", "run the container and this command as root");
     }
-    if config.annotations.contains_key(landlock::ANNOTATION) {
+    let protections = Protections::parse(&config.annotations)?;
+    if protections.landlock.is_some() {
         return refuse(
             "CRIU cannot save Landlock rules: the restored processes would have none",
-            "leave out the annotation `brig.landlock` for a container that is to be checkpointed",
+            "leave out the annotation `dev.brig.landlock` for a container that is to be checkpointed",
         );
     }
-    if create::filter(config)?.listens() {
+    if protections != Protections::default() {
+        return refuse(
+            "CRIU cannot save what the annotations `dev.brig.*` add to a container",
+            "leave them out for a container that is to be checkpointed",
+        );
+    }
+    if prepare::filter(config, &protections)?.listens() {
         return refuse(
             "CRIU cannot save the listener of a seccomp filter",
             "leave out SCMP_ACT_NOTIFY for a container that is to be checkpointed",

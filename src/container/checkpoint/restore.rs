@@ -79,7 +79,7 @@ impl Containers {
         undo.resctrl = config.linux.intel_rdt.as_ref().map(|rdt| resctrl::create(rdt, id.as_str())).transpose()?;
         undo.unit = wanted.needs_process().then(|| (config.linux.cgroups_path.clone(), id.as_str().to_owned()));
         let places = wanted.places(undo.cgroup.as_ref());
-        let bundle = prepare::bundle(&config, &wish.creation.bundle, (Entry::Pivot, None), places, &user)?;
+        let bundle = prepare::bundle(&config, &wish.creation.bundle, (Entry::Pivot, Vec::new()), places, &user)?;
         options.mounts = external::restored_mounts(&bundle);
         let mut record = Record {
             oci_version: config.oci_version.clone(),

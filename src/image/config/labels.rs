@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 /// Names, or beginnings of names that end with a dot or a slash, and who obeys them.
 const OBEYED: [(&str, &str); 13] = [
-    ("brig.", "brig: Landlock's rules"),
     ("bundle", "runc: where the bundle is, as `state` says it"),
     ("cdi.k8s.io/", "containerd, CRI-O: devices of the host"),
+    ("dev.brig.", "brig: protections, and a directory of the host for receipts"),
     ("dev.gvisor.", "gVisor: flags, and how mounts are shared"),
     ("io.containers.", "hooks that trace system calls: files of the host that they write"),
     ("io.katacontainers.", "Kata: hypervisor, kernel and their paths on the host"),
@@ -47,7 +47,7 @@ mod tests {
             "org.criu.config",
             "run.oci.hooks.stdout",
             "bundle",
-            "brig.landlock",
+            "dev.brig.landlock",
             "io.katacontainers.config.hypervisor.path",
             "org.opencontainers.image.title",
             "maintainer",

@@ -8,9 +8,10 @@ use crate::error::{Error, Kind, Result};
 use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
 use crate::sandbox::visitor;
+use crate::spec::landlock::Landlock;
 use crate::spec::process::{Command, Rlimit, places};
 use crate::spec::root::{Attributes, FileSystem, MOST_TERMINALS, Owner, Program, Root, Shown, Source, Step};
-use crate::spec::{Confinement, Container, landlock};
+use crate::spec::{Confinement, Container, protections};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -297,13 +298,7 @@ impl Bundle {
     }
 
     /// The config.json.
-    fn config(
-        &self,
-        hostname: &str,
-        command: &Command,
-        rules: &landlock::Landlock,
-        is_terminal: bool,
-    ) -> Result<Value> {
+    fn config(&self, hostname: &str, command: &Command, rules: &Landlock, is_terminal: bool) -> Result<Value> {
         let arguments = command.arguments.iter().map(|word| text(word)).collect::<Result<Vec<_>>>()?;
         let environment = command
             .environment
@@ -333,7 +328,7 @@ impl Bundle {
             "root": { "path": "rootfs", "readonly": self.is_read_only },
             "hostname": hostname,
             "mounts": self.mounts,
-            "annotations": { landlock::ANNOTATION: rules },
+            "annotations": { protections::LANDLOCK: rules },
             "linux": {
                 // No network namespace: it stays in the cell's, which is the task's.
                 "namespaces": namespaces,

@@ -33,7 +33,15 @@ pub(super) static AARCH64: Program = program({
 /// With the flags that absent ones mean, as the profile has none.
 const fn program(instructions: &'static [Instruction]) -> Program {
     let instructions = Cow::Borrowed(instructions);
-    Program { instructions, flags: 0, wishes: SPEC_ALLOW, listens: true, reports: true, unknown: Vec::new() }
+    Program {
+        instructions,
+        flags: 0,
+        wishes: SPEC_ALLOW,
+        listens: true,
+        reports: true,
+        unknown: Vec::new(),
+        beneath: None,
+    }
 }
 
 const fn instructions<const LENGTH: usize>(rows: &[Row]) -> [Instruction; LENGTH] {

@@ -1,0 +1,159 @@
+//! The process that stays beside a container with `dev.brig.egress.allow` or `dev.brig.receipt`: from its creation to its end.
+//!
+//! In: what `create` made. Out: a gateway that serves the container's network, and the receipt. `create` ends; the monitor goes on in a session of its own
+//! with no descriptor of the caller's. It waits for the container's first process, ends the gateway, writes the receipt and ends. `delete` waits for it
+//! before it removes the cgroup, so that the counters are there.
+//! Never: a second gateway. If the monitor or the gateway is killed, the container has no network any more.
+
+use super::gateway::{Gateway, Prepared, USER, Wish};
+use super::receipt::{self, End};
+use super::tree::Stat;
+use crate::cgroup::{self, Cgroup};
+use crate::error::{Context, Error, Kind, Result};
+use crate::files::Channel;
+use crate::ns::Range;
+use crate::process::{Starter, in_background};
+use crate::spec::protections::Protections;
+use crate::sys::{environment, pidfd};
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The locks of id ranges, for the whole machine.
+const ID_RANGES: &str = "/run/brig";
+/// How long the engine may take to reap the container's first process.
+const REAPED: Duration = Duration::from_secs(2);
+/// How long `delete` waits for the receipt: the gateway has two seconds for the rest of its account.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a monitor works on.
+#[derive(Debug)]
+pub(super) struct Monitor {
+    pub id: String,
+    pub created: SystemTime,
+    pub protections: Protections,
+    /// What the gateway is asked for, and the channel by which init hands it sockets.
+    pub gateway: Option<(Wish, Channel)>,
+    /// The container's first process.
+    pub init: OwnedFd,
+    pub pid: i32,
+    pub cgroup: Option<cgroup::Record>,
+    /// The root directory of the capped disk.
+    pub scratch: Option<OwnedFd>,
+}
+
+/// A monitor that runs, as a container's record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pid: i32,
+    /// When it began, in clock ticks after the boot: its pid may be another process's later.
+    started: u64,
+}
+
+impl Monitor {
+    /// Starts the monitor and returns when the gateway serves. The caller has one thread.
+    pub(super) fn start(&self) -> Result<Process> {
+        let channel = self.gateway.iter().map(|(_, channel)| channel.as_fd());
+        let kept: Vec<_> = channel.chain([self.init.as_fd()]).chain(self.scratch.iter().map(AsFd::as_fd)).collect();
+        let word = in_background(&kept, |starter| self.run(starter))?;
+        let lost = || Error::new(Kind::Lost, "the container's monitor ended at once");
+        let pid = word.parse().map_err(|_| lost())?;
+        let started = Stat::of(pid).ok_or_else(lost)?.started;
+        Ok(Process { pid, started })
+    }
+
+    /// The monitor's whole life.
+    fn run(&self, starter: &mut Starter) -> Result<()> {
+        let step = || "watch the container";
+        // A signal for the caller's session or service is not for the container's network. SIGKILL ends both.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).failing(Kind::Internal, step)?;
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).failing(Kind::Internal, step)?;
+        if !cfg!(feature = "weakened") {
+            environment::wipe(); // where it is weakened, it asks for its switches all along
+        }
+        let counters = self.cgroup.as_ref().map(Cgroup::open).transpose()?;
+        if let Some(group) = &counters {
+            group.open_counters();
+        }
+        let range = match &self.gateway {
+            Some(_) if super::privileged() => Some(Range::take(Path::new(ID_RANGES))?),
+            _ => None,
+        };
+        let mut gateway = match &self.gateway {
+            Some((wish, channel)) => {
+                let channel = channel.try_clone().failing(Kind::Egress, step)?;
+                let prepared = Prepared::with_channel(wish.clone(), channel)?;
+                Some(prepared.start(range.as_ref().map(|range| range.base + USER), false, true)?)
+            }
+            None => None,
+        };
+        starter.began(&std::process::id().to_string());
+        let mut faults = Vec::new();
+        self.wait(&mut gateway, &mut faults)?;
+        let ended = SystemTime::now();
+        let status = self.status();
+        let ledger = gateway.map(|gateway| gateway.finish().0);
+        let Some(directory) = &self.protections.receipt else { return Ok(()) };
+        let end = End { created: self.created, ended, status, faults };
+        receipt::write(directory, &self.id, &self.protections, &end, counters.as_ref(), &self.scratch, ledger.as_ref())
+    }
+
+    /// Waits for the end of the container's first process, and takes in the gateway's account meanwhile.
+    fn wait(&self, gateway: &mut Option<Gateway>, faults: &mut Vec<String>) -> Result<()> {
+        loop {
+            let served = gateway.as_ref().filter(|gateway| !gateway.is_over());
+            let mut wait = vec![PollFd::new(&self.init, PollFlags::IN)];
+            wait.extend(served.map(|gateway| PollFd::from_borrowed_fd(gateway.channel(), PollFlags::IN)));
+            match poll(&mut wait, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.failing(Kind::Lost, || "wait for the container's end")?,
+            };
+            if !wait[0].revents().is_empty() {
+                return Ok(());
+            }
+            if let Some(gateway) = gateway {
+                gateway.hear()?;
+                if gateway.is_over() {
+                    faults.push("the gateway ended before the container".to_owned());
+                }
+            }
+        }
+    }
+
+    /// The wait status of the container's first process, which is another process's child: the kernel keeps it for pidfds from 6.15 on; before it is
+    /// readable as long as the process was not reaped (proc_pid_stat(5), `exit_code`). `None` if neither has it.
+    fn status(&self) -> Option<i32> {
+        let end = Instant::now() + REAPED;
+        loop {
+            match pidfd::exit_status(self.init.as_fd()) {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                _ => return Stat::of(self.pid).filter(Stat::is_over).and_then(|_| exit_code(self.pid)),
+            }
+        }
+    }
+}
+
+/// The last field of `/proc/PID/stat`.
+fn exit_code(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.trim_end().rsplit(' ').next()?.parse().ok()
+}
+
+impl Process {
+    /// Waits until the monitor has written its receipt and ended, for a bounded time.
+    pub(super) fn wait(self) {
+        let Some(process) = Pid::from_raw(self.pid) else { return };
+        // It may have ended. What has its pid now is another process, which began later.
+        let Ok(pidfd) = pidfd_open(process, PidfdFlags::empty()) else { return };
+        if Stat::of(self.pid).is_some_and(|stat| stat.started == self.started) {
+            let patience = Timespec::try_from(PATIENCE).unwrap_or_default();
+            // A monitor that hangs does not keep the container.
+            let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A bundle's root under a cap: a copy-on-write view of it, whose changes are on a small file system of the container's own.
+//!
+//! The bundle's directory is never written. Source: Documentation/filesystems/overlayfs.rst.
+
+use super::disk::Pending;
+use super::mount::{attach, attach_to_host, clone_tree, restrict, tmpfs};
+use super::plan::Ids;
+use crate::error::{Context, Kind, Result, Step as _};
+use crate::spec::root::Attributes;
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+/// Directories of the small file system.
+const LOWER: &str = "capped-lower";
+const UPPER: &str = "capped-upper";
+const WORK: &str = "capped-work";
+
+/// Where changes of the root go.
+#[derive(Debug)]
+pub(crate) struct Cap {
+    /// The small file system.
+    pub backing: Backing,
+    /// Whether the overlay keeps its marks in `user.overlay.*`, as is needed inside a user namespace.
+    pub user_xattr: bool,
+}
+
+/// What the small file system is.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// An ext4 image that a helper process makes.
+    Image(Pending),
+    /// A tmpfs, which the container's memory limit counts.
+    Memory {
+        /// Its size.
+        bytes: u64,
+        /// Its files, directories and links.
+        inodes: u64,
+    },
+}
+
+/// Covers `root`, in a mount namespace from which nothing propagates to the host. Returns the covered root, a detached mount, and the root directory of the
+/// small file system.
+pub(super) fn cover(root: &Path, cap: Cap) -> Result<(OwnedFd, OwnedFd)> {
+    let step = || "cover the root with the capped disk";
+    let disk = match cap.backing {
+        Backing::Image(pending) => pending.wait(Ids::default())?,
+        Backing::Memory { bytes, inodes } => tmpfs(bytes, inodes, 0o755, Ids::default(), Attributes::WRITABLE)?,
+    };
+    for name in [LOWER, UPPER, WORK] {
+        mkdirat(&disk, name, Mode::from_raw_mode(0o755)).failing(Kind::Disk, step)?;
+    }
+    let lower = clone_tree(CWD, root)?;
+    // Layers must be attached in this namespace (before Linux 6.15). At this place every container can reach them, and the covered root hides them.
+    attach_to_host(&disk, root).doing(step)?;
+    restrict(&lower, Attributes::READ_ONLY).doing(step)?;
+    // The overlay's root has the attributes of its upper directory.
+    let status = fstat(&lower).failing(Kind::Mount, step)?;
+    let (uid, gid) = (Uid::from_raw(status.st_uid), Gid::from_raw(status.st_gid));
+    chownat(&disk, UPPER, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Disk, step)?;
+    chmodat(&disk, UPPER, Mode::from_raw_mode(status.st_mode), AtFlags::empty()).failing(Kind::Disk, step)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let place = openat(&disk, LOWER, flags, Mode::empty()).failing(Kind::Disk, step)?;
+    attach(&lower, place.as_fd()).doing(step)?;
+    // Before 6.15 layers are named by paths, which the kernel resolves from the working directory.
+    rustix::process::fchdir(&disk).failing(Kind::Mount, step)?;
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).failing(Kind::Mount, step)?;
+    for (key, value) in [("lowerdir", LOWER), ("upperdir", UPPER), ("workdir", WORK), ("xino", "off")] {
+        fsconfig_set_string(&context, key, value).failing(Kind::Mount, step)?;
+    }
+    // Nothing of it is read after a crash, so nothing of it needs to be synced.
+    for flag in [Some("volatile"), cap.user_xattr.then_some("userxattr")].into_iter().flatten() {
+        fsconfig_set_flag(&context, flag).failing(Kind::Mount, step)?;
+    }
+    fsconfig_create(&context).failing(Kind::Mount, step).hint(|| {
+        "overlayfs must be there (`modprobe overlay`) and take the root's file system as a lower layer: an overlay over an overlay over an overlay is refused"
+    })?;
+    let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).failing(Kind::Mount, step)?;
+    let scratch = openat(&disk, ".", flags, Mode::empty()).failing(Kind::Disk, step)?;
+    Ok((made, scratch))
+}

@@ -1,0 +1,240 @@
+//! Protections that a config.json has no field for: its annotations `dev.brig.*`.
+//!
+//! In: the annotations of a container. Out: [`Protections`], each checked for its form. All are off by default. A key that begins with `dev.brig.` and
+//! is not in [`KEYS`] is an error: it could be meant to forbid something.
+//! Not here: how a protection is put in force (`container`), and what the rules of the network mean (`egress`).
+
+use super::config::Config;
+use super::config::check::has;
+use super::config::linux::NamespaceKind;
+use super::landlock::Landlock;
+use crate::error::{Error, Kind, Result};
+use std::collections::BTreeMap;
+use std::path::{Component, PathBuf};
+
+/// How the keys of the annotations begin.
+const PREFIX: &str = "dev.brig.";
+/// Landlock rules, as JSON.
+pub(crate) const LANDLOCK: &str = "dev.brig.landlock";
+/// The filter of system calls: `agent` adds the one of tasks.
+pub(crate) const SECCOMP: &str = "dev.brig.seccomp";
+/// The most bytes that the root file system takes up, such as `10G`.
+pub(crate) const DISK: &str = "dev.brig.disk";
+/// The most files, directories and links in it.
+pub(crate) const DISK_INODES: &str = "dev.brig.disk.inodes";
+/// Hosts that the container reaches, separated by commas or spaces.
+pub(crate) const EGRESS: &str = "dev.brig.egress.allow";
+/// The directory of the host that gets the receipt.
+pub(crate) const RECEIPT: &str = "dev.brig.receipt";
+
+/// Every key.
+const KEYS: [&str; 6] = [LANDLOCK, SECCOMP, DISK, DISK_INODES, EGRESS, RECEIPT];
+
+/// Files, directories and links of a disk whose annotation names no number: that of a task.
+const INODES: u64 = 1_000_000;
+/// The smallest disk, in bytes: ext4 needs so much for itself and some files.
+const SMALLEST_DISK: u64 = 1 << 20;
+/// The fewest files, directories and links: ext4 needs eleven itself.
+const FEWEST_INODES: u64 = 64;
+
+/// The protections of one container. The default has none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Protections {
+    /// File rules.
+    pub landlock: Option<Landlock>,
+    /// Whether the filter of tasks is in force beside the container's own.
+    pub agent_filter: bool,
+    /// The cap of the root file system.
+    pub disk: Option<DiskCap>,
+    /// Rules of hosts, each in the form of `--allow`; an empty list allows none. `None` leaves the network as it is.
+    pub egress: Option<Vec<String>>,
+    /// Where the receipt goes: `<directory>/<id>.json`.
+    pub receipt: Option<PathBuf>,
+}
+
+/// The most that a root file system may take up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DiskCap {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+impl Protections {
+    /// Reads the annotations. Errors are of [`Kind::Spec`] and name the key.
+    pub(crate) fn parse(annotations: &BTreeMap<String, String>) -> Result<Protections> {
+        if let Some(key) = annotations.keys().find(|key| key.starts_with(PREFIX) && !KEYS.contains(&key.as_str())) {
+            let words = format!("unknown annotation `{}`: the keys are {}", key.escape_debug(), KEYS.join(", "));
+            return Err(Error::new(Kind::Spec, words));
+        }
+        let get = |key: &str| annotations.get(key).map(String::as_str);
+        let agent_filter = match get(SECCOMP) {
+            None => false,
+            Some("agent") => true,
+            Some(other) => return Err(wrong(SECCOMP, other, "it has one value, `agent`")),
+        };
+        let inodes = get(DISK_INODES).map(|text| number(DISK_INODES, text, FEWEST_INODES)).transpose()?;
+        let disk = match get(DISK) {
+            Some(text) => Some(DiskCap { bytes: bytes(text)?, inodes: inodes.unwrap_or(INODES) }),
+            None if inodes.is_some() => {
+                let words = format!("`{DISK_INODES}` is set without `{DISK}`: set that too, such as 10G");
+                return Err(Error::new(Kind::Spec, words));
+            }
+            None => None,
+        };
+        Ok(Protections {
+            landlock: get(LANDLOCK).map(Landlock::parse).transpose()?,
+            agent_filter,
+            disk,
+            egress: get(EGRESS).map(rules),
+            receipt: get(RECEIPT).map(directory).transpose()?,
+        })
+    }
+
+    /// Whether a process must watch the container until its end.
+    pub(crate) fn needs_monitor(&self) -> bool {
+        self.egress.is_some() || self.receipt.is_some()
+    }
+
+    /// Refuses a protection that the rest of the configuration makes worthless.
+    pub(crate) fn check(&self, config: &Config) -> Result<()> {
+        let held = [(SECCOMP, self.agent_filter), (DISK, self.disk.is_some()), (EGRESS, self.egress.is_some())];
+        for (key, _) in held.into_iter().filter(|(_, is_set)| *is_set) {
+            if is_privileged(config) {
+                return Err(Error::new(
+                    Kind::Spec,
+                    format!(
+                        "`{key}` cannot hold a container with CAP_SYS_ADMIN over the host (--privileged): leave one of the two out"
+                    ),
+                ));
+            }
+        }
+        if self.egress.is_some() && !has(config, NamespaceKind::Network) {
+            let words =
+                format!("`{EGRESS}` is set, but the network is the host's: start the container with --network none");
+            return Err(Error::new(Kind::Spec, words));
+        }
+        if self.disk.is_some() && config.linux.rootfs_propagation.ends_with("shared") {
+            let words = format!(
+                "`{DISK}` is set, but `linux.rootfsPropagation` shares the root's mounts with the host: leave one of the two out"
+            );
+            return Err(Error::new(Kind::Spec, words));
+        }
+        if self.disk.is_some() && !has(config, NamespaceKind::Mount) {
+            let words =
+                format!("`{DISK}` is set, but the container has no mount namespace: add `mount` to `linux.namespaces`");
+            return Err(Error::new(Kind::Spec, words));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the process has CAP_SYS_ADMIN and no user namespace of its own takes its power over the host away.
+fn is_privileged(config: &Config) -> bool {
+    let sets = config.process.as_ref().and_then(|process| process.capabilities.as_ref());
+    !has(config, NamespaceKind::User)
+        && sets.is_some_and(|sets| {
+            [&sets.bounding, &sets.effective, &sets.permitted, &sets.ambient]
+                .into_iter()
+                .any(|set| set.iter().any(|name| name == "CAP_SYS_ADMIN"))
+        })
+}
+
+fn wrong(key: &str, value: &str, hint: impl Into<String>) -> Error {
+    let words = format!("invalid value `{}` of the annotation `{key}`: {}", value.escape_debug(), hint.into());
+    Error::new(Kind::Spec, words)
+}
+
+fn bytes(text: &str) -> Result<u64> {
+    let hint = "write a number of bytes with K, M or G, such as 10G, and at least 1M";
+    let size = parse_size::Config::new().with_binary().parse_size(text).map_err(|_| wrong(DISK, text, hint))?;
+    if size < SMALLEST_DISK { Err(wrong(DISK, text, hint)) } else { Ok(size) }
+}
+
+fn number(key: &str, text: &str, least: u64) -> Result<u64> {
+    let hint = || format!("write a number of at least {least}");
+    text.parse().ok().filter(|number| *number >= least).ok_or_else(|| wrong(key, text, hint()))
+}
+
+fn rules(text: &str) -> Vec<String> {
+    text.split([',', ' ', '\n']).filter(|rule| !rule.is_empty()).map(str::to_owned).collect()
+}
+
+fn directory(text: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(text);
+    let is_plain = path.is_absolute() && !path.components().any(|part| part == Component::ParentDir);
+    if is_plain { Ok(path) } else { Err(wrong(RECEIPT, text, "write an absolute path without `..`")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Protections> {
+        Protections::parse(&pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn values_are_read_and_all_protections_are_off_without_annotations() {
+        assert_eq!(parse(&[("a", "b"), ("dev.brigade", "c")]).unwrap(), Protections::default());
+        let all = parse(&[
+            (SECCOMP, "agent"),
+            (DISK, "10G"),
+            (DISK_INODES, "5000"),
+            (EGRESS, "a.example:443, *.b.example"),
+            (RECEIPT, "/var/lib/receipts"),
+        ]);
+        let expected = Protections {
+            landlock: None,
+            agent_filter: true,
+            disk: Some(DiskCap { bytes: 10 << 30, inodes: 5000 }),
+            egress: Some(vec!["a.example:443".to_owned(), "*.b.example".to_owned()]),
+            receipt: Some("/var/lib/receipts".into()),
+        };
+        assert_eq!(all.unwrap(), expected);
+        assert_eq!(parse(&[(EGRESS, "")]).unwrap().egress, Some(Vec::new()));
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_values_are_errors_that_name_the_key() {
+        for (key, value) in [
+            ("dev.brig.seccom", "agent"),
+            ("dev.brig.", ""),
+            (SECCOMP, "none"),
+            (SECCOMP, ""),
+            (DISK, "much"),
+            (DISK, "1K"),
+            (DISK_INODES, "100"),
+            (RECEIPT, "receipts"),
+            (RECEIPT, "/a/../b"),
+            (LANDLOCK, "{}"),
+        ] {
+            let error = parse(&[(key, value)]).unwrap_err();
+            assert!(error.kind() == Kind::Spec && error.to_string().contains(key), "{key}={value}: {error}");
+        }
+        assert!(parse(&[(DISK, "1G"), (DISK_INODES, "3")]).is_err());
+    }
+
+    #[test]
+    fn protections_that_cannot_hold_are_refused_by_name() {
+        let check = |annotation: (&str, &str), config: &str, expected: Option<&str>| {
+            let found = parse(&[annotation]).unwrap().check(&serde_json::from_str(config).unwrap());
+            assert_eq!(found.as_ref().err().is_some(), expected.is_some(), "{config}");
+            if let (Err(error), Some(words)) = (found, expected) {
+                assert!(error.to_string().contains(words) && error.to_string().contains(annotation.0), "{error}");
+            }
+        };
+        let privileged = r#"{"process": {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}, "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]}}"#;
+        let apart = r#"{"process": {"capabilities": {"bounding": ["CAP_SYS_ADMIN"]}}, "linux": {"namespaces": [{"type": "user"}, {"type": "network"}]}}"#;
+        let plain = r#"{"linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]}}"#;
+        for annotation in [(SECCOMP, "agent"), (DISK, "1G"), (EGRESS, "a.example")] {
+            check(annotation, privileged, Some("--privileged"));
+            check(annotation, plain, None);
+        }
+        check((EGRESS, "a.example"), apart, None);
+        check((EGRESS, "a.example"), "{}", Some("the network is the host's"));
+        check((DISK, "1G"), "{}", Some("no mount namespace"));
+        check((RECEIPT, "/r"), privileged, None);
+    }
+}
