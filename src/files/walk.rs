@@ -515,7 +515,9 @@ mod tests {
         let mut walk = Walk::<2, usize>::new(Bounds::NONE);
         let enter = |walk: &mut Walk<2, usize>, sides: [Option<OwnedFd>; 2], level| {
             let mut names = Names::default();
-            sides.iter().flatten().for_each(|side| drop(names.read(side, usize::MAX).unwrap()));
+            sides.iter().flatten().for_each(|side| {
+                names.read(side, usize::MAX).unwrap();
+            });
             names.sort();
             walk.enter(sides, names, level).unwrap();
         };

@@ -1,6 +1,6 @@
 //! ioctl(2) on pidfds, pidfd_open(2).
 
-use super::errno::check;
+use super::check;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

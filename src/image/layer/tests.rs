@@ -1,7 +1,8 @@
 //! Layers from entries to directories, where what matters is not seen in the tree: how long it takes, what is refused, whose it is.
 
-use super::{Budget, Extractor, Form, Limits, Settled, decode, settle};
+use super::{Budget, Extractor, Limits, Settled, decode, settle};
 use crate::error::{Error, Kind, Result};
+use crate::image::Form;
 use crate::image::digest::Algorithm;
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
