@@ -22,9 +22,10 @@ mod resctrl;
 pub mod sandbox;
 mod seccomp;
 mod spec;
+mod start;
 mod sys;
 pub mod task;
 
 #[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
-pub use sys::heap::StartHeap;
+pub use start::StartHeap;
 pub use task::{Options, Output, Sandbox, Task};

@@ -1,11 +1,8 @@
-//! The `brig` command: words in, words out. Everything it does is a call to the library.
+//! The `brig` command: parses input, prints output. Everything it does is a call to the library.
 
 mod cli;
-#[path = "sys/memory.rs"]
-#[allow(unsafe_code, reason = "a part of sys that is the program's and not the library's")]
-mod memory;
 
-/// A start is short and allocates little: see the type's own words.
+/// Serves the many small allocations of a start without system calls.
 #[global_allocator]
 static HEAP: brig::StartHeap = brig::StartHeap;
 

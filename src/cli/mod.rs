@@ -77,7 +77,6 @@ pub fn main() -> ExitCode {
         && run == "run"
     {
         brig::sandbox::begin_ahead();
-        brig::StartHeap.warm(brig::StartHeap::START);
         return task::run_directly(rest);
     }
     let json = wants_json(&words);

@@ -20,7 +20,6 @@ use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
 use crate::spec::protections::Protections;
 use crate::spec::state::{State, Status};
-use crate::sys::heap::StartHeap;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::Signal;
 use std::borrow::Cow;
@@ -99,7 +98,6 @@ impl Containers {
         let bytes = bundle::read(&path)?;
         // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
         let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
-        StartHeap.warm(StartHeap::START);
         let (config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.annotations)?;
         check::check(&config)?;
         let protections = Protections::parse(&config.annotations)?;
@@ -223,9 +221,6 @@ impl Containers {
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),
             first: First::Command,
         };
-        if wish.detached {
-            StartHeap.last();
-        }
         let spawned = process::spawn_with(plan, |pid| {
             let adopted = wanted.adopt(pid)?;
             let group = undo.cgroup.insert(adopted.ok_or_else(|| Error::new(Kind::Internal, "no group was made"))?);

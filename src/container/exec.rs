@@ -17,7 +17,6 @@ use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
 use crate::spec::protections::Protections;
 use crate::spec::state::Status;
-use crate::sys::heap::StartHeap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd};
@@ -84,7 +83,6 @@ impl Containers {
     /// Starts a process in a running container, and returns when its program has taken over.
     pub fn exec(&self, id: &ContainerId, wish: &Execution) -> Result<Executed> {
         process::require_one_thread()?;
-        StartHeap.warm(StartHeap::START);
         // Without the lock: the container decides how long this takes. That what was read is of one container, `hold` says below.
         let (path, record) = self.see(id)?;
         match record.status(&path) {

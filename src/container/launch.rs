@@ -15,7 +15,6 @@ use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::spec::network::Network;
 use crate::spec::root::{Backing, FileSystem, Root, Shown, Step as Make};
 use crate::spec::{Confinement, Container};
-use crate::sys::clone::Here;
 use crate::sys::signal::restore_signal;
 use crate::sys::weaken;
 use std::os::fd::OwnedFd;
@@ -162,14 +161,10 @@ pub(crate) fn launch(
         stdio,
     };
     let mut served_by = way.and_then(|way| way.link);
-    // Init begins here, and what else there is to do is done elsewhere. It starts nothing before it has been let into its groups, so nothing else stays.
-    let here = cgroup.as_ref().and_then(|_| Here::stay());
-    let allowed = here.as_ref().map(Here::allowed);
     let spawned = process::spawn_with(plan, |pid| {
         served_by = Some(link::complete(pid)?);
         Ok(())
     })?;
-    let _elsewhere = here.map(|here| here.leave_to(spawned.pid));
     // While init builds: it joins when its root is there.
     let cgroup = match cgroup.as_mut().map(|begun| admit(begun, &spawned)).transpose() {
         Ok(group) => group,
@@ -180,7 +175,6 @@ pub(crate) fn launch(
     };
     let mut running = Running::new(spawned, cgroup, maker, rates, users.range, entry);
     running.helpers = users.helpers;
-    running.allowed = allowed;
     if let Some(link) = served_by {
         running.lead_out(link);
     }

@@ -53,7 +53,6 @@ use crate::mounts::maker::First;
 pub(crate) use crate::mounts::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
-use crate::sys::batch::Batch;
 pub(crate) use crate::sys::seccomp::{next_waiting, refuse};
 pub(crate) use check::{Checked, check, nested, privileged, thoroughly as check_thoroughly};
 pub(crate) use enter::{Entered, Visit};
@@ -97,12 +96,9 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
 
 /// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
 pub(crate) fn begin_ahead() {
-    let _batch = Batch::begin();
     if privileged() {
         let first = crate::ns::ahead::order().map(|with| First { with, work: crate::ns::ahead::bring });
-        if let Some(maker) = crate::mounts::maker::begin(first) {
-            crate::ns::ahead::is_made_by(maker);
-        }
+        crate::mounts::maker::begin(first);
     }
 }
 

@@ -12,7 +12,6 @@ use crate::spec::Confinement;
 use crate::spec::landlock::Landlock;
 use crate::spec::process::Rlimit;
 use crate::spec::resources::{Rates, Resources, block_io};
-use crate::sys::clone::Allowed;
 use crate::sys::weaken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -85,8 +84,6 @@ pub(crate) struct Running {
     entrances: Cell<u64>,
     /// Children that are ending, or do when they are dropped.
     pub(super) helpers: Vec<Helper>,
-    /// Where we may run, if we were held on a processor.
-    pub(super) allowed: Option<Allowed>,
     removed: bool,
 }
 
@@ -129,16 +126,12 @@ impl Running {
             ledger: None,
             entrances: Cell::new(0),
             helpers: Vec::new(),
-            allowed: None,
             removed: false,
         }
     }
 
     /// Does what can wait until init has all that it needs of us: the processors are for it and for what it waits for.
     pub(crate) fn catch_up(&mut self) {
-        if let Some(allowed) = self.allowed.take() {
-            allowed.again(); // the disk's maker may have held us, too
-        }
         self.helpers.clear();
         if let Some(group) = &self.cgroup {
             group.0.open_counters();

@@ -7,7 +7,7 @@ use super::disk::{DiskFile, Size, mount_image};
 use super::template::Template;
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
-use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, relieve, send_away, wait};
+use crate::sys::clone::{Side, clone_process, close_from, exit, is_over, wait};
 use crate::sys::environment;
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -76,12 +76,11 @@ static IDLE: Mutex<Option<Maker>> = Mutex::new(None);
 /// Those whose end nobody waits for. They are buried when the next is needed.
 static ENDING: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Forks the one that waits, when it has done what is `first`, and says its number. What goes wrong is found out, and said, when a disk is wanted. The caller
-/// has one thread.
-pub(crate) fn begin(first: Option<First>) -> Option<i32> {
-    let (maker, pid) = Maker::fork(Job::Idle(first)).ok()?;
-    *IDLE.lock().ok()? = Some(maker);
-    Some(pid)
+/// Forks the one that waits, when it has done what is `first`. What goes wrong is found out, and said, when a disk is wanted. The caller has one thread.
+pub(crate) fn begin(first: Option<First>) {
+    if let (Ok(maker), Ok(mut idle)) = (Maker::fork(Job::Idle(first)), IDLE.lock()) {
+        *idle = Some(maker);
+    }
 }
 
 /// Ends the one that waits: a process in the background is not its parent.
@@ -99,27 +98,23 @@ impl Maker {
         let idle = if *file == DiskFile::Unnamed { idle() } else { None };
         let maker = match idle {
             Some(maker) if maker.channel.send(&order.to_bytes(), None).is_ok() => maker,
-            _ => Maker::fork(Job::Order(&order, file))?.0,
+            _ => Maker::fork(Job::Order(&order, file))?,
         };
         let channel = maker.channel.try_clone().failing(Kind::Disk, step)?;
         Ok((channel, maker))
     }
 
-    fn fork(job: Job<'_>) -> Result<(Maker, i32)> {
+    fn fork(job: Job<'_>) -> Result<Maker> {
         bury();
         let (ours, theirs) = Channel::pair().failing(Kind::Disk, step)?;
-        let supervisor = std::process::id() as i32;
         match clone_process(0, None).failing(Kind::Disk, step)? {
-            Side::Parent(pid, pidfd) => {
-                send_away(pid);
-                Ok((Maker { pidfd: Some(pidfd), channel: ours }, pid))
-            }
+            Side::Parent(_, pidfd) => Ok(Maker { pidfd: Some(pidfd), channel: ours }),
             Side::Child => {
                 // First all that somebody else waits for, such as our standard output.
                 let kept = [Some(theirs.as_fd()), job.first().map(AsFd::as_fd)];
                 let kept: Vec<_> = kept.into_iter().flatten().collect();
                 let closed = close_from(0, &kept);
-                exit(i32::from(closed.is_err() || serve(&theirs, job, supervisor).is_none()))
+                exit(i32::from(closed.is_err() || serve(&theirs, job).is_none()))
             }
         }
     }
@@ -190,7 +185,7 @@ fn bury() {
 }
 
 /// The process's whole life. `None` if nobody wanted what it made, or could be told why there is nothing.
-fn serve(parent: &Channel, job: Job<'_>, supervisor: i32) -> Option<()> {
+fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
     // Ctrl-C at the terminal is for the supervisor, which ends us in its turn.
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).ok()?;
     let was_idle = matches!(job, Job::Idle(_));
@@ -205,9 +200,6 @@ fn serve(parent: &Channel, job: Job<'_>, supervisor: i32) -> Option<()> {
     let (mounted, image) = match mount_image(order, file) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
-            if was_idle {
-                relieve(supervisor);
-            }
             environment::wipe(); // a secret may be among the variables
             (mounted, image)
         }
@@ -300,7 +292,7 @@ mod tests {
         }
         let (directory, live) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let size = Size { bytes: 16 << 20, inodes: 256, synchronous: false };
-        begin(None).unwrap();
+        begin(None);
         let waiting = IDLE.lock().unwrap().as_ref().unwrap().pidfd.as_ref().unwrap().try_clone().unwrap();
         let template = Template::of(directory.path(), live.path(), size).unwrap();
         let order = Order { template, live: live.path().to_owned(), size };

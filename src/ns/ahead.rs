@@ -8,7 +8,7 @@ use super::idmap::Maps;
 use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
 use crate::error::Result;
 use crate::files;
-use crate::sys::clone::{Side, bring_here, clone_process, exit, send_away};
+use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::{ioctl, weaken};
 use nix::sched::{CloneFlags, unshare};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,9 +17,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
-
-/// How long a child that is at work, and does not wait for its turn on a busy processor, may still need.
-const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
 /// The child, and what it waits on. Dropped, it is told to end before it is waited for.
 #[derive(Debug)]
@@ -37,15 +34,8 @@ pub(crate) struct Made {
     pub network: OwnedFd,
 }
 
-/// What brings the network namespace of the first sandbox, and the process that makes it.
-#[derive(Debug)]
-struct Coming {
-    channel: files::Channel,
-    maker: Option<i32>,
-}
-
 /// At most one is ordered, by the program's own first lines; the first sandbox takes it.
-static COMING: Mutex<Option<Coming>> = Mutex::new(None);
+static COMING: Mutex<Option<files::Channel>> = Mutex::new(None);
 
 /// Orders one, for the machine's root: what is returned is for [`bring`], in another process, which has other things to do afterwards. What goes wrong is found
 /// out, and said, by the ordinary way.
@@ -54,17 +44,8 @@ pub(crate) fn order() -> Option<OwnedFd> {
         return None;
     }
     let (channel, theirs) = files::Channel::pair().ok()?;
-    *COMING.lock().ok()? = Some(Coming { channel, maker: None });
+    *COMING.lock().ok()? = Some(channel);
     Some(theirs.into())
-}
-
-/// Who carries the order out.
-pub(crate) fn is_made_by(pid: i32) {
-    if let Ok(mut coming) = COMING.lock()
-        && let Some(coming) = &mut *coming
-    {
-        coming.maker = Some(pid);
-    }
 }
 
 /// Makes what was ordered and goes back to where we were: the namespace is not to stay because of us. `None` if that fails, and the process is to end then.
@@ -79,23 +60,8 @@ pub(crate) fn bring(to: OwnedFd) -> Option<()> {
 
 /// Waits for what was ordered; `None` if there is nothing. The next one is the caller's to make.
 pub(crate) fn network() -> Option<OwnedFd> {
-    let Coming { channel, maker } = COMING.lock().ok()?.take()?;
-    let brought = maker.filter(|maker| hasten(&channel, *maker));
-    let made = channel.receive().ok().flatten();
-    if let Some(maker) = brought {
-        send_away(maker); // it has more to do
-    }
-    made?.descriptor
-}
-
-/// Waits a moment for a word of process `pid`, and brings that one to our processor if there is none by then. Says whether it did. One that is at work is not
-/// moved: that costs more than it still needs.
-fn hasten(channel: impl AsFd, pid: i32) -> bool {
-    let is_late = poll(&mut [PollFd::new(&channel, PollFlags::IN)], Some(&SOON)) == Ok(0);
-    if is_late {
-        bring_here(pid);
-    }
-    is_late
+    let channel = COMING.lock().ok()?.take()?;
+    channel.receive().ok().flatten()?.descriptor
 }
 
 /// Nobody wants it any more.
@@ -144,10 +110,7 @@ fn start(what: What) -> Option<Ahead> {
             drop(ours);
             exit(i32::from(lend(&theirs, what).is_none()))
         }
-        Side::Parent(pid, pidfd) => {
-            send_away(pid);
-            Some(Ahead { pid, helper: Helper::new(pidfd), channel: Channel(ours) })
-        }
+        Side::Parent(pid, pidfd) => Some(Ahead { pid, helper: Helper::new(pidfd), channel: Channel(ours) }),
     }
 }
 
@@ -166,7 +129,7 @@ fn lend(parent: &OwnedFd, what: What) -> Option<()> {
 pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     let Ok(coming) = COMING.lock() else { return Ok(()) };
     let Some(coming) = &*coming else { return Ok(()) };
-    while poll(&mut [PollFd::new(&coming.channel, PollFlags::IN)], Some(&Timespec::default())) == Ok(0) && step()? {}
+    while poll(&mut [PollFd::new(coming, PollFlags::IN)], Some(&Timespec::default())) == Ok(0) && step()? {}
     Ok(())
 }
 
@@ -187,7 +150,6 @@ impl Ahead {
     }
 
     fn network(&self) -> Option<OwnedFd> {
-        hasten(&self.channel.0, self.pid);
         if !matches!(recv(&self.channel.0, &mut [0_u8; 1][..], RecvFlags::empty()), Ok((_, 1))) {
             return None;
         }
@@ -244,10 +206,7 @@ mod tests {
                 let now = rustix::fs::stat(c"/proc/self/ns/net").map_or(0, |found| found.st_ino);
                 exit(i32::from(!is_back || rustix::io::write(&writing, &now.to_le_bytes()) != Ok(8)))
             }
-            Side::Parent(pid, pidfd) => {
-                is_made_by(pid);
-                pidfd
-            }
+            Side::Parent(_, pidfd) => pidfd,
         };
         drop((to, writing));
         let made = network().unwrap();

@@ -3,7 +3,7 @@
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::host::user_namespace_advice;
-use crate::sys::clone::{Side, clone_process, exit, visit, wait};
+use crate::sys::clone::{Side, clone_process, exit, wait};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendFlags, send};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,14 +67,6 @@ pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
 /// The same for a namespace in which so many others may be made at once, by a runtime that makes sandboxes in it.
 pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     let step = || "make a user namespace";
-    if may_map_any() && is_initial() {
-        // Without a copy of our memory. What /proc has of a process that is over belongs to the machine's root, so this is for nobody else.
-        let (pid, pidfd) = visit(libc::CLONE_NEWUSER as u64, limit_nested, nested)
-            .failing(Kind::UserNamespace, step)
-            .hint(user_namespace_advice)?;
-        let helper = Helper::new(pidfd);
-        return open_and_map(pid, maps).map(|userns| Mapped { userns, helper });
-    }
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
     let (pid, pidfd) = match clone_process(libc::CLONE_NEWUSER as u64, None)
         .failing(Kind::UserNamespace, step)

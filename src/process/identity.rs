@@ -3,8 +3,7 @@
 use super::attributes::Attributes;
 use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::attributes::leave_session_keyring;
-use crate::sys::batch::leave_real_time;
+use crate::sys::attributes::{leave_real_time, leave_session_keyring};
 use crate::sys::clone::exit;
 use crate::sys::weaken;
 use caps::{CapSet, Capability};

@@ -9,10 +9,7 @@ use crate::error::{Context, Kind, Result};
 use crate::mounts::bundle::Bundle;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
-use crate::sys::batch::Batch;
 use crate::sys::clone::{Side, clone_process, exit};
-use crate::sys::heap::StartHeap;
-use crate::sys::share::share_memory;
 use crate::sys::weaken;
 use crate::{hooks, mounts, net, ns, sys};
 use nix::sched::CloneFlags;
@@ -27,10 +24,6 @@ use std::path::Path;
 pub(super) fn run(plan: Plan, parent: Channel) -> ! {
     // A panic would unwind or abort: abort signals a stale thread id after a raw clone on musl. Say it and leave.
     std::panic::set_hook(Box::new(|_| exit(1)));
-    Batch::leave();
-    if plan.first == First::Command {
-        StartHeap.last();
-    }
     match recipe(plan, &parent) {
         Ok(never) => match never {},
         Err(error) => {
@@ -115,22 +108,23 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
         enter_user_namespace(userns)?; // last: what was built so far belongs to the machine's root, not to us
     }
     match plan.first {
-        First::Command => launch::run(plan.command, &stdio, parent),
+        First::Command => launch::run(plan.command, &stdio, None, parent),
         First::Newcomer => join::be_born(plan.command, stdio, has_own_users, parent),
         First::Reaper => {}
     }
     let step = || "start the command's process";
     let command = plan.command;
-    // What does not become another program, or waits for a word before it does, has a memory of its own.
-    if command.errand.is_some() || command.managed.is_some() {
-        match clone_process(0, None).failing(Kind::Namespace, step)? {
-            Side::Child => launch::run(command, &stdio, parent),
-            Side::Parent(command, _) => reaper::run(command, reaper::settle(reaper, parent), parent),
+    let (gate, latch) = reaper::gate().failing(Kind::Namespace, step)?;
+    match clone_process(0, None).failing(Kind::Namespace, step)? {
+        Side::Child => {
+            drop(latch); // so that the gate sees the end of pid 1
+            launch::run(command, &stdio, Some(gate), parent)
+        }
+        Side::Parent(command, _) => {
+            let settled = reaper::settle(reaper, latch, parent);
+            reaper::run(command, settled, parent)
         }
     }
-    let (command, settled) = share_memory(|| launch::run(command, &stdio, parent), || reaper::settle(reaper, parent))
-        .failing(Kind::Namespace, step)?;
-    reaper::run(command, settled, parent)
 }
 
 /// A task's root: built over its own scratch file system, which the supervisor gets to see.

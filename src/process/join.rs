@@ -11,7 +11,6 @@ use crate::mounts::Ids;
 use crate::seccomp;
 use crate::sys::attributes::set_affinity;
 use crate::sys::clone::{SIBLING, Side, clone_process, clone_sibling_under_filter, close_from, exit};
-use crate::sys::heap::StartHeap;
 use crate::sys::{environment, weaken};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
@@ -250,10 +249,7 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
     if let Err(error) = begun() {
         give_up(&error, parent);
     }
-    if command.errand.is_none() {
-        StartHeap.last();
-    }
-    launch::run(command, &stdio, parent)
+    launch::run(command, &stdio, None, parent)
 }
 
 /// One line a step.

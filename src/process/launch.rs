@@ -3,12 +3,12 @@
 use super::message::{Channel, Tag};
 use super::plan::{Command, Errand, Managed, SHOW, Stdio, Terminal, Vectors};
 use super::procfs::Procfs;
+use super::reaper::Gate;
 use super::{directory, identity, lookup};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::execve;
-use crate::sys::share;
 use crate::sys::signal::restore_signal;
 use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
@@ -21,8 +21,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Becomes the command, or says why not.
-pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
-    let Err(error) = recipe(&mut command, stdio, parent);
+pub(super) fn run(mut command: Command, stdio: &Stdio, gate: Option<Gate>, parent: &Channel) -> ! {
+    let Err(error) = recipe(&mut command, stdio, gate, parent);
     parent.fail(&error);
     if let Some(gate) = command.managed.and_then(|managed| managed.gate) {
         gate.report(&error); // whoever opened the gate reads it there
@@ -30,7 +30,12 @@ pub(super) fn run(mut command: Command, stdio: &Stdio, parent: &Channel) -> ! {
     exit(1)
 }
 
-fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std::convert::Infallible> {
+fn recipe(
+    command: &mut Command,
+    stdio: &Stdio,
+    pid_1: Option<Gate>,
+    parent: &Channel,
+) -> Result<std::convert::Infallible> {
     let managed = command.managed.as_ref();
     let preserved = managed.map_or(0, |managed| managed.preserved);
     if managed.is_some() && !sys::weaken::is_off("hidden-caller") {
@@ -49,7 +54,7 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
-    close(preserved, (managed, command.handed.as_ref()), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    close(preserved, (managed, command.handed.as_ref()), pid_1.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
     give_streams(managed, identity.uid);
     reset_signals()?;
     if managed.is_some_and(|managed| managed.gate.is_some()) {
@@ -83,7 +88,9 @@ fn recipe(command: &mut Command, stdio: &Stdio, parent: &Channel) -> Result<std:
         }
         identity::outlive_parent()?;
     }
-    share::pass(); // pid 1 has given up by now what it does not need
+    if let Some(gate) = pid_1 {
+        gate.pass(); // pid 1 has given up by now what it does not need
+    }
     // A listener is for the parent to fetch, which is there until the gate; any other filter comes after it and leaves execve as the only call to be made.
     let filters_early = command.managed.is_none() || command.seccomp.listens();
     if filters_after && filters_early {
@@ -141,13 +148,19 @@ fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channe
 }
 
 /// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
-fn close(preserved: u32, (managed, handed): (Option<&Managed>, Option<&OwnedFd>), parent: &Channel) -> Result<()> {
+fn close(
+    preserved: u32,
+    (managed, handed): (Option<&Managed>, Option<&OwnedFd>),
+    pid_1: Option<&Gate>,
+    parent: &Channel,
+) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
     }
     let gate = managed.and_then(|managed| managed.gate.as_ref());
     let gate = gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
-    let kept: Vec<_> = gate.chain(handed.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
+    let kept: Vec<_> =
+        gate.chain(handed.map(AsFd::as_fd)).chain(pid_1.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
     close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 

@@ -8,7 +8,6 @@ use crate::error::{Context, Kind, Result, Step};
 use crate::host::user_namespace_advice;
 use crate::ns;
 use crate::sys::clone::{Side, clone_process};
-use crate::sys::heap::StartHeap;
 use std::os::fd::AsFd;
 
 /// Starts the container that `plan` describes. The caller has one thread. An error of init arrives later, as [`Message::Failed`].
@@ -39,7 +38,6 @@ pub(crate) fn spawn_with(mut plan: Plan, settle: impl FnOnce(i32) -> Result<()>)
         return settled(spawned, waits, settle);
     }
     let left = ns::visit(&plan.namespaces)?; // what is joined is inherited, so that one clone is enough
-    StartHeap.share();
     let side = clone_process(flags, cgroup.as_ref().map(AsFd::as_fd))
         .failing(Kind::Namespace, || "create the container's namespaces")
         .hint(user_namespace_advice)?;

@@ -32,26 +32,44 @@ pub(crate) fn set_scheduling(attributes: &SchedAttr) -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
-/// Sets the I/O priority of this process group. ioprio_set(2), `IOPRIO_WHO_PGRP`.
+// linux/ioprio.h
+const WHO_PROCESS: libc::c_int = 1;
+const WHO_PROCESS_GROUP: libc::c_int = 2;
+
+/// Sets the I/O priority of this process group. ioprio_set(2).
 pub(crate) fn set_io_priority(value: u32) -> Result<(), Errno> {
-    const WHO_PROCESS_GROUP: libc::c_int = 2;
-    // SAFETY: no memory is passed.
-    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS_GROUP, 0, value) })
+    set_io_priority_of(WHO_PROCESS_GROUP, value)
+}
+
+fn set_io_priority_of(which: libc::c_int, value: u32) -> Result<(), Errno> {
+    // SAFETY: no memory is passed; 0 is this thread, or its process group.
+    check(unsafe { libc::syscall(libc::SYS_ioprio_set, which, 0, value) })
 }
 
 /// Gives what this thread reads and writes the middle of the usual class, if it has the real-time one. ioprio_set(2), linux/ioprio.h.
-pub(crate) fn leave_real_time_io() -> Result<(), Errno> {
-    const WHO_PROCESS: libc::c_int = 1;
+fn leave_real_time_io() -> Result<(), Errno> {
     const CLASS_SHIFT: u32 = 13;
     const REAL_TIME: libc::c_long = 1;
-    const MIDDLE_OF_BEST_EFFORT: libc::c_int = 2 << CLASS_SHIFT | 4;
+    const MIDDLE_OF_BEST_EFFORT: u32 = 2 << CLASS_SHIFT | 4;
     // SAFETY: no memory is passed; 0 is this thread.
     let class = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) } >> CLASS_SHIFT;
     if class != REAL_TIME {
         return Ok(());
     }
-    // SAFETY: as above.
-    check(unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, MIDDLE_OF_BEST_EFFORT) })
+    set_io_priority_of(WHO_PROCESS, MIDDLE_OF_BEST_EFFORT)
+}
+
+/// Leaves a real-time policy (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE) and the real-time class of I/O for the usual ones. sched_setscheduler(2), ioprio_set(2).
+pub(crate) fn leave_real_time() -> Result<(), Errno> {
+    const RESET_ON_FORK: libc::c_long = 0x4000_0000; // linux/sched.h
+    // SAFETY: no memory is passed; 0 is this thread.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } & !RESET_ON_FORK;
+    let is_usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(libc::c_long::from).contains(&policy);
+    if !is_usual {
+        let nice = rustix::process::getpriority_process(None)?;
+        set_scheduling(&SchedAttr { policy: libc::SCHED_OTHER as u32, nice, ..SchedAttr::default() })?;
+    }
+    leave_real_time_io()
 }
 
 /// Sets where this thread's memory comes from. set_mempolicy(2); `nodes` is a bit mask.

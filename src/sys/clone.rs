@@ -1,12 +1,9 @@
 //! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
 
-use super::batch::Batch;
-use super::{check, last_errno};
+use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, getppid, waitid};
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// The namespaces and flags of [`clone_process`], as in clone(2).
 pub(crate) type Flags = u64;
@@ -64,8 +61,7 @@ pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     match result {
         -1 => Err(last_errno()),
         0 => Ok(Side::Child),
-        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
-        pid => Ok(Side::Parent(pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+        pid => Ok(Side::Parent(pid as i32, new_descriptor(pidfd.into())?)),
     }
 }
 
@@ -93,136 +89,9 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     match result {
         -1 => Err(last_errno()),
         0 => Ok(Side::Child),
-        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
-        pid => Ok(Side::Parent(pid as i32, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+        pid => Ok(Side::Parent(pid as i32, new_descriptor(pidfd.into())?)),
     }
 }
-
-/// Runs `work` on `with` in a child that has our memory and new namespaces, while we wait for its end: vfork(2), with the namespaces of `flags`. The child
-/// is over then and not yet buried, so /proc still tells its user namespace (none of the others). It sends no signal: a program that buries whatever has ended,
-/// or ignores SIGCHLD, does not bury it, only [`wait`] does.
-pub(crate) fn visit(flags: Flags, work: fn(u32), with: u32) -> Result<(i32, OwnedFd), Errno> {
-    struct Task {
-        work: fn(u32),
-        with: u32,
-    }
-    extern "C" fn enter(task: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it is the task below, which outlives the child.
-        let task = unsafe { &*task.cast::<Task>() };
-        (task.work)(task.with);
-        0
-    }
-    // On ours, of which the pages are there: the work is small.
-    let mut stack = [const { MaybeUninit::<u128>::uninit() }; 1 << 10];
-    let mut task = Task { work, with };
-    let mut pidfd: i32 = -1;
-    let flags = flags as libc::c_int | libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD;
-    // SAFETY: the stack is the child's alone and, like the task, there until it has ended, since we wait for that; the child returns from `enter` only.
-    let pid = unsafe {
-        libc::clone(enter, stack.as_mut_ptr_range().end.cast(), flags, (&raw mut task).cast(), &raw mut pidfd)
-    };
-    match pid {
-        -1 => Err(last_errno()),
-        // SAFETY: the kernel has just stored a new descriptor there, which has no other owner.
-        pid => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
-    }
-}
-
-/// Sends a new child to another processor than ours, if it may run on one. The scheduler puts it behind us when it takes the others for busy, and there it
-/// waits until we do; one that is to work beside us has lost then what it was made for. What cannot be had is of no weight.
-pub(crate) fn send_away(pid: i32) {
-    let (Ok(mut allowed), Some(pid)) = (sched_getaffinity(None), Pid::from_raw(pid)) else { return };
-    let ours = sched_getcpu();
-    if allowed.count() > 1 && ours < CpuSet::MAX_CPU {
-        allowed.unset(ours);
-        let _ = sched_setaffinity(Some(pid), &allowed);
-    }
-}
-
-/// Brings a child to our processor, where we are about to wait for it: what else runs on its own, such as the kernel taking apart the network of a
-/// container before, need not give way to it, and nobody moves it here for some milliseconds. What cannot be had is of no weight.
-pub(crate) fn bring_here(pid: i32) {
-    let (mut here, ours) = (CpuSet::new(), sched_getcpu());
-    if let (Some(pid), true) = (Pid::from_raw(pid), ours < CpuSet::MAX_CPU) {
-        here.set(ours);
-        let _ = sched_setaffinity(Some(pid), &here);
-    }
-}
-
-/// Brings our parent, if it still is `parent`, to our processor, on which we are about to have nothing to do, if it is held on another one ([`Here`]): it
-/// waits there behind a child that it is about to leave that processor to. What cannot be had is of no weight. It must free itself in the end
-/// ([`Allowed`]), since it may have left meanwhile.
-pub(crate) fn relieve(parent: i32) {
-    let Some(parent) = getppid().filter(|ours| ours.as_raw_pid() == parent) else { return };
-    let ours = sched_getcpu();
-    if sched_getaffinity(Some(parent))
-        .is_ok_and(|held| held.count() == 1 && ours < CpuSet::MAX_CPU && !held.is_set(ours))
-    {
-        bring_here(parent.as_raw_pid());
-    }
-}
-
-/// The processors that we may run on.
-#[derive(Clone, Debug)]
-pub(crate) struct Allowed(CpuSet);
-
-impl Allowed {
-    /// Takes back whatever else has held us.
-    pub(crate) fn again(&self) {
-        let _ = sched_setaffinity(None, &self.0); // it was allowed a moment ago
-    }
-}
-
-/// As long as it lives we stay on the processor that we are on, and so does a child that is made meanwhile, whom we leave it to then: the scheduler often puts
-/// a new child behind what is at work on another one, or it behind us, where it waits although somebody idles. What cannot be had is of no weight.
-pub(crate) struct Here {
-    /// Where we may run.
-    allowed: Allowed,
-    /// Where we are.
-    ours: usize,
-    /// That we go before the child does.
-    batch: Option<Batch>,
-}
-
-impl Here {
-    /// `None` where there is only one processor for us.
-    pub(crate) fn stay() -> Option<Here> {
-        let (mut here, ours) = (CpuSet::new(), sched_getcpu());
-        if ours >= CpuSet::MAX_CPU {
-            return None;
-        }
-        here.set(ours);
-        let allowed = sched_getaffinity(None).ok().filter(|allowed| allowed.count() > 1 && allowed.is_set(ours))?;
-        sched_setaffinity(None, &here).ok()?;
-        Some(Here { allowed: Allowed(allowed), ours, batch: Batch::begin() })
-    }
-
-    /// Where we may run when it is over.
-    pub(crate) fn allowed(&self) -> Allowed {
-        self.allowed.clone()
-    }
-
-    /// Goes elsewhere, until what is returned is dropped. The child may run anywhere from now on, and begins here.
-    pub(crate) fn leave_to(mut self, child: i32) -> Elsewhere {
-        if let Some(child) = Pid::from_raw(child) {
-            let _ = sched_setaffinity(Some(child), &self.allowed.0); // one that has ended needs no processor
-        }
-        let mut others = self.allowed.0;
-        others.unset(self.ours);
-        let _ = sched_setaffinity(None, &others);
-        self.batch = None;
-        Elsewhere(self)
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        self.allowed.again();
-    }
-}
-
-/// That we are on another processor than a child. Dropped, we may be on any again.
-pub(crate) struct Elsewhere(#[expect(dead_code, reason = "is dropped")] Here);
 
 /// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
 /// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).
@@ -265,15 +134,6 @@ pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errn
         start = number.map_or(libc::c_uint::MAX, |number| number + 1);
     }
     Ok(())
-}
-
-/// Closes every descriptor but one. Unlike [`close_from`] it allocates nothing.
-pub(crate) fn close_but(kept: BorrowedFd<'_>) -> Result<(), Errno> {
-    let kept = kept.as_raw_fd() as libc::c_uint;
-    if kept > 0 {
-        close_range(0, kept - 1)?;
-    }
-    close_range(kept + 1, libc::c_uint::MAX)
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {

@@ -1,22 +1,19 @@
-//! The only `unsafe` code: thin wrappers for system calls that rustix and nix do not have, one call a function.
-//! Borrowed descriptors in, owned ones out. No policy, no words: errors are bare `Errno`s, and callers say what they meant.
+//! Thin wrappers of system calls that rustix and nix lack, one call a function. Borrowed descriptors in, owned ones out.
+//! Errors are bare `Errno`s: the callers know what they attempted.
 
-#![allow(unsafe_code, reason = "this is the one room for it; lib.rs denies it everywhere else")]
+#![allow(unsafe_code, reason = "system calls are made here; lib.rs denies it elsewhere")]
 
 pub(crate) mod attributes;
-pub(crate) mod batch;
 pub(crate) mod bpf;
 pub(crate) mod clone;
 pub(crate) mod code;
 pub(crate) mod environment;
 pub(crate) mod exec;
-pub(crate) mod heap;
 pub(crate) mod ioctl;
 pub(crate) mod mount;
 pub(crate) mod pidfd;
 pub(crate) mod probe;
 pub(crate) mod seccomp;
-pub(crate) mod share;
 pub(crate) mod signal;
 pub(crate) mod weaken;
 

@@ -122,12 +122,7 @@ pub(super) fn main() -> Option<ExitCode> {
 }
 
 fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
-    let protected = if verb.enters {
-        brig::container::protect_own_executable()
-    } else {
-        brig::StartHeap.warm(brig::StartHeap::LOOK);
-        Ok(())
-    };
+    let protected = if verb.enters { brig::container::protect_own_executable() } else { Ok(()) };
     let log = match protected.and_then(|()| open_log(&globals)) {
         Ok(log) => log,
         Err(error) => {
