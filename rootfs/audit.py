@@ -2,7 +2,9 @@
 """Checks what is shipped.
 
 usage: audit.py ROOT.tar        a root file system for agents: no keys, tokens, passwords, set-id bits, files that all users may write
-       audit.py --binary FILE   the program: static, no writable code, relocations read-only, stack protection in the C parts
+       audit.py --binary FILE   the program: static, position independent, full RELRO, no writable code, no executable stack, stack protection in
+                                the C parts
+       audit.py --unseen FILE   the checks of --binary themselves: each finds its fault in a copy of FILE that has it
 
 Prints a line for each fault. Exits with 1 if there is one.
 """
@@ -48,12 +50,61 @@ def faults(path):
     return found
 
 
-# Program headers (elf(5)).
-LOAD, INTERPRETER, STACK, RELRO = 1, 3, 0x6474E551, 0x6474E552
+# elf(5): the type of a position-independent program, its machine, program headers, their rights, and tags of the dynamic section.
+DYNAMIC_TYPE, X86_64 = 3, 62
+LOAD, DYNAMIC, INTERPRETER, STACK, RELRO = 1, 2, 3, 0x6474E551, 0x6474E552
 EXECUTABLE, WRITABLE = 1, 2
-X86_64 = 62
+TEXT_RELOCATIONS, FLAGS, FLAGS_1 = 22, 30, 0x6FFFFFFB
+# In FLAGS and FLAGS_1: the loader resolves everything at the start, so that RELRO covers the whole table.
+BIND_NOW, NOW = 8, 1
 # `mov %fs:0x28, %REGISTER`: a function reads the value that guards its return address.
 GUARD = re.compile(rb"\x64[\x48\x4c]\x8b[\x04-\x3c]\x25\x28\x00\x00\x00", re.S)
+LEAST_GUARDS = 20
+
+TYPE_AT, MACHINE_AT, HEADERS_AT, HEADER_SIZE_AT = 16, 18, 32, 54
+
+
+class Program:
+    """The parts of a 64-bit ELF program that the checks read."""
+
+    def __init__(self, data):
+        self.data = data
+        self.type, self.machine = struct.unpack_from("<HH", data, TYPE_AT)
+        offset, = struct.unpack_from("<Q", data, HEADERS_AT)
+        size, count = struct.unpack_from("<HH", data, HEADER_SIZE_AT)
+        self.header_at = [offset + size * index for index in range(count)]
+        self.headers = [struct.unpack_from("<IIQQQQQQ", data, at) for at in self.header_at]
+        self.tag_at = {}
+        for kind, _, start, _, _, length, *_ in self.headers:
+            if kind == DYNAMIC:
+                for at in range(start, start + length, 16):
+                    self.tag_at.setdefault(struct.unpack_from("<q", data, at)[0], at)
+
+    def kinds(self):
+        return {header[0] for header in self.headers}
+
+    def tag(self, number):
+        return struct.unpack_from("<Q", self.data, self.tag_at[number] + 8)[0] if number in self.tag_at else 0
+
+    def binds_now(self):
+        return self.tag(FLAGS) & BIND_NOW or self.tag(FLAGS_1) & NOW
+
+    def has_rights(self, kind, rights):
+        return any(header[0] == kind and header[1] & rights == rights for header in self.headers)
+
+
+# A fault, and whether a program has it.
+CHECKS = [
+    ("not position independent", lambda program: program.type != DYNAMIC_TYPE),
+    ("not static: it names a loader", lambda program: INTERPRETER in program.kinds()),
+    ("relocated data stays writable (no RELRO)", lambda program: RELRO not in program.kinds()),
+    ("not all of the relocated data is read-only (no BIND_NOW)", lambda program: not program.binds_now()),
+    ("code is relocated at the start (TEXTREL)", lambda program: TEXT_RELOCATIONS in program.tag_at),
+    ("a segment is writable and executable", lambda program: program.has_rights(LOAD, EXECUTABLE | WRITABLE)),
+    ("the stack is executable", lambda program: STACK not in program.kinds() or program.has_rights(STACK, EXECUTABLE)),
+    ("no stack protection in the C parts: build with rootfs/binary",
+     lambda program: program.machine == X86_64 and len(GUARD.findall(program.data)) < LEAST_GUARDS),
+]
 
 
 def faults_of_binary(path):
@@ -62,26 +113,43 @@ def faults_of_binary(path):
         data = file.read()
     if data[:5] != b"\x7fELF\x02":
         return ["not a 64-bit ELF program"]
-    machine, = struct.unpack_from("<H", data, 18)
-    offset, = struct.unpack_from("<Q", data, 32)
-    size, count = struct.unpack_from("<HH", data, 54)
-    headers = [struct.unpack_from("<II", data, offset + size * index) for index in range(count)]
-    kinds = {kind for kind, _ in headers}
-    found = []
-    if INTERPRETER in kinds:
-        found.append("not static: it names a loader")
-    if RELRO not in kinds:
-        found.append("relocated data stays writable (RELRO)")
-    if any(kind == LOAD and flags & EXECUTABLE and flags & WRITABLE for kind, flags in headers):
-        found.append("a segment is writable and executable")
-    if not any(kind == STACK and not flags & EXECUTABLE for kind, flags in headers):
-        found.append("the stack is executable")
-    if machine == X86_64 and len(GUARD.findall(data)) < 20:
-        found.append("no stack protection in the C parts: build with rootfs/binary")
-    return found
+    program = Program(data)
+    return [fault for fault, has in CHECKS if has(program)]
+
+
+def unseen(path):
+    """The checks that do not see their fault in a copy of a good program with that fault, and no other."""
+    with open(path, "rb") as file:
+        good = file.read()
+    program = Program(good)
+
+    def header(kind, **changes):
+        """A copy in which the first header of this kind has another kind or other rights."""
+        at = program.header_at[[each[0] for each in program.headers].index(kind)]
+        data = bytearray(good)
+        for place, value in changes.items():
+            struct.pack_into("<I", data, at + {"kind": 0, "rights": 4}[place], value)
+        return data
+
+    def tags(changes):
+        """A copy in which tags of the dynamic section have other values, or (None) are text relocations."""
+        data = bytearray(good)
+        for number, value in changes.items():
+            at = program.tag_at.get(number)
+            if at is not None:
+                struct.pack_into("<q" if value is None else "<Q", data, at if value is None else at + 8, TEXT_RELOCATIONS if value is None else value)
+        return data
+
+    fixed = bytearray(good)
+    struct.pack_into("<H", fixed, TYPE_AT, 2)
+    spare = next(number for number in program.tag_at if number not in (FLAGS, FLAGS_1, 0))
+    copies = [fixed, header(STACK, kind=INTERPRETER), header(RELRO, kind=0), tags({FLAGS: 0, FLAGS_1: 0}), tags({spare: None}),
+              header(LOAD, rights=7), header(STACK, rights=7), GUARD.sub(lambda found: b"\x90" * len(found[0]), good)]
+    return [f"the audit does not see: {fault}" for (fault, has), copy in zip(CHECKS, copies, strict=True) if not has(Program(bytes(copy)))]
 
 
 if __name__ == "__main__":
-    problems = faults_of_binary(sys.argv[2]) if sys.argv[1] == "--binary" else faults(sys.argv[1])
+    check = {"--binary": faults_of_binary, "--unseen": unseen}.get(sys.argv[1])
+    problems = check(sys.argv[2]) if check else faults(sys.argv[1])
     print("\n".join(problems))
     sys.exit(1 if problems else 0)
