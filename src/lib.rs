@@ -24,6 +24,7 @@ mod seccomp;
 mod spec;
 mod start;
 mod sys;
+mod systemd;
 pub mod task;
 
 #[doc(hidden)] // for the program alone: a library does not choose its caller's allocator

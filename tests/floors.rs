@@ -29,7 +29,7 @@ const FLOORS: [(Shape, &[&str]); 5] = [
     // `start` is the allocator of a start: no module of the library names it, and it names none.
     (Shape::Flat, &["error", "sys", "start"]),
     (Shape::Flat, &["host", "spec", "files"]),
-    (Shape::Flat, &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks", "net", "egress", "image", "resctrl"]),
+    (Shape::Flat, &["ns", "cgroup", "mounts", "seccomp", "landlock", "hooks", "net", "egress", "image", "resctrl", "systemd"]),
     (Shape::Stairs, &["container", "process"]),
     (Shape::Stairs, &["doctor", "task", "sandbox"]),
 ];

@@ -1,9 +1,8 @@
-//! Groups inside a container's: the one that `exec --cgroup` names, and the one that its init has moved itself to.
+//! Groups below a container's: one that `exec --cgroup` names, one that init moved itself to, and one that is made for a
+//! process tree of a sandbox.
 
-use super::Cgroup;
-use super::create::Group;
-use super::devices::DeviceControl;
-use super::directory::Directory;
+use super::directory::{self, Directory};
+use super::group::{Cgroup, Group};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeMap;
@@ -11,21 +10,21 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// `exec --cgroup [CONTROLLER,…:]PATH`: the path for each controller that is named, or for all (the empty name).
-fn parse(wishes: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
-    let fail = |words: String| Err(Error::new(Kind::Usage, words));
+/// Parses `exec --cgroup [CONTROLLER,…:]PATH`: a path for each named controller, or for all (the empty name).
+fn parse(arguments: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
+    let fail = |reason: String| Err(Error::new(Kind::Usage, reason));
     let mut paths = BTreeMap::new();
-    for wish in wishes {
-        let Some((controllers, path)) = wish.split_once(':') else {
-            if wishes.len() != 1 {
-                return fail(format!("invalid --cgroup argument: {wish} (missing <controller>: prefix)"));
+    for argument in arguments {
+        let Some((controllers, path)) = argument.split_once(':') else {
+            if arguments.len() != 1 {
+                return fail(format!("invalid --cgroup argument: {argument} (missing <controller>: prefix)"));
             }
-            paths.insert(String::new(), inside(wish)?);
+            paths.insert(String::new(), inside(argument)?);
             continue;
         };
         for controller in controllers.split(',') {
             if controller.is_empty() {
-                return fail(format!("invalid --cgroup argument: {wish} (empty <controller> prefix)"));
+                return fail(format!("invalid --cgroup argument: {argument} (empty <controller> prefix)"));
             }
             if paths.insert(controller.to_owned(), inside(path)?).is_some() {
                 return fail(format!("invalid --cgroup argument(s): controller {controller} specified multiple times"));
@@ -35,7 +34,7 @@ fn parse(wishes: &[&str]) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(paths)
 }
 
-/// The names on the way down. Counted name by name: `/foo` is not above `/foobar`, and `..` never leads out.
+/// Splits a path into names. `..` removes the name before it and never leads out of the container's group.
 fn inside(path: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -51,9 +50,9 @@ fn inside(path: &str) -> Result<Vec<String>> {
 }
 
 impl Cgroup {
-    /// The groups below this container's that `--cgroup` names. They must exist: the container made them.
-    pub(crate) fn below(&self, wishes: &[&str]) -> Result<Cgroup> {
-        let paths = parse(wishes)?;
+    /// Opens the groups below this container's that `--cgroup` names. They must exist: the container made them.
+    pub(crate) fn below(&self, arguments: &[&str]) -> Result<Cgroup> {
+        let paths = parse(arguments)?;
         let known = |name: &str| self.groups.iter().any(|group| is_named(group, name));
         if let Some(unknown) = paths.keys().find(|name| !name.is_empty() && !known(name)) {
             return Err(Error::new(Kind::Usage, format!("unknown controller {unknown} in --cgroup argument")));
@@ -63,22 +62,42 @@ impl Cgroup {
             let named = paths.iter().find(|(name, _)| name.is_empty() || is_named(group, name));
             groups.push(descend(group, named.map_or(&[][..], |(_, names)| names))?);
         }
-        Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
+        Ok(Cgroup::of(groups))
     }
 
-    /// The groups that the process `pid` of the container is in now. An init such as systemd's moves itself into a child,
-    /// and then the container's own v2 group takes no more processes ("no internal processes").
+    /// Opens the groups that the container's process `pid` is in. An init such as systemd moves itself into a child group;
+    /// the container's own v2 group then accepts no process ("no internal processes").
     pub(crate) fn of_process(&self, pid: i32) -> Result<Cgroup> {
-        let words = || format!("find the group of the process {pid}");
-        let text = std::fs::read(format!("/proc/{pid}/cgroup")).failing(Kind::Cgroup, words)?;
+        let step = || format!("find the group of the process {pid}");
+        let text = std::fs::read(format!("/proc/{pid}/cgroup")).failing(Kind::Cgroup, step)?;
         let mut groups = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
             let now = text.split(|byte| *byte == b'\n').find_map(|line| path_of(line, group));
             let names = now.and_then(|now| relative(group.directory.path(), now));
-            let names = names.ok_or_else(|| Error::new(Kind::State, "it is outside the container's").doing(words()))?;
+            let names =
+                names.ok_or_else(|| Error::new(Kind::State, "it is outside the container's group").doing(step()))?;
             groups.push(descend(group, &names)?);
         }
-        Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
+        Ok(Cgroup::of(groups))
+    }
+
+    /// Makes the group `name` below this one, in the hierarchy that freezes and kills: a process tree in it can be killed
+    /// whatever it forks. Limits and counters stay those of this group.
+    pub(crate) fn make_child(&self, name: &str) -> Result<Cgroup> {
+        let parent = self.freezer()?;
+        let path = parent.directory.path().join(name);
+        let step = || format!("make the group `{}`", path.display());
+        if !directory::make(&path).failing(Kind::Cgroup, step)? {
+            return Err(Error::new(Kind::Cgroup, "it exists").doing(step()));
+        }
+        let directory = parent.directory.child(name).failing(Kind::Cgroup, step)?;
+        let group = Group { directory, controllers: parent.controllers, is_v2: parent.is_v2 };
+        Ok(Cgroup::of(vec![group]))
+    }
+
+    /// Removes the groups if they are empty. Returns whether they are gone; never blocks.
+    pub(crate) fn try_remove(&self) -> bool {
+        self.groups.iter().all(|group| directory::remove(group.directory.path(), 0).is_ok())
     }
 }
 
@@ -88,15 +107,16 @@ fn is_named(group: &Group, name: &str) -> bool {
 
 fn descend(group: &Group, names: &[impl AsRef<Path>]) -> Result<Group> {
     let path = group.directory.path();
-    let words = || format!("open the group `{}`", path.join(names.iter().collect::<PathBuf>()).display());
-    let mut directory = Directory::open(path).failing(Kind::Cgroup, words)?;
+    let step = || format!("open the group `{}`", path.join(names.iter().collect::<PathBuf>()).display());
+    let mut directory = Directory::open(path).failing(Kind::Cgroup, step)?;
     for name in names {
-        directory = directory.child(name).failing(Kind::Cgroup, words)?;
+        directory = directory.child(name).failing(Kind::Cgroup, step)?;
     }
     Ok(Group { directory, controllers: group.controllers, is_v2: group.is_v2 })
 }
 
-/// The path in the line of /proc/PID/cgroup that is about this group's hierarchy. Its end is what the container chose, and not always text.
+/// The path in a line of /proc/PID/cgroup, if the line is of this group's hierarchy. The container chose the last names,
+/// which may not be UTF-8.
 fn path_of<'line>(line: &'line [u8], group: &Group) -> Option<&'line Path> {
     let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
     let (names, path) = (std::str::from_utf8(parts.next()?).ok()?, parts.next()?);
@@ -104,8 +124,8 @@ fn path_of<'line>(line: &'line [u8], group: &Group) -> Option<&'line Path> {
     ours.then(|| Path::new(OsStr::from_bytes(path)))
 }
 
-/// How to get from our group's directory to `now`, a path in its hierarchy. Where the hierarchy is mounted does not
-/// matter: the longest end of our directory that `now` begins with is our path in it.
+/// The names from the container's directory down to `now`, a path in its hierarchy. Works for every mount point: the
+/// longest end of `directory` with which `now` begins is the container's path in the hierarchy.
 fn relative(directory: &Path, now: &Path) -> Option<Vec<OsString>> {
     let names = |path: &Path| -> Vec<OsString> {
         let parts = path.components().filter(|part| *part != Component::RootDir);
@@ -121,15 +141,15 @@ fn relative(directory: &Path, now: &Path) -> Option<Vec<OsString>> {
 mod tests {
     use super::*;
 
-    fn show(wishes: &[&str]) -> String {
-        match parse(wishes) {
+    fn show(arguments: &[&str]) -> String {
+        match parse(arguments) {
             Ok(paths) => format!("{paths:?}"),
             Err(error) => error.to_string(),
         }
     }
 
     #[test]
-    fn a_path_below_is_counted_name_by_name_and_never_leads_out() {
+    fn cgroup_argument_never_leads_out_of_the_container() {
         assert_eq!(show(&["/a/../b//c"]), r#"{"": ["b", "c"]}"#);
         assert_eq!(show(&["cpu,memory:x", "pids:/"]), r#"{"cpu": ["x"], "memory": ["x"], "pids": []}"#);
         for bad in ["..", "/../web-12", "a/../..", "pids:../x"] {
@@ -142,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_process_is_is_found_wherever_the_hierarchy_is_mounted() {
+    fn path_below_is_found_at_every_mount_point() {
         let names = |directory: &str, now: &str| {
             relative(Path::new(directory), Path::new(now))
                 .map(|names| names.join(OsStr::new("/")).into_string().unwrap())

@@ -1,8 +1,8 @@
-//! The controllers that we know, and sets of them.
+//! Controllers, sets of controllers, and which controllers a purpose needs.
 
 use serde::{Deserialize, Serialize};
 
-/// A kernel resource controller. Its name differs between the versions only for block devices.
+/// A resource controller of the kernel. Only the block device controller has another name on v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Controller {
@@ -12,9 +12,9 @@ pub(crate) enum Controller {
     Cpuset,
     Memory,
     Pids,
-    /// v1 only: on v2 a BPF program does it.
+    /// v1 only: v2 has BPF programs instead.
     Devices,
-    /// v1 only: every group of v2 can be frozen.
+    /// v1 only: every v2 group can be frozen.
     Freezer,
     /// `io` on v2, `blkio` on v1.
     Io,
@@ -32,11 +32,11 @@ pub(crate) enum Controller {
 use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Misc, NetCls, NetPrio, Pids, Rdma};
 
 impl Controller {
-    /// All of them, in the order in which groups are made.
+    /// All controllers, in the order in which groups are made.
     pub(crate) const ALL: [Controller; 13] =
         [Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb, Rdma, NetCls, NetPrio, Misc];
 
-    /// The kernel's name for it on v1 (`/proc/self/cgroup`, mount options).
+    /// The kernel's name on v1 (`/proc/self/cgroup`, mount options).
     pub(crate) fn name_v1(self) -> &'static str {
         match self {
             Cpu => "cpu",
@@ -55,7 +55,7 @@ impl Controller {
         }
     }
 
-    /// The kernel's name for it on v2 (`cgroup.controllers`), where it exists there.
+    /// The kernel's name on v2 (`cgroup.controllers`); `None` for a v1 controller.
     pub(crate) fn name_v2(self) -> Option<&'static str> {
         match self {
             Io => Some("io"),
@@ -64,12 +64,12 @@ impl Controller {
         }
     }
 
-    /// What the kernel calls `name` on v1.
+    /// The controller that the kernel calls `name` on v1.
     pub(crate) fn from_v1(name: &str) -> Option<Controller> {
         Controller::ALL.into_iter().find(|each| each.name_v1() == name)
     }
 
-    /// What the kernel calls `name` on v2.
+    /// The controller that the kernel calls `name` on v2.
     pub(crate) fn from_v2(name: &str) -> Option<Controller> {
         Controller::ALL.into_iter().find(|each| each.name_v2() == Some(name))
     }
@@ -91,7 +91,7 @@ impl Controllers {
         Controllers(bits)
     }
 
-    /// The set that `cgroup.controllers` or `cgroup.subtree_control` lists; unknown names are left out.
+    /// Parses `cgroup.controllers` or `cgroup.subtree_control`. Drops unknown names.
     pub(crate) fn parse_v2(text: &str) -> Controllers {
         text.split_whitespace().filter_map(Controller::from_v2).collect()
     }
@@ -133,18 +133,54 @@ impl FromIterator<Controller> for Controllers {
     }
 }
 
+/// The purpose of a group. It decides which controllers the group needs besides those with limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A task: memory, tasks and processor time are measured, with or without a limit.
+    Task,
+    /// An OCI container. Docker and containerd read statistics from its groups, so it has every controller that counts.
+    Container,
+}
+
+impl Purpose {
+    /// Controllers that a group must have besides those with limits.
+    pub(super) fn required(self) -> Controllers {
+        match self {
+            Purpose::Task => Controllers::of(&[Controller::Memory, Controller::Pids]),
+            Purpose::Container => Controllers::NONE,
+        }
+    }
+
+    /// Controllers that it must have in addition without a v2 group. A v2 group counts processor time, freezes and kills
+    /// without a controller.
+    pub(super) fn without_v2(self) -> Controllers {
+        match self {
+            Purpose::Task => Controllers::of(&[Controller::Freezer, Controller::Cpuacct]),
+            Purpose::Container => Controllers::of(&[Controller::Freezer]),
+        }
+    }
+
+    /// Controllers that a group has where the host offers them.
+    pub(super) fn optional(self) -> Controllers {
+        match self {
+            Purpose::Task => Controllers::NONE,
+            Purpose::Container => Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_list_holds_every_controller_once_and_names_lead_back() {
+    fn every_controller_is_listed_once_and_its_names_parse_back() {
         let all: Controllers = Controller::ALL.into_iter().collect();
         assert_eq!(all.iter().count(), Controller::ALL.len());
         for each in Controller::ALL {
             assert_eq!(Controller::from_v1(each.name_v1()), Some(each));
             assert_eq!(each.name_v2().and_then(Controller::from_v2), each.name_v2().map(|_| each));
         }
-        assert_eq!(Controllers::parse_v2("cpu io unheard\n"), Controllers::of(&[Cpu, Io]));
+        assert_eq!(Controllers::parse_v2("cpu io unknown\n"), Controllers::of(&[Cpu, Io]));
     }
 }

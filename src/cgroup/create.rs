@@ -1,67 +1,26 @@
-//! Making a container's group in every hierarchy that it needs, with its limits, or nothing at all.
+//! Creating a container's groups with their limits, adopting systemd's group, and adding controllers or an owner later.
 
-use super::Cgroup;
-use super::controller::{Controller, Controllers};
-use super::devices::{self, DeviceControl};
-use super::directory::Directory;
+use super::controller::{Controller, Controllers, Purpose};
+use super::devices;
+use super::group::{Cgroup, Group};
 use super::hierarchy::{Hierarchy, Layout};
 use super::limits;
-use super::make::{Existing, Made, is_denied, make_v1, make_v2};
+use super::make::{self, Existing, NewGroups, is_denied, make_v1, make_v2};
 use super::path::CgroupPath;
-use super::plan;
-use super::write::{Write, controllers};
-use crate::error::{Error, Kind, Result, Step};
+use super::plan::{self, Write, controllers};
+use crate::error::{Context, Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
+use rustix::fs::{AtFlags, CWD, chownat};
+use rustix::io::Errno;
+use rustix::process::Uid;
 use std::os::fd::BorrowedFd;
 
-/// What a group is for, and so which controllers it needs besides those with limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// A task: memory, tasks and processor time are measured, whatever is limited.
-    Task,
-    /// A container. Docker and containerd read its groups for their statistics, so it has every controller that counts something.
-    Container,
-}
+/// How often the container's processes are listed and moved: a process may fork meanwhile.
+const MOVE_ROUNDS: u32 = 10;
 
-/// One group in one hierarchy.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) directory: Directory,
-    /// The v1 controllers of this hierarchy, or those of v2 that the group was given.
-    pub(super) controllers: Controllers,
-    pub(super) is_v2: bool,
-}
-
-impl Purpose {
-    /// The controllers that a group must have besides those with limits.
-    pub(super) fn required(self) -> Controllers {
-        match self {
-            Purpose::Task => Controllers::of(&[Controller::Memory, Controller::Pids]),
-            Purpose::Container => Controllers::NONE,
-        }
-    }
-
-    /// What it must have in addition where there is no v2 group, which counts processor time and can be frozen and killed
-    /// without any controller.
-    pub(super) fn without_v2(self) -> Controllers {
-        match self {
-            Purpose::Task => Controllers::of(&[Controller::Freezer, Controller::Cpuacct]),
-            Purpose::Container => Controllers::of(&[Controller::Freezer]),
-        }
-    }
-
-    /// The controllers that a group has if they can be had.
-    pub(super) fn optional(self) -> Controllers {
-        use Controller::{Cpu, Cpuacct, Cpuset, Devices, Freezer, Hugetlb, Io, Memory, Pids};
-        match self {
-            Purpose::Task => Controllers::NONE,
-            Purpose::Container => Controllers::of(&[Cpu, Cpuacct, Cpuset, Memory, Pids, Devices, Freezer, Io, Hugetlb]),
-        }
-    }
-}
-
-/// A container's group that is not whole yet: the v2 group is there, for a process to be born in; v1's are not. Dropped, it is removed again.
-pub(crate) struct Begun<'all> {
+/// A cgroup in the making: the v2 group exists, so that a process can be born in it; the v1 groups may not. Dropping it
+/// removes the groups.
+pub(crate) struct PendingCgroup<'all> {
     hierarchy: &'all Hierarchy,
     path: &'all CgroupPath,
     existing: Existing,
@@ -70,15 +29,15 @@ pub(crate) struct Begun<'all> {
     writes: Vec<Write>,
     required: Controllers,
     groups: Vec<Group>,
-    /// How many of the v1 hierarchies have been looked at.
-    looked_at: usize,
-    made: Made,
+    /// How many v1 hierarchies are done.
+    done_v1: usize,
+    made: NewGroups,
 }
 
 impl Cgroup {
-    /// Makes the groups of `path` and writes `limits` into them. If anything fails, nothing stays.
+    /// Makes the groups of `path` and writes `limits` into them. A failure leaves no group behind.
     ///
-    /// A task's group must be new. A container's may exist (its caller may have made it), but not with processes in it
+    /// A task's group must be new. A container's group may exist, since its caller may have made it, but it must be empty
     /// and not frozen.
     pub(crate) fn create(
         hierarchy: &Hierarchy,
@@ -86,25 +45,25 @@ impl Cgroup {
         purpose: Purpose,
         limits: &Resources,
     ) -> Result<Cgroup> {
-        Cgroup::begin(hierarchy, path, purpose, limits)?.finish() // if that fails, it is dropped, and nobody is in it
+        Cgroup::begin(hierarchy, path, purpose, limits)?.finish()
     }
 
-    /// The same in two steps: what is left of it, most of the time, can be done while the container's first process is at work already.
+    /// [`Cgroup::create`] in two steps. The second step can run while the container's first process already works.
     pub(crate) fn begin<'all>(
         hierarchy: &'all Hierarchy,
         path: &'all CgroupPath,
         purpose: Purpose,
         limits: &'all Resources,
-    ) -> Result<Begun<'all>> {
+    ) -> Result<PendingCgroup<'all>> {
         let existing = match path {
             CgroupPath::Task(_) => Existing::Refuse,
             CgroupPath::Absolute(_) | CgroupPath::Relative(_) => Existing::Unused,
         };
-        Begun::new(hierarchy, path, existing, purpose, limits)
+        PendingCgroup::new(hierarchy, path, existing, purpose, limits)
     }
 
-    /// The same where systemd has made the group at `path` already, with `pid` in it: what systemd does not manage (other
-    /// v1 controllers) is made beside it, and what it cannot express is written.
+    /// Completes the group at `path` that systemd made for `pid`: makes the v1 groups that systemd does not manage, and
+    /// writes the limits that systemd cannot express.
     pub(crate) fn adopt(
         hierarchy: &Hierarchy,
         path: &CgroupPath,
@@ -112,7 +71,7 @@ impl Cgroup {
         purpose: Purpose,
         limits: &Resources,
     ) -> Result<Cgroup> {
-        let mut begun = Begun::new(hierarchy, path, Existing::Adopt, purpose, limits)?;
+        let mut begun = PendingCgroup::new(hierarchy, path, Existing::Adopt, purpose, limits)?;
         let cgroup = begun.assemble()?;
         cgroup.join(pid)?;
         begun.made.keep();
@@ -120,14 +79,14 @@ impl Cgroup {
     }
 }
 
-impl<'all> Begun<'all> {
+impl<'all> PendingCgroup<'all> {
     fn new(
         hierarchy: &'all Hierarchy,
         path: &'all CgroupPath,
         existing: Existing,
         purpose: Purpose,
         limits: &'all Resources,
-    ) -> Result<Begun<'all>> {
+    ) -> Result<PendingCgroup<'all>> {
         let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
         let mut required = controllers(&writes).or(purpose.required());
         if hierarchy.v2.is_none() {
@@ -136,32 +95,32 @@ impl<'all> Begun<'all> {
         if !limits.devices.is_empty() && (hierarchy.is_v1(Controller::Devices) || hierarchy.v2.is_none()) {
             required.insert(Controller::Devices);
         }
-        let (mut groups, mut made) = (Vec::with_capacity(hierarchy.v1.len() + 1), Made::default());
+        let (mut groups, mut made) = (Vec::with_capacity(hierarchy.v1.len() + 1), NewGroups::default());
         if let Some(tree) = &hierarchy.v2 {
             let of_v2: Controllers = required.iter().filter(|&each| !hierarchy.is_v1(each)).collect();
-            // On a hybrid host what v2 is left with is not worth a change of its root.
+            // On a hybrid host the v2 tree has few controllers: they are not worth a change of its root.
             let optional = if hierarchy.layout() == Layout::Unified { purpose.optional() } else { Controllers::NONE };
             match make_v2(tree, path, of_v2, optional, existing, &mut made) {
                 Ok(group) => groups.push(group),
-                // The tree beside the v1 controllers may be root's alone: then v1 does its part.
+                // Only root may write to the v2 tree of a hybrid host: v1 controllers replace it.
                 Err(error) if is_denied(&error) && of_v2.is_empty() && hierarchy.layout() == Layout::Hybrid => {
                     required = required.or(purpose.without_v2());
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(Begun { hierarchy, path, existing, purpose, limits, writes, required, groups, looked_at: 0, made })
+        Ok(PendingCgroup { hierarchy, path, existing, purpose, limits, writes, required, groups, done_v1: 0, made })
     }
 
-    /// The v2 group, for a process that is to be born in it (`CLONE_INTO_CGROUP`, clone(2)).
+    /// The v2 group, for a process that is born in it (`CLONE_INTO_CGROUP`, clone(2)).
     pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
         self.groups.iter().find(|group| group.is_v2).map(|group| group.directory.fd())
     }
 
-    /// Makes the group of one v1 hierarchy, for those who have a moment before [`Begun::finish`]; `false` if all are there.
+    /// Makes the group of one more v1 hierarchy, for a caller with time before [`PendingCgroup::finish`]; `false` if all exist.
     pub(crate) fn step(&mut self) -> Result<bool> {
-        while let Some(tree) = self.hierarchy.v1.get(self.looked_at) {
-            self.looked_at += 1;
+        while let Some(tree) = self.hierarchy.v1.get(self.done_v1) {
+            self.done_v1 += 1;
             if !tree.controllers.and(self.required.or(self.purpose.optional())).is_empty() {
                 self.groups.push(make_v1(tree, self.path, self.existing, &mut self.made)?);
                 return Ok(true);
@@ -170,7 +129,7 @@ impl<'all> Begun<'all> {
         Ok(false)
     }
 
-    /// Makes the rest, with all limits. After an error, whoever is in the group already must leave it before this is dropped.
+    /// Makes the other groups and writes all limits. After an error, a process in the group must leave it before the drop.
     pub(crate) fn finish(&mut self) -> Result<Cgroup> {
         let cgroup = self.assemble()?;
         self.made.keep();
@@ -179,17 +138,17 @@ impl<'all> Begun<'all> {
 
     fn assemble(&mut self) -> Result<Cgroup> {
         while self.step()? {}
-        let Begun { hierarchy, path, existing, purpose, limits, ref writes, required, .. } = *self;
+        let PendingCgroup { hierarchy, path, existing, purpose, limits, ref writes, required, .. } = *self;
         let (mut groups, made) = (std::mem::take(&mut self.groups), &mut self.made);
         if let (Some(tree), Purpose::Container) = (&hierarchy.systemd, purpose) {
             match make_v1(tree, path, existing, made) {
                 Ok(group) => groups.push(group),
-                // It limits nothing, so that an ordinary user's container does without.
+                // The hierarchy limits nothing: an ordinary user's container goes without it.
                 Err(error) if is_denied(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        let mut cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
+        let mut cgroup = Cgroup::of(groups);
         if let Some(controller) = required.iter().find(|&each| cgroup.group(each).is_none()) {
             let reason = format!("no cgroup controller `{}` is mounted", controller.name_v1());
             return Err(Error::new(Kind::LimitUnenforceable, reason)
@@ -202,5 +161,101 @@ impl<'all> Begun<'all> {
                 devices::control(group, &limits.devices, true).doing(|| "create the container's cgroup")?;
         }
         Ok(cgroup)
+    }
+}
+
+impl Cgroup {
+    /// Adds the groups that `limits` need and that the container lacks, and moves its processes into them. `path` is the
+    /// path that the container was created with.
+    pub(crate) fn widen(&mut self, hierarchy: &Hierarchy, path: &CgroupPath, limits: &Resources) -> Result<()> {
+        let writes = plan::writes(limits, |controller| hierarchy.is_v1(controller))?;
+        let wanted = controllers(&writes);
+        let missing: Controllers = wanted.iter().filter(|&each| self.group(each).is_none()).collect();
+        let (v1, v2): (Controllers, Controllers) = {
+            let v1: Controllers = missing.iter().filter(|&each| hierarchy.is_v1(each)).collect();
+            (v1, missing.without(v1))
+        };
+        if !v2.is_empty() {
+            self.widen_v2(hierarchy, v2)?;
+        }
+        let mut made = NewGroups::default();
+        let before = self.groups.len();
+        for tree in &hierarchy.v1 {
+            if !tree.controllers.and(v1).is_empty() {
+                self.groups.push(make_v1(tree, path, Existing::Unused, &mut made)?);
+            }
+        }
+        for at in before..self.groups.len() {
+            if let Err(error) = self.move_into(at) {
+                // A process that was moved already stays in the new group, which can then not be removed.
+                self.groups.truncate(before);
+                return Err(error);
+            }
+        }
+        made.keep();
+        Ok(())
+    }
+
+    /// On v2 the group exists; the groups above it must enable the controllers.
+    fn widen_v2(&mut self, hierarchy: &Hierarchy, controllers: Controllers) -> Result<()> {
+        let missing = |controller: Option<Controller>| {
+            let name = controller.map_or("", Controller::name_v1);
+            Error::new(Kind::LimitUnenforceable, format!("no cgroup controller `{name}` is mounted"))
+        };
+        let first = controllers.iter().next();
+        if let Some(controller) = controllers.iter().find(|each| each.name_v2().is_none()) {
+            return Err(missing(Some(controller)));
+        }
+        let tree = hierarchy.v2.as_ref().ok_or_else(|| missing(first))?;
+        let group = self.groups.iter_mut().find(|group| group.is_v2).ok_or_else(|| missing(first))?;
+        let top = tree.delegated().unwrap_or_else(|| tree.mount.clone());
+        make::enable_above(tree, &top, group.directory.path(), controllers)?;
+        group.controllers = group.controllers.or(controllers);
+        Ok(())
+    }
+
+    fn move_into(&self, at: usize) -> Result<()> {
+        let group = &self.groups[at];
+        for _ in 0..MOVE_ROUNDS {
+            let mut inside = Vec::new();
+            group.directory.processes(&mut inside).failing(Kind::Cgroup, || "list the container's processes")?;
+            let outside: Vec<i32> = self.processes()?.into_iter().filter(|each| !inside.contains(each)).collect();
+            if outside.is_empty() {
+                return Ok(());
+            }
+            for process in outside {
+                let process = process.to_string();
+                match group.directory.write("cgroup.procs", &process) {
+                    // The next round finds a process that is still being made.
+                    Ok(()) | Err(Errno::SRCH | Errno::INVAL) => {}
+                    Err(errno) => return Err(group.directory.refused("cgroup.procs", &process, errno)),
+                }
+            }
+        }
+        Err(Error::new(Kind::State, "its processes fork faster than they can be moved")
+            .doing("move the container's processes")
+            .hint("pause the container first"))
+    }
+
+    /// Makes `owner` the owner of the v2 group, so that the container's root can make groups in it: of the directory and
+    /// the files that the kernel names for this, no other (cgroup-v2.rst, "Model of Delegation"). v1 groups are never
+    /// delegated: their controllers are not safe for an untrusted owner.
+    pub(crate) fn give_to(&self, owner: u32) -> Result<()> {
+        let Some(group) = self.v2() else { return Ok(()) };
+        let path = group.directory.path();
+        let step = || format!("give `{}` to the user {owner}", path.display());
+        let owner = Some(Uid::from_raw(owner));
+        chownat(CWD, path, owner, None, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Cgroup, step)?;
+        // The list exists since 4.15; before that these three files were all.
+        let files = std::fs::read_to_string("/sys/kernel/cgroup/delegate")
+            .unwrap_or_else(|_| "cgroup.procs\ncgroup.subtree_control\ncgroup.threads\n".to_owned());
+        for file in files.lines().filter(|file| !file.is_empty() && !file.contains('/')) {
+            match chownat(group.directory.fd(), file, owner, None, AtFlags::SYMLINK_NOFOLLOW) {
+                // The file of a controller that the group does not have.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno).failing(Kind::Cgroup, step),
+            }
+        }
+        Ok(())
     }
 }

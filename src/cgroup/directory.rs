@@ -1,4 +1,4 @@
-//! One group's directory, held open: its files are read and written relative to the descriptor, each by one call.
+//! The open directory of one group: its files are read and written relative to the descriptor, each by one call.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, unlinkat};
@@ -10,28 +10,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// More than any file of a group that we read, but for the lists of processes, which are read in rounds.
+/// More than any file that is read, except lists of processes, which take several reads.
 const FILE_BYTES: usize = 16 * 1024;
 
-/// More than most counters have; a longer one is read in the ordinary way.
+/// The first read of a counter: enough for most, and small enough for the stack.
 const COUNTER_BYTES: usize = 1024;
 
-/// How often and how long the removal of a group waits for the kernel to let go of its last processes: 1 ms, doubled
-/// each time, a second in all.
+/// How often the removal of a group is retried while the kernel still counts ended processes: 1 ms, doubled each time, a
+/// second in all.
 pub(super) const REMOVE_TRIES: u32 = 10;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
-    /// Counters that were read once and will be again.
-    kept: RefCell<Vec<(String, OwnedFd)>>,
+    /// Open files of counters, which are read again and again.
+    counters: RefCell<Vec<(String, OwnedFd)>>,
 }
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Directory, Errno> {
         let fd = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Directory { fd, path: path.to_path_buf(), kept: RefCell::default() })
+        Ok(Directory { fd, path: path.to_path_buf(), counters: RefCell::default() })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -52,22 +52,22 @@ impl Directory {
         openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Writes `value` in one call: the kernel takes a write as one order.
+    /// Writes `value` in one call: the kernel parses each write by itself.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), Errno> {
         rustix::io::write(self.writer(file)?, value.as_bytes()).map(drop)
     }
 
-    /// [`Directory::write`] with words.
+    /// [`Directory::write`] with a full error.
     pub(super) fn set(&self, file: &str, value: &str) -> Result<()> {
         self.write(file, value).map_err(|errno| self.refused(file, value, errno))
     }
 
-    /// Why a write failed, in words.
+    /// The error of a failed write.
     pub(super) fn refused(&self, file: &str, value: &str, errno: Errno) -> Error {
         let path = self.path.join(file);
         let error = Error::os(Kind::Cgroup, errno).doing(format!("write `{value}` to `{}`", path.display()));
         match errno {
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => error.hint(super::refusal::fix_permission()),
+            Errno::ACCESS | Errno::PERM | Errno::ROFS => error.hint(permission_hint()),
             Errno::NOENT => error.hint("use a kernel that has this limit"),
             Errno::INVAL | Errno::RANGE => error.hint("give a value that this kernel accepts"),
             Errno::BUSY => error.hint("give a limit above what is in use, or end processes of the container first"),
@@ -75,32 +75,36 @@ impl Directory {
         }
     }
 
-    /// The whole of a file.
+    /// Reads a whole file.
     pub(super) fn read(&self, file: &str) -> Result<String, Errno> {
         read_all(&self.reader(file)?)
     }
 
-    /// A counter's file, which stays open, so that the next reading of it is one call. The kernel makes the text anew for each that begins at 0.
+    /// Reads a counter's file and keeps it open, so that the next reading is one call. The kernel formats the text anew for
+    /// each read at offset 0.
     pub(super) fn count(&self, file: &str) -> Result<String, Errno> {
-        let mut kept = self.kept.borrow_mut();
-        let at = match kept.iter().position(|(name, _)| name == file) {
+        let mut counters = self.counters.borrow_mut();
+        let at = match counters.iter().position(|(name, _)| name == file) {
             Some(at) => at,
             None => {
-                kept.push((file.to_owned(), self.reader(file)?));
-                kept.len() - 1
+                counters.push((file.to_owned(), self.reader(file)?));
+                counters.len() - 1
             }
         };
         let mut bytes = [0; COUNTER_BYTES];
-        let length = rustix::io::pread(&kept[at].1, &mut bytes, 0)?;
-        if length < bytes.len() { Ok(String::from_utf8_lossy(&bytes[..length]).into_owned()) } else { self.read(file) }
+        let length = rustix::io::pread(&counters[at].1, &mut bytes, 0)?;
+        if length < bytes.len() {
+            return Ok(String::from_utf8_lossy(&bytes[..length]).into_owned());
+        }
+        read_all(&counters[at].1)
     }
 
-    /// [`Directory::read`] with words.
+    /// [`Directory::read`] with a full error.
     pub(super) fn get(&self, file: &str) -> Result<String> {
         self.read(file).failing(Kind::Cgroup, || format!("read `{}`", self.path.join(file).display()))
     }
 
-    /// The names of the groups in this one: bytes that a container may have chosen, and then they are not always text.
+    /// The names of the groups in this one. A container may have chosen names that are not UTF-8.
     pub(super) fn children(&self) -> Result<Vec<OsString>, Errno> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
@@ -118,14 +122,14 @@ impl Directory {
         let name = name.as_ref();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty())?;
-        Ok(Directory { fd, path: self.path.join(name), kept: RefCell::default() })
+        Ok(Directory { fd, path: self.path.join(name), counters: RefCell::default() })
     }
 
-    /// Every process of this group and of the groups below it. Those that vanish meanwhile are left out.
+    /// Adds every process of this group and of the groups below it. Skips groups that vanish meanwhile.
     pub(super) fn processes(&self, found: &mut Vec<i32>) -> Result<(), Errno> {
         match self.read("cgroup.procs") {
             Ok(text) => found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
-            // A threaded group of v2 has no processes of its own: they are listed by its domain.
+            // A threaded v2 group lists no process: its domain does.
             Err(Errno::OPNOTSUPP | Errno::NODEV | Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
@@ -144,7 +148,7 @@ impl Directory {
     }
 }
 
-/// Makes the directory of a group; `false` if there is one already.
+/// Makes the directory of a group; `false` if it exists.
 pub(super) fn make(path: &Path) -> Result<bool, Errno> {
     match mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
         Ok(()) => Ok(true),
@@ -153,13 +157,13 @@ pub(super) fn make(path: &Path) -> Result<bool, Errno> {
     }
 }
 
-/// Removes a group in which nobody is and that has none below. Whether it is gone.
+/// Removes a group without processes and without groups below. Returns whether it is gone.
 pub(crate) fn remove_empty(path: &Path) -> bool {
     matches!(unlinkat(CWD, path, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
 }
 
-/// Removes a group and those below it, children first. One that is gone is fine. While the kernel still counts processes
-/// that have ended a group is busy: then it is tried `tries` times again, each time after twice as long.
+/// Removes a group and those below it, children first. A group that is gone is not an error. A group is busy while the
+/// kernel counts ended processes: then retries `tries` times, each time after twice the pause.
 pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
@@ -180,11 +184,12 @@ pub(super) fn remove(path: &Path, tries: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(super) fn read_all(file: &OwnedFd) -> Result<String, Errno> {
+/// Reads a file from its start, which may have been read before.
+fn read_all(file: &OwnedFd) -> Result<String, Errno> {
     let mut bytes = vec![0; FILE_BYTES];
     let mut length = 0;
     loop {
-        match rustix::io::read(file, &mut bytes[length..])? {
+        match rustix::io::pread(file, &mut bytes[length..], length as u64)? {
             0 => break,
             more => length += more,
         }
@@ -194,4 +199,17 @@ pub(super) fn read_all(file: &OwnedFd) -> Result<String, Errno> {
     }
     bytes.truncate(length);
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The hint for a group that the caller may not make or write.
+pub(super) fn permission_hint() -> String {
+    let has_systemd = Path::new("/run/systemd/system").exists();
+    let fix = match (rustix::process::geteuid().is_root(), has_systemd) {
+        (true, _) => {
+            "mount the cgroup file system writable; inside a container, give that a group of its own to manage"
+        }
+        (false, true) => "systemd-run --user --scope -p Delegate=yes brig …",
+        (false, false) => "run as root, or have root chown a group to you and start you in a child of it",
+    };
+    fix.to_owned()
 }

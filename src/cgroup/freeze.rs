@@ -1,21 +1,20 @@
-//! Stopping every process of the container, and letting them go on.
+//! Freezing and thawing a container.
 
-use super::Cgroup;
 use super::controller::Controller;
-use super::create::Group;
 use super::directory::Directory;
+use super::group::{Cgroup, Group};
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// A process in an uninterruptible sleep (a dead NFS server) cannot be frozen; runc and crun give up after as long.
+/// A process in uninterruptible sleep (a dead NFS server) cannot be frozen. runc and crun give up after the same time.
 const FREEZE_WAIT: Duration = Duration::from_secs(10);
-/// v1 has no notification. Its FREEZING state passes as soon as each task has been through the scheduler.
+/// v1 has no notification. FREEZING ends when each task has passed the scheduler.
 const FREEZE_V1_PAUSE: Duration = Duration::from_micros(100);
 
 impl Cgroup {
-    /// Freezes and returns when every process stands still. If that takes more than ten seconds they are let go again.
+    /// Freezes every process and waits until all are frozen. Thaws them again after ten seconds.
     pub(crate) fn freeze(&self) -> Result<()> {
         let group = self.freezer()?;
         let frozen = if group.is_v2 { freeze_v2(&group.directory) } else { freeze_v1(&group.directory) };
@@ -25,7 +24,7 @@ impl Cgroup {
         })
     }
 
-    /// Lets every process go on.
+    /// Thaws every process.
     pub(crate) fn thaw(&self) -> Result<()> {
         let group = self.freezer()?;
         let (file, value) = if group.is_v2 { ("cgroup.freeze", "0") } else { ("freezer.state", "THAWED") };
@@ -36,16 +35,16 @@ impl Cgroup {
         }
     }
 
-    /// Lets those go on, too, that somebody else has frozen in a v1 group of the container or below it: a signal does not reach them there, and
-    /// where there is a v2 tree [`Cgroup::thaw`] is about that one alone.
+    /// Also thaws processes that another program froze in the container's v1 freezer group or below it. A signal does not
+    /// reach them there, and [`Cgroup::thaw`] works on the v2 group alone.
     pub(crate) fn thaw_all(&self) {
-        // What cannot be thawed is told of by whoever waits for it.
+        // The caller waits for the processes and reports those that stay frozen.
         let _ = self.thaw();
-        let old = self.groups.iter().filter(|group| !group.is_v2 && group.controllers.has(Controller::Freezer));
-        old.for_each(|group| thaw_tree(&group.directory));
+        let freezers = self.v1().filter(|group| group.controllers.has(Controller::Freezer));
+        freezers.for_each(|group| thaw_tree(&group.directory));
     }
 
-    /// Whether the container was frozen (by whomever), or is about to be.
+    /// Whether the container is frozen or freezing, by brig or another program.
     pub(crate) fn is_frozen(&self) -> Result<bool> {
         let group = self.freezer()?;
         if group.is_v2 {
@@ -54,10 +53,10 @@ impl Cgroup {
         Ok(group.directory.get("freezer.state")?.trim() != "THAWED")
     }
 
-    /// v2's own freezer where there is a v2 group, else v1's controller.
+    /// The group that freezes: the v2 group, or that of v1's `freezer`.
     pub(super) fn freezer(&self) -> Result<&Group> {
         self.v2().or_else(|| self.group(Controller::Freezer)).ok_or_else(|| {
-            Error::new(Kind::Cgroup, "it has no group that can be frozen")
+            Error::new(Kind::Cgroup, "it has no group with a freezer")
                 .doing("freeze the container")
                 .hint("boot with the cgroup controller `freezer`")
         })
@@ -75,7 +74,7 @@ fn freeze_v2(directory: &Directory) -> Result<()> {
 fn freeze_v1(directory: &Directory) -> Result<()> {
     let end = Instant::now() + FREEZE_WAIT;
     loop {
-        // Written each time: a task that was in vfork or being traced when it was asked is asked again
+        // Write each time: the kernel then tries again to freeze a task that was in vfork or traced
         // (freezer-subsystem.rst).
         directory.set("freezer.state", "FROZEN")?;
         if directory.get("freezer.state")?.trim() == "FROZEN" {
@@ -98,27 +97,27 @@ fn thaw_tree(directory: &Directory) {
 }
 
 fn not_frozen(directory: &Directory) -> Error {
-    Error::new(Kind::State, format!("some process did not stand still within {} s", FREEZE_WAIT.as_secs()))
+    Error::new(Kind::State, format!("a process was not frozen within {} s", FREEZE_WAIT.as_secs()))
         .doing(format!("freeze `{}`", directory.path().display()))
         .hint("try again when the container's processes no longer wait for a device or a remote file system")
 }
 
-/// Waits until `cgroup.events` of a v2 group has `line`; `false` when the time is up. The kernel tells when the file
-/// changes: no sleeping and looking (cgroup-v2.rst, "[Un]populated Notification"). A group that is gone has no process that could be waited for:
-/// systemd removes the group of a scope as soon as it is empty.
+/// Waits until `cgroup.events` of a v2 group has `line`; `false` after `limit`. Does not poll: the kernel announces each
+/// change of the file (cgroup-v2.rst, "[Un]populated Notification"). A group that is gone has no process: systemd removes
+/// the group of a scope as soon as it is empty.
 pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Result<bool> {
-    let words = || format!("wait for `{line}` in `{}`", directory.path().join("cgroup.events").display());
+    let step = || format!("wait for `{line}` in `{}`", directory.path().join("cgroup.events").display());
     let file = match directory.reader("cgroup.events") {
         Err(Errno::NOENT | Errno::NODEV) => return Ok(true),
-        other => other.failing(Kind::Cgroup, words)?,
+        other => other.failing(Kind::Cgroup, step)?,
     };
     let end = Instant::now() + limit;
     loop {
         let mut bytes = [0; 128];
         let length = match rustix::io::pread(&file, &mut bytes, 0) {
-            // The group itself is gone, and with it every process.
+            // The group is gone, and every process with it.
             Err(Errno::NODEV) => return Ok(true),
-            other => other.failing(Kind::Cgroup, words)?,
+            other => other.failing(Kind::Cgroup, step)?,
         };
         if String::from_utf8_lossy(&bytes[..length]).lines().any(|each| each == line) {
             return Ok(true);
@@ -129,12 +128,12 @@ pub(super) fn wait_for(directory: &Directory, line: &str, limit: Duration) -> Re
         }
         match poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&timespec(left))) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno).failing(Kind::Cgroup, words),
+            Err(errno) => return Err(errno).failing(Kind::Cgroup, step),
         }
     }
 }
 
-/// A time for poll(2).
+/// A duration for poll(2).
 pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }

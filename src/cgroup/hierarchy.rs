@@ -1,10 +1,9 @@
-//! Which cgroup hierarchies this process sees, and where it is in each.
+//! The cgroup hierarchies that this process sees, and its own group in each.
 //!
-//! In: `/proc/self/cgroup` and as much of `/proc/self/mountinfo` as holds them. Out: a [`Hierarchy`], picked once.
-//! No path is assumed: a container's hierarchies may be mounted anywhere, and only in part.
+//! In: `/proc/self/cgroup` and the needed part of `/proc/self/mountinfo`. Out: a [`Hierarchy`], probed once.
+//! Assumes no path: in a container, hierarchies may be mounted anywhere, and only in part.
 
-use super::controller::{Controller, Controllers};
-use super::create::Purpose;
+use super::controller::{Controller, Controllers, Purpose};
 use super::path::CgroupPath;
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -12,7 +11,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The hierarchy of v1 by which systemd tells services apart.
+/// The v1 hierarchy in which systemd tracks services.
 const SYSTEMD: &str = "name=systemd";
 
 /// How the controllers are mounted.
@@ -20,7 +19,7 @@ const SYSTEMD: &str = "name=systemd";
 pub(crate) enum Layout {
     /// cgroup v2 alone.
     Unified,
-    /// v1 controllers, and a v2 tree beside them that can kill and freeze.
+    /// v1 controllers, and a v2 tree beside them.
     Hybrid,
     /// v1 controllers alone.
     Legacy,
@@ -29,20 +28,20 @@ pub(crate) enum Layout {
 /// One mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// What it controls. For v2 this is what its root offers, which is read when it is needed.
+    /// Its v1 controllers. Empty for v2, whose controllers are read when needed.
     pub(super) controllers: Controllers,
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) mount: PathBuf,
-    /// Our own group, as a path below the mount point; empty at its root.
+    /// The group of this process, as a path below the mount point; empty for the root.
     pub(super) own: String,
 }
 
-/// Every hierarchy that we can use.
+/// The hierarchies of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
     pub(super) v1: Vec<Tree>,
     pub(super) v2: Option<Tree>,
-    /// `name=systemd` of v1, which limits nothing: a systemd inside a container wants to find itself in it.
+    /// v1's `name=systemd`. It limits nothing; a systemd inside a container needs a group in it.
     pub(super) systemd: Option<Tree>,
 }
 
@@ -54,19 +53,19 @@ struct Membership {
 }
 
 impl Hierarchy {
-    /// Looks at this machine as this process sees it. Reads two files, the second only as far as needed.
+    /// Probes the hierarchies. Reads two files, the second only as far as needed.
     pub(crate) fn probe() -> Result<Hierarchy> {
-        let mut own = String::with_capacity(1024); // a file of /proc does not say how long it is
+        let mut own = String::with_capacity(1024); // a file of /proc has no size
         File::open("/proc/self/cgroup")
             .and_then(|mut file| file.read_to_string(&mut own))
             .failing(Kind::Cgroup, || "read `/proc/self/cgroup`")
             .map_err(|error| error.hint("mount proc at /proc"))?;
         let file = File::open("/proc/self/mountinfo").failing(Kind::Cgroup, || "open `/proc/self/mountinfo`")?;
-        // The kernel makes this file as it is read: a small buffer keeps us from paying for a thousand mounts.
+        // The kernel formats this file while it is read: a small buffer avoids the cost of a thousand mounts.
         Hierarchy::from_parts(&own, BufReader::with_capacity(4096, file))
     }
 
-    /// The same from the two files' text, pure but for what `mountinfo` reads.
+    /// Builds the hierarchies from the content of the two files.
     pub(super) fn from_parts(own: &str, mountinfo: impl BufRead) -> Result<Hierarchy> {
         let mut missing: Vec<Membership> = own.lines().filter_map(membership).collect();
         let mut found = Hierarchy { v1: Vec::new(), v2: None, systemd: None };
@@ -90,7 +89,7 @@ impl Hierarchy {
             match mount.options {
                 None => found.v2 = Some(tree),
                 Some(_) if member.names == [SYSTEMD] => found.systemd = Some(tree),
-                // Any other named hierarchy is nobody's business of ours.
+                // Ignore other named hierarchies.
                 Some(_) if tree.controllers.is_empty() => {}
                 Some(_) => found.v1.push(tree),
             }
@@ -104,7 +103,7 @@ impl Hierarchy {
         Ok(found)
     }
 
-    /// None, for a container that has no group of its own where no cgroup file system is in sight.
+    /// No hierarchy: for a container without a cgroup on a host without a cgroup file system.
     pub(crate) fn absent() -> Hierarchy {
         Hierarchy { v1: Vec::new(), v2: None, systemd: None }
     }
@@ -118,8 +117,8 @@ impl Hierarchy {
         }
     }
 
-    /// The layout in words, for people: its name, the controllers of v1, and the place where groups of ours may be made on v2.
-    pub(crate) fn words(&self) -> String {
+    /// Describes the layout for users: its name, the v1 controllers, and the v2 group where brig may make groups.
+    pub(crate) fn description(&self) -> String {
         let v1 = || {
             let all = self.v1.iter().flat_map(|tree| tree.controllers.iter());
             all.map(Controller::name_v1).collect::<Vec<_>>().join(" ")
@@ -142,13 +141,13 @@ impl Hierarchy {
         }
     }
 
-    /// Whether `controller` is mounted as v1. What is not is v2's, if anybody's.
+    /// Whether `controller` is mounted as v1; if not, only v2 may have it.
     pub(super) fn is_v1(&self, controller: Controller) -> bool {
         self.v1.iter().any(|tree| tree.controllers.has(controller))
     }
 
-    /// Whether writes count for their writer only when they go to the disk at once: v1's io controller takes what the kernel's flusher writes
-    /// later for the kernel's own (blkio-controller.rst, "Writeback").
+    /// Whether only synchronous writes count for their writer: v1's io controller counts writeback for the kernel
+    /// (blkio-controller.rst, "Writeback").
     pub(crate) fn counts_only_synchronous_writes(&self) -> bool {
         self.is_v1(Controller::Io)
     }
@@ -157,56 +156,60 @@ impl Hierarchy {
     pub(super) fn v1_of(&self, controller: Controller) -> Option<&Tree> {
         self.v1.iter().find(|tree| tree.controllers.has(controller))
     }
-}
 
-impl Hierarchy {
-    /// Where a container's groups at `path` will be, or the caller's own without one: the name of each v1 hierarchy (empty for v2) and the directory.
-    pub(crate) fn places(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
-        let place = |tree: &Tree| match path {
+    /// The directories of a container's groups at `path`, or of the caller's own groups without a path, each with the name
+    /// of its v1 controller (empty for v2).
+    pub(crate) fn directories(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
+        let directory = |tree: &Tree| match path {
             Some(CgroupPath::Absolute(path)) => join(&tree.mount, path),
             Some(CgroupPath::Relative(path)) => join(&tree.own_directory(), path),
             Some(CgroupPath::Task(_)) | None => tree.own_directory(),
         };
         let v1 = self.v1.iter().flat_map(|tree| {
             let names = tree.controllers.iter().filter(|&each| Purpose::Container.optional().has(each));
-            names.map(move |each| (each.name_v1().to_owned(), place(tree)))
+            names.map(move |each| (each.name_v1().to_owned(), directory(tree)))
         });
-        let v2 = self.v2.iter().map(|tree| (String::new(), place(tree)));
-        v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), place(tree)))).collect()
+        let v2 = self.v2.iter().map(|tree| (String::new(), directory(tree)));
+        v2.chain(v1).chain(self.systemd.iter().map(|tree| ("systemd".to_owned(), directory(tree)))).collect()
     }
 }
 
 impl Tree {
-    /// Our own group's directory.
+    /// The directory of this process's own group.
     pub(super) fn own_directory(&self) -> PathBuf {
         join(&self.mount, &self.own)
     }
 
-    /// Where groups of ours may be made on v2: the root for root; for others the nearest group, from their own upwards,
-    /// that is theirs and lies above their own, because a group with processes in it cannot give controllers to children
-    /// (cgroup-v2.rst, "No Internal Process Constraint"). Their own is the last resort: its processes can be moved into
-    /// a child first.
+    /// The v2 group where this user may make groups. Root: the root group. Other users: the nearest delegated group above
+    /// their own, since a group with processes cannot enable controllers for children (cgroup-v2.rst, "No Internal Process
+    /// Constraint"). Last resort: their own group, whose processes are moved into a child first.
     pub(super) fn delegated(&self) -> Option<PathBuf> {
-        if rustix::process::geteuid().is_root() && is_ours(&self.mount) {
+        if rustix::process::geteuid().is_root() && is_delegated(&self.mount) {
             return Some(self.mount.clone());
         }
         let own = self.own_directory();
         let mut above = own.ancestors().skip(1).take_while(|path| path.starts_with(&self.mount));
-        match above.find(|path| is_ours(path)) {
+        match above.find(|path| is_delegated(path)) {
             Some(path) => Some(path.to_path_buf()),
-            None => is_ours(&own).then_some(own),
+            None => is_delegated(&own).then_some(own),
         }
     }
 }
 
-/// Whether we may make children here and move processes between them (cgroup-v2.rst, "Delegation Containment").
-pub(super) fn is_ours(directory: &Path) -> bool {
+/// Whether this user may make groups here and move processes between them (cgroup-v2.rst, "Delegation Containment").
+pub(super) fn is_delegated(directory: &Path) -> bool {
     let may = |path: &Path| accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok();
     may(directory) && may(&directory.join("cgroup.procs"))
 }
 
 pub(super) fn join(directory: &Path, below: &str) -> PathBuf {
     if below.is_empty() { directory.to_path_buf() } else { directory.join(below) }
+}
+
+/// Whether the host has swap.
+pub(super) fn has_swap() -> bool {
+    // A heading, then one line for each swap area. A kernel without swap has no such file.
+    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
 }
 
 /// `ID:CONTROLLERS:PATH` (cgroups(7)).
@@ -220,7 +223,7 @@ fn membership(line: &str) -> Option<Membership> {
 struct Mount {
     root: String,
     point: PathBuf,
-    /// The super block's options for v1, which name its controllers; nothing for v2.
+    /// v1: the super block's options, which name the controllers. v2: `None`.
     options: Option<Vec<String>>,
 }
 
@@ -238,8 +241,8 @@ fn cgroup_mount(line: &str) -> Option<Mount> {
     Some(Mount { root, point: PathBuf::from(point), options })
 }
 
-/// Our own path below the part of the hierarchy that is mounted. Outside of it (a bind mount of another part, a group
-/// above our cgroup namespace) there is no such path, and the mount's root is as near as we get.
+/// This process's path below the mounted part of the hierarchy. Its group may be outside of that part (a bind mount of
+/// another part, a group above the cgroup namespace): then the mount's root stands for it.
 fn below(path: &str, root: &str) -> String {
     let inside = if root == "/" { Some(path) } else { path.strip_prefix(root) };
     match inside {
@@ -250,7 +253,7 @@ fn below(path: &str, root: &str) -> String {
     }
 }
 
-/// Undoes mountinfo's octal escapes of space, tab, newline and backslash.
+/// Decodes mountinfo's octal escapes of space, tab, newline and backslash.
 fn unescape(field: &str) -> String {
     let mut out = String::with_capacity(field.len());
     let mut rest = field;
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn pure_v2_is_found_and_reading_stops_there() {
+    fn probing_stops_when_every_hierarchy_is_found() {
         let mounts = "22 1 8:1 / / rw - ext4 /dev/sda rw\n\
                       30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
         let endless = mounts.as_bytes().chain(Broken);
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_has_one_tree_a_controller_and_named_ones_are_left_out() {
+    fn hybrid_host_has_one_tree_for_each_v1_hierarchy() {
         let mounts = "32 31 0:29 / /c/cpu,cpuacct rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n\
                       35 31 0:32 / /c/memory rw - cgroup cgroup rw,memory\n\
                       40 31 0:37 / /c/systemd rw - cgroup cgroup rw,name=systemd\n\
@@ -319,16 +322,16 @@ mod tests {
         assert_eq!(tree(&found, Controller::Cpuacct), ("/c/cpu,cpuacct", ""));
         assert_eq!(found.v1.len(), 2);
         assert!(
-            found.words().starts_with("hybrid: v1 cpu cpuacct memory; v2 /c/uni fied/x is not delegated"),
+            found.description().starts_with("hybrid: v1 cpu cpuacct memory; v2 /c/uni fied/x is not delegated"),
             "{}",
-            found.words()
+            found.description()
         );
         assert_eq!(found.v2.unwrap().own_directory(), Path::new("/c/uni fied/x"));
         assert_eq!(parse("4:memory:/", mounts).unwrap().layout(), Layout::Legacy);
     }
 
     #[test]
-    fn our_own_path_is_counted_from_what_is_mounted() {
+    fn own_path_is_relative_to_the_mounted_part() {
         let mounts = "35 31 0:32 /docker/abc /m rw - cgroup cgroup rw,memory\n";
         for (path, own) in [("/docker/abc/x", "x"), ("/docker/abc", ""), ("/docker/abcd", ""), ("/../other", "")] {
             let found = parse(&format!("4:memory:{path}"), mounts).unwrap();
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn no_hierarchy_at_all_says_what_to_do() {
+    fn host_without_cgroups_is_an_error_with_a_hint() {
         let error = parse("0::/\n", "22 1 8:1 / / rw - ext4 /dev/sda rw\n").unwrap_err();
         assert_eq!(error.to_string(), "find the cgroup hierarchies: no cgroup file system is mounted");
         assert!(error.advice().is_some());

@@ -1,31 +1,29 @@
-//! Writing limits, and changing them with the way back.
+//! Writing limits, and updating them with a rollback.
 
-use super::Cgroup;
 use super::controller::Controller;
-use super::create::Group;
-use super::devices::{self, DeviceControl};
-use super::plan;
-use super::refusal;
-use super::write::{Missing, Write};
+use super::devices;
+use super::group::{Cgroup, DeviceControl, Group};
+use super::hierarchy::has_swap;
+use super::plan::{self, Missing, Write};
 use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
 use rustix::io::Errno;
 
-/// Writes all of them. A value that is refused only because of another's old value (memory above memory and swap, a
-/// period below the quota, a burst above it) goes in when the rest has been written.
+/// Performs all writes. Repeats a write at the end that the kernel refused because of the old value of another file
+/// (memory above memory and swap, a period below the quota, a burst above it).
 pub(super) fn write_all(cgroup: &Cgroup, writes: &[Write]) -> Result<()> {
     let mut refused = Vec::new();
     for write in writes {
         match write_one(cgroup, write) {
             Ok(()) => {}
-            Err(error) if is_order(&error) && writes.len() > 1 => refused.push(write),
+            Err(error) if is_invalid_value(&error) && writes.len() > 1 => refused.push(write),
             Err(error) => return Err(error),
         }
     }
     refused.into_iter().try_for_each(|write| write_one(cgroup, write))
 }
 
-fn is_order(error: &Error) -> bool {
+fn is_invalid_value(error: &Error) -> bool {
     error.errno() == Some(Errno::INVAL.raw_os_error())
 }
 
@@ -38,7 +36,7 @@ fn write_one(cgroup: &Cgroup, write: &Write) -> Result<()> {
     match &write.missing {
         _ if errno != Errno::NOENT => Err(group.directory.refused(&write.file, &write.value, errno)),
         Missing::Ignore => Ok(()),
-        Missing::NoSwap if write.value.starts_with(['-', 'm']) || !refusal::has_swap() => Ok(()),
+        Missing::NoSwap if write.value.starts_with(['-', 'm']) || !has_swap() => Ok(()),
         Missing::NoSwap => {
             let error = group.directory.refused(&write.file, &write.value, Errno::NOENT);
             Err(error.of_kind(Kind::LimitUnenforceable))
@@ -64,7 +62,7 @@ fn target<'a>(cgroup: &'a Cgroup, write: &Write) -> Result<&'a Group> {
 }
 
 impl Cgroup {
-    /// Changes the limits that `limits` names. If one cannot be changed, those changed before get their old values back.
+    /// Changes the limits that `limits` names. If one change fails, restores the old values.
     pub(crate) fn update(&self, limits: &Resources) -> Result<()> {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         self.check_usage(limits)?;
@@ -76,8 +74,8 @@ impl Cgroup {
         })
     }
 
-    /// `limits` with what they leave as it is, where v2 has one file for two of them: a period keeps the quota and a quota the period, and swap alone is
-    /// counted from the memory that is allowed already.
+    /// Completes `limits` with current values where one v2 file holds two of them: a new period keeps the quota, a new
+    /// quota keeps the period, and a new swap limit needs the current memory limit.
     pub(crate) fn completed(&self, limits: &Resources) -> Resources {
         let mut limits = limits.clone();
         let read = |controller, file| {
@@ -114,7 +112,7 @@ impl Cgroup {
     }
 
     fn is_v1(&self, controller: Controller) -> bool {
-        // A controller that the container has no group of is named by the error of `target`, in either dialect.
+        // `target` reports a controller without a group; the version does not matter then.
         match self.group(controller) {
             Some(group) => !group.is_v2,
             None => self.groups.iter().any(|group| !group.is_v2),
@@ -132,22 +130,22 @@ impl Cgroup {
         Ok(())
     }
 
-    /// What a file says now, as a write that says it again.
+    /// The write that restores the current value of a file.
     fn old_value(&self, write: &Write) -> Option<Write> {
         let text = target(self, write).ok()?.directory.read(&write.file).ok()?;
-        Some(Write { value: restoring(&write.file, &write.value, &text), ..write.clone() })
+        Some(Write { value: restoring_value(&write.file, &write.value, &text), ..write.clone() })
     }
 }
 
-/// What must be written to `file` to get back to `text` after `value` was written.
-fn restoring(file: &str, value: &str, text: &str) -> String {
+/// The value that restores `text`, the old content of `file`, after `value` was written.
+fn restoring_value(file: &str, value: &str, text: &str) -> String {
     let key = value.split(' ').next().unwrap_or_default();
     let of_key = |key: &str| text.lines().find(|line| line.split(' ').next() == Some(key));
     match file {
         "memory.oom_control" => {
             of_key("oom_kill_disable").and_then(|line| line.split(' ').nth(1)).unwrap_or("0").to_owned()
         }
-        // A line a device, and none for one without a limit.
+        // One line for each device with a limit.
         "io.max" => of_key(key).map_or(format!("{key} rbps=max wbps=max riops=max wiops=max"), str::to_owned),
         "rdma.max" => of_key(key).map_or(format!("{key} hca_handle=max hca_object=max"), str::to_owned),
         _ if key.contains(':') && file.starts_with("io.") => {
@@ -155,10 +153,10 @@ fn restoring(file: &str, value: &str, text: &str) -> String {
         }
         _ if key.contains(':') => of_key(key).map_or(format!("{key} 0"), str::to_owned),
         _ if text.lines().count() > 1 => {
-            // The default of a file that has devices too (`io.weight`).
+            // The default line of a file that also lists devices (`io.weight`).
             of_key("default").map_or_else(|| value.to_owned(), str::to_owned)
         }
-        // An empty list of processors is what the parent has; it is said by an empty line, since an empty write says nothing.
+        // An empty list of processors means those of the parent. Write an empty line: the kernel ignores an empty write.
         _ if text.trim().is_empty() => "\n".to_owned(),
         _ => text.trim().to_owned(),
     }
@@ -166,10 +164,10 @@ fn restoring(file: &str, value: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod unit {
-    use super::restoring;
+    use super::restoring_value;
 
     #[test]
-    fn what_a_file_said_can_be_said_again() {
+    fn old_value_can_be_restored() {
         for (file, value, text, expected) in [
             ("memory.max", "5", "max\n", "max"),
             ("cpu.max", "1000 100000", "50000 100000\n", "50000 100000"),
@@ -188,7 +186,7 @@ mod unit {
                 "mlx5_0 hca_handle=max hca_object=max",
             ),
         ] {
-            assert_eq!(restoring(file, value, text), expected, "{file}={value} over {text:?}");
+            assert_eq!(restoring_value(file, value, text), expected, "{file}={value} over {text:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Making the directories of a group, from a group that exists down to one that is ours, with the way back.
+//! Making the directories of a group, from an existing group down, and handing v2 controllers down to them.
 
 use super::controller::{Controller, Controllers};
-use super::create::Group;
-use super::directory::{self, Directory};
+use super::directory::{self, Directory, permission_hint};
+use super::group::Group;
 use super::hierarchy::{Tree, join};
 use super::path::{CgroupPath, PREFIX};
 use crate::error::{Context, Error, Kind, Result};
@@ -11,34 +11,38 @@ use rustix::fs::{AtFlags, CWD, unlinkat};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// How often a parent may be taken away under our hands.
+/// The child that takes the processes of a delegated group when that group must enable controllers for children.
+const SUPERVISOR: &str = "supervisor";
+/// How often a parent that another process removed meanwhile is made again.
 const MAKE_TRIES: u32 = 10;
+/// How often a group's processes are listed and moved: a process may fork meanwhile.
+const MOVE_ROUNDS: u32 = 10;
 
-/// What it means if the last group is there already.
+/// What to do if the last group of the path exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// It is another's.
+    /// Fail: it belongs to another task.
     Refuse,
-    /// It was made for us, if nobody is in it.
+    /// Use it if it is empty: the caller made it for this container.
     Unused,
-    /// It is ours, made by systemd.
+    /// Use it: systemd made it for this container.
     Adopt,
 }
 
-/// Groups made so far. Dropped before they are kept, it removes them, newest first.
+/// The groups made so far. The drop removes them, newest first, unless [`NewGroups::keep`] was called.
 #[derive(Default)]
-pub(super) struct Made(Vec<PathBuf>);
+pub(super) struct NewGroups(Vec<PathBuf>);
 
-impl Made {
+impl NewGroups {
     pub(super) fn keep(&mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Made {
+impl Drop for NewGroups {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
-            // One by one and not what is below: a parent that we made may be in use by another by now, and stays then.
+            // Not recursive: another process may use a parent by now, and that parent must stay.
             let _ = unlinkat(CWD, path, AtFlags::REMOVEDIR);
         }
     }
@@ -48,7 +52,7 @@ pub(super) fn is_denied(error: &Error) -> bool {
     matches!(error.errno().map(Errno::from_raw_os_error), Some(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
-/// v1: on `cpuset` a new group may run nowhere until it is told where.
+/// v1: a new `cpuset` group has no processor until it is given some.
 struct OnV1 {
     is_cpuset: bool,
 }
@@ -63,23 +67,23 @@ impl Steps for OnV1 {
     }
 }
 
-/// v2: each group on the way hands its controllers down.
+/// v2: each group on the path enables the controllers for its children.
 struct OnV2<'a> {
     tree: &'a Tree,
     required: Controllers,
-    /// What is handed down too where that can be had.
+    /// Enabled too where the host offers them.
     optional: Controllers,
 }
 
 impl Steps for OnV2<'_> {
     fn prepare(&self, parent: &Path) -> Result<()> {
-        let enable = |controllers| super::delegate::enable(self.tree, parent, controllers);
+        let enable = |controllers| enable_controllers(self.tree, parent, controllers);
         let all = enable(self.required.or(self.optional));
         if all.is_ok() || self.optional.is_empty() {
             return all;
         }
-        // Somebody else decides here: not every controller is given to this group, or it is not ours to hand any down, as above the group that
-        // systemd delegates to an ordinary user.
+        // The parent cgroup may not delegate every controller, or may not be writable, as above the group that systemd
+        // delegates to an ordinary user.
         let offered = offered(&open(parent)?, self.optional)?;
         enable(self.required.or(offered)).or_else(|_| enable(self.required))
     }
@@ -89,7 +93,7 @@ impl Steps for OnV2<'_> {
     }
 }
 
-pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, existing: Existing, made: &mut Made) -> Result<Group> {
+pub(super) fn make_v1(tree: &Tree, path: &CgroupPath, existing: Existing, made: &mut NewGroups) -> Result<Group> {
     let base = match path {
         CgroupPath::Absolute(_) => tree.mount.clone(),
         CgroupPath::Task(_) | CgroupPath::Relative(_) => tree.own_directory(),
@@ -105,7 +109,7 @@ pub(super) fn make_v2(
     required: Controllers,
     mut optional: Controllers,
     existing: Existing,
-    made: &mut Made,
+    made: &mut NewGroups,
 ) -> Result<Group> {
     let own = tree.own_directory();
     let base = match path {
@@ -113,20 +117,20 @@ pub(super) fn make_v2(
         CgroupPath::Relative(_) if rustix::process::geteuid().is_root() => {
             let beside: PathBuf =
                 own.parent().filter(|parent| parent.starts_with(&tree.mount)).unwrap_or(&tree.mount).into();
-            // Of the host's groups systemd gives each only what it needs for itself.
+            // systemd enables in each of its groups only the controllers that it needs there.
             if !required.is_empty() && offered(&open(&beside)?, required)? != required {
-                super::delegate::enable_above(tree, &tree.mount, &beside, required)?;
+                enable_above(tree, &tree.mount, &beside, required)?;
             }
             beside
         }
         CgroupPath::Relative(_) | CgroupPath::Task(_) => tree.delegated().ok_or_else(|| {
             Error::os(Kind::Cgroup, Errno::ACCESS)
                 .doing(format!("make a group in `{}`", own.display()))
-                .hint(super::refusal::fix_permission())
+                .hint(permission_hint())
         })?,
     };
     if !optional.is_empty() {
-        // Below the root somebody else decides what there is.
+        // Below the root, the parent decides which controllers there are.
         optional = offered(&open(&base)?, optional)?;
     }
     let directory = open(&make_path(&base, path, existing, made, &OnV2 { tree, required, optional })?)?;
@@ -134,7 +138,7 @@ pub(super) fn make_v2(
     Ok(Group { directory, controllers, is_v2: true })
 }
 
-/// Those of `wanted` that a v2 group has.
+/// The controllers of `wanted` that a v2 group has.
 fn offered(directory: &Directory, wanted: Controllers) -> Result<Controllers> {
     match wanted.is_empty() {
         true => Ok(wanted),
@@ -142,20 +146,20 @@ fn offered(directory: &Directory, wanted: Controllers) -> Result<Controllers> {
     }
 }
 
-/// What is done around the making of one group.
+/// The steps around the making of one group.
 pub(super) trait Steps {
-    /// Before children are made in `parent`.
+    /// Runs before children are made in `parent`.
     fn prepare(&self, parent: &Path) -> Result<()>;
-    /// After `new` was made.
+    /// Runs after `new` was made.
     fn finish(&self, parent: &Path, new: &Path) -> Result<()>;
 }
 
-/// Makes each group on the way from `base`, and the last one so that it is ours alone.
+/// Makes each group on the path below `base`. `existing` decides about the last one.
 fn make_path(
     base: &Path,
     path: &CgroupPath,
     existing: Existing,
-    made: &mut Made,
+    made: &mut NewGroups,
     steps: &impl Steps,
 ) -> Result<PathBuf> {
     let (parents, leaf) = match path {
@@ -167,7 +171,7 @@ fn make_path(
     };
     for attempt in 1.. {
         match make_once(base, parents, &leaf, existing, made, steps) {
-            // Somebody has just removed a parent that was empty: it is made again.
+            // Another process has just removed an empty parent: make it again.
             Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) && attempt < MAKE_TRIES => {}
             other => return other,
         }
@@ -180,14 +184,14 @@ fn make_once(
     parents: &str,
     leaf: &str,
     existing: Existing,
-    made: &mut Made,
+    made: &mut NewGroups,
     steps: &impl Steps,
 ) -> Result<PathBuf> {
     let mut parent = base.to_path_buf();
     for name in parents.split('/').filter(|name| !name.is_empty()) {
         steps.prepare(&parent)?;
         let next = parent.join(name);
-        if make(&next)? {
+        if make_one(&next)? {
             made.0.push(next.clone());
             steps.finish(&parent, &next)?;
         }
@@ -195,13 +199,13 @@ fn make_once(
     }
     steps.prepare(&parent)?;
     let leaf = join(&parent, leaf);
-    if make(&leaf)? {
+    if make_one(&leaf)? {
         made.0.push(leaf.clone());
         steps.finish(&parent, &leaf)?;
         return Ok(leaf);
     }
     match existing {
-        Existing::Refuse => Err(Error::new(Kind::Exists, "there is a group of that name already")
+        Existing::Refuse => Err(Error::new(Kind::Exists, "a group of that name exists")
             .doing(format!("make the group `{}`", leaf.display()))
             .hint("run `brig doctor --leaks`")),
         Existing::Unused if weaken::is_off("cgroup-unused") => Ok(leaf),
@@ -210,17 +214,17 @@ fn make_once(
     }
 }
 
-fn make(path: &Path) -> Result<bool> {
+fn make_one(path: &Path) -> Result<bool> {
     directory::make(path)
         .failing(Kind::Cgroup, || format!("make the group `{}`", path.display()))
-        .map_err(|error| if is_denied(&error) { error.hint(super::refusal::fix_permission()) } else { error })
+        .map_err(|error| if is_denied(&error) { error.hint(permission_hint()) } else { error })
 }
 
 fn open(path: &Path) -> Result<Directory> {
     Directory::open(path).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))
 }
 
-/// Somebody else's processes must not come under our limits, nor ours be frozen by somebody else. The words are runc's.
+/// Refuses a group with processes, which the limits would hit, and a frozen group. The messages are runc's.
 fn check_unused(path: &Path) -> Result<()> {
     let directory = open(path)?;
     let mut processes = Vec::new();
@@ -241,8 +245,8 @@ fn check_unused(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// On v1 a new group may run nowhere until it is told where; what its parent has is no restriction.
-/// A parent that another program has made and not filled (a pod's group) is filled first.
+/// Copies the parent's processors and memory nodes to the new group. Fills the parent first if the program that made it
+/// did not (a pod's group).
 fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
     const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
     let group = open(parent)?;
@@ -259,4 +263,74 @@ fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Enables `controllers` for the children of `parent`.
+fn enable_controllers(tree: &Tree, parent: &Path, controllers: Controllers) -> Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let directory =
+        Directory::open(parent).failing(Kind::Cgroup, || format!("open the group `{}`", parent.display()))?;
+    // A read costs a tenth of a write that changes nothing.
+    let missing = controllers.without(Controllers::parse_v2(&directory.get("cgroup.subtree_control")?));
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let order: String = missing.iter().filter_map(|each| each.name_v2()).map(|name| format!("+{name} ")).collect();
+    let mut result = directory.write("cgroup.subtree_control", order.trim_end());
+    if result == Err(Errno::BUSY) && parent == tree.own_directory() {
+        move_processes(&directory)?;
+        result = directory.write("cgroup.subtree_control", order.trim_end());
+    }
+    result.map_err(|errno| explain_refusal(&directory, missing, order.trim_end(), errno))
+}
+
+/// Enables `controllers` in the group `below`: in every group above it, from `top` on.
+pub(super) fn enable_above(tree: &Tree, top: &Path, below: &Path, controllers: Controllers) -> Result<()> {
+    let mut above: Vec<_> = below.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
+    above.reverse();
+    above.into_iter().try_for_each(|parent| enable_controllers(tree, parent, controllers))
+}
+
+/// Moves all processes of the caller's own delegated group, this one included, into a child: a group with processes
+/// cannot enable controllers for children (cgroup-v2.rst, "No Internal Process Constraint").
+fn move_processes(directory: &Directory) -> Result<()> {
+    let path = directory.path().join(SUPERVISOR);
+    directory::make(&path).failing(Kind::Cgroup, || format!("make the group `{}`", path.display()))?;
+    let child = directory.child(SUPERVISOR).failing(Kind::Cgroup, || format!("open the group `{}`", path.display()))?;
+    for _ in 0..MOVE_ROUNDS {
+        let list = directory.get("cgroup.procs")?;
+        if list.trim().is_empty() {
+            return Ok(());
+        }
+        for process in list.lines() {
+            match child.write("cgroup.procs", process) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(errno) => return Err(child.refused("cgroup.procs", process, errno)),
+            }
+        }
+    }
+    Err(Error::new(Kind::Cgroup, "its processes fork faster than they can be moved")
+        .doing(format!("empty the group `{}`", directory.path().display())))
+}
+
+/// The error of a failed write to `cgroup.subtree_control`, with the controller at fault.
+fn explain_refusal(directory: &Directory, missing: Controllers, order: &str, errno: Errno) -> Error {
+    let error = directory.refused("cgroup.subtree_control", order, errno);
+    let offered = Controllers::parse_v2(&directory.read("cgroup.controllers").unwrap_or_default());
+    if let Some(absent) = missing.without(offered).iter().next() {
+        let reason = format!("the cgroup controller `{}` is not delegated to it", absent.name_v1());
+        return Error::new(Kind::LimitUnenforceable, reason)
+            .doing(format!("use the group `{}`", directory.path().display()))
+            .hint("run `brig doctor`");
+    }
+    let kind = directory.read("cgroup.type").unwrap_or_default();
+    match (errno, kind.trim()) {
+        (Errno::OPNOTSUPP, kind) if kind != "domain" => {
+            error.hint(format!("choose a `cgroupsPath` outside this group, which is `{kind}`"))
+        }
+        (Errno::BUSY, _) => error.hint("move the processes of this group into a child of it"),
+        _ => error,
+    }
 }

@@ -1,36 +1,36 @@
-//! Where a container's group is: a name that cannot lead out of the hierarchy.
+//! The path of a container's group: it cannot lead out of the hierarchy.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 
-/// A group's place in every hierarchy that it needs.
+/// The path of a container's group, the same in every hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CgroupPath {
-    /// A task's: `brig-ID` below the group that this user may make children in.
+    /// A task's group: `brig-ID` below the group where this user may make groups.
     Task(String),
-    /// `linux.cgroupsPath` that begins with a slash: below the mount point.
+    /// An absolute `linux.cgroupsPath`: below the mount point.
     Absolute(String),
-    /// `linux.cgroupsPath` without one: below the caller's own group (v2: beside it, since a group with processes in it
-    /// cannot have children with controllers).
+    /// A relative `linux.cgroupsPath`: below the caller's own group. On v2 beside it, since a group with processes cannot
+    /// enable controllers for children.
     Relative(String),
 }
 
-/// What the names of all tasks' groups begin with. They have no directory of their own: an empty one would have to be left behind, or made and
-/// removed with each task.
+/// The prefix of task groups. They have no common parent: it would stay behind empty, or cost a mkdir and rmdir for each
+/// task.
 pub(super) const PREFIX: &str = "brig-";
 
 /// The kernel's limit for one name (NAME_MAX).
 const NAME_MAX: usize = 255;
 
 impl CgroupPath {
-    /// The place of the task `id`.
+    /// The path of the task `id`.
     pub(crate) fn task(id: &str) -> Result<CgroupPath> {
         check_name(id, id)?;
         Ok(CgroupPath::Task(id.to_owned()))
     }
 
-    /// What `linux.cgroupsPath` says for the cgroupfs driver. Doubled and trailing slashes mean nothing; `..` is refused:
-    /// a path that leaves its hierarchy names somebody else's group.
+    /// Parses `linux.cgroupsPath` for the cgroupfs driver. Ignores doubled and trailing slashes. Refuses `..`: a path that
+    /// leaves its hierarchy names the group of another program.
     pub(crate) fn parse(path: &str) -> Result<CgroupPath> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
         for name in &names {
@@ -50,7 +50,7 @@ fn check_name(name: &str, path: &str) -> Result<()> {
         "." | ".." if !weaken::is_off("cgroup-path") => "it must not hold `..`",
         _ if name.len() > NAME_MAX => "a name in it is longer than 255 bytes",
         _ if name.contains('/') => "it must not hold a slash",
-        // The kernel refuses a newline itself; NUL would cut the name short.
+        // NUL would cut the name short; the kernel refuses a newline.
         _ if name.contains(['\0', '\n']) => "it holds a NUL or a newline",
         _ => return Ok(()),
     };
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_cleaned_or_refused() {
+    fn path_is_normalised_or_refused() {
         let good = |path: &str| CgroupPath::parse(path).unwrap();
         assert_eq!(good("/docker/abc"), CgroupPath::Absolute("docker/abc".into()));
         assert_eq!(good("//a/./b/"), CgroupPath::Absolute("a/b".into()));

@@ -1,51 +1,104 @@
-//! What the kernel must be told for a set of limits. No system calls: tests are tables.
+//! Plans the writes for a set of limits. No system calls: tests are tables.
 //!
-//! One write a file, and only for what is limited. The conversions from the specification's v1-minded numbers to v2 are
-//! those that runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md). Devices are apart, in
-//! `devices`: what must be written there depends on what is in force.
+//! One write for each limited file, in order. The specification counts as v1 does; the conversions to v2 are those that
+//! runc, crun and systemd agree on (runtime-spec config-linux.md, runc docs/cgroup-v2.md). Devices are not here: their
+//! writes depend on what the group has already (`devices`).
 
-use super::controller::Controller;
-use super::write::{Missing, Plan, Write, bytes_or_max};
-use super::{plan_v1, plan_v2};
+use super::controller::{Controller, Controllers};
 use crate::error::{Error, Kind, Result};
-use crate::spec::resources::Resources;
+use crate::spec::resources::{self, BlockIo, Resources, ThrottleDevice, weight_of_shares};
+use crate::sys::weaken;
+use std::collections::BTreeMap;
 
-/// What a hierarchy must be told, where each controller is either v1's or v2's.
-pub(crate) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> Result<Vec<Write>> {
+/// The range of shares (`MIN_SHARES`, `MAX_SHARES` of sched.h). The kernel clamps other values without an error.
+const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
+/// The kernel's default period. `cpu.max` needs a period with every quota.
+const PERIOD_US: u64 = 100_000;
+
+/// One value for one file of the group of one controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    /// The controller whose group has the file; `None` for a file of the v2 group itself (`cgroup.*`).
+    pub controller: Option<Controller>,
+    pub file: String,
+    pub value: String,
+    pub missing: Missing,
+}
+
+/// What to do if the kernel does not have the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Fail: the limit cannot be enforced.
+    Refuse,
+    /// Go on: no protection is lost.
+    Ignore,
+    /// Go on if the host has no swap; fail otherwise.
+    NoSwap,
+    /// Write another file, which has its own scale.
+    Instead(&'static str, String),
+}
+
+/// The writes so far, in order.
+#[derive(Default)]
+struct Plan(Vec<Write>);
+
+impl Plan {
+    fn add(&mut self, controller: Controller, file: impl Into<String>, value: impl ToString) {
+        self.add_or(controller, file, value, Missing::Refuse);
+    }
+
+    fn add_or(&mut self, controller: Controller, file: impl Into<String>, value: impl ToString, missing: Missing) {
+        let (file, value) = (file.into(), value.to_string());
+        self.0.push(Write { controller: Some(controller), file, value, missing });
+    }
+}
+
+/// The controllers that the writes need.
+pub(super) fn controllers(writes: &[Write]) -> Controllers {
+    writes.iter().filter_map(|write| write.controller).collect()
+}
+
+/// A number, or `max` for -1.
+fn bytes_or_max(value: i64) -> String {
+    if value < 0 { "max".to_owned() } else { value.to_string() }
+}
+
+/// The writes for `limits`. `is_v1` tells which version each controller has.
+pub(super) fn writes(limits: &Resources, is_v1: impl Fn(Controller) -> bool) -> Result<Vec<Write>> {
     let mut plan = Plan::default();
     pids(limits, &mut plan);
     if is_v1(Controller::Memory) {
-        plan_v1::memory(&limits.memory, &mut plan)?;
+        memory_v1(&limits.memory, &mut plan)?;
     } else {
-        plan_v2::memory(limits, &mut plan)?;
+        memory_v2(limits, &mut plan)?;
     }
     if is_v1(Controller::Cpu) {
-        plan_v1::cpu(&limits.cpu, &mut plan)?;
+        cpu_v1(&limits.cpu, &mut plan)?;
     } else {
-        plan_v2::cpu(&limits.cpu, &mut plan)?;
+        cpu_v2(&limits.cpu, &mut plan)?;
     }
     cpuset(limits, &mut plan);
     if is_v1(Controller::Io) {
-        plan_v1::block_io(&limits.block_io, &mut plan)?;
+        block_io_v1(&limits.block_io, &mut plan)?;
     } else {
-        plan_v2::block_io(&limits.block_io, &mut plan)?;
+        block_io_v2(&limits.block_io, &mut plan)?;
     }
     let hugetlb = if is_v1(Controller::Hugetlb) { "limit_in_bytes" } else { "max" };
     for each in &limits.hugepage_limits {
         check_file_name(&each.page_size)?;
         let file = format!("hugetlb.{}.{hugetlb}", each.page_size);
         plan.add(Controller::Hugetlb, file, each.limit);
-        // What is reserved but not yet touched counts too (5.7); before that there is nothing to say.
+        // Also limit pages that are reserved but not touched (kernel 5.7).
         let file = format!("hugetlb.{}.rsvd.{hugetlb}", each.page_size);
         plan.add_or(Controller::Hugetlb, file, each.limit, Missing::Ignore);
     }
     rdma(limits, &mut plan);
-    plan_v1::network(&limits.network, &is_v1, &mut plan)?;
+    network_v1(&limits.network, &is_v1, &mut plan)?;
     unified(limits, &is_v1, &mut plan)?;
     Ok(plan.0)
 }
 
-/// A value below zero is no limit. A limit of 0 becomes 1, as runc and systemd have it: the container's own process counts.
+/// A value below zero means unlimited. 0 becomes 1, as with runc and systemd: the container's own process counts.
 fn pids(limits: &Resources, plan: &mut Plan) {
     if let Some(limit) = limits.pids.limit {
         plan.add(Controller::Pids, "pids.max", bytes_or_max(if limit == 0 { 1 } else { limit }));
@@ -72,7 +125,7 @@ fn rdma(limits: &Resources, plan: &mut Plan) {
     }
 }
 
-/// `unified`: keys are names of v2's files; a value of several lines is as many writes. Last, so that they win.
+/// `unified`: a key is a v2 file name; each line of a value is a write. Written last, so that these values win.
 fn unified(limits: &Resources, is_v1: &impl Fn(Controller) -> bool, plan: &mut Plan) -> Result<()> {
     for (key, value) in &limits.unified {
         let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("use `linux.resources.unified`"));
@@ -95,233 +148,206 @@ fn unified(limits: &Resources, is_v1: &impl Fn(Controller) -> bool, plan: &mut P
     Ok(())
 }
 
-/// A word that becomes part of a file's name must not become a path.
+/// Refuses a page size that would turn the file name into a path.
 fn check_file_name(word: &str) -> Result<()> {
     if word.is_empty() || word.contains(['/', '\0']) {
-        return Err(Error::new(Kind::Spec, "the page size is not one, such as `2MB`")
+        return Err(Error::new(Kind::Spec, "invalid page size: use a name such as `2MB`")
             .doing(format!("limit huge pages of `{}`", word.escape_default())));
     }
     Ok(())
 }
 
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    fn writes_v2(limits: &Resources) -> Result<Vec<Write>> {
-        writes(limits, |_| false)
+fn memory_v1(memory: &resources::Memory, plan: &mut Plan) -> Result<()> {
+    let (limit, mut swap) = memory.limit_and_swap()?;
+    if limit == -1 && swap == 0 {
+        swap = -1;
     }
-
-    fn writes_v1(limits: &Resources) -> Result<Vec<Write>> {
-        writes(limits, |_| true)
+    if limit != 0 {
+        plan.add(Controller::Memory, "memory.limit_in_bytes", limit);
     }
-
-    pub(crate) fn show(writes: &[Write]) -> String {
-        writes.iter().map(|write| format!("{}={}", write.file, write.value)).collect::<Vec<_>>().join(", ")
+    // If both are raised, the first write exceeds the old value of the second and fails. `limits::write_all` repeats it.
+    if swap != 0 {
+        plan.add_or(Controller::Memory, "memory.memsw.limit_in_bytes", swap, Missing::NoSwap);
     }
-
-    /// `json` is `linux.resources`; what must be written to both layouts, or the words of the refusal.
-    fn check(json: &str, v1: &str, v2: &str) {
-        let limits: Resources = serde_json::from_str(json).unwrap();
-        let text = |result: Result<Vec<Write>>| match result {
-            Ok(writes) => show(&writes),
-            Err(error) => format!("error: {error}"),
-        };
-        assert_eq!(text(writes_v1(&limits)), v1, "v1 of {json}");
-        assert_eq!(text(writes_v2(&limits)), v2, "v2 of {json}");
+    if let Some(reservation) = memory.reservation.filter(|&value| value != 0) {
+        plan.add(Controller::Memory, "memory.soft_limit_in_bytes", reservation);
     }
-
-    #[test]
-    fn no_limit_is_no_write() {
-        check("{}", "", "");
-        check(r#"{"memory": {"limit": 0, "swap": 0}, "cpu": {"shares": 0, "quota": 0, "cpus": ""}}"#, "", "");
+    // `kernel` is ignored: the kernel refuses every value since 5.16, and memory.limit_in_bytes includes kernel memory.
+    if let Some(tcp) = memory.kernel_tcp.filter(|&value| value != 0 && !weaken::is_off("uncounted-memory")) {
+        plan.add(Controller::Memory, "memory.kmem.tcp.limit_in_bytes", tcp);
     }
-
-    #[test]
-    fn memory_and_swap() {
-        check(r#"{"memory": {"limit": 100}}"#, "memory.limit_in_bytes=100", "memory.max=100");
-        check(
-            r#"{"memory": {"limit": 100, "swap": 150}}"#,
-            "memory.limit_in_bytes=100, memory.memsw.limit_in_bytes=150",
-            "memory.max=100, memory.swap.max=50",
-        );
-        check(
-            r#"{"memory": {"limit": 100, "swap": 100}}"#,
-            "memory.limit_in_bytes=100, memory.memsw.limit_in_bytes=100",
-            "memory.max=100, memory.swap.max=0",
-        );
-        check(
-            r#"{"memory": {"limit": 100, "swap": -1}}"#,
-            "memory.limit_in_bytes=100, memory.memsw.limit_in_bytes=-1",
-            "memory.max=100, memory.swap.max=max",
-        );
-        check(
-            r#"{"memory": {"limit": -1}}"#,
-            "memory.limit_in_bytes=-1, memory.memsw.limit_in_bytes=-1",
-            "memory.max=max, memory.swap.max=max",
-        );
-        check(
-            r#"{"memory": {"limit": -1, "swap": 70}}"#,
-            "memory.limit_in_bytes=-1, memory.memsw.limit_in_bytes=70",
-            "memory.max=max, memory.swap.max=70",
-        );
-        check(
-            r#"{"memory": {"swap": 70}}"#,
-            "memory.memsw.limit_in_bytes=70",
-            "error: limit memory: unable to set swap limit without memory limit",
-        );
-        check(
-            r#"{"memory": {"limit": 100, "swap": 99}}"#,
-            "error: limit memory: memory+swap limit should be >= memory limit",
-            "error: limit memory: memory+swap limit should be >= memory limit",
-        );
-        check(
-            r#"{"memory": {"limit": -2}}"#,
-            "error: limit memory: invalid memory value: -2",
-            "error: limit memory: invalid memory value: -2",
-        );
-        check(
-            r#"{"memory": {"reservation": 50, "kernel": 1, "kernelTCP": 2, "swappiness": 60, "disableOOMKiller": true}}"#,
-            "memory.soft_limit_in_bytes=50, memory.kmem.tcp.limit_in_bytes=2, memory.oom_control=1, memory.swappiness=60",
-            "memory.low=50",
-        );
-        check(
-            r#"{"memory": {"swappiness": 101}}"#,
-            "error: limit memory: invalid memory swappiness value: 101 (valid range is 0-100)",
-            "",
-        );
+    if memory.disable_oom_killer == Some(true) {
+        plan.add(Controller::Memory, "memory.oom_control", 1);
     }
-
-    #[test]
-    fn the_whole_group_dies_on_v2_by_the_kernel() {
-        let limits = Resources { oom_group: true, ..Resources::default() };
-        assert_eq!(show(&writes_v2(&limits).unwrap()), "memory.oom.group=1");
-        assert_eq!(show(&writes_v1(&limits).unwrap()), "");
-    }
-
-    #[test]
-    fn processor_time() {
-        for (shares, weight) in [(2, 1), (3, 2), (512, 59), (1024, 100), (2048, 174), (4096, 303), (262_144, 10_000)] {
-            let json = format!(r#"{{"cpu": {{"shares": {shares}}}}}"#);
-            check(&json, &format!("cpu.shares={shares}"), &format!("cpu.weight={weight}"));
+    if let Some(swappiness) = memory.swappiness {
+        if swappiness > 100 {
+            let reason = format!("invalid memory swappiness value: {swappiness} (valid range is 0-100)");
+            return Err(Error::new(Kind::Spec, reason).doing("limit memory"));
         }
-        check(r#"{"cpu": {"shares": 1}}"#, "error: limit cpu: the minimum allowed cpu-shares is 2", "cpu.weight=1");
-        check(
-            r#"{"cpu": {"shares": 262145}}"#,
-            "error: limit cpu: the maximum allowed cpu-shares is 262144",
-            "cpu.weight=10000",
-        );
-        check(
-            r#"{"cpu": {"quota": 50000, "period": 100000, "burst": 20000}}"#,
-            "cpu.cfs_period_us=100000, cpu.cfs_quota_us=50000, cpu.cfs_burst_us=20000",
-            "cpu.max=50000 100000, cpu.max.burst=20000",
-        );
-        check(r#"{"cpu": {"quota": 50000}}"#, "cpu.cfs_quota_us=50000", "cpu.max=50000 100000");
-        check(r#"{"cpu": {"quota": -1}}"#, "cpu.cfs_quota_us=-1", "cpu.max=max 100000");
-        check(r#"{"cpu": {"period": 5000}}"#, "cpu.cfs_period_us=5000", "cpu.max=max 5000");
-        check(r#"{"cpu": {"idle": 1, "shares": 1024}}"#, "cpu.idle=1", "cpu.idle=1");
-        check(r#"{"cpu": {"idle": 0, "shares": 1024}}"#, "cpu.idle=0, cpu.shares=1024", "cpu.idle=0, cpu.weight=100");
-        check(
-            r#"{"cpu": {"cpus": "0-1", "mems": "0"}}"#,
-            "cpuset.cpus=0-1, cpuset.mems=0",
-            "cpuset.cpus=0-1, cpuset.mems=0",
-        );
-        check(
-            r#"{"cpu": {"realtimeRuntime": 95000, "realtimePeriod": 100000}}"#,
-            "cpu.rt_period_us=100000, cpu.rt_runtime_us=95000",
-            "error: limit cpu: cgroup v2 has no limit for real-time tasks",
-        );
+        plan.add(Controller::Memory, "memory.swappiness", swappiness);
     }
+    Ok(())
+}
 
-    #[test]
-    fn tasks() {
-        check(r#"{"pids": {"limit": 64}}"#, "pids.max=64", "pids.max=64");
-        check(r#"{"pids": {"limit": 0}}"#, "pids.max=1", "pids.max=1");
-        check(r#"{"pids": {"limit": -1}}"#, "pids.max=max", "pids.max=max");
+fn cpu_v1(cpu: &resources::Cpu, plan: &mut Plan) -> Result<()> {
+    if let Some(idle) = cpu.idle {
+        plan.add(Controller::Cpu, "cpu.idle", idle);
     }
-
-    #[test]
-    fn block_devices() {
-        check(
-            r#"{"blockIO": {"weight": 500, "leafWeight": 300, "weightDevice": [{"major": 8, "minor": 0, "weight": 10}]}}"#,
-            "blkio.weight=500, blkio.leaf_weight=300, blkio.weight_device=8:0 10",
-            "io.bfq.weight=500, io.bfq.weight=8:0 10",
-        );
-        check(
-            r#"{"blockIO": {"throttleReadBpsDevice": [{"major": 8, "minor": 0, "rate": 100}],
-                            "throttleWriteIOPSDevice": [{"major": 8, "minor": 0, "rate": 7}, {"major": 8, "minor": 16}]}}"#,
-            "blkio.throttle.read_bps_device=8:0 100, blkio.throttle.write_iops_device=8:0 7, \
-             blkio.throttle.write_iops_device=8:16 0",
-            "io.max=8:0 rbps=100 wiops=7, io.max=8:16 wiops=max",
-        );
-        check(
-            r#"{"blockIO": {"weight": 9}}"#,
-            "error: limit block devices: the weight 9 is not within 10 to 1000",
-            "error: limit block devices: the weight 9 is not within 10 to 1000",
-        );
+    if let Some(shares) = cpu.shares.filter(|&shares| shares != 0 && cpu.idle != Some(1)) {
+        let refuse = |reason: String| Err(Error::new(Kind::Spec, reason).doing("limit cpu"));
+        if shares < *SHARES.start() {
+            return refuse(format!("the minimum allowed cpu-shares is {}", SHARES.start()));
+        }
+        if shares > *SHARES.end() {
+            return refuse(format!("the maximum allowed cpu-shares is {}", SHARES.end()));
+        }
+        plan.add(Controller::Cpu, "cpu.shares", shares);
     }
+    if let Some(period) = cpu.realtime_period.filter(|&period| period != 0) {
+        plan.add(Controller::Cpu, "cpu.rt_period_us", period);
+    }
+    if let Some(runtime) = cpu.realtime_runtime.filter(|&runtime| runtime != 0) {
+        plan.add(Controller::Cpu, "cpu.rt_runtime_us", runtime);
+    }
+    if let Some(period) = cpu.period.filter(|&period| period != 0) {
+        plan.add(Controller::Cpu, "cpu.cfs_period_us", period);
+    }
+    if let Some(quota) = cpu.quota.filter(|&quota| quota != 0) {
+        plan.add(Controller::Cpu, "cpu.cfs_quota_us", quota);
+    }
+    if let Some(burst) = cpu.burst {
+        plan.add(Controller::Cpu, "cpu.cfs_burst_us", burst);
+    }
+    Ok(())
+}
 
-    #[test]
-    fn a_weight_has_another_scale_where_bfq_is_missing() {
-        for (weight, converted) in [(10, "1"), (500, "4950"), (1000, "10000")] {
-            let limits = serde_json::from_str(&format!(r#"{{"blockIO": {{"weight": {weight}}}}}"#)).unwrap();
-            let writes = writes_v2(&limits).unwrap();
-            assert_eq!(writes[0].missing, Missing::Instead("io.weight", converted.into()));
+fn block_io_v1(io: &BlockIo, plan: &mut Plan) -> Result<()> {
+    // CFQ's files ended with 5.0. BFQ's files have the same scale.
+    if let Some(weight) = io.weight.filter(|&weight| weight != 0) {
+        check_weight(weight)?;
+        plan.add_or(Controller::Io, "blkio.weight", weight, Missing::Instead("blkio.bfq.weight", weight.to_string()));
+    }
+    if let Some(weight) = io.leaf_weight.filter(|&weight| weight != 0) {
+        plan.add_or(Controller::Io, "blkio.leaf_weight", weight, Missing::Ignore);
+    }
+    for each in &io.weight_device {
+        let line = |weight: u16| format!("{}:{} {weight}", each.major, each.minor);
+        if let Some(weight) = each.weight.filter(|&weight| weight != 0) {
+            check_weight(weight)?;
+            let instead = Missing::Instead("blkio.bfq.weight_device", line(weight));
+            plan.add_or(Controller::Io, "blkio.weight_device", line(weight), instead);
+        }
+        if let Some(weight) = each.leaf_weight.filter(|&weight| weight != 0) {
+            plan.add_or(Controller::Io, "blkio.leaf_weight_device", line(weight), Missing::Ignore);
         }
     }
-
-    #[test]
-    fn huge_pages_rdma_and_network() {
-        check(
-            r#"{"hugepageLimits": [{"pageSize": "2MB", "limit": 4194304}]}"#,
-            "hugetlb.2MB.limit_in_bytes=4194304, hugetlb.2MB.rsvd.limit_in_bytes=4194304",
-            "hugetlb.2MB.max=4194304, hugetlb.2MB.rsvd.max=4194304",
-        );
-        check(
-            r#"{"hugepageLimits": [{"pageSize": "../x", "limit": 1}]}"#,
-            "error: limit huge pages of `../x`: the page size is not one, such as `2MB`",
-            "error: limit huge pages of `../x`: the page size is not one, such as `2MB`",
-        );
-        check(
-            r#"{"rdma": {"mlx5_1": {"hcaHandles": 3, "hcaObjects": 10000}, "mlx5_2": {"hcaObjects": 1}}}"#,
-            "rdma.max=mlx5_1 hca_handle=3 hca_object=10000, rdma.max=mlx5_2 hca_object=1",
-            "rdma.max=mlx5_1 hca_handle=3 hca_object=10000, rdma.max=mlx5_2 hca_object=1",
-        );
-        check(
-            r#"{"network": {"classID": 1048577, "priorities": [{"name": "eth0", "priority": 5}]}}"#,
-            "net_cls.classid=1048577, net_prio.ifpriomap=eth0 5",
-            "error: mark packets: cgroup v2 has no network controller",
-        );
-    }
-
-    #[test]
-    fn unified_comes_last_line_by_line_and_names_a_file() {
-        check(
-            r#"{"unified": {"memory.max": "5", "io.max": "8:0 rbps=1\n8:16 rbps=2\n", "cgroup.max.depth": "3"}, "memory": {"limit": 9}}"#,
-            "error: use `linux.resources.unified`: unified resource \"io.max\" can't be set: controller \"io\" not available",
-            "memory.max=9, cgroup.max.depth=3, io.max=8:0 rbps=1, io.max=8:16 rbps=2, memory.max=5",
-        );
-        for (key, reason) in [
-            ("../x.y", "must be a file name (no slashes)"),
-            ("pids", "must be in the form CONTROLLER.PARAMETER"),
-            ("unheard.of", "can't be set: controller \"unheard\" not available"),
-        ] {
-            let limits = Resources { unified: [(key.to_owned(), "1".to_owned())].into(), ..Resources::default() };
-            let error = writes_v2(&limits).unwrap_err();
-            assert_eq!(error.to_string(), format!("use `linux.resources.unified`: unified resource {key:?} {reason}"));
+    for (file, list) in [
+        ("blkio.throttle.read_bps_device", &io.throttle_read_bps_device),
+        ("blkio.throttle.write_bps_device", &io.throttle_write_bps_device),
+        ("blkio.throttle.read_iops_device", &io.throttle_read_iops_device),
+        ("blkio.throttle.write_iops_device", &io.throttle_write_iops_device),
+    ] {
+        for each in list {
+            plan.add(Controller::Io, file, format!("{}:{} {}", each.major, each.minor, each.rate));
         }
     }
+    Ok(())
+}
 
-    #[test]
-    fn on_a_hybrid_host_each_controller_gets_its_own_dialect() {
-        let limits: Resources = serde_json::from_str(
-            r#"{"memory": {"limit": 7}, "hugepageLimits": [{"pageSize": "2MB", "limit": 1}], "unified": {"hugetlb.2MB.max": "2"}}"#,
-        )
-        .unwrap();
-        let writes = writes(&limits, |controller| controller != Controller::Hugetlb).unwrap();
-        assert_eq!(
-            show(&writes),
-            "memory.limit_in_bytes=7, hugetlb.2MB.max=1, hugetlb.2MB.rsvd.max=1, hugetlb.2MB.max=2"
-        );
+fn network_v1(network: &resources::Network, is_v1: &impl Fn(Controller) -> bool, plan: &mut Plan) -> Result<()> {
+    let wanted = network.class_id.is_some() || !network.priorities.is_empty();
+    if wanted && !is_v1(Controller::NetCls) && !is_v1(Controller::NetPrio) {
+        return Err(Error::new(Kind::LimitUnenforceable, "cgroup v2 has no network controller")
+            .doing("mark packets")
+            .hint("remove `linux.resources.network`"));
     }
+    if let Some(class) = network.class_id {
+        plan.add(Controller::NetCls, "net_cls.classid", class);
+    }
+    for each in &network.priorities {
+        plan.add(Controller::NetPrio, "net_prio.ifpriomap", format!("{} {}", each.name, each.priority));
+    }
+    Ok(())
+}
+
+fn memory_v2(limits: &Resources, plan: &mut Plan) -> Result<()> {
+    let memory = &limits.memory;
+    let limit = memory.limit.unwrap_or(0);
+    let swap = memory.swap_alone()?;
+    if limit != 0 {
+        plan.add(Controller::Memory, "memory.max", bytes_or_max(limit));
+    }
+    if let Some(swap) = swap {
+        plan.add_or(Controller::Memory, "memory.swap.max", bytes_or_max(swap), Missing::NoSwap);
+    }
+    // v2 has no file for `kernel`, `kernelTCP`, `swappiness` and `disableOOMKiller`; kernel memory counts as memory.
+    if let Some(reservation) = memory.reservation.filter(|&value| value != 0) {
+        plan.add(Controller::Memory, "memory.low", bytes_or_max(reservation));
+    }
+    if limits.oom_group {
+        plan.add(Controller::Memory, "memory.oom.group", 1);
+    }
+    Ok(())
+}
+
+fn cpu_v2(cpu: &resources::Cpu, plan: &mut Plan) -> Result<()> {
+    if cpu.realtime_runtime.unwrap_or(0) != 0 || cpu.realtime_period.unwrap_or(0) != 0 {
+        return Err(Error::new(Kind::LimitUnenforceable, "cgroup v2 has no limit for real-time tasks")
+            .doing("limit cpu")
+            .hint("remove `realtimeRuntime` and `realtimePeriod`"));
+    }
+    if let Some(idle) = cpu.idle {
+        plan.add(Controller::Cpu, "cpu.idle", idle);
+    }
+    // An idle group has the lowest weight, and the kernel refuses another weight for it.
+    if let Some(shares) = cpu.shares.filter(|&shares| shares != 0 && cpu.idle != Some(1)) {
+        plan.add(Controller::Cpu, "cpu.weight", weight_of_shares(shares));
+    }
+    let (quota, period) = (cpu.quota.unwrap_or(0), cpu.period.unwrap_or(0));
+    if quota != 0 || period != 0 {
+        let quota = if quota > 0 { quota.to_string() } else { "max".to_owned() };
+        plan.add(Controller::Cpu, "cpu.max", format!("{quota} {}", if period == 0 { PERIOD_US } else { period }));
+    }
+    // After the quota: the kernel refuses a burst above it.
+    if let Some(burst) = cpu.burst {
+        plan.add(Controller::Cpu, "cpu.max.burst", burst);
+    }
+    Ok(())
+}
+
+fn block_io_v2(io: &BlockIo, plan: &mut Plan) -> Result<()> {
+    for weight in io.weight.iter().copied().filter(|&weight| weight != 0) {
+        check_weight(weight)?;
+        let scaled = 1 + (u64::from(weight) - 10) * 9999 / 990;
+        plan.add_or(Controller::Io, "io.bfq.weight", weight, Missing::Instead("io.weight", scaled.to_string()));
+    }
+    for each in &io.weight_device {
+        if let Some(weight) = each.weight.filter(|&weight| weight != 0) {
+            check_weight(weight)?;
+            plan.add(Controller::Io, "io.bfq.weight", format!("{}:{} {weight}", each.major, each.minor));
+        }
+    }
+    // One line for each device, so that one write sets all its rates.
+    let mut lines: BTreeMap<(i64, i64), String> = BTreeMap::new();
+    let mut collect = |key: &str, list: &[ThrottleDevice]| {
+        for each in list {
+            let rate = if each.rate == 0 { "max".to_owned() } else { each.rate.to_string() };
+            *lines.entry((each.major, each.minor)).or_default() += &format!(" {key}={rate}");
+        }
+    };
+    collect("rbps", &io.throttle_read_bps_device);
+    collect("wbps", &io.throttle_write_bps_device);
+    collect("riops", &io.throttle_read_iops_device);
+    collect("wiops", &io.throttle_write_iops_device);
+    for ((major, minor), line) in lines {
+        plan.add(Controller::Io, "io.max", format!("{major}:{minor}{line}"));
+    }
+    Ok(())
+}
+
+fn check_weight(weight: u16) -> Result<()> {
+    if (10..=1000).contains(&weight) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Spec, format!("the weight {weight} is not within 10 to 1000")).doing("limit block devices"))
 }

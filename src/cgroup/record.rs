@@ -1,10 +1,8 @@
-//! What is written down about a container's groups, and finding groups that nobody wrote down.
+//! The record of a container's groups, and the search for task groups without a record.
 
-use super::Cgroup;
 use super::controller::{Controller, Controllers};
-use super::create::Group;
-use super::devices::DeviceControl;
 use super::directory::{self, Directory};
+use super::group::{Cgroup, Group};
 use super::hierarchy::Hierarchy;
 use super::path::PREFIX;
 use crate::error::{Context, Error, Kind, Result};
@@ -12,7 +10,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// A container's groups, for another process of ours. Part of a record that has the version.
+/// A container's groups, for another brig process. Part of a record that has a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     groups: Vec<GroupRecord>,
@@ -27,27 +25,26 @@ struct GroupRecord {
 }
 
 impl Record {
-    /// The groups' directories, by controller as v1 names it (v2: the empty name), as `state.json` of runc has them.
+    /// The groups' directories by the v1 name of the controller, as in runc's `state.json`. v2 has the empty name.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         self.groups.iter().flat_map(|group| {
             let v2 = group.v2.then_some("");
             let v1 = group.controllers.iter().filter(|_| !group.v2).map(|each| each.name_v1());
-            // The one hierarchy of v1 without a controller.
+            // The only v1 hierarchy without a controller.
             let named = (!group.v2 && group.controllers.is_empty()).then_some("systemd");
             v2.into_iter().chain(v1).chain(named).map(|name| (name, group.path.as_path()))
         })
     }
 
-    /// Whether the container is frozen. Only the group that says so is opened; without one that can be frozen nothing is.
+    /// Whether the container is frozen. Opens only the group that has the freezer.
     pub(crate) fn is_frozen(&self) -> bool {
-        let can = |group: &&GroupRecord| group.controllers.contains(&Controller::Freezer);
-        let group = self.groups.iter().find(|group| group.v2).or_else(|| self.groups.iter().find(can));
+        let has_freezer = |group: &&GroupRecord| group.controllers.contains(&Controller::Freezer);
+        let group = self.groups.iter().find(|group| group.v2).or_else(|| self.groups.iter().find(has_freezer));
         let opened = group.and_then(|group| group.open().ok().flatten());
-        let alone = opened.map(|group| Cgroup { groups: vec![group], devices: DeviceControl::NotAsked });
-        alone.is_some_and(|group| group.is_frozen().unwrap_or(false))
+        opened.is_some_and(|group| Cgroup::of(vec![group]).is_frozen().unwrap_or(false))
     }
 
-    /// Removes the groups if nobody is in them and none is below them, which the kernel itself knows best; `false` if some are left.
+    /// Removes the groups that have no process and no group below; `false` if some are left.
     pub(crate) fn remove_empty(&self) -> bool {
         self.groups.iter().all(|group| directory::remove_empty(&group.path))
     }
@@ -65,7 +62,7 @@ impl GroupRecord {
 }
 
 impl Cgroup {
-    /// What to write down.
+    /// The record of these groups.
     pub(crate) fn record(&self) -> Record {
         let groups = self.groups.iter().map(|group| GroupRecord {
             path: group.directory.path().to_path_buf(),
@@ -75,13 +72,13 @@ impl Cgroup {
         Record { groups: groups.collect() }
     }
 
-    /// Opens the groups that were written down. Those that are gone are left out.
+    /// Opens the groups of a record, without those that are gone.
     pub(crate) fn open(record: &Record) -> Result<Cgroup> {
         let mut groups = Vec::with_capacity(record.groups.len());
         for each in &record.groups {
             groups.extend(each.open()?);
         }
-        Ok(Cgroup { groups, devices: DeviceControl::NotAsked })
+        Ok(Cgroup::of(groups))
     }
 
     /// Whether every group is gone.
@@ -90,17 +87,17 @@ impl Cgroup {
     }
 }
 
-/// A task's group that was found in the hierarchies.
+/// A task's group that a search found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Leftover {
     /// The task's id.
     pub id: String,
     pub path: PathBuf,
-    /// How many processes are in it.
+    /// The number of its processes.
     pub processes: usize,
 }
 
-/// Every task's group that this user could have made, running tasks' included: who is running knows the caller.
+/// Finds the group of every task that this user could have made, running tasks included: the caller knows which run.
 pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
     let mut found = Vec::new();
     for base in bases(hierarchy) {
@@ -111,19 +108,19 @@ pub(crate) fn leftovers(hierarchy: &Hierarchy) -> Vec<Leftover> {
             };
             let mut processes = Vec::new();
             if let Ok(group) = base.child(&name) {
-                // A group that vanishes while it is read is none.
+                // Skip a group that vanishes while it is read.
                 if group.processes(&mut processes).is_ok() {
                     found.push(Leftover { path: group.path().to_path_buf(), id, processes: processes.len() });
                 }
             }
         }
     }
-    // Of each task v2's group first, which `bases` begins with: it can end all processes at once.
+    // Stable: for each task the v2 group comes first, as in `bases`. It can end all processes at once.
     found.sort_by(|one: &Leftover, other| one.id.cmp(&other.id));
     found
 }
 
-/// Ends what is in a group that was found and removes it.
+/// Kills the processes of a found group and removes it.
 pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
     let directory = match Directory::open(&found.path) {
         Ok(directory) => directory,
@@ -131,13 +128,12 @@ pub(crate) fn remove_leftover(found: &Leftover) -> Result<()> {
         Err(errno) => return Err(errno).failing(Kind::Cgroup, || format!("open the group `{}`", found.path.display())),
     };
     let is_v2 = directory.read("cgroup.controllers").is_ok();
-    let groups = vec![Group { directory, controllers: Controllers::NONE, is_v2 }];
-    let cgroup = Cgroup { groups, devices: DeviceControl::NotAsked };
+    let cgroup = Cgroup::of(vec![Group { directory, controllers: Controllers::NONE, is_v2 }]);
     cgroup.kill()?;
     cgroup.remove().map_err(Error::from)
 }
 
-/// The groups in which tasks' groups are, one for each hierarchy, v2's first.
+/// The parents of task groups, one for each hierarchy, v2 first.
 fn bases(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let v2 = hierarchy.v2.iter().filter_map(|tree| tree.delegated());
     let v1 = hierarchy.v1.iter().map(|tree| tree.own_directory());

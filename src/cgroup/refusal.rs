@@ -1,10 +1,10 @@
-//! Which limits cannot be enforced here, found out before anything is made.
+//! Finds the limits that this host cannot enforce, before a group is made.
 
-use super::controller::{Controller, Controllers};
-use super::create::Purpose;
-use super::hierarchy::{Hierarchy, Layout, Tree, is_ours};
-use super::plan;
-use super::write::{Missing, Write};
+use super::controller::{Controller, Controllers, Purpose};
+use super::directory::permission_hint;
+use super::group::is_host_root;
+use super::hierarchy::{Hierarchy, Layout, Tree, has_swap, is_delegated};
+use super::plan::{self, Missing, Write};
 use crate::error::Result;
 use crate::spec::resources::Resources;
 use serde::Serialize;
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 /// A limit that cannot be enforced on this machine as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Refusal {
-    /// Which: `memory`, `swap`, `pids`, `cpus`, `cpu_time`, `io`, `cpuset`, `hugepages`, `rdma`, `network`, `devices`.
+    /// Its name: `memory`, `swap`, `pids`, `cpus`, `cpu_time`, `io`, `cpuset`, `hugepages`, `rdma`, `network`, `devices`.
     pub limit: &'static str,
     pub reason: String,
-    /// What to do about it, one action.
+    /// One action that helps.
     pub fix: String,
 }
 
 impl Hierarchy {
-    /// Which of `limits` (and of what `purpose` must be able to measure) cannot be had here. Changes nothing.
+    /// Returns the limits, and the counters that `purpose` needs, that this host cannot enforce. Changes nothing.
     pub(crate) fn refusals(&self, purpose: Purpose, limits: &Resources) -> Result<Vec<Refusal>> {
         let writes = plan::writes(limits, |controller| self.is_v1(controller))?;
         let mut refusals: Vec<Refusal> = Vec::new();
@@ -37,14 +37,14 @@ impl Hierarchy {
             required = required.or(purpose.without_v2());
         }
         for controller in required.iter() {
-            add(self.refuse_controller(controller, name_of(controller, "")));
+            add(self.refuse_controller(controller, limit_name(controller, "")));
         }
         if !limits.devices.is_empty() {
             add(self.refuse_devices());
         }
         for write in &writes {
             let Some(controller) = write.controller else { continue };
-            let limit = name_of(controller, &write.file);
+            let limit = limit_name(controller, &write.file);
             add(self.refuse_controller(controller, limit).or_else(|| self.refuse_write(write, limit)));
         }
         Ok(refusals)
@@ -54,10 +54,10 @@ impl Hierarchy {
         let refuse = |reason: String, fix: String| Some(Refusal { limit, reason, fix });
         if let Some(tree) = self.v1_of(controller) {
             let own = tree.own_directory();
-            if is_ours(&own) {
+            if is_delegated(&own) {
                 return None;
             }
-            return refuse(format!("no group may be made in `{}`", own.display()), fix_permission());
+            return refuse(format!("no group may be made in `{}`", own.display()), permission_hint());
         }
         let name = controller.name_v1();
         let Some(tree) = self.v2.as_ref().filter(|_| controller.name_v2().is_some()) else {
@@ -65,14 +65,14 @@ impl Hierarchy {
         };
         let Some(base) = tree.delegated() else {
             let reason = format!("no group may be made in `{}` or above it", tree.own_directory().display());
-            return refuse(reason, fix_permission());
+            return refuse(reason, permission_hint());
         };
         let offered = std::fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
         if offered.split_whitespace().any(|each| Some(each) == controller.name_v2()) {
             return None;
         }
-        let reason = format!("the controller `{name}` is not given to `{}`", base.display());
-        // At the root the kernel offers all it has; below it a parent, in practice systemd, withholds it.
+        let reason = format!("the controller `{name}` is not delegated to `{}`", base.display());
+        // The root offers all controllers of the kernel. Below the root a parent, mostly systemd, withholds one.
         let fix = if base == tree.mount { self.fix_missing(controller) } else { fix_delegate(name, &base) };
         refuse(reason, fix)
     }
@@ -80,7 +80,7 @@ impl Hierarchy {
     fn refuse_devices(&self) -> Option<Refusal> {
         let refuse =
             |reason: &str, fix: &str| Some(Refusal { limit: "devices", reason: reason.into(), fix: fix.into() });
-        if !super::is_host_root() {
+        if !is_host_root() {
             return refuse("only root of the host may limit devices", "run as root");
         }
         if self.v2.is_none() && !self.is_v1(Controller::Devices) {
@@ -89,7 +89,7 @@ impl Hierarchy {
         None
     }
 
-    /// The file itself, looked for where it would be, in a group like the one that will be made.
+    /// Looks for the file in an existing group like the one that will be made.
     fn refuse_write(&self, write: &Write, limit: &'static str) -> Option<Refusal> {
         let tree = match write.controller.and_then(|controller| self.v1_of(controller)) {
             Some(tree) => tree,
@@ -106,7 +106,7 @@ impl Hierarchy {
             Missing::NoSwap => "boot with the kernel parameter swapaccount=1".to_owned(),
             _ => "use a kernel that has this limit".to_owned(),
         };
-        // Another task's group may have gone meanwhile, and its files with it: that says nothing.
+        // The group of another task may vanish meanwhile: then its missing file proves nothing.
         if !sample.join("cgroup.procs").exists() {
             return None;
         }
@@ -115,7 +115,7 @@ impl Hierarchy {
 
     fn fix_missing(&self, controller: Controller) -> String {
         match (controller, self.layout()) {
-            // Debian and Raspberry Pi kernels leave it out unless told.
+            // Kernels of Debian and Raspberry Pi disable it by default.
             (Controller::Memory, _) => "boot with the kernel parameters cgroup_enable=memory swapaccount=1".to_owned(),
             (_, Layout::Unified) => format!("use a kernel with the cgroup controller `{}`", controller.name_v1()),
             _ => "boot with the kernel parameter systemd.unified_cgroup_hierarchy=1".to_owned(),
@@ -123,8 +123,8 @@ impl Hierarchy {
     }
 }
 
-/// The word that users know it by.
-fn name_of(controller: Controller, file: &str) -> &'static str {
+/// The name of the limit for users.
+fn limit_name(controller: Controller, file: &str) -> &'static str {
     match controller {
         Controller::Memory if file.contains("swap.max") || file.contains("memsw") => "swap",
         Controller::Cpu => "cpus",
@@ -136,12 +136,12 @@ fn name_of(controller: Controller, file: &str) -> &'static str {
     }
 }
 
-/// A group that has the files a new one will have; none if there is none to be found. The root lacks many of them.
+/// Finds a group that has the files of a new one. The root lacks many of them.
 fn sample_group(tree: &Tree, controller: Controller) -> Option<PathBuf> {
     let own = tree.own_directory();
     let is_v2 = tree.controllers.is_empty();
     let has = |group: &Path| {
-        // On v2 a group has a controller's files only if it was given the controller.
+        // A v2 group has a controller's files only with the controller.
         let given = || std::fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
         !is_v2 || Controllers::parse_v2(&given()).has(controller)
     };
@@ -152,25 +152,6 @@ fn sample_group(tree: &Tree, controller: Controller) -> Option<PathBuf> {
     let mut groups =
         entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path());
     groups.find(|group| has(group))
-}
-
-/// Whether there is any swap that a container could use.
-pub(super) fn has_swap() -> bool {
-    // One line of headings, then one a swap area; a kernel without swap has no such file.
-    std::fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1)
-}
-
-/// What is done about a group that may not be made.
-pub(super) fn fix_permission() -> String {
-    let has_systemd = Path::new("/run/systemd/system").exists();
-    let fix = match (rustix::process::geteuid().is_root(), has_systemd) {
-        (true, _) => {
-            "mount the cgroup file system writable; inside a container, give that a group of its own to manage"
-        }
-        (false, true) => "systemd-run --user --scope -p Delegate=yes brig …",
-        (false, false) => "run as root, or have root chown a group to you and start you in a child of it",
-    };
-    fix.to_owned()
 }
 
 fn fix_delegate(controller: &str, base: &Path) -> String {

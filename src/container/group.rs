@@ -3,12 +3,12 @@
 use super::creation::Creation;
 use super::id::ContainerId;
 use super::record::Record;
-use crate::cgroup::systemd::{Manager, Property, Systemd, Unit, property};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Layout, Purpose};
 use crate::error::{Error, Kind, Result};
 use crate::ns;
 use crate::spec::config::Config;
 use crate::spec::resources::Resources;
+use crate::systemd::{Manager, Property, Systemd, Unit, property};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
@@ -105,8 +105,8 @@ impl Wanted {
                 let record = group.record();
                 (record.paths().map(|(name, path)| (name.to_owned(), path.to_path_buf())).collect(), true)
             }
-            (None, Maker::Systemd { .. }) => (self.hierarchy.places(Some(&self.path)), true),
-            (None, _) => (self.hierarchy.places(None), false),
+            (None, Maker::Systemd { .. }) => (self.hierarchy.directories(Some(&self.path)), true),
+            (None, _) => (self.hierarchy.directories(None), false),
         }
     }
 
@@ -143,7 +143,7 @@ pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool)
     };
     match &record.cgroup {
         Some(group) => (places(group), true),
-        None => (Hierarchy::probe().map(|hierarchy| hierarchy.places(None)).unwrap_or_default(), false),
+        None => (Hierarchy::probe().map(|hierarchy| hierarchy.directories(None)).unwrap_or_default(), false),
     }
 }
 
@@ -152,7 +152,7 @@ pub(super) fn recorded_places(record: &Record) -> (Vec<(String, PathBuf)>, bool)
 pub(super) fn unrecorded(config: &Config, id: &ContainerId) -> Vec<PathBuf> {
     let asked = if config.linux.cgroups_path.is_empty() { id.as_str() } else { &config.linux.cgroups_path };
     let (Ok(hierarchy), Ok(path)) = (Hierarchy::probe(), CgroupPath::parse(asked)) else { return Vec::new() };
-    let mut found: Vec<_> = hierarchy.places(Some(&path)).into_iter().map(|(_, place)| place).collect();
+    let mut found: Vec<_> = hierarchy.directories(Some(&path)).into_iter().map(|(_, place)| place).collect();
     found.retain(|place| place.exists());
     found.sort_unstable();
     found.dedup(); // of hierarchies with several controllers
@@ -168,4 +168,66 @@ pub(super) fn update(unit: &str, id: &str, limits: &Resources) -> Result<()> {
 /// Has systemd forget a container's unit.
 pub(super) fn stop(unit: &str, id: &str) -> Result<()> {
     Systemd::connect(manager())?.stop(&Unit::parse(unit, id, manager())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::skip;
+    use std::process::Command;
+
+    #[test]
+    fn systemd_makes_the_group_and_brig_writes_the_other_limits() {
+        let is_root = rustix::process::geteuid().is_root();
+        let manager = if is_root { Manager::System } else { Manager::User };
+        let Ok(mut systemd) = Systemd::connect(manager) else {
+            return skip("the real systemd: it does not run here");
+        };
+        let hierarchy = Hierarchy::probe().unwrap();
+        let is_v2 = hierarchy.layout() == Layout::Unified;
+        let name = format!("test-{}", std::process::id());
+        let unit = Unit::parse(&format!(":brig:{name}"), "x", manager).unwrap();
+        let above = if is_root { String::new() } else { systemd.group().unwrap() };
+        let path = CgroupPath::parse(&format!("/{above}/{}", unit.path().unwrap())).unwrap();
+        let limits: Resources = serde_json::from_str(
+            r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 0}, "cpu": {"quota": 33333, "period": 100000}}"#,
+        )
+        .unwrap();
+        if !hierarchy.refusals(Purpose::Container, &limits).unwrap().is_empty() {
+            return skip("the real systemd: its controllers are not here");
+        }
+        let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let extra = [property("CollectMode", "'inactive-or-failed'").unwrap()];
+        systemd.start(&unit, Some(child.id() as i32), &limits, &extra, is_v2).unwrap();
+        let group = Cgroup::adopt(&hierarchy, &path, child.id() as i32, Purpose::Container, &limits).unwrap();
+        assert_eq!(group.processes().unwrap(), vec![child.id() as i32]);
+        let record = group.record();
+        let read = |controller: &str, file: &str| {
+            let (_, path) = record.paths().find(|(name, _)| is_v2 || *name == controller).unwrap();
+            std::fs::read_to_string(path.join(file)).unwrap().trim().to_owned()
+        };
+        // systemd rounds 33.333 % and refuses 0 tasks: the files have the exact values.
+        assert_eq!(read("pids", "pids.max"), "0");
+        if is_v2 {
+            assert_eq!(read("memory", "memory.max"), "67108864");
+            assert_eq!(read("memory", "memory.swap.max"), "0");
+            assert_eq!(read("cpu", "cpu.max"), "33333 100000");
+        }
+        let limits = serde_json::from_str(r#"{"memory": {"limit": 33554432}, "pids": {"limit": 7}}"#).unwrap();
+        systemd.set(&unit, &limits, is_v2).unwrap();
+        group.update(&limits).unwrap();
+        assert_eq!(read("pids", "pids.max"), "7");
+
+        let mut second = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        systemd.attach(&unit, "", &[second.id()]).unwrap();
+        assert_eq!(group.processes().unwrap().len(), 2);
+        group.kill().unwrap();
+        for child in [&mut child, &mut second] {
+            assert!(!child.wait().unwrap().success());
+        }
+        systemd.stop(&unit).unwrap();
+        group.remove().map_err(crate::error::Error::from).unwrap();
+        assert!(Cgroup::open(&group.record()).unwrap().is_gone());
+        systemd.stop(&unit).unwrap();
+    }
 }

@@ -7,7 +7,7 @@ use super::gateway::{self, Prepared, Wish};
 use super::link;
 use super::place::Place;
 use super::running::{Entry, Group, Running};
-use crate::cgroup::{Begun, Cgroup, CgroupPath, Purpose};
+use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
@@ -114,7 +114,7 @@ pub(crate) fn launch(
         user_namespace: users.namespace,
         cgroup: cgroup
             .as_ref()
-            .and_then(Begun::clone_into)
+            .and_then(PendingCgroup::clone_into)
             .map(|directory| directory.try_clone_to_owned())
             .transpose()
             .map_err(|cause| Error::os(Kind::Cgroup, cause).doing("keep the container's cgroup open"))?,
@@ -186,7 +186,7 @@ pub(crate) fn launch(
 }
 
 /// Makes the rest of the groups and lets init into them.
-fn admit(begun: &mut Begun<'_>, spawned: &process::Spawned) -> Result<Group> {
+fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Group> {
     let group = Group::new(begun.finish()?);
     let files = group.0.join_files().inspect_err(|_| spawned.abandon())?; // before the group is dropped, which it is in
     spawned.admit(&files);

@@ -18,5 +18,5 @@ pub(crate) fn possible(limits: &Resources) -> Result<Possible> {
     let hierarchy = Hierarchy::probe()?;
     let refusals = hierarchy.refusals(Purpose::Task, limits)?;
     let refused = refusals.into_iter().map(|refusal| (refusal.limit, refusal.reason, refusal.fix)).collect();
-    Ok(Possible { groups: hierarchy.words(), refused })
+    Ok(Possible { groups: hierarchy.description(), refused })
 }

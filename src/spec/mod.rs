@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(crate) mod config;
+pub(crate) mod devices;
 pub(crate) mod landlock;
 pub(crate) mod network;
 pub(crate) mod process;

@@ -4,6 +4,7 @@
 //! share one type. Unknown fields are ignored and `null` is the same as absent, as the specification's own types have it.
 //! Not here: what the values mean to a kernel; that is `cgroup`.
 
+use crate::error::{self, Error, Kind};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
@@ -236,6 +237,54 @@ pub struct Rdma {
     /// Objects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hca_objects: Option<u32>,
+}
+
+impl Memory {
+    /// The memory limit, and the limit of memory and swap together; 0 where unset. Refuses what is invalid on v1 and v2.
+    pub(crate) fn limit_and_swap(&self) -> error::Result<(i64, i64)> {
+        let (limit, swap) = (self.limit.unwrap_or(0), self.swap.unwrap_or(0));
+        let reason = if limit < -1 {
+            format!("invalid memory value: {limit}")
+        } else if swap < -1 {
+            format!("invalid memory+swap value: {swap}")
+        } else if limit > 0 && swap > 0 && swap < limit {
+            "memory+swap limit should be >= memory limit".to_owned()
+        } else {
+            return Ok((limit, swap));
+        };
+        Err(Error::new(Kind::Spec, reason).doing("limit memory"))
+    }
+
+    /// The limit of swap alone, as cgroup v2 and systemd count it; -1 is unlimited.
+    pub(crate) fn swap_alone(&self) -> error::Result<Option<i64>> {
+        let (limit, swap) = self.limit_and_swap()?;
+        match (limit, swap) {
+            // Unlimited memory alone means unlimited swap too, as on v1.
+            (-1, 0) => Ok(Some(-1)),
+            (_, 0) => Ok(None),
+            (_, -1) | (-1, _) => Ok(Some(swap)),
+            (0, _) => {
+                Err(Error::new(Kind::Spec, "unable to set swap limit without memory limit").doing("limit memory"))
+            }
+            _ => Ok(Some(swap - limit)),
+        }
+    }
+}
+
+/// The `cpu.weight` of v2 and systemd for v1's shares: maps 2, 1024, 262144 to 1, 100, 10000 by a quadratic function of
+/// the logarithm (runc 1.3, crun 1.21). The older linear formula gives a default container the weight 39.
+pub(crate) fn weight_of_shares(shares: u64) -> u64 {
+    /// The largest values (`MAX_SHARES`, `CGROUP_WEIGHT_MAX`).
+    const SHARES_MAX: u64 = 262_144;
+    const WEIGHT_MAX: u64 = 10_000;
+    match shares {
+        0..=2 => 1,
+        SHARES_MAX.. => WEIGHT_MAX,
+        _ => {
+            let log = (shares as f64).log2();
+            10f64.powf((log * log + 125.0 * log) / 612.0 - 7.0 / 34.0).ceil() as u64
+        }
+    }
 }
 
 /// A rate for reading and, apart, for writing a disk. `None`: as fast as it goes.

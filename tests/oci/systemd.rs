@@ -40,7 +40,7 @@ impl FakeSystemd {
         let mut line = String::new();
         BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let script = lab.path().join("fake.py");
-        std::fs::write(&script, include_bytes!("../../src/cgroup/systemd/fake.py")).unwrap();
+        std::fs::write(&script, include_bytes!("../../src/systemd/fake.py")).unwrap();
         let mut service = Command::new("/usr/bin/python3");
         let mut service = service.arg(script).arg(&address).stdout(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(service.stdout.take().unwrap());

@@ -1,10 +1,10 @@
-//! A device filter as a BPF program, built from the rules. Pure.
+//! Compiles device rules to a BPF program. Pure.
 //!
-//! The rules are gone through from the last to the first, so that a later rule overrides an earlier one. One register
-//! holds the kinds of access that are still undecided: a rule that allows takes its own out (all decided: allowed), a rule
-//! that denies any of them ends it. So `allow r` and `allow w` together allow opening for both, as on v1.
+//! The program tests the rules from the last to the first, so a later rule overrides an earlier one. One register holds
+//! the kinds of access that are still undecided. A rule that allows clears its own bits; no bit left means allowed. A
+//! rule that denies any of the bits ends the program. `allow r` and `allow w` together allow `rw`, as on v1.
 
-use super::rules::{DeviceKind, EVERY_ACCESS, Rule};
+use crate::spec::devices::{DeviceKind, EVERY_ACCESS, Rule};
 
 // linux/bpf_common.h, linux/bpf.h: classes, sizes, operations.
 const LOAD_WORD: u8 = 0x61; // LDX | MEM | W
@@ -13,12 +13,12 @@ const MOVE_REGISTER: u8 = 0xbf; // ALU64 | MOV | X
 const AND_32: u8 = 0x54; // ALU | AND | K
 const SHIFT_RIGHT_32: u8 = 0x74; // ALU | RSH | K
 const JUMP: u8 = 0x05; // JMP | JA
-// Comparisons of 32 bits (5.1): a 64-bit one would extend the sign of a device number above 2^31.
+// 32-bit comparisons (kernel 5.1): a 64-bit comparison would sign-extend a device number above 2^31.
 const JUMP_UNEQUAL_32: u8 = 0x56; // JMP32 | JNE | K
 const JUMP_ANY_BIT_32: u8 = 0x46; // JMP32 | JSET | K
 const EXIT: u8 = 0x95; // JMP | EXIT
 
-// What the registers hold.
+// Registers.
 const RESULT: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
@@ -26,7 +26,7 @@ const UNDECIDED: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
-// `struct bpf_cgroup_dev_ctx`: where its fields are. The first has the kind in its low half and the access in its high one.
+// Offsets in `struct bpf_cgroup_dev_ctx`. The first field has the kind in its low half and the access in its high half.
 const ACCESS_TYPE_AT: i16 = 0;
 const MAJOR_AT: i16 = 4;
 const MINOR_AT: i16 = 8;
@@ -38,7 +38,7 @@ fn instruction(code: u8, target: u8, source: u8, offset: i16, value: u32) -> u64
     u64::from(code) | u64::from(target | source << 4) << 8 | u64::from(offset as u16) << 16 | u64::from(value) << 32
 }
 
-/// The filter for `rules`, in the machine's byte order.
+/// Builds the program for `rules`, in the machine's byte order.
 pub(super) fn build(rules: &[Rule]) -> Vec<u64> {
     let mut program = vec![
         instruction(LOAD_WORD, KIND, CONTEXT, ACCESS_TYPE_AT, 0),
@@ -50,7 +50,7 @@ pub(super) fn build(rules: &[Rule]) -> Vec<u64> {
     ];
     for rule in rules.iter().rev() {
         if rule.kind == DeviceKind::All {
-            // The program ends here: the kernel refuses one with instructions that cannot be reached.
+            // Stop here: the kernel refuses a program with unreachable instructions.
             program.extend(verdict(rule.allow));
             return in_machine_order(program);
         }
@@ -64,7 +64,7 @@ fn verdict(allow: bool) -> [u64; 2] {
     [instruction(MOVE, RESULT, 0, 0, u32::from(allow)), instruction(EXIT, 0, 0, 0, 0)]
 }
 
-/// One rule: what does not match jumps past its end.
+/// One rule. A condition that does not match jumps past the rule's end.
 fn block(rule: &Rule) -> Vec<u64> {
     let mut conditions = vec![match rule.kind {
         DeviceKind::Block => (KIND, KIND_BLOCK),
@@ -91,7 +91,7 @@ fn block(rule: &Rule) -> Vec<u64> {
     jumps.chain(body).collect()
 }
 
-/// [`instruction`] packs as little-endian; on a big-endian machine fields and halves of the register byte are swapped.
+/// [`instruction`] packs little-endian. A big-endian machine needs the fields and the register halves swapped.
 fn in_machine_order(program: Vec<u64>) -> Vec<u64> {
     if cfg!(target_endian = "little") {
         return program;
@@ -107,10 +107,10 @@ fn in_machine_order(program: Vec<u64>) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::devices::rules::tests::parse;
-    use crate::cgroup::devices::rules::{MKNOD, READ, WRITE};
+    use crate::spec::devices::tests::parse;
+    use crate::spec::devices::{MKNOD, READ, WRITE};
 
-    /// Runs a program as the kernel would, for the few instructions that we use.
+    /// Runs a program as the kernel does, for the instructions that `build` emits.
     fn run(program: &[u64], kind: u32, major: u32, minor: u32, access: u8) -> bool {
         let mut registers = [0u64; 11];
         let mut at = 0;
@@ -154,8 +154,8 @@ mod tests {
         }
     }
 
-    /// What the rules say, word by word: for each kind of access the last rule that names it decides.
-    fn meant(rules: &[Rule], kind: DeviceKind, major: u32, minor: u32, access: u8) -> bool {
+    /// The meaning of the rules: for each kind of access the last rule that matches decides.
+    fn expected(rules: &[Rule], kind: DeviceKind, major: u32, minor: u32, access: u8) -> bool {
         [READ, WRITE, MKNOD].into_iter().filter(|bit| access & bit != 0).all(|bit| {
             let matches = |rule: &&Rule| {
                 rule.covers(&Rule { allow: true, kind, major: Some(major), minor: Some(minor), access })
@@ -172,8 +172,8 @@ mod tests {
                 for minor in [0, 3, 0xffff_ffff] {
                     for access in 1..=EVERY_ACCESS {
                         let got = run(&program, number, major, minor, access);
-                        let expected = meant(rules, kind, major, minor, access);
-                        assert_eq!(got, expected, "{rules:?}: {kind:?} {major}:{minor} {access}");
+                        let wanted = expected(rules, kind, major, minor, access);
+                        assert_eq!(got, wanted, "{rules:?}: {kind:?} {major}:{minor} {access}");
                     }
                 }
             }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_decides_as_the_rules_say() {
+    fn program_decides_as_the_rules() {
         for rules in [
             "",
             "- a",
@@ -200,7 +200,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_list_of_rules_is_decided_as_it_says(rules in proptest::collection::vec(
+        fn random_rules_are_decided_as_the_rules(rules in proptest::collection::vec(
             (proptest::bool::ANY, 0..5u8, 0..4usize, 0..4usize, 1..=EVERY_ACCESS), 0..12,
         )) {
             let numbers = [None, Some(1), Some(3), Some(0x8000_0001)];

@@ -1,7 +1,7 @@
 //! What a hostile path or container tries with groups, each shown to succeed without its guard.
 
-use super::super::*;
 use super::support::{self, Child, Place, needs_root};
+use crate::cgroup::*;
 use crate::spec::resources::Resources;
 
 #[test]
@@ -25,7 +25,7 @@ fn a_path_with_dots_makes_no_group_elsewhere() {
 fn exec_joins_no_group_beside_the_container() {
     let Some(place) = Place::new("beside") else { return };
     let group = place.create(Purpose::Container, &Resources::default());
-    let name = group.any().unwrap().directory.path().file_name().unwrap().to_str().unwrap().to_owned();
+    let name = group.main().unwrap().directory.path().file_name().unwrap().to_str().unwrap().to_owned();
     // A sibling whose name begins with the container's: a comparison of text would take it for the container's own.
     let siblings: Vec<_> = group.record().paths().map(|(_, path)| path.with_file_name(format!("{name}-2"))).collect();
     siblings.iter().for_each(|sibling| support::make_group(sibling));

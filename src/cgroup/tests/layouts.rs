@@ -1,8 +1,9 @@
 //! Whose groups they are and how they are mounted: the same holds for an ordinary user, without a v2 tree, and side by side.
 
-use super::super::*;
 use super::support::{self, Place, needs_root};
 use super::{megabytes, memory};
+use crate::cgroup::controller::Controller;
+use crate::cgroup::*;
 use crate::spec::resources::Resources;
 
 #[test]

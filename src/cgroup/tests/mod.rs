@@ -2,8 +2,11 @@
 
 mod attacks;
 mod layouts;
-pub(crate) mod support;
+mod plan;
+mod support;
 
+use super::controller::Controller;
+use super::group::DeviceControl;
 use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};
 use std::os::unix::ffi::OsStrExt;
@@ -348,7 +351,7 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     assert_eq!(group.below(&[&beside]).unwrap_err().to_string(), format!("bad sub cgroup path: {beside}"));
     assert_eq!(group.below(&["/outer"]).unwrap_err().errno(), Some(libc::ENOENT));
     let outside = group.of_process(std::process::id() as i32).unwrap_err().to_string();
-    assert!(outside.ends_with(": it is outside the container's"), "{outside}");
+    assert!(outside.ends_with(": it is outside the container's group"), "{outside}");
     group.kill().unwrap();
     child.wait();
     group.remove().map_err(crate::error::Error::from).unwrap();

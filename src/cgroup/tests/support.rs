@@ -1,6 +1,7 @@
 //! Groups and processes of a test, unmade whatever happens.
 
-use super::super::*;
+use crate::cgroup::controller::Controller;
+use crate::cgroup::*;
 use crate::error::Result;
 use crate::spec::resources::Resources;
 use rustix::event::{PollFd, PollFlags, poll};

@@ -1,4 +1,4 @@
-//! Units: what `cgroupsPath` says to the systemd driver, and where systemd puts the group of a unit. Pure.
+//! The unit that `cgroupsPath` names, and the path of its group. Pure.
 
 use crate::error::{Error, Kind, Result};
 
@@ -7,11 +7,11 @@ use crate::error::{Error, Kind, Result};
 pub(crate) struct Unit {
     /// `docker-0123.scope`, or a slice.
     pub(super) name: String,
-    /// The slice that it is in.
+    /// Its slice.
     pub(super) slice: String,
 }
 
-/// Whose systemd starts the unit.
+/// The systemd that starts the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manager {
     /// The host's.
@@ -20,11 +20,11 @@ pub(crate) enum Manager {
     User,
 }
 
-/// The longest name that systemd takes (`UNIT_NAME_MAX`), without the NUL.
+/// The longest unit name (`UNIT_NAME_MAX`), without the NUL.
 const NAME_BYTES: usize = 255;
 
 impl Unit {
-    /// `slice:prefix:name`, as Docker, containerd and Podman pass it; empty means a scope named after the container.
+    /// Parses `slice:prefix:name`, as Docker, containerd and Podman pass it. Empty: a scope named after the container.
     pub(crate) fn parse(path: &str, id: &str, manager: Manager) -> Result<Unit> {
         let (slice, prefix, name) = match path.split(':').collect::<Vec<_>>()[..] {
             [""] => ("", "brig", id),
@@ -48,17 +48,17 @@ impl Unit {
             ("", false) => format!("{name}.scope"),
             (prefix, false) => format!("{prefix}-{name}.scope"),
         };
-        expand(slice)?;
-        if name.len() > NAME_BYTES || name.contains(|letter: char| !is_of_unit(letter)) {
+        slice_path(slice)?;
+        if name.len() > NAME_BYTES || name.contains(|letter: char| !is_unit_letter(letter)) {
             return Err(Error::new(Kind::Spec, format!("invalid unit name: {}", name.escape_default())));
         }
         if name.ends_with(".slice") {
-            expand(&name)?;
+            slice_path(&name)?;
         }
         Ok(Unit { name, slice: slice.to_owned() })
     }
 
-    /// Whether it is a slice, which holds other units and no processes of its own.
+    /// Whether it is a slice, which contains units and no process.
     pub(crate) fn is_slice(&self) -> bool {
         self.name.ends_with(".slice")
     }
@@ -66,20 +66,20 @@ impl Unit {
     /// Its group below the manager's, without a leading slash.
     pub(crate) fn path(&self) -> Result<String> {
         if self.is_slice() {
-            return expand(&self.name);
+            return slice_path(&self.name);
         }
-        let slice = expand(&self.slice)?;
+        let slice = slice_path(&self.slice)?;
         Ok(if slice.is_empty() { self.name.clone() } else { format!("{slice}/{}", self.name) })
     }
 }
 
-/// What systemd takes in a name (systemd.unit(5)); a container's id has no other letters.
-fn is_of_unit(letter: char) -> bool {
+/// The letters of a unit name (systemd.unit(5)). A container id has no other letters.
+fn is_unit_letter(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || ":-_.\\@".contains(letter)
 }
 
-/// A dash is a level: `a-b.slice` is `a.slice/a-b.slice` (systemd.slice(5)).
-fn expand(slice: &str) -> Result<String> {
+/// The path of a slice: each dash is a level, `a-b.slice` is `a.slice/a-b.slice` (systemd.slice(5)).
+fn slice_path(slice: &str) -> Result<String> {
     let invalid = || Error::new(Kind::Spec, format!("invalid slice name: {}", slice.escape_default()));
     let name =
         slice.strip_suffix(".slice").filter(|name| !name.is_empty() && !name.contains('/')).ok_or_else(invalid)?;
@@ -89,7 +89,7 @@ fn expand(slice: &str) -> Result<String> {
     let mut path = Vec::new();
     let mut prefix = String::new();
     for part in name.split('-') {
-        if part.is_empty() || part.contains(|letter: char| !is_of_unit(letter)) {
+        if part.is_empty() || part.contains(|letter: char| !is_unit_letter(letter)) {
             return Err(invalid());
         }
         path.push(format!("{prefix}{part}.slice"));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_names_a_unit_and_its_place() {
+    fn cgroups_path_names_a_unit_and_its_group() {
         use Manager::{System, User};
         check(
             "system.slice:docker:01ab",

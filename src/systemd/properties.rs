@@ -1,16 +1,15 @@
 //! Limits as properties of a unit (systemd.resource-control(5)). Pure.
 //!
-//! systemd writes these files again whenever it reloads, so what it can express must be told to it; the rest is written
-//! to the group's files afterwards, where systemd leaves it alone.
+//! A reload of systemd writes its properties to the group's files again. So every limit that systemd can express is a
+//! property; `cgroup` writes the others to the files afterwards.
 
 use super::names::Unit;
 use super::wire::{Property, Value};
-use crate::cgroup::devices::{DeviceKind, DeviceList, Rule};
-use crate::cgroup::plan_v2::{swap_alone, weight_of_shares};
 use crate::error::{Error, Kind, Result};
-use crate::spec::resources::Resources;
+use crate::spec::devices::{DeviceKind, DeviceList, Rule};
+use crate::spec::resources::{Resources, weight_of_shares};
 
-// The first versions of systemd that know a property.
+// The first version of systemd with a property.
 const KNOWS_QUOTA_PERIOD: u32 = 242;
 const KNOWS_CPUSET: u32 = 244;
 const KNOWS_IDLE: u32 = 252;
@@ -18,21 +17,21 @@ const KNOWS_OOM_POLICY_OF_SCOPES: u32 = 253;
 
 /// The kernel's default period in microseconds.
 const PERIOD_US: u64 = 100_000;
-/// systemd keeps a quota as whole percents: 10 ms a second.
+/// systemd rounds a quota to whole percents: 10 ms a second.
 const QUOTA_STEP_US: u64 = 10_000;
 /// More processors or memory nodes than any kernel has.
 const SET_SIZE: usize = 8192;
 
-/// What the limits are told to.
+/// The systemd and the host that the properties are for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
     pub version: u32,
     pub is_v2: bool,
-    /// `/proc/devices`: systemd names all devices of a driver by the driver.
+    /// `/proc/devices`: systemd names the devices of a driver by the driver.
     pub devices: &'a str,
 }
 
-/// What a unit is made with, besides its limits.
+/// The properties of a new unit, besides its limits.
 pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Property> {
     let mut list = Vec::new();
     let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
@@ -41,7 +40,7 @@ pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Prop
         add("Wants", Value::Texts(vec![unit.slice.clone()]));
     } else {
         add("Slice", Value::Text(unit.slice.clone()));
-        // What is below the scope is ours (systemd.resource-control(5), "Delegate=").
+        // systemd leaves the groups below the scope alone (systemd.resource-control(5), "Delegate=").
         add("Delegate", Value::Bool(true));
         if let Some(pid) = pid.and_then(|pid| u32::try_from(pid).ok()) {
             add("PIDs", Value::Numbers(vec![pid]));
@@ -51,20 +50,20 @@ pub(super) fn of_unit(unit: &Unit, pid: Option<i32>, host: Host<'_>) -> Vec<Prop
     for name in ["MemoryAccounting", "CPUAccounting", io, "TasksAccounting"] {
         add(name, Value::Bool(true));
     }
-    // Else the scope would wait for, and be stopped with, units that have nothing to do with it.
+    // Default dependencies would start and stop the scope together with unrelated units.
     add("DefaultDependencies", Value::Bool(false));
     if !unit.is_slice() && host.version >= KNOWS_OOM_POLICY_OF_SCOPES {
-        // One process killed for want of memory is no reason to stop all others: who decides that is us.
+        // systemd must not stop the scope when the kernel kills one process: brig decides.
         add("OOMPolicy", Value::Text("continue".to_owned()));
     }
     list
 }
 
-/// The limits that systemd can express.
+/// The properties of the limits that systemd can express.
 pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     let mut list = devices(limits, host)?;
     let mut add = |name: &str, value: Value| list.push((name.to_owned(), value));
-    // -1 is 2^64-1, which is how systemd says that there is no limit.
+    // -1 becomes 2^64-1, which systemd reads as no limit.
     let size = |value: i64| Value::U64(value as u64);
     let memory = &limits.memory;
     if let Some(limit) = memory.limit.filter(|&limit| limit != 0) {
@@ -74,7 +73,7 @@ pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Proper
         if let Some(low) = memory.reservation.filter(|&low| low != 0) {
             add("MemoryLow", size(low));
         }
-        if let Some(swap) = swap_alone(memory)? {
+        if let Some(swap) = memory.swap_alone()? {
             add("MemorySwapMax", size(swap));
         }
     }
@@ -93,12 +92,12 @@ pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Proper
         add("CPUQuotaPeriodUSec", Value::U64(period));
     }
     if quota != 0 || period != 0 {
-        add("CPUQuotaPerSecUSec", Value::U64(quota_a_second(quota, period)));
+        add("CPUQuotaPerSecUSec", Value::U64(quota_per_second(quota, period)));
     }
     if host.version >= KNOWS_CPUSET {
         for (name, set) in [("AllowedCPUs", &cpu.cpus), ("AllowedMemoryNodes", &cpu.mems)] {
             if let Some(set) = set.as_ref().filter(|set| !set.is_empty()) {
-                add(name, Value::Bytes(bits(set)?));
+                add(name, Value::Bytes(bit_mask(set)?));
             }
         }
     }
@@ -106,15 +105,15 @@ pub(super) fn of_limits(limits: &Resources, host: Host<'_>) -> Result<Vec<Proper
         add("BlockIOWeight", Value::U64(u64::from(weight)));
     }
     if let Some(limit) = limits.pids.limit {
-        // systemd takes 0 for a mistake; the file gets the real one afterwards.
+        // systemd refuses 0. The group's file gets the real value afterwards.
         add("TasksMax", size(if limit == 0 { 1 } else { limit.max(-1) }));
     }
     Ok(list)
 }
 
-/// Microseconds in a second, rounded up to what systemd can say: rounded down, a child of the group could not be given
-/// the quota that was asked for.
-fn quota_a_second(quota: i64, period: u64) -> u64 {
+/// The quota in microseconds for each second, rounded up to a step of systemd. A smaller quota would limit a child group
+/// that has the requested quota.
+fn quota_per_second(quota: i64, period: u64) -> u64 {
     match u64::try_from(quota) {
         Ok(quota) if quota > 0 => {
             let period = if period == 0 { PERIOD_US } else { period };
@@ -124,8 +123,8 @@ fn quota_a_second(quota: i64, period: u64) -> u64 {
     }
 }
 
-/// `0-3,7` as a bit mask, the first byte holding 0 to 7.
-fn bits(set: &str) -> Result<Vec<u8>> {
+/// Parses `0-3,7` to a bit mask; the first byte has bits 0 to 7.
+fn bit_mask(set: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for part in set.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -134,7 +133,7 @@ fn bits(set: &str) -> Result<Vec<u8>> {
             .map_err(drop)
             .and_then(|range| if range.0 <= range.1 && range.1 < SET_SIZE { Ok(range) } else { Err(()) })
         else {
-            return Err(Error::new(Kind::Spec, "it is no list such as `0-3,7`")
+            return Err(Error::new(Kind::Spec, "invalid list: use a list such as `0-3,7`")
                 .doing(format!("read the set `{}`", set.escape_default())));
         };
         for bit in first..=last {
@@ -147,27 +146,27 @@ fn bits(set: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// systemd knows lists of what is allowed, and nothing or everything beside it. What it cannot say (everything but …)
-/// stays with our own filter; then it is told nothing to forbid.
+/// systemd can allow a list of devices and deny the others. It cannot express rules that allow by default: then systemd
+/// denies nothing, and brig's own filter enforces the rules.
 fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     if limits.devices.is_empty() {
         return Ok(Vec::new());
     }
     let rules = Rule::parse_all(&limits.devices)?;
     let policy = |word: &str| ("DevicePolicy".to_owned(), Value::Text(word.to_owned()));
-    // An empty list clears what was there before.
+    // An empty list clears earlier entries.
     let clear = ("DeviceAllow".to_owned(), Value::Pairs(Vec::new()));
     let list = DeviceList::of(&rules).ok().filter(|list| !list.allows_by_default());
     let Some(list) = list else { return Ok(vec![policy("auto"), clear]) };
     let mut allowed = Vec::new();
     for rule in list.exceptions() {
-        allowed.extend(paths(rule, host.devices).into_iter().map(|path| (path, rule.access_letters())));
+        allowed.extend(device_names(rule, host.devices).into_iter().map(|path| (path, rule.access_letters())));
     }
     Ok(vec![policy("strict"), clear, ("DeviceAllow".to_owned(), Value::Pairs(allowed))])
 }
 
-/// How systemd names the devices of a rule; none if there is no such driver, and then there is no such device.
-fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
+/// systemd's names of the devices of a rule. Empty if no driver has the major number: then there is no such device.
+fn device_names(rule: &Rule, drivers: &str) -> Vec<String> {
     let kind = if rule.kind == DeviceKind::Block { "block" } else { "char" };
     match (rule.major, rule.minor) {
         (None, _) => vec![format!("{kind}-*")],
@@ -178,7 +177,7 @@ fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
     }
 }
 
-/// The drivers of a major number in `/proc/devices`, which has a heading for each kind.
+/// The drivers of a major number in `/proc/devices`, which has a heading for each kind of device.
 fn drivers_of(text: &str, kind: &str, major: u32) -> Vec<String> {
     let heading = if kind == "block" { "Block devices:" } else { "Character devices:" };
     let of_kind = text.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.is_empty());
@@ -189,7 +188,7 @@ fn drivers_of(text: &str, kind: &str, major: u32) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::systemd::names::Manager;
+    use crate::systemd::names::Manager;
 
     const DRIVERS: &str =
         "Character devices:\n  1 mem\n  5 /dev/tty\n  5 ttyprintk\n136 pts\n\nBlock devices:\n  8 sd\n";
@@ -251,8 +250,8 @@ mod tests {
         check(
             r#"{"cpu": {"cpus": "3-1"}}"#,
             257,
-            "read the set `3-1`: it is no list such as `0-3,7`",
-            "read the set `3-1`: it is no list such as `0-3,7`",
+            "read the set `3-1`: invalid list: use a list such as `0-3,7`",
+            "read the set `3-1`: invalid list: use a list such as `0-3,7`",
         );
         check(r#"{"cpu": {"cpus": "0-1"}}"#, 243, "", "");
         check(r#"{"pids": {"limit": 0}}"#, 257, "TasksMax=1", "TasksMax=1");
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_named_as_systemd_names_them() {
+    fn device_rules_become_systemd_names() {
         let json = r#"{"devices": [{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rwm"},
             {"allow": true, "type": "c", "major": 5, "access": "rw"}, {"allow": true, "type": "b", "access": "m"},
             {"allow": true, "type": "c", "major": 250}]}"#;
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_holds_its_process_and_a_slice_none() {
+    fn scope_has_its_process_and_slice_has_none() {
         let host = Host { version: 257, is_v2: true, devices: "" };
         let scope = Unit::parse("system.slice:docker:1", "1", Manager::System).unwrap();
         assert_eq!(

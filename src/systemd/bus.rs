@@ -1,4 +1,4 @@
-//! A synchronous connection to a bus or to systemd's own socket: no thread, no event loop, one call at a time.
+//! A synchronous connection to a bus or to systemd's private socket: no thread, no event loop, one call at a time.
 
 use super::wire::{CALL, Call, ERROR, MESSAGE_BYTES, Message, PREFIX_BYTES, RETURN, SIGNAL};
 use crate::error::{Context, Error, Kind, Result};
@@ -9,33 +9,33 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// systemd answers in milliseconds; when it is loading a thousand units it can take many seconds. runc waits as long.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(30);
+/// systemd replies in milliseconds, or in seconds while it loads a thousand units. runc waits as long.
+pub(super) const REPLY_WAIT: Duration = Duration::from_secs(30);
 /// The longest line of the handshake (the specification's limit).
 const LINE_BYTES: usize = 16 * 1024;
-/// Signals that nobody has asked for yet; older ones are of jobs that are not ours.
-const SIGNALS: usize = 1024;
+/// How many unread signals are kept; older ones belong to jobs of other programs.
+const KEPT_SIGNALS: usize = 1024;
 
-/// Where a bus or a peer listens.
+/// The address of a bus or of systemd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Path(PathBuf),
     Abstract(Vec<u8>),
 }
 
-/// Whether a daemon routes messages, or the other side is systemd itself.
+/// Whether the peer is a bus daemon that routes messages, or systemd itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     Bus,
     Direct,
 }
 
-/// Why a call did not return.
+/// Why a call failed.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The other side said no: the error's name and its words.
-    Refused { name: String, words: String },
-    /// The connection is of no more use.
+pub(super) enum CallError {
+    /// The peer replied with an error: its name and its text.
+    Refused { name: String, text: String },
+    /// The connection is broken.
     Broken(Error),
 }
 
@@ -48,17 +48,17 @@ pub(super) struct Bus {
 }
 
 impl Bus {
-    /// Connects and says who we are.
+    /// Connects and authenticates.
     pub(super) fn connect(address: &Address, peer: Peer) -> Result<Bus> {
-        let words = || format!("connect to the bus `{}`", address.show());
+        let step = || format!("connect to the bus `{}`", address.show());
         let stream = match address {
             Address::Path(path) => UnixStream::connect(path),
             Address::Abstract(name) => {
                 SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address))
             }
         };
-        let mut bus = Bus { stream: stream.failing(Kind::Cgroup, words)?, peer, serial: 0, signals: VecDeque::new() };
-        bus.authenticate().map_err(|error| error.doing(words()))?;
+        let mut bus = Bus { stream: stream.failing(Kind::Cgroup, step)?, peer, serial: 0, signals: VecDeque::new() };
+        bus.authenticate().map_err(|error| error.doing(step()))?;
         if peer == Peer::Bus {
             let hello = Call {
                 destination: Some("org.freedesktop.DBus"),
@@ -68,37 +68,40 @@ impl Bus {
                 signature: "",
                 body: Vec::new(),
             };
-            bus.call(&hello).map_err(|failure| Error::from(failure).doing(words()))?;
+            bus.call(&hello).map_err(|error| Error::from(error).doing(step()))?;
         }
         Ok(bus)
     }
 
-    /// SASL EXTERNAL without a name: the other side takes the one that the kernel tells it, which is right in a user
-    /// namespace too, where the id that we know is not the one that it sees.
+    /// SASL EXTERNAL without a user id: the peer takes the id from the kernel. In a user namespace the peer sees another id
+    /// than this process.
     ///
-    /// All of it goes in one write, as libsystemd's own clients do: of a `BEGIN` and a call that systemd finds together on
-    /// its private socket, it leaves the call lying until more comes.
+    /// Sends the handshake in one write, as libsystemd does, and no call with it: on its private socket, systemd does not
+    /// read a call that arrives together with `BEGIN` until more bytes come.
     fn authenticate(&mut self) -> Result<()> {
         self.send(b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n")?;
-        // To the first line `DATA`, from an older systemd `OK`; to the second `OK`.
+        // The reply to the first line is `DATA`, from an older systemd `OK`; the reply to the second is `OK`.
         let first = self.line()?;
         let answer = if first.starts_with("DATA") || first.starts_with("OK ") { self.line()? } else { first };
         if !answer.starts_with("OK ") {
-            return Err(Error::new(Kind::Cgroup, format!("the bus refuses us: {}", answer.escape_default())));
+            return Err(Error::new(
+                Kind::Cgroup,
+                format!("the bus refused authentication: {}", answer.escape_default()),
+            ));
         }
         Ok(())
     }
 
-    /// One line of the handshake. Byte by byte: nothing may be read of what follows.
+    /// Reads one line of the handshake, byte by byte: the bytes after it belong to a message.
     fn line(&mut self) -> Result<String> {
-        let end = Instant::now() + ANSWER_WAIT;
+        let end = Instant::now() + REPLY_WAIT;
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
             let mut byte = [0];
             self.receive(&mut byte, end)?;
             line.push(byte[0]);
             if line.len() > LINE_BYTES {
-                return Err(Error::new(Kind::Cgroup, "the bus answers without end"));
+                return Err(Error::new(Kind::Cgroup, "the bus sent a line without an end"));
             }
         }
         Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
@@ -113,11 +116,11 @@ impl Bus {
         while at < bytes.len() {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::new(Kind::Cgroup, format!("no answer within {} s", ANSWER_WAIT.as_secs())));
+                return Err(Error::new(Kind::Cgroup, format!("no reply within {} s", REPLY_WAIT.as_secs())));
             }
             self.stream.set_read_timeout(Some(left)).failing(Kind::Cgroup, || "wait for the bus")?;
             match self.stream.read(&mut bytes[at..]) {
-                Ok(0) => return Err(Error::new(Kind::Cgroup, "the bus hung up")),
+                Ok(0) => return Err(Error::new(Kind::Cgroup, "the bus closed the connection")),
                 Ok(more) => at += more,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -128,7 +131,7 @@ impl Bus {
     }
 
     fn message(&mut self, end: Instant) -> Result<Message> {
-        let torn = || Error::new(Kind::Cgroup, "the bus sent a message that is none");
+        let torn = || Error::new(Kind::Cgroup, "the bus sent an invalid message");
         let mut bytes = vec![0; PREFIX_BYTES];
         self.receive(&mut bytes, end)?;
         let length = Message::length(&bytes).filter(|length| *length <= MESSAGE_BYTES).ok_or_else(torn)?;
@@ -137,22 +140,22 @@ impl Bus {
         Message::parse(&bytes).ok_or_else(torn)
     }
 
-    /// Calls and waits for the answer. Signals that come before it are kept.
-    pub(super) fn call(&mut self, call: &Call<'_>) -> Result<Message, Failure> {
+    /// Calls and waits for the reply. Keeps signals that arrive before it.
+    pub(super) fn call(&mut self, call: &Call<'_>) -> Result<Message, CallError> {
         self.serial += 1;
         let serial = self.serial;
-        self.send(&call.to_bytes(serial)).map_err(Failure::Broken)?;
-        let end = Instant::now() + ANSWER_WAIT;
+        self.send(&call.to_bytes(serial)).map_err(CallError::Broken)?;
+        let end = Instant::now() + REPLY_WAIT;
         loop {
-            let message = self.message(end).map_err(Failure::Broken)?;
+            let message = self.message(end).map_err(CallError::Broken)?;
             match message.kind {
                 RETURN if message.reply_serial == serial => return Ok(message),
                 ERROR if message.reply_serial == serial => {
-                    let words = message.body().text().unwrap_or_default();
-                    return Err(Failure::Refused { name: message.error_name, words });
+                    let text = message.body().text().unwrap_or_default();
+                    return Err(CallError::Refused { name: message.error_name, text });
                 }
                 SIGNAL => self.keep(message),
-                // A call to us (a bus may ping) or an answer that came too late.
+                // A call from the peer (a bus may ping), or a late reply.
                 CALL | RETURN | ERROR => {}
                 _ => {}
             }
@@ -160,13 +163,13 @@ impl Bus {
     }
 
     fn keep(&mut self, signal: Message) {
-        if self.signals.len() == SIGNALS {
+        if self.signals.len() == KEPT_SIGNALS {
             self.signals.pop_front();
         }
         self.signals.push_back(signal);
     }
 
-    /// The next signal, kept or new; `None` when `end` has come.
+    /// The next signal, kept or new; `None` at `end`.
     pub(super) fn signal(&mut self, end: Instant) -> Result<Option<Message>> {
         if let Some(kept) = self.signals.pop_front() {
             return Ok(Some(kept));
@@ -188,8 +191,8 @@ impl Bus {
 }
 
 impl Address {
-    /// Every address of a list such as `unix:path=/run/user/1000/bus,guid=…;unix:abstract=/tmp/x` that is a socket of
-    /// this machine (D-Bus specification, "Server Addresses").
+    /// Parses a list such as `unix:path=/run/user/1000/bus,guid=…;unix:abstract=/tmp/x` (D-Bus specification, "Server
+    /// Addresses"). Keeps only sockets of this machine.
     pub(super) fn parse(text: &str) -> Vec<Address> {
         let one = |text: &str| {
             let pairs = text.strip_prefix("unix:")?.split(',').filter_map(|pair| pair.split_once('='));
@@ -221,11 +224,11 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        match failure {
-            Failure::Broken(error) => error,
-            Failure::Refused { name, words } => Error::new(Kind::Cgroup, format!("{words} ({name})")),
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Error {
+        match error {
+            CallError::Broken(error) => error,
+            CallError::Refused { name, text } => Error::new(Kind::Cgroup, format!("{text} ({name})")),
         }
     }
 }
@@ -235,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_with_their_escapes_and_others_left_out() {
+    fn only_addresses_of_this_machine_are_kept() {
         assert_eq!(
             Address::parse("tcp:host=x;unix:path=/run/user/1000/bus,guid=ab;unix:abstract=/tmp/a%20b"),
             [Address::Path("/run/user/1000/bus".into()), Address::Abstract(b"/tmp/a b".to_vec())]

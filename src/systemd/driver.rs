@@ -1,6 +1,6 @@
-//! Talking to systemd's manager: units started, changed, joined and stopped.
+//! Calls to systemd's manager: start, change, join and stop a unit.
 
-use super::bus::{ANSWER_WAIT, Address, Bus, Failure, Peer};
+use super::bus::{Address, Bus, CallError, Peer, REPLY_WAIT};
 use super::names::{Manager, Unit};
 use super::properties::{Host, of_limits, of_unit};
 use super::wire::{Call, Message, Property, Writer};
@@ -23,25 +23,25 @@ pub(crate) struct Systemd {
 }
 
 impl Systemd {
-    /// Connects to the host's manager, or to this user's own.
+    /// Connects to the system's or the user's manager.
     pub(crate) fn connect(manager: Manager) -> Result<Systemd> {
-        let words = || match manager {
+        let step = || match manager {
             Manager::System => "connect to systemd",
             Manager::User => "connect to the user's systemd",
         };
-        let mut cause = Error::new(Kind::Cgroup, "there is no bus");
+        let mut cause = Error::new(Kind::Cgroup, "no bus was found");
         for (address, peer) in addresses(manager) {
             match Bus::connect(&address, peer).and_then(Systemd::on) {
                 Ok(systemd) => return Ok(systemd),
                 Err(error) => cause = error,
             }
         }
-        Err(cause.doing(words()).hint("use the cgroupfs driver (without --systemd-cgroup), or start systemd and D-Bus"))
+        Err(cause.doing(step()).hint("use the cgroupfs driver (without --systemd-cgroup), or start systemd and D-Bus"))
     }
 
     pub(super) fn on(mut bus: Bus) -> Result<Systemd> {
         if bus.peer() == Peer::Bus {
-            // Through a bus, signals come only to those who asked the bus for them and systemd to send them.
+            // A bus sends signals only to a client with a match rule, and systemd only to a subscriber.
             let mut rule = Writer::default();
             rule.text(&format!("type='signal',sender='{SERVICE}',interface='{MANAGER}',member='JobRemoved'"));
             let call = Call {
@@ -62,20 +62,20 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// The version of systemd, such as 257; 0 if it does not say.
+    /// The version of systemd, such as 257; 0 if unknown.
     #[cfg(test)]
     pub(crate) fn version(&self) -> u32 {
         self.version
     }
 
-    /// The manager's own group, below which its units are: empty for the host's, `user.slice/…/user@1000.service` for a
-    /// user's.
+    /// The manager's own group, which contains its units: empty for the system's manager,
+    /// `user.slice/…/user@1000.service` for a user's.
     pub(crate) fn group(&mut self) -> Result<String> {
         Ok(self.property("ControlGroup")?.trim_matches('/').to_owned())
     }
 
-    /// Starts the unit with `pid` in it and waits until it is there. A failed unit of that name, left by a container that
-    /// died, is cleared away first.
+    /// Starts the unit with `pid` in it and waits for the end of the job. Resets a failed unit of that name, which a dead
+    /// container left.
     pub(crate) fn start(
         &mut self,
         unit: &Unit,
@@ -84,58 +84,58 @@ impl Systemd {
         extra: &[Property],
         is_v2: bool,
     ) -> Result<()> {
-        let words = || format!("start the unit `{}`", unit.name);
+        let step = || format!("start the unit `{}`", unit.name);
         let devices = devices_of_host();
         let host = Host { version: self.version, is_v2, devices: &devices };
         let mut properties = of_unit(unit, pid, host);
-        properties.extend(of_limits(limits, host).doing(words)?);
+        properties.extend(of_limits(limits, host).doing(step)?);
         properties.extend(extra.iter().cloned());
         let job = match self.start_once(unit, &properties) {
-            Err(Failure::Refused { name, .. }) if name == UNIT_EXISTS => {
+            Err(CallError::Refused { name, .. }) if name == UNIT_EXISTS => {
                 if unit.is_slice() {
                     return self.set(unit, limits, is_v2);
                 }
-                // If there was nothing to clear, the second try says so better.
+                // If the reset fails, the second try reports the cause.
                 let _ = self.reset(unit);
                 self.start_once(unit, &properties)
             }
             other => other,
         };
-        let job = job.map_err(Error::from).doing(words)?;
+        let job = job.map_err(Error::from).doing(step)?;
         self.wait(&job).map_err(|error| {
             let _ = self.reset(unit);
-            error.doing(words())
+            error.doing(step())
         })
     }
 
-    fn start_once(&mut self, unit: &Unit, properties: &[Property]) -> Result<String, Failure> {
+    fn start_once(&mut self, unit: &Unit, properties: &[Property]) -> Result<String, CallError> {
         let mut body = Writer::default();
         body.text(&unit.name);
         body.text("replace");
         body.properties(properties);
-        // Auxiliary units: none.
+        // No auxiliary units.
         body.array(8, &[(); 0], |_, ()| {});
         self.call_for_job("StartTransientUnit", "ssa(sv)a(sa(sv))", body)
     }
 
-    /// Tells the unit its new limits.
+    /// Changes the limits of the unit.
     pub(crate) fn set(&mut self, unit: &Unit, limits: &Resources, is_v2: bool) -> Result<()> {
-        let words = || format!("set the limits of the unit `{}`", unit.name);
+        let step = || format!("set the limits of the unit `{}`", unit.name);
         let devices = devices_of_host();
-        let properties = of_limits(limits, Host { version: self.version, is_v2, devices: &devices }).doing(words)?;
+        let properties = of_limits(limits, Host { version: self.version, is_v2, devices: &devices }).doing(step)?;
         if properties.is_empty() {
             return Ok(());
         }
         let mut body = Writer::default();
         body.text(&unit.name);
-        // Until the next boot.
+        // runtime: only until the next boot.
         body.u32(1);
         body.properties(&properties);
-        self.call("SetUnitProperties", "sba(sv)", body).map(drop).map_err(Error::from).doing(words)
+        self.call("SetUnitProperties", "sba(sv)", body).map(drop).map_err(Error::from).doing(step)
     }
 
     /// Moves processes into the unit, or into the group `below` of it.
-    #[cfg(test)] // a process of ours is born in the group
+    #[cfg(test)] // brig's processes are born in the group
     pub(crate) fn attach(&mut self, unit: &Unit, below: &str, processes: &[u32]) -> Result<()> {
         let mut body = Writer::default();
         body.text(&unit.name);
@@ -145,23 +145,23 @@ impl Systemd {
         done.doing(|| format!("move processes into the unit `{}`", unit.name))
     }
 
-    /// Stops the unit, which kills what is in it, and forgets that it failed. One that is gone is fine.
+    /// Stops the unit, which kills its processes, and resets its failure. A unit that is gone is not an error.
     pub(crate) fn stop(&mut self, unit: &Unit) -> Result<()> {
-        let words = || format!("stop the unit `{}`", unit.name);
+        let step = || format!("stop the unit `{}`", unit.name);
         let mut body = Writer::default();
         body.text(&unit.name);
         body.text("replace");
         match self.call_for_job("StopUnit", "ss", body) {
-            Ok(job) => self.wait(&job).doing(words)?,
-            Err(Failure::Refused { name, .. }) if name == NO_SUCH_UNIT => return Ok(()),
-            Err(failure) => return Err(Error::from(failure).doing(words())),
+            Ok(job) => self.wait(&job).doing(step)?,
+            Err(CallError::Refused { name, .. }) if name == NO_SUCH_UNIT => return Ok(()),
+            Err(error) => return Err(Error::from(error).doing(step())),
         }
-        // Only a failed unit has anything to forget.
+        // Best effort: only a failed unit needs it.
         let _ = self.reset(unit);
         Ok(())
     }
 
-    fn reset(&mut self, unit: &Unit) -> Result<(), Failure> {
+    fn reset(&mut self, unit: &Unit) -> Result<(), CallError> {
         let mut body = Writer::default();
         body.text(&unit.name);
         self.call("ResetFailedUnit", "s", body).map(drop)
@@ -172,33 +172,33 @@ impl Systemd {
         body.text(MANAGER);
         body.text(name);
         let answer = self.call_of("org.freedesktop.DBus.Properties", "Get", "ss", body).map_err(Error::from);
-        let words = || format!("read systemd's `{name}`");
+        let step = || format!("read systemd's `{name}`");
         answer
-            .doing(words)?
+            .doing(step)?
             .body()
             .text_variant()
-            .ok_or_else(|| Error::new(Kind::Cgroup, "it is no text").doing(words()))
+            .ok_or_else(|| Error::new(Kind::Cgroup, "it is not a string").doing(step()))
     }
 
-    fn call(&mut self, member: &str, signature: &str, body: Writer) -> Result<Message, Failure> {
+    fn call(&mut self, member: &str, signature: &str, body: Writer) -> Result<Message, CallError> {
         self.call_of(MANAGER, member, signature, body)
     }
 
-    fn call_of(&mut self, interface: &str, member: &str, signature: &str, body: Writer) -> Result<Message, Failure> {
+    fn call_of(&mut self, interface: &str, member: &str, signature: &str, body: Writer) -> Result<Message, CallError> {
         let destination = (self.bus.peer() == Peer::Bus).then_some(SERVICE);
         let body = body.into_bytes();
         self.bus.call(&Call { destination, path: MANAGER_PATH, interface, member, signature, body })
     }
 
-    fn call_for_job(&mut self, member: &str, signature: &str, body: Writer) -> Result<String, Failure> {
+    fn call_for_job(&mut self, member: &str, signature: &str, body: Writer) -> Result<String, CallError> {
         let answer = self.call(member, signature, body)?;
-        let torn = || Failure::Broken(Error::new(Kind::Cgroup, "systemd answered without a job"));
+        let torn = || CallError::Broken(Error::new(Kind::Cgroup, "systemd replied without a job"));
         answer.body().text().ok_or_else(torn)
     }
 
-    /// Waits until systemd says how the job ended.
+    /// Waits for the result of the job.
     fn wait(&mut self, job: &str) -> Result<()> {
-        let end = Instant::now() + ANSWER_WAIT;
+        let end = Instant::now() + REPLY_WAIT;
         while let Some(signal) = self.bus.signal(end)? {
             if (signal.interface.as_str(), signal.member.as_str()) != (MANAGER, "JobRemoved") {
                 continue;
@@ -213,11 +213,11 @@ impl Systemd {
                 other => Err(Error::new(Kind::Cgroup, format!("the job ended as `{}`", other.unwrap_or("")))),
             };
         }
-        Err(Error::new(Kind::Cgroup, format!("the job did not end within {} s", ANSWER_WAIT.as_secs())))
+        Err(Error::new(Kind::Cgroup, format!("the job did not end within {} s", REPLY_WAIT.as_secs())))
     }
 }
 
-/// Where a manager may be reached, best first. Its own socket needs no bus daemon in between.
+/// The addresses of a manager, best first: its private socket needs no bus daemon.
 fn addresses(manager: Manager) -> Vec<(Address, Peer)> {
     let of_variable = |name: &str| std::env::var(name).map(|text| Address::parse(&text)).unwrap_or_default();
     let path = |path: PathBuf| Address::Path(path);
@@ -241,7 +241,7 @@ fn addresses(manager: Manager) -> Vec<(Address, Peer)> {
     }
 }
 
-/// Only rules about all minor numbers need it; without it they are left to our own filter.
+/// Only rules for all minor numbers of a driver need it. If it cannot be read, brig's own filter enforces them.
 fn devices_of_host() -> String {
     std::fs::read_to_string("/proc/devices").failing(Kind::Cgroup, || "read `/proc/devices`").unwrap_or_default()
 }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_its_first_number() {
+    fn version_is_the_first_number() {
         for (text, expected) in [("257.13-1~deb13u1", 257), ("v245.4-1.fc32", 245), ("\"v239\"", 239), ("", 0)] {
             assert_eq!(version(text), expected, "{text}");
         }

@@ -1,6 +1,6 @@
 //! D-Bus messages as bytes (D-Bus specification 0.43, "Marshaling", "Message Format"). Pure.
 //!
-//! Written little-endian; read in either order. Only what systemd's manager needs: no descriptors, no dictionaries.
+//! Writes little-endian and reads both byte orders. Only the types of systemd's manager: no descriptors, no dictionaries.
 
 /// A value with its own signature.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
     Numbers(Vec<u32>),
     Texts(Vec<String>),
-    /// Array of two strings, as `DeviceAllow` has it.
+    /// An array of pairs of strings, for `DeviceAllow`.
     Pairs(Vec<(String, String)>),
 }
 
@@ -46,7 +46,7 @@ impl Value {
 /// A named value, such as a unit's property.
 pub(crate) type Property = (String, Value);
 
-/// Writes values, each aligned to its size as counted from the beginning.
+/// Writes values. Each is aligned to its size, counted from the start of the message.
 #[derive(Default)]
 pub(super) struct Writer(Vec<u8>);
 
@@ -80,8 +80,8 @@ impl Writer {
         self.0.push(0);
     }
 
-    /// An array: its length in bytes, not counting the padding before the first element, which is there even in an
-    /// empty one.
+    /// Writes an array: its length in bytes, padding, the elements. An empty array has the padding too; the length never
+    /// includes it.
     pub(super) fn array<T>(&mut self, alignment: usize, list: &[T], mut each: impl FnMut(&mut Writer, &T)) {
         self.u32(0);
         let length_at = self.0.len() - 4;
@@ -122,7 +122,7 @@ impl Writer {
         self.value(value);
     }
 
-    /// `a(sv)`, as properties are passed.
+    /// Writes properties as `a(sv)`.
     pub(super) fn properties(&mut self, list: &[Property]) {
         self.array(8, list, |out, (name, value)| {
             out.text(name);
@@ -131,7 +131,7 @@ impl Writer {
     }
 }
 
-// Types of messages and of header fields.
+// Message types and header fields.
 pub(super) const CALL: u8 = 1;
 pub(super) const RETURN: u8 = 2;
 pub(super) const ERROR: u8 = 3;
@@ -144,10 +144,9 @@ const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
 
-/// The specification's limits: no message is longer than 128 MiB, no array longer than 64 MiB. Nothing that systemd
-/// sends us is near a megabyte.
+/// The longest message that is read. systemd's replies are far below 1 MiB; the specification allows 128 MiB.
 pub(super) const MESSAGE_BYTES: usize = 1 << 20;
-/// What is read before the length of a message is known.
+/// How many bytes give the length of a message.
 pub(super) const PREFIX_BYTES: usize = 16;
 
 /// A method call.
@@ -184,7 +183,7 @@ impl Call<'_> {
     }
 }
 
-/// A message from the other side.
+/// A message from the peer.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     pub kind: u8,
@@ -198,7 +197,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// How long the whole message is, from its first [`PREFIX_BYTES`]; `None` if they are of no message.
+    /// The length of the whole message, from its first [`PREFIX_BYTES`]; `None` if they are invalid.
     pub(super) fn length(prefix: &[u8]) -> Option<usize> {
         let is_big = is_big(*prefix.first()?)?;
         let body = read_u32(prefix, 4, is_big)? as usize;
@@ -207,7 +206,7 @@ impl Message {
         (length <= MESSAGE_BYTES).then_some(length)
     }
 
-    /// Reads a whole message; `None` if it is torn or says what it may not.
+    /// Parses a whole message; `None` if it is torn or invalid.
     pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
         let is_big = is_big(*bytes.first()?)?;
         let mut message = Message { kind: *bytes.get(1)?, is_big, ..Message::default() };
@@ -239,7 +238,7 @@ impl Message {
                         message.signature = text;
                     }
                 }
-                // Every field that there is has one of these types.
+                // Every defined field has one of these types.
                 _ => return None,
             }
         }
@@ -247,7 +246,7 @@ impl Message {
         Some(message)
     }
 
-    /// The body, to be read by the signature.
+    /// A reader of the body.
     pub(super) fn body(&self) -> Reader<'_> {
         Reader { bytes: &self.body, at: 0, is_big: self.is_big }
     }
@@ -266,7 +265,7 @@ fn read_u32(bytes: &[u8], at: usize, is_big: bool) -> Option<u32> {
     Some(if is_big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
 }
 
-/// Reads values one after the other. Every length is checked against what is there.
+/// Reads values in order. Checks every length against the available bytes.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -291,7 +290,7 @@ impl Reader<'_> {
         Some(value)
     }
 
-    /// A string or an object path.
+    /// Reads a string or an object path.
     pub(super) fn text(&mut self) -> Option<String> {
         let length = self.u32()? as usize;
         self.characters(length)
@@ -309,7 +308,7 @@ impl Reader<'_> {
         (self.byte()? == 0).then_some(text)
     }
 
-    /// A variant that holds a string.
+    /// Reads a variant that contains a string.
     pub(super) fn text_variant(&mut self) -> Option<String> {
         if self.signature()? == "s" { self.text() } else { None }
     }
@@ -320,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_laid_out_as_the_specification_has_it() {
+    fn call_has_the_layout_of_the_specification() {
         let mut body = Writer::default();
         body.text("x");
         let call = Call {
@@ -341,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_are_padded_before_their_first_element_even_when_empty() {
+    fn empty_array_is_padded_too() {
         let mut out = Writer::default();
         out.properties(&[]);
         out.properties(&[("A".into(), Value::Bool(true)), ("B".into(), Value::Bytes(vec![1, 2]))]);
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_in_either_byte_order_is_read() {
+    fn message_in_both_byte_orders_parses() {
         let little: &[u8] = b"l\x04\x00\x01\x0a\x00\x00\x00\x05\x00\x00\x00\x20\x00\x00\x00\
             \x03\x01s\x00\x04\x00\x00\x00Gone\x00\x00\x00\x00\
             \x05\x01u\x00\x09\x00\x00\x00\
@@ -371,7 +370,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_torn_or_hostile_message_is_none_and_never_a_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..96)) {
+        fn hostile_message_never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..96)) {
             let _ = Message::length(&bytes);
             if let Some(message) = Message::parse(&bytes) {
                 let mut body = message.body();

@@ -1,9 +1,11 @@
-//! A device rule of the specification, checked once.
+//! Device rules (`linux.resources.devices`), checked once, and the list that they collapse to. Pure.
+//!
+//! A device that no rule names is denied, as with runc and crun.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::resources::DeviceRule;
 
-/// What kind of device a rule is about.
+/// The kind of device that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
     All,
@@ -11,38 +13,38 @@ pub(crate) enum DeviceKind {
     Character,
 }
 
-/// `r`, `w` and `m` as bits, numbered as the kernel hands them to a BPF program (`BPF_DEVCG_ACC_*`).
+/// `r`, `w` and `m` as the bits that the kernel passes to a BPF program (`BPF_DEVCG_ACC_*`).
 pub(crate) const MKNOD: u8 = 1;
 pub(crate) const READ: u8 = 2;
 pub(crate) const WRITE: u8 = 4;
 pub(crate) const EVERY_ACCESS: u8 = MKNOD | READ | WRITE;
 
-/// One rule; later ones override earlier ones.
+/// One rule. A later rule overrides an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub allow: bool,
     pub kind: DeviceKind,
-    /// `None` is every number.
+    /// `None` matches every number.
     pub major: Option<u32>,
     pub minor: Option<u32>,
     pub access: u8,
 }
 
 impl Rule {
-    /// Checks all rules. One without any letter that means something is about nothing.
+    /// Checks all rules. Drops a rule without a known access letter: it matches nothing.
     pub(crate) fn parse_all(rules: &[DeviceRule]) -> Result<Vec<Rule>> {
         let rules = rules.iter().map(Rule::parse).filter(|rule| rule.as_ref().map_or(true, |rule| rule.access != 0));
         rules.collect()
     }
 
-    /// Checks one rule. A rule of type `a` is about everything, whatever its numbers say, as the kernel has it.
+    /// Checks one rule. A rule of type `a` matches every device; the kernel ignores its numbers.
     pub(crate) fn parse(rule: &DeviceRule) -> Result<Rule> {
         let fail = |reason: String| Err(Error::new(Kind::Spec, reason).doing("read a device rule"));
         let kind = match rule.kind.as_deref() {
             None | Some("" | "a") => DeviceKind::All,
             Some("b") => DeviceKind::Block,
             Some("c" | "u") => DeviceKind::Character,
-            Some(other) => return fail(format!("the type `{}` is none of a, b, c", other.escape_default())),
+            Some(other) => return fail(format!("invalid type `{}`: use a, b or c", other.escape_default())),
         };
         let word = rule.access.as_deref().filter(|word| !word.is_empty()).unwrap_or("rwm");
         let access = access_bits(word);
@@ -59,26 +61,26 @@ impl Rule {
         Ok(Rule { allow: rule.allow, kind, major, minor, access })
     }
 
-    /// Whether both are about exactly the same devices.
-    pub(super) fn same_devices(&self, other: &Rule) -> bool {
+    /// Whether both match exactly the same devices.
+    pub(crate) fn same_devices(&self, other: &Rule) -> bool {
         (self.kind, self.major, self.minor) == (other.kind, other.major, other.minor)
     }
 
-    /// Whether every device of `other` is one of ours.
-    pub(super) fn covers(&self, other: &Rule) -> bool {
+    /// Whether this rule matches every device that `other` matches.
+    pub(crate) fn covers(&self, other: &Rule) -> bool {
         let covers = |ours: Option<u32>, others: Option<u32>| ours.is_none() || ours == others;
         let kind = self.kind == DeviceKind::All || self.kind == other.kind;
         kind && covers(self.major, other.major) && covers(self.minor, other.minor)
     }
 
-    /// Whether some device is in both.
-    pub(super) fn overlaps(&self, other: &Rule) -> bool {
+    /// Whether some device matches both rules.
+    pub(crate) fn overlaps(&self, other: &Rule) -> bool {
         let meet = |ours: Option<u32>, others: Option<u32>| ours.is_none() || others.is_none() || ours == others;
         let kind = self.kind == DeviceKind::All || other.kind == DeviceKind::All || self.kind == other.kind;
         kind && meet(self.major, other.major) && meet(self.minor, other.minor)
     }
 
-    /// As v1's `devices.allow` and `devices.deny` take it: `c 1:3 rwm`.
+    /// The form of v1's `devices.allow` and `devices.deny`: `c 1:3 rwm`.
     pub(crate) fn to_v1(&self) -> String {
         let number = |value: Option<u32>| value.map_or("*".to_owned(), |value| value.to_string());
         let kind = match self.kind {
@@ -89,15 +91,15 @@ impl Rule {
         format!("{kind} {}:{} {}", number(self.major), number(self.minor), self.access_letters())
     }
 
-    /// `rwm`, as far as it goes.
-    pub(in crate::cgroup) fn access_letters(&self) -> String {
+    /// The letters of `rwm` that are set.
+    pub(crate) fn access_letters(&self) -> String {
         let letters = [(READ, 'r'), (WRITE, 'w'), (MKNOD, 'm')];
         letters.iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter).collect()
     }
 }
 
-/// The bits of a word of `rwm`. Other letters mean nothing, as with runc.
-pub(super) fn access_bits(word: &str) -> u8 {
+/// The bits of a word of `rwm`. Ignores other letters, as runc does.
+pub(crate) fn access_bits(word: &str) -> u8 {
     word.chars().fold(0, |bits, letter| match letter {
         'r' => bits | READ,
         'w' => bits | WRITE,
@@ -106,12 +108,77 @@ pub(super) fn access_bits(word: &str) -> u8 {
     })
 }
 
+/// A default and its exceptions, as v1's `devices` controller keeps them (kernel: `security/device_cgroup.c`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceList {
+    /// The verdict for a device without an exception.
+    allow: bool,
+    exceptions: Vec<Rule>,
+}
+
+impl DeviceList {
+    /// Applies the rules in order. The kernel removes an exception only by the numbers it was added with and ignores
+    /// anything else in silence. Such a rule is refused here: the list would be weaker or stricter than the rules.
+    pub(crate) fn of(rules: &[Rule]) -> Result<DeviceList> {
+        let mut list = DeviceList { allow: false, exceptions: Vec::new() };
+        for rule in rules {
+            if rule.kind == DeviceKind::All {
+                list = DeviceList { allow: rule.allow, exceptions: Vec::new() };
+            } else if rule.allow == list.allow {
+                list.remove(rule)?;
+            } else {
+                list.add(rule);
+            }
+        }
+        Ok(list)
+    }
+
+    /// [`DeviceList`] of a group that denies by default.
+    pub(crate) fn denying_all_but(exceptions: Vec<Rule>) -> DeviceList {
+        DeviceList { allow: false, exceptions }
+    }
+
+    /// Whether a device without an exception may be used.
+    pub(crate) fn allows_by_default(&self) -> bool {
+        self.allow
+    }
+
+    /// The devices with the opposite verdict.
+    pub(crate) fn exceptions(&self) -> &[Rule] {
+        &self.exceptions
+    }
+
+    fn add(&mut self, rule: &Rule) {
+        match self.exceptions.iter_mut().find(|each| each.same_devices(rule)) {
+            Some(known) => known.access |= rule.access,
+            None => self.exceptions.push(rule.clone()),
+        }
+    }
+
+    fn remove(&mut self, rule: &Rule) -> Result<()> {
+        for each in &mut self.exceptions {
+            if each.access & rule.access == 0 || !each.overlaps(rule) {
+                continue;
+            }
+            if !rule.covers(each) {
+                let reason = format!("`{}` cannot be taken out of `{}` on cgroup v1", rule.to_v1(), each.to_v1());
+                return Err(Error::new(Kind::LimitUnenforceable, reason)
+                    .doing("limit devices")
+                    .hint("name the devices one by one, or use a host with cgroup v2"));
+            }
+            each.access &= !rule.access;
+        }
+        self.exceptions.retain(|each| each.access != 0);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// `+ c 1:3 rw, - a`: rules for tests, in short.
-    pub(in crate::cgroup::devices) fn parse(text: &str) -> Vec<Rule> {
+    /// Rules in a short form for tests: `+ c 1:3 rw, - a`.
+    pub(crate) fn parse(text: &str) -> Vec<Rule> {
         let rule = |text: &str| {
             let words: Vec<_> = text.split_whitespace().collect();
             let number = |at: usize| {
@@ -139,13 +206,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_rule_is_read_as_the_kernel_reads_it() {
+    fn rule_parses_as_the_kernel_reads_it() {
         check(r#"{"allow": false, "access": "rwm"}"#, "deny a *:* rwm");
         check(r#"{"allow": true, "type": "a", "major": 5, "minor": 1, "access": "r"}"#, "allow a *:* rwm");
         check(r#"{"allow": true, "type": "c", "major": 1, "minor": 3}"#, "allow c 1:3 rwm");
         check(r#"{"allow": true, "type": "c", "major": 136, "minor": -1, "access": "mr"}"#, "allow c 136:* rm");
         check(r#"{"allow": true, "type": "b", "access": "m"}"#, "allow b *:* m");
-        check(r#"{"allow": true, "type": "p"}"#, "read a device rule: the type `p` is none of a, b, c");
+        check(r#"{"allow": true, "type": "p"}"#, "read a device rule: invalid type `p`: use a, b or c");
         check(r#"{"allow": true, "type": "c", "access": "rx"}"#, "allow c *:* r");
         check(
             r#"{"allow": true, "type": "c", "major": 4294967296}"#,

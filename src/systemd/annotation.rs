@@ -1,22 +1,22 @@
-//! `org.systemd.property.NAME` annotations: a unit's property as GVariant text. Pure.
+//! Parses `org.systemd.property.NAME` annotations: a unit's property as GVariant text. Pure.
 
 use super::wire::{Property, Value};
 use crate::error::{Error, Kind, Result};
 
-/// The property that an annotation asks for. `key` is what follows `org.systemd.property.`.
+/// Parses the property of an annotation. `key` is the part after `org.systemd.property.`.
 ///
-/// As runc has it: a name is letters only; one that ends in `Sec` is given in seconds and passed on in microseconds.
+/// As with runc, a name has only letters. A name that ends in `Sec` takes seconds, which become microseconds.
 pub(crate) fn property(key: &str, text: &str) -> Result<Property> {
     let fail = |reason: String| {
         Err(Error::new(Kind::Spec, reason)
             .doing(format!("read the annotation `org.systemd.property.{}`", key.escape_default())))
     };
     if key.len() < 3 || !key.bytes().all(|letter| letter.is_ascii_alphabetic()) {
-        return fail("the name of a property has at least three letters and nothing else".to_owned());
+        return fail("invalid property name: use three or more letters and nothing else".to_owned());
     }
-    let Some(value) = Parser { text }.whole() else {
+    let Some(value) = Parser { text }.parse() else {
         return fail(format!(
-            "`{}` is no value such as `'text'`, `true`, `uint64 5` or `['a', 'b']`",
+            "invalid value `{}`: use a value such as `'text'`, `true`, `uint64 5` or `['a', 'b']`",
             text.escape_default()
         ));
     };
@@ -24,7 +24,7 @@ pub(crate) fn property(key: &str, text: &str) -> Result<Property> {
     let Some(stem) = is_seconds else { return Ok((key.to_owned(), value)) };
     match microseconds(&value) {
         Some(value) => Ok((format!("{stem}USec"), Value::U64(value))),
-        None => fail("seconds are a number that is not negative".to_owned()),
+        None => fail("invalid number of seconds: use a number of at least 0".to_owned()),
     }
 }
 
@@ -37,7 +37,7 @@ fn microseconds(value: &Value) -> Option<u64> {
         Value::U32(value) => u64::from(value),
         Value::I64(value) => u64::try_from(value).ok()?,
         Value::U64(value) => value,
-        // Up to 2^63 microseconds, which a double holds without losing more than its own precision.
+        // Up to 2^63 microseconds.
         Value::Double(value) if (0.0..9.2e12).contains(&value) => return Some((value * 1e6) as u64),
         _ => return None,
     };
@@ -49,18 +49,18 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn whole(mut self) -> Option<Value> {
+    fn parse(mut self) -> Option<Value> {
         let value = self.value()?;
-        self.space();
+        self.skip_space();
         self.text.is_empty().then_some(value)
     }
 
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         self.text = self.text.trim_start();
     }
 
     fn take(&mut self, word: &str) -> bool {
-        self.space();
+        self.skip_space();
         match self.text.strip_prefix(word) {
             Some(rest) => {
                 self.text = rest;
@@ -71,7 +71,7 @@ impl<'a> Parser<'a> {
     }
 
     fn word(&mut self) -> &'a str {
-        self.space();
+        self.skip_space();
         let end = self.text.find(|letter: char| !letter.is_ascii_alphanumeric() && !"+-._@".contains(letter));
         let (word, rest) = self.text.split_at(end.unwrap_or(self.text.len()));
         self.text = rest;
@@ -79,7 +79,7 @@ impl<'a> Parser<'a> {
     }
 
     fn value(&mut self) -> Option<Value> {
-        self.space();
+        self.skip_space();
         match self.text.chars().next()? {
             '\'' | '"' => Some(Value::Text(self.string()?)),
             '[' => self.list(),
@@ -87,7 +87,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A word, or a type and a number: `uint64 5`, `@t 5`.
+    /// Parses a word, or a type and a number: `uint64 5`, `@t 5`.
     fn plain(&mut self) -> Option<Value> {
         let word = self.word();
         if let Ok(value) = word.parse() {
@@ -130,7 +130,7 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// Strings, bytes or 32-bit numbers: what lists there are among the properties of a unit.
+    /// Parses a list of strings, bytes or 32-bit numbers: the lists that unit properties have.
     fn list(&mut self) -> Option<Value> {
         self.take("[");
         let mut items = Vec::new();
@@ -138,7 +138,7 @@ impl<'a> Parser<'a> {
             if !items.is_empty() && !self.take(",") {
                 return None;
             }
-            // Only the first element says the type; a plain number takes it over.
+            // The first element gives the type; a plain number adopts it.
             let item = match (items.first(), self.value()?) {
                 (Some(Value::Byte(_)), Value::I32(value)) => Value::Byte(u8::try_from(value).ok()?),
                 (Some(Value::U32(_)), Value::I32(value)) => Value::U32(u32::try_from(value).ok()?),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_property_is_read_with_its_type() {
+    fn property_parses_with_its_type() {
         check("CollectMode", "'inactive-or-failed'", ("CollectMode", Value::Text("inactive-or-failed".into())));
         check("KillMode", "\"a\\\"b\"", ("KillMode", Value::Text("a\"b".into())));
         check("DefaultDependencies", " true ", ("DefaultDependencies", Value::Bool(true)));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_or_no_name_is_refused() {
+    fn invalid_name_or_value_is_refused() {
         for (key, text) in [
             ("Ab", "1"),
             ("A.b.c", "1"),

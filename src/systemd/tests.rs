@@ -1,10 +1,8 @@
-//! The driver against a real bus with a small systemd on it, and against the real one where it is there.
+//! The driver against a real bus with a fake systemd on it. `container::group` tests it against the real systemd.
 
 use super::bus::{Address, Bus, Peer};
 use super::*;
-use crate::cgroup::controller::Controller;
-use crate::cgroup::tests::support::skip;
-use crate::cgroup::{Cgroup, CgroupPath, Hierarchy, Layout, Purpose};
+use crate::sys::skip;
 use serde_json::{Value as Json, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -12,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 struct FakeBus {
     daemon: Child,
     service: Child,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
     directory: tempfile::TempDir,
 }
 
@@ -43,11 +41,11 @@ impl FakeBus {
         let mut service = Command::new(python);
         service.arg(script).arg(address).stdout(Stdio::piped());
         let mut service = service.spawn().unwrap();
-        let mut said = BufReader::new(service.stdout.take().unwrap());
+        let mut output = BufReader::new(service.stdout.take().unwrap());
         let mut first = String::new();
-        said.read_line(&mut first).unwrap();
+        output.read_line(&mut first).unwrap();
         assert_eq!(first.trim(), r#"["Ready"]"#);
-        Some(FakeBus { daemon, service, said, directory })
+        Some(FakeBus { daemon, service, output, directory })
     }
 
     fn connect(&self) -> Systemd {
@@ -55,9 +53,9 @@ impl FakeBus {
         Systemd::on(Bus::connect(&address, Peer::Bus).unwrap()).unwrap()
     }
 
-    fn heard(&mut self) -> Json {
+    fn next_call(&mut self) -> Json {
         let mut line = String::new();
-        self.said.read_line(&mut line).unwrap();
+        self.output.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
     }
 }
@@ -76,10 +74,10 @@ fn scope(name: &str) -> Unit {
 }
 
 #[test]
-fn a_unit_is_started_changed_joined_and_stopped_over_a_real_bus() {
+fn unit_is_started_changed_joined_and_stopped_over_a_real_bus() {
     let Some(mut bus) = FakeBus::start() else { return };
     let mut systemd = bus.connect();
-    assert_eq!(bus.heard(), json!(["Subscribe"]));
+    assert_eq!(bus.next_call(), json!(["Subscribe"]));
     assert_eq!(systemd.version(), 257);
     assert_eq!(systemd.group().unwrap(), "user.slice/user-1000.slice/user@1000.service");
 
@@ -115,43 +113,43 @@ fn a_unit_is_started_changed_joined_and_stopped_over_a_real_bus() {
             ],
             0
         ]);
-        assert_eq!(bus.heard(), expected);
+        assert_eq!(bus.next_call(), expected);
     }
 
     let limits = serde_json::from_str(r#"{"pids": {"limit": 7}}"#).unwrap();
     systemd.set(&scope("late"), &limits, true).unwrap();
-    assert_eq!(bus.heard(), json!(["SetUnitProperties", "late.scope", true, [["TasksMax", ["t", 7]]]]));
+    assert_eq!(bus.next_call(), json!(["SetUnitProperties", "late.scope", true, [["TasksMax", ["t", 7]]]]));
     systemd.attach(&scope("late"), "/inner", &[5, 6]).unwrap();
-    assert_eq!(bus.heard(), json!(["AttachProcessesToUnit", "late.scope", "/inner", [5, 6]]));
+    assert_eq!(bus.next_call(), json!(["AttachProcessesToUnit", "late.scope", "/inner", [5, 6]]));
     systemd.stop(&scope("late")).unwrap();
-    assert_eq!(bus.heard(), json!(["StopUnit", "late.scope", "replace"]));
-    assert_eq!(bus.heard(), json!(["ResetFailedUnit", "late.scope"]));
+    assert_eq!(bus.next_call(), json!(["StopUnit", "late.scope", "replace"]));
+    assert_eq!(bus.next_call(), json!(["ResetFailedUnit", "late.scope"]));
     systemd.stop(&scope("late")).unwrap();
 }
 
 #[test]
-fn a_failed_unit_of_the_same_name_is_cleared_and_a_running_one_is_not() {
+fn failed_unit_of_the_same_name_is_reset_and_a_running_one_is_not() {
     let Some(mut bus) = FakeBus::start() else { return };
     let mut systemd = bus.connect();
     let none = crate::spec::resources::Resources::default();
-    bus.heard();
+    bus.next_call();
     systemd.start(&scope("old"), Some(1), &none, &[], true).unwrap();
-    assert_eq!(bus.heard(), json!(["ResetFailedUnit", "old.scope"]));
-    assert_eq!(bus.heard()[0], "StartTransientUnit");
+    assert_eq!(bus.next_call(), json!(["ResetFailedUnit", "old.scope"]));
+    assert_eq!(bus.next_call()[0], "StartTransientUnit");
     let error = systemd.start(&scope("old"), Some(1), &none, &[], true).unwrap_err().to_string();
     assert_eq!(
         error,
         "start the unit `old.scope`: Unit old.scope was already loaded or has a fragment file. (org.freedesktop.systemd1.UnitExists)"
     );
-    bus.heard();
+    bus.next_call();
     let error = systemd.start(&scope("broken"), Some(1), &none, &[], true).unwrap_err().to_string();
     assert_eq!(error, "start the unit `broken.scope`: the job ended as `failed`");
-    assert_eq!(bus.heard()[0], "StartTransientUnit");
-    assert_eq!(bus.heard(), json!(["ResetFailedUnit", "broken.scope"]));
+    assert_eq!(bus.next_call()[0], "StartTransientUnit");
+    assert_eq!(bus.next_call(), json!(["ResetFailedUnit", "broken.scope"]));
 }
 
 #[test]
-fn a_bus_that_is_not_there_or_dies_is_an_error_and_not_a_hang() {
+fn missing_or_dead_bus_is_an_error_and_not_a_hang() {
     let missing = Bus::connect(&Address::Path("/nowhere/bus".into()), Peer::Bus).unwrap_err();
     assert_eq!(missing.to_string(), "connect to the bus `/nowhere/bus`: No such file or directory (os error 2)");
     let Some(mut bus) = FakeBus::start() else { return };
@@ -160,55 +158,4 @@ fn a_bus_that_is_not_there_or_dies_is_an_error_and_not_a_hang() {
     bus.daemon.wait().unwrap();
     let error = systemd.stop(&scope("x")).unwrap_err().to_string();
     assert!(error.starts_with("stop the unit `x.scope`: "), "{error}");
-}
-
-#[test]
-fn the_real_systemd_makes_the_group_and_we_write_the_rest() {
-    let is_root = rustix::process::geteuid().is_root();
-    let manager = if is_root { Manager::System } else { Manager::User };
-    let Ok(mut systemd) = Systemd::connect(manager) else {
-        return skip("the real systemd: it does not run here");
-    };
-    let hierarchy = Hierarchy::probe().unwrap();
-    let is_v2 = hierarchy.layout() == Layout::Unified;
-    let name = format!("test-{}", std::process::id());
-    let unit = Unit::parse(&format!(":brig:{name}"), "x", manager).unwrap();
-    let above = if is_root { String::new() } else { systemd.group().unwrap() };
-    let path = CgroupPath::parse(&format!("/{above}/{}", unit.path().unwrap())).unwrap();
-    let limits: crate::spec::resources::Resources = serde_json::from_str(
-        r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 0}, "cpu": {"quota": 33333, "period": 100000}}"#,
-    )
-    .unwrap();
-    if !hierarchy.refusals(Purpose::Container, &limits).unwrap().is_empty() {
-        return skip("the real systemd: its controllers are not here");
-    }
-    let mut child = Command::new("/bin/sleep").arg("60").spawn().unwrap();
-    let extra = [property("CollectMode", "'inactive-or-failed'").unwrap()];
-    systemd.start(&unit, Some(child.id() as i32), &limits, &extra, is_v2).unwrap();
-    let group = Cgroup::adopt(&hierarchy, &path, child.id() as i32, Purpose::Container, &limits).unwrap();
-    assert_eq!(group.processes().unwrap(), vec![child.id() as i32]);
-    let read = |controller, file: &str| group.group(controller).unwrap().directory.get(file).unwrap().trim().to_owned();
-    // What systemd rounds or does not take is exact in the files: 33.333 %, and no task at all.
-    assert_eq!(read(Controller::Pids, "pids.max"), "0");
-    if is_v2 {
-        assert_eq!(read(Controller::Memory, "memory.max"), "67108864");
-        assert_eq!(read(Controller::Memory, "memory.swap.max"), "0");
-        assert_eq!(read(Controller::Cpu, "cpu.max"), "33333 100000");
-    }
-    let limits = serde_json::from_str(r#"{"memory": {"limit": 33554432}, "pids": {"limit": 7}}"#).unwrap();
-    systemd.set(&unit, &limits, is_v2).unwrap();
-    group.update(&limits).unwrap();
-    assert_eq!(read(Controller::Pids, "pids.max"), "7");
-
-    let mut second = Command::new("/bin/sleep").arg("60").spawn().unwrap();
-    systemd.attach(&unit, "", &[second.id()]).unwrap();
-    assert_eq!(group.processes().unwrap().len(), 2);
-    group.kill().unwrap();
-    for child in [&mut child, &mut second] {
-        assert!(!child.wait().unwrap().success());
-    }
-    systemd.stop(&unit).unwrap();
-    group.remove().map_err(crate::error::Error::from).unwrap();
-    assert!(Cgroup::open(&group.record()).unwrap().is_gone());
-    systemd.stop(&unit).unwrap();
 }

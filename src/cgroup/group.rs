@@ -1,0 +1,152 @@
+//! The groups of one container, and how a process joins them.
+
+use super::controller::{Controller, Controllers};
+use super::directory::Directory;
+use crate::error::{Context, Kind, Result};
+use rustix::io::Errno;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// The kernel refuses to move a process that is still being made (`TASK_NEW`) with EINVAL. The state ends when the parent
+/// is scheduled again.
+const JOIN_TRIES: u32 = 5;
+const JOIN_PAUSE: Duration = Duration::from_millis(30);
+
+/// The inode of the initial user namespace (`PROC_USER_INIT_INO` of linux/proc_ns.h). An id map is not enough: another
+/// namespace may have the same one.
+const INITIAL_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+/// One group in one hierarchy.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) directory: Directory,
+    /// v1: the controllers of the hierarchy. v2: the controllers that the group was given.
+    pub(super) controllers: Controllers,
+    pub(super) is_v2: bool,
+}
+
+/// How far the device rules are enforced.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceControl {
+    /// There are no rules.
+    NotAsked,
+    /// The kernel checks every use of a device.
+    InForce,
+    /// The caller lacks CAP_BPF or CAP_SYS_ADMIN over the host. A user namespace cannot make device nodes: the container
+    /// has only the nodes that were mounted into it.
+    NotPermitted,
+}
+
+/// The groups of one container: at most one in each hierarchy.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    pub(super) groups: Vec<Group>,
+    pub(super) devices: DeviceControl,
+}
+
+impl Cgroup {
+    /// Groups that exist already, with the device rules that they have.
+    pub(super) fn of(groups: Vec<Group>) -> Cgroup {
+        Cgroup { groups, devices: DeviceControl::NotAsked }
+    }
+
+    /// The group of `controller`, if the container has one.
+    pub(super) fn group(&self, controller: Controller) -> Option<&Group> {
+        self.groups.iter().find(|group| group.controllers.has(controller))
+    }
+
+    /// The group of the v2 tree.
+    pub(super) fn v2(&self) -> Option<&Group> {
+        self.groups.iter().find(|group| group.is_v2)
+    }
+
+    /// The groups of v1 hierarchies.
+    pub(super) fn v1(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|group| !group.is_v2)
+    }
+
+    /// How far the device rules are enforced since this was created.
+    #[cfg(test)]
+    pub(super) fn devices(&self) -> DeviceControl {
+        self.devices
+    }
+
+    /// The group that has the device rules.
+    pub(super) fn device_group(&self) -> Option<&Group> {
+        self.group(Controller::Devices).or_else(|| self.v2())
+    }
+
+    /// The group by which processes are listed and killed. Every group has all processes; v2 can kill and freeze them.
+    pub(super) fn main(&self) -> Option<&Group> {
+        self.v2().or_else(|| self.group(Controller::Freezer)).or_else(|| self.groups.first())
+    }
+
+    /// The v2 group, for a process that is born in it (`CLONE_INTO_CGROUP`, clone(2)).
+    pub(crate) fn clone_into(&self) -> Option<BorrowedFd<'_>> {
+        self.v2().map(|group| group.directory.fd())
+    }
+
+    /// The v1 groups' `tasks` files, which the new process passes to [`enter`]. Moving only the calling thread does not
+    /// take the lock of the thread group; a write to `cgroup.procs` waits for it (docs/decisions/0002).
+    pub(crate) fn join_files(&self) -> Result<Vec<OwnedFd>> {
+        self.v1()
+            .map(|group| {
+                let step = || format!("open `{}`", group.directory.path().join("tasks").display());
+                group.directory.writer("tasks").failing(Kind::Cgroup, step)
+            })
+            .collect()
+    }
+
+    /// Moves the process `pid`, with all its threads, into every group.
+    pub(crate) fn join(&self, pid: i32) -> Result<()> {
+        self.groups.iter().try_for_each(|group| join_one(group, pid))
+    }
+
+    /// Moves a helper of the container into the v1 groups that share out and count processor time, and into no other
+    /// group: the helper outlives the container, and the memory limit must not kill it. Returns whether [`Cgroup::usage`]
+    /// counts its time. A v2 group cannot be joined for its time alone.
+    pub(crate) fn join_time(&self, pid: i32) -> Result<bool> {
+        const TIME: Controllers = Controllers::of(&[Controller::Cpu, Controller::Cpuacct]);
+        let is_main = |group: &Group| self.main().is_some_and(|main| std::ptr::eq(main, group));
+        let mut is_counted = false;
+        for group in self.v1().filter(|group| !is_main(group)) {
+            if group.controllers.and(TIME) == group.controllers && !group.controllers.is_empty() {
+                join_one(group, pid)?;
+                is_counted |= self.v2().is_none() && group.controllers.has(Controller::Cpuacct);
+            }
+        }
+        Ok(is_counted)
+    }
+}
+
+fn join_one(group: &Group, pid: i32) -> Result<()> {
+    let value = pid.to_string();
+    let mut result = group.directory.write("cgroup.procs", &value);
+    for _ in 1..JOIN_TRIES {
+        if result != Err(Errno::INVAL) {
+            break;
+        }
+        std::thread::sleep(JOIN_PAUSE);
+        result = group.directory.write("cgroup.procs", &value);
+    }
+    result.map_err(|errno| {
+        let error = group.directory.refused("cgroup.procs", &value, errno);
+        error.doing(format!("move the process {pid} into the container's cgroup"))
+    })
+}
+
+/// Moves the calling thread into the groups of `files`. It must be the only thread of its process. Runs between clone and
+/// execve, so it does not allocate.
+pub(crate) fn enter(files: &[OwnedFd]) -> Result<(), Errno> {
+    files.iter().try_for_each(|file| rustix::io::write(file, b"0").map(drop))
+}
+
+/// Whether the caller is root of the host, and not only of a user namespace.
+pub(super) fn is_host_root() -> bool {
+    let is_initial = || {
+        let namespace = rustix::fs::stat("/proc/self/ns/user");
+        namespace.is_ok_and(|status| status.st_ino == INITIAL_USER_NAMESPACE)
+    };
+    rustix::process::geteuid().is_root() && is_initial()
+}
