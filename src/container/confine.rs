@@ -27,7 +27,7 @@ impl Held {
         groups: &[u32],
         landlock: &Landlock,
     ) -> Result<Held> {
-        let open = |identity| Held { identity, landlock: None, seccomp: Cow::Owned(seccomp::Program::nothing()) };
+        let open = |identity| Held { identity, landlock: None, seccomp: Cow::Owned(seccomp::Program::empty()) };
         Ok(match confinement {
             Confinement::Agent => Held {
                 identity: Identity { groups: groups.to_vec(), ..Identity::powerless(uid, gid) },

@@ -411,7 +411,7 @@ pub(super) fn filter(config: &Config, protections: &Protections) -> Result<secco
             }
             program
         }
-        None => seccomp::Program::nothing(),
+        None => seccomp::Program::empty(),
     };
     if !protections.agent_filter || weaken::is_off("agent-annotation") {
         return Ok(own);

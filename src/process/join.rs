@@ -334,7 +334,7 @@ fn filter_first(command: &mut Command) -> Result<()> {
     }
     command.attributes.apply()?;
     command.attributes = Attributes::default();
-    let program = std::mem::replace(&mut command.seccomp, Cow::Owned(seccomp::Program::nothing()));
+    let program = std::mem::replace(&mut command.seccomp, Cow::Owned(seccomp::Program::empty()));
     seccomp::install(&program).map(drop)
 }
 

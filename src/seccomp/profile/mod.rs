@@ -1,16 +1,14 @@
-//! The profile of a task's sandbox: what an untrusted agent may ask of the kernel.
+//! The agent's profile: the system calls that an untrusted agent may make.
 //!
-//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a ready program for this
-//! machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). The two differ in one point: what
-//! [`REPORTED`](table::REPORTED) lists goes to the supervisor, which refuses it and counts; another runtime refuses it itself. Only the machine's own ABI is
-//! let through: a 32-bit program is ended by SIGSYS, since the kernel's compatibility layer is a second, less watched
-//! surface, and since its `socketcall` hides the arguments that are checked here.
+//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a program for this machine
+//! ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). They differ in one point: the calls of
+//! [`REPORTED`](table::REPORTED) go to the supervisor, which refuses and counts them; another runtime refuses them itself.
+//! Only the machine's own ABI is allowed. A 32-bit program dies of SIGSYS: the compatibility layer is a second, less reviewed
+//! surface, and its `socketcall` hides the arguments that are checked here.
 
-mod case;
+mod cases;
 #[cfg(test)]
 mod document;
-mod prebuilt;
-mod sockets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -18,18 +16,20 @@ mod tests;
 use super::{NATIVE, Program, compile_for};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
-use case::Case;
+use crate::sys::seccomp::{Instruction, SPEC_ALLOW};
+use cases::Case;
+use std::borrow::Cow;
 use std::sync::OnceLock;
 use table::{GROUPS, REPORTED};
 
-/// Calls that share a verdict and a reason.
+/// Calls with one verdict and one reason.
 pub(super) struct Group {
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/seccomp.md is made from it, by a test"))]
     name: &'static str,
     verdict: Verdict,
     #[cfg_attr(not(test), allow(dead_code, reason = "docs/seccomp.md is made from it, by a test"))]
     reason: &'static str,
-    /// Their names, between spaces.
+    /// Their names, separated by spaces.
     calls: &'static str,
 }
 
@@ -37,11 +37,11 @@ enum Verdict {
     Allowed,
     /// EPERM, or ENOSYS if it is newer than every call that is allowed.
     Refused,
-    /// ENOSYS, so that callers take another way.
+    /// ENOSYS, so that callers use another call.
     Missing,
     /// Returns 0 and does nothing.
     Ignored,
-    /// By its arguments; EPERM if no case holds.
+    /// Decided by the arguments; EPERM if no case matches.
     Checked(&'static [Case]),
     /// Allowed unless the low 32 bits of an argument are one of these.
     Unless {
@@ -53,28 +53,28 @@ enum Verdict {
 /// The agent's filter for this machine.
 pub(crate) fn agent() -> Result<&'static Program> {
     static PROGRAM: OnceLock<Result<Program>> = OnceLock::new();
-    match prebuilt::PROGRAM {
+    match PREBUILT {
         Some(program) => Ok(program),
-        None => PROGRAM.get_or_init(make).as_ref().map_err(Clone::clone),
+        None => PROGRAM.get_or_init(build).as_ref().map_err(Clone::clone),
     }
 }
 
-fn make() -> Result<Program> {
+fn build() -> Result<Program> {
     match NATIVE {
         Some(native) if MACHINES.contains(&native) => reporting(native),
-        _ => Err(Error::new(Kind::Seccomp, "there is no profile for agents on this machine")),
+        _ => Err(Error::new(Kind::Seccomp, "no agent profile for this machine")),
     }
 }
 
-/// The program whose listener is the supervisor's.
+/// Compiles the program whose listener is the supervisor's.
 fn reporting(native: Arch) -> Result<Program> {
     compile_for(&reporting_spec(), native).map(|program| Program { reports: true, ..program })
 }
 
-/// Where the table holds: their calls all have a row, and the numbers in its conditions are theirs.
+/// The machines of the table: it has a row for each of their calls, and its conditions have their numbers.
 const MACHINES: [Arch; 6] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64, Arch::Loongarch64, Arch::S390x, Arch::Ppc64le];
 
-/// The agent's profile as `linux.seccomp`: all of it is within what any OCI runtime understands.
+/// The agent's profile as `linux.seccomp`, for any OCI runtime.
 pub(crate) fn agent_spec() -> Seccomp {
     let mut syscalls = Vec::new();
     for group in GROUPS {
@@ -111,7 +111,7 @@ pub(crate) fn agent_spec() -> Seccomp {
     }
 }
 
-/// The same for a supervisor that listens: it refuses what [`REPORTED`] lists, with the error number that the filter would return.
+/// The agent's profile with a listener: the supervisor refuses the calls of [`REPORTED`] with the filter's error number.
 pub(super) fn reporting_spec() -> Seccomp {
     let mut spec = Seccomp { listener_path: "the supervisor".to_owned(), ..agent_spec() };
     for (call, index, bits) in REPORTED {
@@ -124,8 +124,8 @@ pub(super) fn reporting_spec() -> Seccomp {
     spec
 }
 
-/// Masks and values that together match every 32-bit number but these: as routes cover an address range. Profiles cannot
-/// say "neither this nor that" about one argument in another way, and masks leave the high half out, as the kernel does.
+/// Masks and values that together match every 32-bit number except `values`, as routes cover an address range. A profile
+/// cannot exclude two values of one argument otherwise. Masks ignore the high half, as the kernel does.
 fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
     let mut covered = Vec::new();
     let mut open = vec![(0u32, 0u32)];
@@ -139,4 +139,62 @@ fn all_but(values: &[u32]) -> Vec<(u32, u32)> {
         }
     }
     covered
+}
+
+/// A row of a prebuilt program: code, both jumps, operand.
+type Row = (u16, u8, u8, u32);
+
+/// The prebuilt program for this machine. Building it from the table takes twice as long as loading it (decisions/0004).
+const PREBUILT: Option<&Program> = if cfg!(target_arch = "x86_64") {
+    Some(&X86_64)
+} else if cfg!(target_arch = "aarch64") {
+    Some(&AARCH64)
+} else {
+    None
+};
+
+static X86_64: Program = prebuilt({
+    const ROWS: &[Row] = &include!("x86_64.in");
+    static PROGRAM: [Instruction; ROWS.len()] = instructions(ROWS);
+    &PROGRAM
+});
+
+static AARCH64: Program = prebuilt({
+    const ROWS: &[Row] = &include!("aarch64.in");
+    static PROGRAM: [Instruction; ROWS.len()] = instructions(ROWS);
+    &PROGRAM
+});
+
+/// A prebuilt program, with the flags of a profile without `flags`.
+const fn prebuilt(instructions: &'static [Instruction]) -> Program {
+    let instructions = Cow::Borrowed(instructions);
+    Program {
+        instructions,
+        flags: 0,
+        optional_flags: SPEC_ALLOW,
+        listens: true,
+        reports: true,
+        unknown: Vec::new(),
+        beneath: None,
+    }
+}
+
+const fn instructions<const LENGTH: usize>(rows: &[Row]) -> [Instruction; LENGTH] {
+    let mut all = [Instruction { code: 0, jump_true: 0, jump_false: 0, operand: 0 }; LENGTH];
+    let mut at = 0;
+    while at < LENGTH {
+        let (code, jump_true, jump_false, operand) = rows[at];
+        all[at] = Instruction { code, jump_true, jump_false, operand };
+        at += 1;
+    }
+    all
+}
+
+/// A program in the form of its file.
+#[cfg(test)]
+fn text(program: &Program) -> String {
+    let row = |one: &Instruction| {
+        format!("    ({:#04x}, {}, {}, {:#x}),\n", one.code, one.jump_true, one.jump_false, one.operand)
+    };
+    format!("[\n{}]\n", program.instructions.iter().map(row).collect::<String>())
 }

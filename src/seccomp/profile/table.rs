@@ -2,8 +2,7 @@
 //!
 //! A call that is new in `syscalls.in` has no row here, and a test fails until someone has decided.
 
-use super::case::{above, allow, is, low, low_half, refuse, without};
-use super::sockets::{self, AF_UNIX};
+use super::cases::{self, AF_UNIX, above, allow, is, low, low_half, refuse, without};
 use super::{Group, Verdict};
 
 /// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
@@ -180,7 +179,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "Sockets",
-        verdict: Verdict::Checked(sockets::FAMILIES),
+        verdict: Verdict::Checked(cases::FAMILIES),
         reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Every other family is code that a program seldom \
                  needs and an attacker finds loaded on demand: AF_ALG writes into page caches (CVE-2026-31431), AF_VSOCK \
                  reaches past network namespaces, SCTP, DCCP, TIPC and netfilter's netlink have a history of their own. \
@@ -195,7 +194,7 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "Socket options",
-        verdict: Verdict::Checked(sockets::OPTIONS),
+        verdict: Verdict::Checked(cases::OPTIONS),
         reason: "Of IP, IPv6, ICMPv6, UDP, raw sockets and netlink all; of sockets all but SO_ATTACH_FILTER, SO_ATTACH_BPF and \
                  SO_ATTACH_REUSEPORT_*, which run a program of the caller in the kernel; of TCP all but TCP_ULP, which loads \
                  protocols such as TLS into a connection (CVE-2023-0461, CVE-2025-39682).",
@@ -203,14 +202,14 @@ pub(super) const GROUPS: &[Group] = &[
     },
     Group {
         name: "Messages without out-of-band data (flags third)",
-        verdict: Verdict::Checked(sockets::FLAGS_THIRD),
+        verdict: Verdict::Checked(cases::FLAGS_THIRD),
         reason: "On AF_UNIX, MSG_OOB is young code that hardly any program uses and that had exploits (CVE-2025-38236). A filter does \
                  not see the family of a socket, so urgent data of TCP are refused too.",
         calls: "sendmsg",
     },
     Group {
         name: "Messages without out-of-band data (flags fourth)",
-        verdict: Verdict::Checked(sockets::FLAGS_FOURTH),
+        verdict: Verdict::Checked(cases::FLAGS_FOURTH),
         reason: "As sendmsg. To receive what cannot be sent needs no rule.",
         calls: "send sendmmsg sendto",
     },

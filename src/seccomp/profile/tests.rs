@@ -1,11 +1,11 @@
 //! The table is sane, no looser than Docker's default, and the same for every runtime.
 
 use super::table::GROUPS;
-use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, prebuilt, reporting, reporting_spec};
+use super::{Group, MACHINES, Verdict, agent, agent_spec, all_but, document, reporting, reporting_spec, text};
 use crate::seccomp::abi::abi;
 use crate::seccomp::table::{Call, Column, names};
-use crate::seccomp::tests::docker::docker;
 use crate::seccomp::tests::emulator::{Data, run};
+use crate::seccomp::tests::samples::docker;
 use crate::seccomp::{NATIVE, compile_for};
 use crate::spec::seccomp::{Arch, Seccomp};
 use crate::sys::seccomp::Instruction;
@@ -209,13 +209,13 @@ fn the_page_is_the_tables() {
 #[test]
 fn the_prebuilt_programs_are_the_tables() {
     let all = [
-        (Arch::X86_64, &prebuilt::X86_64, "src/seccomp/profile/x86_64.in"),
-        (Arch::Aarch64, &prebuilt::AARCH64, "src/seccomp/profile/aarch64.in"),
+        (Arch::X86_64, &super::X86_64, "src/seccomp/profile/x86_64.in"),
+        (Arch::Aarch64, &super::AARCH64, "src/seccomp/profile/aarch64.in"),
     ]
     .map(|(arch, program, path)| (reporting(arch).unwrap(), program, path));
-    all.iter().for_each(|(made, _, path)| is_up_to_date(path, &prebuilt::text(made)));
+    all.iter().for_each(|(made, _, path)| is_up_to_date(path, &text(made)));
     if std::env::var_os("BRIG_WRITE_FILES").is_none() {
         all.iter().for_each(|(made, program, _)| assert_eq!(made, *program));
     }
-    assert_eq!(prebuilt::PROGRAM.is_some(), matches!(NATIVE, Some(Arch::X86_64 | Arch::Aarch64)));
+    assert_eq!(super::PREBUILT.is_some(), matches!(NATIVE, Some(Arch::X86_64 | Arch::Aarch64)));
 }

@@ -1,9 +1,9 @@
 //! Installing programs in the kernel, each in a thread of its own.
 
 use super::attacks::call;
-use super::docker::docker;
 use super::emulator::{Data, run};
-use super::random::{condition, value};
+use super::samples::docker;
+use super::samples::{condition, value};
 use crate::error::Kind;
 use crate::seccomp::abi::{NATIVE, abi};
 use crate::seccomp::table::Call;

@@ -1,7 +1,7 @@
 //! Random profiles mean what they say: programs beside a direct reading of the profile, call by call. Tests only.
 
 use super::emulator::{Data, is_valid, run};
-use super::random::{action, condition, value};
+use super::samples::{action, condition, value};
 use crate::seccomp::abi::{abi, offered};
 use crate::seccomp::emit::{Style, write};
 use crate::seccomp::table::{Call, Multiplexer};

@@ -1,8 +1,8 @@
 //! How long it takes, beside libseccomp. Not a test: `cargo test --release --features oracle -- --ignored --nocapture measure`.
 
 use super::attacks::call;
-use super::docker::docker;
 use super::oracle::libseccomp;
+use super::samples::docker;
 use crate::seccomp::{Program, compile, install, profile};
 use crate::spec::seccomp::Seccomp;
 use crate::sys::seccomp::{Instruction, SPEC_ALLOW};

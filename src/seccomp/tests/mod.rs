@@ -1,7 +1,6 @@
 //! Tests of filters: as tables, as properties, beside libseccomp, and against the kernel.
 
 mod attacks;
-pub(super) mod docker;
 pub(super) mod emulator;
 mod kernel;
 mod meaning;
@@ -9,6 +8,6 @@ mod meaning;
 mod measure;
 #[cfg(feature = "oracle")]
 mod oracle;
-mod random;
+pub(super) mod samples;
 mod tables;
 mod work;

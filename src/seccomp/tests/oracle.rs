@@ -1,8 +1,8 @@
 //! Our programs beside libseccomp's, call by call in the emulator. Only with the feature `oracle`.
 
-use super::docker::docker;
 use super::emulator::{Data, run};
-use super::random::{action, condition, value};
+use super::samples::docker;
+use super::samples::{action, condition, value};
 use crate::seccomp::abi::{Abi, abi, offered};
 use crate::seccomp::action::errno;
 use crate::seccomp::compile_for;

@@ -1,19 +1,57 @@
-//! What the table says about sockets: families, options, flags.
+//! Constructors for the conditions and cases of the table, and the cases of socket calls: families, options, flags.
 
-use super::case::{Case, above, allow, at_most, is, low, low_half, refuse};
+use crate::spec::seccomp::{Condition, Operator};
+
+/// If all conditions match, the call is allowed or returns an error.
+pub(super) struct Case {
+    pub errno: Option<u32>,
+    pub when: &'static [Condition],
+}
+
+pub(super) const fn is(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::Equal }
+}
+
+pub(super) const fn at_most(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::LessEqual }
+}
+
+pub(super) const fn above(index: u32, value: u64) -> Condition {
+    Condition { index, value, value_two: 0, op: Operator::GreaterThan }
+}
+
+pub(super) const fn without(index: u32, bits: u64) -> Condition {
+    Condition { index, value: bits, value_two: 0, op: Operator::MaskedEqual }
+}
+
+pub(super) const fn low_half(index: u32, mask: u32, value: u32) -> Condition {
+    Condition { index, value: mask as u64, value_two: value as u64, op: Operator::MaskedEqual }
+}
+
+pub(super) const fn low(index: u32, value: u32) -> Condition {
+    low_half(index, !0, value)
+}
+
+pub(super) const fn allow(when: &'static [Condition]) -> Case {
+    Case { errno: None, when }
+}
+
+pub(super) const fn refuse(errno: i32, when: &'static [Condition]) -> Case {
+    Case { errno: Some(errno as u32), when }
+}
 
 // sys/socket.h
 pub(super) const AF_UNIX: u64 = 1;
 const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const AF_NETLINK: u64 = 16;
-/// rtnetlink: what `getifaddrs` asks.
+/// rtnetlink, for `getifaddrs`.
 const NETLINK_ROUTE: u64 = 0;
 // netinet/in.h
 const IPPROTO_UDP: u64 = 17;
 const IPPROTO_ICMPV6: u64 = 58;
 
-// asm-generic/socket.h, netinet/tcp.h: the kernel looks at 32 bits of a level, an option and flags.
+// asm-generic/socket.h, netinet/tcp.h: the kernel reads 32 bits of a level, an option and flags.
 const SOL_SOCKET: u32 = 1;
 const SO_ATTACH_FILTER: u32 = 26;
 const SO_ATTACH_BPF: u32 = 50;
