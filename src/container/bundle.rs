@@ -26,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// What they say.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Config> {
-    config::load::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
+    config::parse(bytes).map_err(|error| error.doing(format!("read `{}`", path.display())))
 }
 
 /// Adds the annotations that the runtime's own flags set, and gives the bytes that the container keeps. One that the configuration has with another value is

@@ -3,7 +3,7 @@
 
 use super::prepare;
 use crate::spec::config::check::check;
-use crate::spec::config::load::parse;
+use crate::spec::config::parse;
 use crate::spec::protections::Protections;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -187,7 +187,7 @@ pub(super) fn does_not_exist() -> Error {
 /// The configuration that was copied to a container's directory.
 pub(super) fn config(path: &Path) -> Result<Config> {
     let bytes = files::read_bounded(&path.join(CONFIG), 32 << 20)?;
-    config::load::parse(&bytes)
+    config::parse(&bytes)
 }
 
 /// The record in a container's directory.

@@ -333,8 +333,8 @@ fn process_faults(process: &Process) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::parse;
     use super::*;
+    use crate::spec::config::parse;
 
     /// A config that is valid but for what `extra` says: members of the top, and of `linux`.
     fn faults(top: &str, linux: &str) -> String {

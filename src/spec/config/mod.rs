@@ -1,17 +1,23 @@
 //! config.json as runtime-spec 1.3 has it: every field that concerns Linux, under its own name, as plain data.
 //!
-//! Order: [`load`](load::load) reads a bundle, [`check`](check::check) finds all that is invalid in it. Unknown properties are ignored and
-//! `null` is the same as absent, since callers written in Go print their empty pointers so; a value of the wrong type is an error.
-//! Not here: what is done with it.
+//! Order: [`parse`] reads the bytes, [`check`](check::check) reports every invalid value. Unknown properties are ignored. `null` is the
+//! same as absent, since Go programs write empty pointers so. A value of the wrong type is an error.
+//! Not here: the meaning of the values for the kernel.
 
 pub(crate) mod check;
 pub(crate) mod linux;
-pub(crate) mod load;
 pub(crate) mod process;
 
 use super::resources::{is_default, nullable};
+use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Parses a config.json.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Config> {
+    serde_json::from_slice(bytes)
+        .map_err(|cause| Error::new(Kind::Spec, cause.to_string()).hint("correct the file at that place"))
+}
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
