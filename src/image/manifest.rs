@@ -1,16 +1,16 @@
 //! Manifests, indexes and descriptors: bounded, checked against their descriptor before they are parsed, and never
 //! ambiguous. Pure: bytes in, checked types out.
 //!
-//! The OCI types come from `oci-spec`; where they would refuse what the specification says to accept (a `null` where a
-//! field may be absent, which Go programs write), the input is mended first.
+//! The types of the documents are ours: only the fields that are used, unknown ones ignored, and `null` is the same as
+//! absent, since Go programs write it. Tests compare them with `oci-spec` (docs/decisions/0009).
 
 use super::Digest;
 use super::digest::Hasher;
 use crate::error::{Error, Kind, Result};
 use base64::Engine as _;
-use oci_spec::image::{Descriptor as OciDescriptor, ImageIndex, ImageManifest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// No JSON document of an image is longer: registries refuse manifests over 4 MiB, and a config that large is a bomb
 /// (CVE-2023-25153).
@@ -41,10 +41,49 @@ pub(crate) struct Descriptor {
     pub(crate) data: Option<Vec<u8>>,
 }
 
+/// An image index (image-spec, image-index.md).
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Index {
+    pub(crate) manifests: Vec<Entry>,
+}
+
+/// A descriptor in a document, not checked yet (image-spec, descriptor.md).
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Entry {
+    pub(crate) media_type: String,
+    digest: String,
+    size: u64,
+    #[serde(default)]
+    urls: Vec<String>,
+    #[serde(default)]
+    data: Option<String>,
+    #[serde(default)]
+    pub(crate) annotations: BTreeMap<String, String>,
+    /// Only in an index.
+    pub(crate) platform: Option<EntryPlatform>,
+}
+
+/// The platform of an entry of an index.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct EntryPlatform {
+    pub(crate) os: String,
+    pub(crate) architecture: String,
+    #[serde(default)]
+    pub(crate) variant: String,
+}
+
+/// An image manifest (image-spec, manifest.md).
+#[derive(Deserialize)]
+struct ImageManifest {
+    config: Entry,
+    layers: Vec<Entry>,
+}
+
 impl Descriptor {
-    /// Reads the parts that we use and checks the digest's grammar.
-    pub(crate) fn from_oci(descriptor: &OciDescriptor) -> Result<Descriptor> {
-        let data = match descriptor.data() {
+    /// Checks the digest's grammar and decodes embedded content.
+    pub(crate) fn new(entry: &Entry) -> Result<Descriptor> {
+        let data = match &entry.data {
             Some(text) => Some(
                 base64::engine::general_purpose::STANDARD
                     .decode(text)
@@ -53,10 +92,10 @@ impl Descriptor {
             None => None,
         };
         Ok(Descriptor {
-            media_type: descriptor.media_type().to_string(),
-            digest: descriptor.digest().to_string().parse()?,
-            size: descriptor.size(),
-            urls: descriptor.urls().clone().unwrap_or_default(),
+            media_type: entry.media_type.clone(),
+            digest: entry.digest.parse()?,
+            size: entry.size,
+            urls: entry.urls.clone(),
             data,
         })
     }
@@ -92,7 +131,7 @@ pub(crate) fn mismatch(digest: &Digest, cause: String) -> Error {
 /// One of the two documents that a reference can lead to.
 pub(crate) enum Document {
     /// A list of images, one a platform.
-    Index(Box<ImageIndex>),
+    Index(Index),
     /// One image.
     Manifest(Manifest),
 }
@@ -146,7 +185,7 @@ fn document(value: Value, media_type: Option<&str>) -> Result<Document> {
     }
     if is_index {
         let index = serde_json::from_value(value).map_err(|cause| Error::new(Kind::Image, cause.to_string()))?;
-        return Ok(Document::Index(Box::new(index)));
+        return Ok(Document::Index(index));
     }
     let manifest: ImageManifest =
         serde_json::from_value(value).map_err(|cause| Error::new(Kind::Image, cause.to_string()))?;
@@ -154,16 +193,16 @@ fn document(value: Value, media_type: Option<&str>) -> Result<Document> {
 }
 
 fn checked(manifest: &ImageManifest) -> Result<Manifest> {
-    let config = Descriptor::from_oci(manifest.config())?;
+    let config = Descriptor::new(&manifest.config)?;
     if config.media_type != OCI_CONFIG && config.media_type != DOCKER_CONFIG {
         let found = config.media_type.escape_debug().to_string();
         return Err(Error::new(Kind::Image, format!("it is an artifact, not an image: its config is `{found}`")));
     }
-    if manifest.layers().len() > MOST_LAYERS {
-        let found = manifest.layers().len();
+    if manifest.layers.len() > MOST_LAYERS {
+        let found = manifest.layers.len();
         return Err(Error::new(Kind::Image, format!("it has {found} layers; overlayfs stacks at most {MOST_LAYERS}")));
     }
-    let layers = manifest.layers().iter().map(Descriptor::from_oci).collect::<Result<Vec<_>>>()?;
+    let layers = manifest.layers.iter().map(Descriptor::new).collect::<Result<Vec<_>>>()?;
     Ok(Manifest { config, layers })
 }
 

@@ -21,6 +21,8 @@ mod keep;
 mod layer;
 mod load;
 mod manifest;
+#[cfg(test)]
+mod oracle;
 mod platform;
 mod progress;
 mod reference;

@@ -3,9 +3,8 @@
 //! The first entry that fits wins (image-spec, "Image Index"), the wanted variant before lower ones. Entries without a
 //! platform, of unknown media types, and attestations (`unknown/unknown`) are passed over.
 
-use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, Descriptor, OCI_INDEX, OCI_MANIFEST};
+use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, Descriptor, Entry, Index, OCI_INDEX, OCI_MANIFEST};
 use crate::error::{Error, Kind, Result};
-use oci_spec::image::{Descriptor as OciDescriptor, ImageIndex};
 use std::fmt;
 use std::str::FromStr;
 
@@ -95,23 +94,20 @@ impl FromStr for Platform {
 
 /// The entries that could lead to an image for `wanted`, best first: fitting manifests, then nested indexes and entries
 /// without a platform, whose own content decides.
-pub(crate) fn candidates(index: &ImageIndex, wanted: &Platform) -> Result<Vec<Descriptor>> {
-    let mut found: Vec<(u32, &OciDescriptor)> = Vec::new();
-    for entry in index.manifests() {
-        let media_type = entry.media_type().to_string();
-        let nested = matches!(media_type.as_str(), OCI_INDEX | DOCKER_LIST);
-        if !nested && !matches!(media_type.as_str(), OCI_MANIFEST | DOCKER_MANIFEST) {
+pub(crate) fn candidates(index: &Index, wanted: &Platform) -> Result<Vec<Descriptor>> {
+    let mut found: Vec<(u32, &Entry)> = Vec::new();
+    for entry in &index.manifests {
+        let media_type = entry.media_type.as_str();
+        let nested = matches!(media_type, OCI_INDEX | DOCKER_LIST);
+        if !nested && !matches!(media_type, OCI_MANIFEST | DOCKER_MANIFEST) {
             continue;
         }
-        let annotations = entry.annotations();
-        if annotations.as_ref().is_some_and(|all| all.contains_key("vnd.docker.reference.type")) {
+        if entry.annotations.contains_key("vnd.docker.reference.type") {
             continue;
         }
-        match entry.platform() {
+        match &entry.platform {
             Some(platform) => {
-                let variant = platform.variant().clone().unwrap_or_default();
-                let (os, architecture) = (platform.os().to_string(), platform.architecture().to_string());
-                if let Some(distance) = wanted.distance(&os, &architecture, &variant) {
+                if let Some(distance) = wanted.distance(&platform.os, &platform.architecture, &platform.variant) {
                     found.push((distance, entry));
                 }
             }
@@ -120,17 +116,16 @@ pub(crate) fn candidates(index: &ImageIndex, wanted: &Platform) -> Result<Vec<De
     }
     // Stable: of equals the first entry wins, as the specification says.
     found.sort_by_key(|(distance, _)| *distance);
-    found.into_iter().map(|(_, entry)| Descriptor::from_oci(entry)).collect()
+    found.into_iter().map(|(_, entry)| Descriptor::new(entry)).collect()
 }
 
 /// The platforms that an index offers, for the error that says that ours is not among them.
-pub(crate) fn offered(index: &ImageIndex) -> Vec<String> {
-    let platforms = index.manifests().iter().filter_map(|entry| entry.platform().as_ref());
+pub(crate) fn offered(index: &Index) -> Vec<String> {
+    let platforms = index.manifests.iter().filter_map(|entry| entry.platform.as_ref());
     platforms
         .map(|platform| {
-            let variant = platform.variant().clone().unwrap_or_default();
-            Platform { os: platform.os().to_string(), architecture: platform.architecture().to_string(), variant }
-                .to_string()
+            let (os, architecture) = (platform.os.clone(), platform.architecture.clone());
+            Platform { os, architecture, variant: platform.variant.clone() }.to_string()
         })
         .filter(|name| !name.starts_with("unknown/"))
         .collect()
@@ -176,7 +171,7 @@ mod tests {
             entry("3", amd64, ""),
             entry("4", amd64, "")
         );
-        let index: ImageIndex = serde_json::from_str(&text).unwrap();
+        let index: Index = serde_json::from_str(&text).unwrap();
         let found = candidates(&index, &"linux/amd64".parse().unwrap()).unwrap();
         assert_eq!(found.iter().map(|each| &each.digest.hex()[..1]).collect::<String>(), "34");
         assert!(candidates(&index, &"linux/s390x".parse().unwrap()).unwrap().is_empty());

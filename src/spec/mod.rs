@@ -9,6 +9,8 @@ pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod landlock;
 pub(crate) mod network;
+#[cfg(test)]
+mod oracle;
 pub(crate) mod process;
 pub(crate) mod protections;
 pub(crate) mod resources;

@@ -13,7 +13,6 @@ pub use process::{Overrides, Process, to_process};
 use super::manifest::{MOST_LAYERS, json};
 use super::{Digest, Platform};
 use crate::error::{Error, Kind, Result};
-use oci_spec::image::ImageConfiguration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -108,77 +107,95 @@ impl ImageConfig {
     }
 }
 
-/// Docker's fields, which the OCI types do not have.
-#[derive(Default, Deserialize)]
+/// The document (image-spec, config.md). Old programs leave out what is required: it is empty then.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Document {
+    created: Option<String>,
+    author: Option<String>,
+    os: String,
+    architecture: String,
+    variant: String,
+    #[serde(rename = "os.version")]
+    os_version: Option<String>,
+    #[serde(rename = "os.features")]
+    os_features: Vec<String>,
+    config: Run,
+    rootfs: RootFs,
+}
+
+/// `config` of the document, with Docker's own fields (Healthcheck, Shell, OnBuild).
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct DockerFields {
+struct Run {
+    user: String,
+    env: Vec<String>,
+    entrypoint: Vec<String>,
+    cmd: Vec<String>,
+    working_dir: String,
+    labels: BTreeMap<String, String>,
+    /// Sets, which Go writes as objects.
+    volumes: BTreeMap<String, Nothing>,
+    exposed_ports: BTreeMap<String, Nothing>,
+    stop_signal: Option<String>,
     healthcheck: Option<Value>,
     shell: Vec<String>,
     on_build: Vec<String>,
 }
 
-fn read(bytes: &[u8]) -> Result<ImageConfig> {
-    let wrong = |cause: serde_json::Error| Error::new(Kind::Image, cause.to_string());
-    let value = json(bytes)?;
-    let docker: DockerFields = match value.get("config") {
-        Some(config) => DockerFields::deserialize(config).map_err(wrong)?,
-        None => DockerFields::default(),
-    };
-    let config: ImageConfiguration = serde_json::from_value(mended(value)).map_err(wrong)?;
-    if config.rootfs().typ() != "layers" {
-        return Err(Error::new(
-            Kind::Image,
-            format!("its root is of type `{}`, not `layers`", config.rootfs().typ().escape_debug()),
-        ));
+/// `{}`, the value of a member of a set.
+#[derive(Debug, Deserialize)]
+struct Nothing {}
+
+/// `rootfs` of the document.
+#[derive(Debug, Deserialize)]
+struct RootFs {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    diff_ids: Vec<String>,
+}
+
+impl Default for RootFs {
+    fn default() -> RootFs {
+        RootFs { kind: "layers".to_owned(), diff_ids: Vec::new() }
     }
-    let diff_ids = config.rootfs().diff_ids().iter().map(|text| text.parse()).collect::<Result<Vec<Digest>>>()?;
+}
+
+fn read(bytes: &[u8]) -> Result<ImageConfig> {
+    let document: Document =
+        serde_json::from_value(json(bytes)?).map_err(|cause| Error::new(Kind::Image, cause.to_string()))?;
+    if document.rootfs.kind != "layers" {
+        let kind = document.rootfs.kind.escape_debug();
+        return Err(Error::new(Kind::Image, format!("its root is of type `{kind}`, not `layers`")));
+    }
+    let diff_ids = document.rootfs.diff_ids.iter().map(|text| text.parse()).collect::<Result<Vec<Digest>>>()?;
     if diff_ids.len() > MOST_LAYERS {
         return Err(Error::new(Kind::Image, format!("it has more than {MOST_LAYERS} layers")));
     }
-    let run = config.config().clone().unwrap_or_default();
-    let sorted = |list: Option<Vec<String>>| {
-        let mut list = list.unwrap_or_default();
-        list.sort();
-        list
-    };
+    let run = document.config;
     Ok(ImageConfig {
-        created: config.created().clone(),
-        author: config.author().clone(),
-        os: config.os().to_string(),
-        architecture: config.architecture().to_string(),
-        variant: config.variant().clone().unwrap_or_default(),
-        os_version: config.os_version().clone(),
-        os_features: config.os_features().clone().unwrap_or_default(),
-        user: run.user().clone().unwrap_or_default(),
-        env: run.env().clone().unwrap_or_default(),
-        entrypoint: run.entrypoint().clone().unwrap_or_default(),
-        cmd: run.cmd().clone().unwrap_or_default(),
-        working_dir: run.working_dir().clone().unwrap_or_default(),
-        labels: run.labels().clone().unwrap_or_default().into_iter().collect(),
-        volumes: sorted(run.volumes().clone()),
-        exposed_ports: sorted(run.exposed_ports().clone()),
-        stop_signal: run.stop_signal().clone(),
-        healthcheck: docker.healthcheck,
-        shell: docker.shell,
-        on_build: docker.on_build,
+        created: document.created,
+        author: document.author,
+        os: document.os,
+        architecture: document.architecture,
+        variant: document.variant,
+        os_version: document.os_version,
+        os_features: document.os_features,
+        user: run.user,
+        env: run.env,
+        entrypoint: run.entrypoint,
+        cmd: run.cmd,
+        working_dir: run.working_dir,
+        labels: run.labels,
+        volumes: run.volumes.into_keys().collect(),
+        exposed_ports: run.exposed_ports.into_keys().collect(),
+        stop_signal: run.stop_signal,
+        healthcheck: run.healthcheck,
+        shell: run.shell,
+        on_build: run.on_build,
         diff_ids,
     })
-}
-
-/// Old programs leave out what is required: an empty word stands for it.
-fn mended(mut value: Value) -> Value {
-    if let Some(fields) = value.as_object_mut() {
-        for name in ["architecture", "os"] {
-            fields.entry(name).or_insert_with(|| Value::String(String::new()));
-        }
-        fields.entry("rootfs").or_insert_with(|| serde_json::json!({ "type": "layers", "diff_ids": [] }));
-        // A history without `created` and the like is nobody's concern here.
-        fields.remove("history");
-        if let Some(root) = fields.get_mut("rootfs").and_then(Value::as_object_mut) {
-            root.entry("diff_ids").or_insert_with(|| Value::Array(Vec::new()));
-        }
-    }
-    value
 }
 
 #[cfg(test)]

@@ -4,9 +4,8 @@
 use super::{Blob, Offer, Source};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::image::form::open_below;
-use crate::image::manifest::{Descriptor, LARGEST_DOCUMENT, json};
+use crate::image::manifest::{Descriptor, Index, LARGEST_DOCUMENT, json};
 use crate::image::union::read_regular;
-use oci_spec::image::ImageIndex;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use serde_json::Value;
 use std::fs::File;
@@ -83,16 +82,16 @@ pub(in crate::image) fn offers(bytes: &[u8]) -> Result<Vec<Offer>> {
     if value.get("layers").is_some() || value.get("config").is_some() {
         return Err(Error::new(Kind::Image, "it is a manifest as well as an index")).doing(step);
     }
-    let index: ImageIndex =
+    let index: Index =
         serde_json::from_value(value).map_err(|cause| Error::new(Kind::Image, cause.to_string())).doing(step)?;
     let mut offers: Vec<Offer> = Vec::new();
-    for entry in index.manifests() {
-        let annotations = entry.annotations().clone().unwrap_or_default();
+    for entry in &index.manifests {
+        let annotations = &entry.annotations;
         // containerd writes the whole reference, the specification has only the tag.
         let name = annotations
             .get("io.containerd.image.name")
             .or_else(|| annotations.get("org.opencontainers.image.ref.name"));
-        let descriptor = Descriptor::from_oci(entry).doing(step)?;
+        let descriptor = Descriptor::new(entry).doing(step)?;
         match offers.iter_mut().find(|offer| offer.descriptor.digest == descriptor.digest) {
             Some(offer) => offer.names.extend(name.cloned()),
             None => offers.push(Offer { names: name.cloned().into_iter().collect(), descriptor }),

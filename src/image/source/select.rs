@@ -149,7 +149,7 @@ mod tests {
 
         /// What is chosen for amd64, or why nothing is, and how many documents were read for that.
         fn choose(&self, from: &Value) -> (String, usize) {
-            let from = Descriptor::from_oci(&serde_json::from_value(from.clone()).unwrap()).unwrap();
+            let from = Descriptor::new(&serde_json::from_value(from.clone()).unwrap()).unwrap();
             let wanted = "linux/amd64".parse().unwrap();
             let chosen = choose(self, &from, Some(&wanted));
             let said = chosen.map_or_else(|error| error.to_string(), |chosen| chosen.config.architecture);

@@ -83,7 +83,7 @@ fn a_flag_that_is_only_wished_is_left_out_where_it_is_unknown() {
         r#"{"defaultAction":"SCMP_ACT_ALLOW","flags":[],"syscalls":[{"names":["getpriority"],"action":"SCMP_ACT_ERRNO"}]}"#,
     );
     in_a_thread(|| {
-        assert!(install(&Program { wishes: UNKNOWN, ..plain.clone() }).is_ok());
+        assert!(install(&Program { optional_flags: UNKNOWN, ..plain.clone() }).is_ok());
         assert_eq!(getpriority(0), Err(Errno::PERM));
     });
     in_a_thread(|| {

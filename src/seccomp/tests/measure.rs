@@ -62,10 +62,11 @@ fn loose(instructions: Vec<Instruction>) -> Program {
     Program {
         instructions: instructions.into(),
         flags: 0,
-        wishes: SPEC_ALLOW,
+        optional_flags: SPEC_ALLOW,
         listens: false,
         reports: false,
         unknown: Vec::new(),
+        beneath: None,
     }
 }
 
