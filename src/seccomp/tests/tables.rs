@@ -336,6 +336,6 @@ fn flags_are_those_of_the_kernel() {
         (r#"["SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV"]"#, other, (0, 0)),
     ] {
         let program = program(&format!(r#"{{"defaultAction":"SCMP_ACT_ALLOW","flags":{flags},{rest}}}"#));
-        assert_eq!((program.flags, program.wishes), expected, "{flags} {rest}");
+        assert_eq!((program.flags, program.optional_flags), expected, "{flags} {rest}");
     }
 }
