@@ -1,9 +1,11 @@
 //! Landlock rules as data.
 
-use super::protections::LANDLOCK;
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::path::{Component, PathBuf};
+
+/// The annotation that has the rules as JSON.
+pub(crate) const ANNOTATION: &str = "dev.brig.landlock";
 
 /// What may be done below a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +44,7 @@ impl Landlock {
     /// The rules of the annotation. Unlike in the rest of a config.json, a property that nobody knows is refused: it could be meant to forbid.
     pub(crate) fn parse(text: &str) -> Result<Landlock> {
         let failed = |words: String| {
-            Error::new(Kind::Spec, words).doing(format!("read the annotation `{LANDLOCK}`")).hint(
+            Error::new(Kind::Spec, words).doing(format!("read the annotation `{ANNOTATION}`")).hint(
                 "write {\"rules\": [{\"path\": \"/usr\", \"access\": \"read-execute\"}]}; access is read-execute, write or device",
             )
         };

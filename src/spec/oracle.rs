@@ -30,7 +30,7 @@ const WHOLE: &str = r#"{
     "maskedPaths": ["/proc/kcore"], "readonlyPaths": ["/proc/sys"], "mountLabel": "m",
     "intelRdt": {"closID": "c", "schemata": ["L3:0=f"], "l3CacheSchema": "L3:0=f", "memBwSchema": "MB:0=70"},
     "memoryPolicy": {"mode": "MPOL_BIND", "nodes": "0", "flags": ["MPOL_F_STATIC_NODES"]},
-    "personality": {"domain": "LINUX32", "flags": []}, "timeOffsets": {"boottime": {"secs": 5, "nanosecs": 6}},
+    "personality": {"domain": "LINUX32"}, "timeOffsets": {"boottime": {"secs": 5, "nanosecs": 6}},
     "seccomp": {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1, "architectures": ["SCMP_ARCH_X86_64"],
       "flags": ["SECCOMP_FILTER_FLAG_LOG"], "listenerPath": "/l", "listenerMetadata": "m",
       "syscalls": [{"names": ["read"], "action": "SCMP_ACT_NOTIFY", "args": [{"index": 0, "value": 1, "valueTwo": 2, "op": "SCMP_CMP_MASKED_EQ"}]},

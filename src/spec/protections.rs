@@ -7,15 +7,13 @@
 use super::config::Config;
 use super::config::check::has;
 use super::config::linux::NamespaceKind;
-use super::landlock::Landlock;
+use super::landlock::{ANNOTATION as LANDLOCK, Landlock};
 use crate::error::{Error, Kind, Result};
 use std::collections::BTreeMap;
 use std::path::{Component, PathBuf};
 
 /// How the keys of the annotations begin.
 const PREFIX: &str = "dev.brig.";
-/// Landlock rules, as JSON.
-pub(crate) const LANDLOCK: &str = "dev.brig.landlock";
 /// The filter of system calls: `agent` adds the one of tasks.
 pub(crate) const SECCOMP: &str = "dev.brig.seccomp";
 /// The most bytes that the root file system takes up, such as `10G`.

@@ -8,10 +8,10 @@ use crate::error::{Error, Kind, Result};
 use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
 use crate::sandbox::visitor;
-use crate::spec::landlock::Landlock;
+use crate::spec::landlock::{self, Landlock};
 use crate::spec::process::{Command, Rlimit, places};
 use crate::spec::root::{Attributes, FileSystem, MOST_TERMINALS, Owner, Program, Root, Shown, Source, Step};
-use crate::spec::{Confinement, Container, protections};
+use crate::spec::{Confinement, Container};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -328,7 +328,7 @@ impl Bundle {
             "root": { "path": "rootfs", "readonly": self.is_read_only },
             "hostname": hostname,
             "mounts": self.mounts,
-            "annotations": { protections::LANDLOCK: rules },
+            "annotations": { landlock::ANNOTATION: rules },
             "linux": {
                 // No network namespace: it stays in the cell's, which is the task's.
                 "namespaces": namespaces,
