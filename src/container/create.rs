@@ -38,7 +38,7 @@ pub struct Created {
     pub(super) console: Option<std::os::fd::OwnedFd>,
     /// What was passed over, in sentences.
     pub warnings: Vec<String>,
-    /// What was done, in the words that tools look for in runc's output with `--debug`.
+    /// What was done for this container alone, in the words that tools look for in runc's output with `--debug`.
     pub notes: Vec<String>,
 }
 
@@ -115,9 +115,7 @@ impl Containers {
         }
         let filter = prepare::filter(&config, &protections)?;
         warnings.extend(filter.unknown().iter().map(|name| format!("ignoring unknown system call `{name}`")));
-        let mut notes = vec!["nsexec started".to_owned()];
-        notes.extend(filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")));
-        notes.push("child process in init()".to_owned());
+        let notes = filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")).into_iter().collect();
         let (environment, home_is_missing) = prepare::environment(process);
         let mut environment = environment;
         passed::preserve_listeners(&mut environment);
@@ -162,6 +160,7 @@ impl Containers {
             resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
             streams: super::creation::streams(),
+            keeps_affinity: wish.no_cgroup,
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
         };

@@ -75,7 +75,9 @@ pub struct Execution {
 pub struct Executed {
     spawned: Spawned,
     console: Option<OwnedFd>,
-    /// What was done, in the words that tools look for in runc's output with `--debug`.
+    /// What was passed over, in sentences.
+    pub warnings: Vec<String>,
+    /// What was done for this process alone, in the words that tools look for in runc's output with `--debug`.
     pub notes: Vec<String>,
 }
 
@@ -115,8 +117,15 @@ impl Containers {
             }
             other => other,
         };
-        let plan = plan(&config, &process, wish, init, record.pid, group.as_ref())?;
-        let notes = plan.first_affinity.iter().map(|cpus| format!("nsexec: affinity: {}", mask(cpus))).collect();
+        let (identity, unknown) = prepare::identity(&process);
+        let mut warnings = prepare::capability_warnings(&identity, unknown);
+        warnings.extend(prepare::missing_privileges(&process, &identity.capabilities, &config));
+        let plan = plan(&config, (&process, identity), wish, init, &record, group.as_ref())?;
+        let mut notes: Vec<String> =
+            plan.first_affinity.iter().map(|cpus| format!("nsexec: affinity: {}", mask(cpus))).collect();
+        let unified =
+            record.cgroup.iter().flat_map(|groups| groups.paths()).find(|(controller, _)| controller.is_empty());
+        notes.extend(unified.map(|(_, path)| format!("using CLONE_INTO_CGROUP {path:?}")));
         let spawned = match process::join(plan) {
             Ok(spawned) => spawned,
             // The container's init may have moved itself into a group below (systemd does), where the rest of it is now.
@@ -129,7 +138,7 @@ impl Containers {
             }
             Err((refused, _)) => return Err(unable(reason(refused))),
         };
-        let mut running = Executed { spawned, console: None, notes };
+        let mut running = Executed { spawned, console: None, warnings, notes };
         match running.settle(wish, &config, &process, &record) {
             Ok(()) => Ok(running),
             Err(error) => {
@@ -280,28 +289,27 @@ fn process(config: &Config, wish: &Execution) -> Result<Process> {
 
 fn plan(
     config: &Config,
-    process: &Process,
+    (process, identity): (&Process, process::Identity),
     wish: &Execution,
     init: OwnedFd,
-    pid: i32,
+    record: &Record,
     group: Option<&Cgroup>,
 ) -> Result<Join> {
-    let (identity, _) = prepare::identity(process);
     let (environment, home_is_missing) = prepare::environment(process);
     let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
     let vectors = Vectors::new(&arguments, &environment).map_err(|error| error.of_kind(Kind::Spec))?;
     let mut attributes = attributes::plan(process, &config.linux)?;
     let affinity = process.exec_cpu_affinity.as_ref();
     let list = |text: &str| if text.is_empty() { Ok(None) } else { attributes::cpu_list(text).map(Some) };
-    // Not the caller's processors, but what the group allows.
-    let every = group.filter(|_| affinity.is_none()).map(|_| attributes::every_cpu());
+    // Not the caller's processors, but what the group allows: its own, or that of the container's creator.
+    let every = (affinity.is_none() && !record.keeps_affinity).then(attributes::every_cpu);
     attributes.affinity = affinity.map(|affinity| list(&affinity.last)).transpose()?.flatten().or(every);
     let protections = Protections::parse(&config.annotations)?;
     let seccomp = prepare::filter(config, &protections)?;
     let directory = group.and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
     Ok(Join {
         init,
-        pid,
+        pid: record.pid,
         cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
         cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
         first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),

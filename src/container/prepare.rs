@@ -278,7 +278,6 @@ pub(super) fn bundle(
     let mut mounts =
         config.mounts.iter().map(|mount| self::mount(config, directory, mount)).collect::<Result<Vec<_>>>()?;
     mounts.extend(more);
-    let paths = |list: &[String]| list.iter().map(|path| PathBuf::from(clean(path))).collect();
     let mut bundle = Bundle {
         root,
         read_only: wish.readonly,
@@ -290,8 +289,8 @@ pub(super) fn bundle(
         devices: linux.devices.iter().map(node).collect(),
         owner: Ids::default(),
         label: linux.mount_label.clone(),
-        masked: paths(&linux.masked_paths),
-        read_only_paths: paths(&linux.readonly_paths),
+        masked: unique_paths(&linux.masked_paths),
+        read_only_paths: unique_paths(&linux.readonly_paths),
         groups,
         // Without a cgroup namespace what is shown is not the container's alone to change (CVE-2023-25809).
         groups_read_only: !own_groups || (has_own_users(user) && !has(config, NamespaceKind::Cgroup)),
@@ -301,6 +300,18 @@ pub(super) fn bundle(
         take_sources(&mut bundle)?;
     }
     Ok(bundle)
+}
+
+/// The paths in their order, each once: a second mask would be one more mount on the first.
+fn unique_paths(list: &[String]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = Vec::with_capacity(list.len());
+    for path in list {
+        let path = PathBuf::from(clean(path));
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
 }
 
 /// A path without links, as the kernel names what it leads to: realpath(3) of musl asks for each of its parts.

@@ -58,6 +58,9 @@ pub(crate) struct Record {
     /// The process that serves its network and writes its receipt.
     #[serde(default)]
     pub monitor: Option<super::monitor::Process>,
+    /// Whether its processes keep the affinity of the caller: no cgroup was wanted, which would say what is allowed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_affinity: bool,
     /// Whether it has hooks for its start or its end: without one its configuration, of which Docker's filter is most, need not be read again then.
     #[serde(default = "unknown")]
     pub late_hooks: bool,

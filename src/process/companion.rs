@@ -178,7 +178,7 @@ fn become_service(service: &Service, out: &OwnedFd) -> Result<std::convert::Infa
     let all = Capabilities { bounding: bits, effective: bits, permitted: bits, inheritable: bits, ambient: bits };
     identity::bound_capabilities(&all)?;
     if let Some(user) = service.user {
-        identity::become_user(&Identity::powerless(user, user))?;
+        identity::become_user(&Identity::powerless(user, user), None)?;
     }
     identity::take_capabilities(&all)?;
     let arguments = Vector::new(service.arguments.clone());

@@ -92,7 +92,7 @@ fn settle<Task: Work>(confinement: &Confinement<'_>, work: &Task) -> Result<Task
     // Fewer descriptors mean fewer connections, nothing worse.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files });
     if let Some(user) = confinement.user {
-        identity::become_user(&Identity::powerless(user, user))?;
+        identity::become_user(&Identity::powerless(user, user), None)?;
     }
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[])?;

@@ -3,6 +3,7 @@
 use super::attributes::Attributes;
 use super::message::Channel;
 use crate::error::{Context, Error, Kind, Result};
+use crate::seccomp::Program;
 use crate::sys::attributes::{leave_real_time, leave_session_keyring};
 use crate::sys::clone::exit;
 use crate::sys::weaken;
@@ -10,8 +11,8 @@ use caps::{CapSet, Capability};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, capability_is_in_bounding_set, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs, set_thread_gid,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid, set_thread_uid,
 };
 
 /// Who a command is.
@@ -55,7 +56,10 @@ pub(crate) struct Capabilities {
 
 /// Becomes a user of the container, with these groups and none of the caller's. In a namespace where setgroups is denied (an ordinary user's) the
 /// supplementary groups cannot be dropped; they are unmapped there and show as the overflow group.
-pub(super) fn become_user(identity: &Identity) -> Result<()> {
+///
+/// `filter` is in force already. Where it refuses setresuid(2) or setresgid(2), setuid(2) or setgid(2) is called, as runc does: with the capability both
+/// set all three ids.
+pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Result<()> {
     #[cfg(feature = "weakened")]
     let identity = &Identity { uid: named_so(identity.uid), ..identity.clone() };
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
@@ -65,8 +69,11 @@ pub(super) fn become_user(identity: &Identity) -> Result<()> {
         Err(errno) => return Err(errno).failing(Kind::Identity, || "set the supplementary groups"),
     }
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-    set_thread_res_gid(gid, gid, gid).failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
-    set_thread_res_uid(uid, uid, uid).failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
+    let allows = |call, id: u32| filter.is_none_or(|filter| filter.allows(call, [u64::from(id); 6]));
+    if allows(libc::SYS_setresgid, identity.gid) { set_thread_res_gid(gid, gid, gid) } else { set_thread_gid(gid) }
+        .failing(Kind::Identity, || format!("become group {}", gid.as_raw()))?;
+    if allows(libc::SYS_setresuid, identity.uid) { set_thread_res_uid(uid, uid, uid) } else { set_thread_uid(uid) }
+        .failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
 /// Whether these are our supplementary groups already: who was born with them may not be one who can set them.

@@ -190,7 +190,7 @@ fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result
 /// In a user namespace that others mapped: once that is done, or known to them, we are its root, without any group of the caller's.
 fn be_root_inside(parent: &Channel) -> Result<()> {
     parent.wait_for_go()?;
-    identity::become_user(&Identity::default())?;
+    identity::become_user(&Identity::default(), None)?;
     identity::die_with_supervisor(parent) // again: a change of user takes it back (prctl(2))
 }
 

@@ -202,7 +202,7 @@ pub(super) fn directory(path: &str) -> Result<OwnedFd> {
 pub(super) fn enter_all(process: OwnedFd, joined: ThreadNameSpaceType) -> Result<()> {
     move_into_thread_name_spaces(process.as_fd(), joined).failing(Kind::Namespace, || JOIN)?;
     if joined.contains(ThreadNameSpaceType::USER) {
-        identity::become_user(&Identity::default())?;
+        identity::become_user(&Identity::default(), None)?;
     }
     Ok(())
 }
@@ -272,7 +272,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
         enter_root(root)?;
     }
     if joined.contains(ThreadNameSpaceType::USER) {
-        identity::become_user(&entering)?; // its root, who may become anybody
+        identity::become_user(&entering, None)?; // its root, who may become anybody
         identity::be_undumpable()?;
     }
     identity::leave_keyring(&command.attributes)?;
@@ -302,7 +302,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     }
     let kept = Identity { capabilities: kept(&command, has_own_users), ..command.identity.clone() };
     identity::bound_capabilities(&kept.capabilities)?;
-    identity::become_user(&kept)?;
+    identity::become_user(&kept, None)?;
     identity::be_undumpable()?;
     identity::take_capabilities(&kept.capabilities)?;
     Ok(Ready { command, stdio, master, adopts: false })
@@ -352,6 +352,8 @@ fn leaves_calls(filter: &seccomp::Program) -> bool {
         libc::SYS_getsid,
         libc::SYS_dup3,
         libc::SYS_umask,
+        libc::SYS_setresgid,
+        libc::SYS_setresuid,
         libc::SYS_close,
         libc::SYS_exit_group,
         libc::SYS_brk,

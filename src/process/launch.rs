@@ -71,7 +71,7 @@ fn recipe(
     }
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
-    identity::become_user(identity)?;
+    identity::become_user(identity, filters_before.then_some(&*command.seccomp))?;
     identity::be_undumpable()?; // until execve: we still hold copies of the parent's memory
     identity::take_capabilities(&identity.capabilities)?;
     if identity.no_new_privileges {

@@ -74,7 +74,7 @@ pub(super) fn settle(user: Option<u32>, latch: Latch, parent: &Channel) -> Resul
     close_from(0, &[parent.as_fd(), latch.0.as_fd()])
         .failing(Kind::Identity, || "close the descriptors of the parent")?;
     if let Some(user) = user {
-        identity::become_user(&Identity::powerless(user, user))?;
+        identity::become_user(&Identity::powerless(user, user), None)?;
     }
     identity::be_undumpable()?; // a change of user makes us dumpable again
     identity::keep_capabilities(&[Capability::CAP_KILL])?;

@@ -1,6 +1,6 @@
 //! containerd as Kubernetes has it: its CRI plugin, driven over the socket by `cri/client.py`, with brig and with runc.
 //!
-//! `BRIG_CRI_PODS=50` makes and removes more pods.
+//! `BRIG_CRI_PODS=50` makes and removes more pods. Pods with user namespaces need a containerd that knows them and a network of CNI's.
 
 use crate::engines::Containerd;
 use crate::support::{eventually, finish, skip};
@@ -13,6 +13,7 @@ sandbox_image = "localhost/bb:bb"
 restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
 conf_dir = "$D/cni"
+bin_dir = "/usr/lib/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
 default_runtime_name = "brig"
@@ -27,6 +28,9 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "runc"
 Root = "$D/records-runc"
 "#;
+
+/// Where Debian has the plugins of networks.
+const PLUGINS: &str = "/usr/lib/cni";
 
 /// What the client prints with each runtime, in this order of words.
 const WORDS: [&str; 15] = [
@@ -47,6 +51,23 @@ const WORDS: [&str; 15] = [
     "left: ([], [])",
 ];
 
+/// Whether pods may have user namespaces; if so, their network is configured.
+fn knows_users(directory: &std::path::Path) -> bool {
+    let version = finish(Command::new("containerd").arg("--version")).out;
+    let number = version.split_whitespace().find_map(|word| {
+        let (major, rest) = word.trim_start_matches('v').split_once('.')?;
+        Some((major.parse::<u32>().ok()?, rest.split('.').next()?.parse::<u32>().ok()?))
+    });
+    if number.is_none_or(|number| number < (1, 7)) || !std::path::Path::new(PLUGINS).join("ptp").exists() {
+        return false;
+    }
+    let network = r#"{"cniVersion": "0.4.0", "name": "test", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.231.9.0/24", "dataDir": "$D/addresses"}}]}"#;
+    std::fs::create_dir_all(directory.join("cni")).unwrap();
+    let network = network.replace("$D", &directory.display().to_string());
+    std::fs::write(directory.join("cni/test.conflist"), network).unwrap();
+    true
+}
+
 #[test]
 fn kubernetes_gets_from_brig_what_it_gets_from_runc() {
     let python = Command::new("/usr/bin/python3").args(["-c", "import grpc"]).stderr(Stdio::null()).status();
@@ -57,11 +78,16 @@ fn kubernetes_gets_from_brig_what_it_gets_from_runc() {
     let lab = &containerd.lab;
     std::fs::create_dir(lab.path().join("volume")).unwrap();
     std::fs::write(lab.path().join("volume/note"), "note\n").unwrap();
+    let users = knows_users(lab.path());
+    if !users {
+        skip("user namespaces need containerd 1.7 and containernetworking-plugins");
+    }
     let pods = std::env::var("BRIG_CRI_PODS").unwrap_or_else(|_| "4".into());
     let [ours, theirs] = ["brig", "runc"].map(|handler| {
         let mut client = Command::new("/usr/bin/python3");
         client.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/oci/cri/client.py")).arg(lab.path().join("sock"));
         client.args([handler, "localhost/bb:bb"]).arg(lab.path()).arg(format!("/cri-{}", lab.id)).arg(&pods);
+        client.args(users.then_some("users"));
         let done = finish(client.stdin(Stdio::null()));
         assert_eq!(done.status, 0, "{handler}: {}{}", done.out, done.err);
         // Nothing is left: no record, no monitor, no group, no mount.
@@ -80,6 +106,7 @@ fn kubernetes_gets_from_brig_what_it_gets_from_runc() {
         ["/sys/fs/cgroup", "-depth", "-type", "d", "-name", &format!("cri-{}", lab.id), "-exec", "rmdir", "{}", ";"];
     finish(Command::new("find").args(parent));
     assert_eq!(ours, theirs);
+    assert!(!users || ours.contains("users: 0 ' 0 700000 65536\\nallow\\n0\\n0\\nnote\\nname"), "{ours}");
     for words in WORDS {
         assert!(ours.contains(words), "`{words}` is not in:\n{ours}");
     }

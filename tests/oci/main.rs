@@ -21,6 +21,7 @@ mod daemons;
 mod differential;
 mod docker;
 mod document;
+mod each_call;
 mod engines;
 mod entrants;
 mod fields;

@@ -105,6 +105,23 @@ fn a_user_with_a_range_of_ids_has_a_whole_container() {
 }
 
 #[test]
+fn exec_of_a_user_without_a_group_runs_on_every_processor() {
+    let Some(mut user) = Rootless::new(false) else { return };
+    user.lab.args(&["/bin/sleep", "100"]);
+    let status = user.command(&["run", "--detach", &user.lab.id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(status.unwrap().success());
+    let exec = user.command(&["exec", &user.lab.id, "/bin/grep", "Cpus_allowed_list", "/proc/self/status"]);
+    let all = std::fs::read_to_string("/proc/1/status").unwrap();
+    let all = all.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap();
+    let mut pinned = Command::new("taskset");
+    pinned.args(["-c", "0"]).arg(exec.get_program()).args(exec.get_args()).current_dir(user.lab.path());
+    let done = finish(pinned.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null()));
+    let deleted = user.brig(&["delete", "--force", &user.lab.id]);
+    assert_eq!(done.out.trim(), all, "{}", done.err);
+    deleted.succeeded();
+}
+
+#[test]
 fn a_user_has_a_container_where_files_in_memory_are_not_executable() {
     // vm.memfd_noexec belongs to a PID namespace, so it is set in one of the test's own.
     let Some(mut user) = Rootless::new(false) else { return };

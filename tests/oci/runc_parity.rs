@@ -99,6 +99,16 @@ fn mounts_without_a_mount_namespace_are_refused_by_name() {
 }
 
 #[test]
+fn a_path_that_is_covered_twice_is_mounted_once() {
+    // runc 1.1 mounts it twice.
+    let Some(mut lab) = Lab::new() else { return };
+    lab.config["linux"]["maskedPaths"] = json!(["/proc/keys", "/etc", "/proc//keys", "/etc/", "/etc"]);
+    lab.config["linux"]["readonlyPaths"] = json!(["/bin", "/proc/sys", "/bin/.", "/proc/sys/"]);
+    lab.sh("for each in /proc/keys /etc /bin /proc/sys; do grep -c \" $each \" /proc/self/mountinfo; done; wc -c < /proc/keys; ls /etc");
+    assert_eq!(lab.run().succeeded().out, "1\n1\n1\n1\n0\n");
+}
+
+#[test]
 fn a_read_only_file_system_is_so_itself() {
     if !has_runc() {
         return;
@@ -205,6 +215,30 @@ fn what_root_lacks_is_a_warning_that_names_it() {
     }
     let done = without_resource(&lab.command(&["run", &lab.id]));
     assert!(done.succeeded().out.contains("CapEff:\t0000000000000020") && done.err.is_empty(), "{}", done.err);
+}
+
+#[test]
+fn what_root_lacks_for_exec_is_a_warning_that_names_it() {
+    let Some(mut lab) = Lab::new() else { return };
+    lab.args(&["/bin/sleep", "100"]).start();
+    let shell = ["/bin/sh", "-c", "cat /proc/self/oom_score_adj; grep CapEff /proc/self/status"];
+    let exec = |options: &[&str]| lab.command(&[&["exec"], options, &[&lab.id], &shell].concat());
+    let done = without_resource(&exec(&["--cap", "CAP_SYS_RESOURCE"]));
+    assert!(!done.succeeded().out.contains("CapEff:\t00000000200004"), "{}", done.out);
+    assert_eq!(done.err.matches("level=warning").count(), 1, "{}", done.err);
+    assert!(done.err.contains("CAP_SYS_RESOURCE"), "{}", done.err);
+    // A name that is unknown, with all the power there is.
+    let done = finish(&mut exec(&["--cap", "CAP_NOPE"]));
+    let words = "ignoring unknown or unavailable capabilities: [CAP_NOPE]";
+    assert_eq!(done.succeeded().err.matches(words).count(), 1, "{}", done.err);
+    let file = lab.path().join("process.json");
+    let process = json!({"args": shell, "cwd": "/", "oomScoreAdj": -500, "env": ["PATH=/bin"]});
+    std::fs::write(&file, process.to_string()).unwrap();
+    let done = without_resource(&lab.command(&["exec", "--process", file.to_str().unwrap(), &lab.id]));
+    assert!(!done.succeeded().out.starts_with('-'), "{}", done.out);
+    assert!(done.err.contains("level=warning") && done.err.contains("may not lower its oom_score_adj"), "{}", done.err);
+    let done = without_resource(&exec(&[]));
+    assert_eq!(done.succeeded().err, "");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::beside::{has_runc, run_by_runc};
 use crate::support::{Lab, finish};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// A bundle that fails, and words of its error.
 type Case = (&'static str, fn(&mut Lab), &'static str);
@@ -134,6 +134,7 @@ fn capabilities_that_are_passed_over_are_warnings() {
 
 #[test]
 fn debug_prints_the_lines_of_runc_that_tools_look_for() {
+    let has_runc = has_runc();
     let Some(mut lab) = Lab::new() else { return };
     lab.args(&["/bin/sleep", "100"]);
     lab.config["linux"]["seccomp"] = json!({
@@ -142,35 +143,81 @@ fn debug_prints_the_lines_of_runc_that_tools_look_for() {
         "syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_ERRNO"}],
     });
     let log = lab.path().join("log");
-    let lines = ["nsexec started", "seccomp filter flags: 2", "child process in init()"];
+    let of_start = ["nsexec container setup", "child process in init()"];
+    let completion = "init: closing the pipe to signal completion";
+    // The newer runc's own lines are the first two of each.
+    let of_create =
+        [&["runc exeseal: using /proc/self/exe clone", "seccomp filter flags: 2", completion], &of_start[..]].concat();
+    let of_exec = [
+        &["runc exeseal: using /proc/self/exe clone", "nsexec: affinity: 0x1", "setns_init: about to exec"],
+        &of_start[..],
+    ]
+    .concat();
     for format in ["text", "json"] {
         let options = ["--debug", "--log", log.to_str().unwrap(), "--log-format", format];
-        let mut command = lab.command(&[&options[..], &["run", "-d", &lab.id]].concat());
-        assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
-        let text = std::fs::read_to_string(&log).unwrap();
         let level = if format == "json" { r#""level":"debug""# } else { "level=debug" };
-        for line in lines {
-            assert!(text.lines().any(|each| each.contains(line) && each.contains(level)), "{line}: {text}");
+        let logged = |mut command: Command, lines: &[&str]| {
+            assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+            let text = std::fs::read_to_string(&log).unwrap();
+            std::fs::remove_file(&log).unwrap();
+            for line in lines {
+                assert!(text.lines().any(|each| each.contains(line) && each.contains(level)), "{line}: {text}");
+            }
+        };
+        // What the runc of this machine prints, without what only newer ones do.
+        let by_runc = |arguments: &[&str], lines: &[&str]| {
+            let mut command = Command::new("runc");
+            command.arg("--root").arg(lab.path().join("runc")).args(options).args(arguments);
+            command.current_dir(lab.path()).stdin(Stdio::null());
+            logged(command, lines);
+        };
+        for verb in [&["create"][..], &["run", "-d"]] {
+            let arguments = [verb, &[&lab.id]].concat();
+            logged(lab.command(&[&options[..], &arguments].concat()), &of_create);
+            if has_runc {
+                by_runc(&arguments, &of_create[2..]);
+                by_runc(&["exec", &lab.id, "/bin/true"], &of_exec[2..]);
+                finish(Command::new("runc").arg("--root").arg(lab.path().join("runc")).args(["delete", "-f", &lab.id]));
+            }
+            if verb == ["create"] {
+                lab.on(&["delete", "--force"]).succeeded();
+            }
         }
         let process = lab.path().join("process.json");
         let affinity = json!({"args": ["/bin/true"], "cwd": "/", "execCPUAffinity": {"initial": "0"}});
         std::fs::write(&process, affinity.to_string()).unwrap();
-        let done = lab.brig(&["--debug", "exec", "--process", process.to_str().unwrap(), &lab.id]);
-        assert!(done.succeeded().err.contains("nsexec: affinity: 0x1"), "{}", done.err);
+        let exec = ["exec", "--process", process.to_str().unwrap(), &lab.id];
+        logged(lab.command(&[&options[..], &exec].concat()), &of_exec);
         lab.on(&["delete", "--force"]).succeeded();
-        std::fs::remove_file(&log).unwrap();
     }
     // Without it nothing of this is printed.
     lab.args(&["/bin/true"]);
     assert_eq!(lab.run().succeeded().err, "");
 }
 
+/// The headings of a help text, in their order.
+fn headings(out: &str) -> Vec<&str> {
+    let is_heading = |line: &&str| {
+        let name = line.strip_suffix(':').unwrap_or_default();
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b' ' || byte.is_ascii_digit())
+    };
+    out.lines().filter(is_heading).collect()
+}
+
 #[test]
 fn every_verb_has_a_help_text_with_the_headings_of_runc() {
-    let verbs = [
-        "create", "delete", "events", "exec", "features", "kill", "list", "pause", "ps", "resume", "run", "spec",
-        "start", "state", "update",
-    ];
+    let has_runc = has_runc();
+    // Under this name, without a verb, it is runc's text that is asked for.
+    let runc = tempfile::tempdir().unwrap();
+    let runc = runc.path().join("runc");
+    std::os::unix::fs::symlink(crate::support::program().get_program(), &runc).unwrap();
+    let whole = finish(Command::new(&runc).arg("--help"));
+    let whole = &whole.succeeded().out;
+    assert!(whole.contains("runc - Open Container Initiative runtime\n"), "{whole}");
+    assert_eq!(headings(whole), ["NAME:", "USAGE:", "VERSION:", "COMMANDS:", "GLOBAL OPTIONS:"]);
+    let commands = whole.split("COMMANDS:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let verbs: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(verbs.len(), 17, "{commands}");
     for verb in verbs {
         for flag in ["-h", "--help"] {
             let done = finish(crate::support::program().args([verb, flag]));
@@ -179,6 +226,13 @@ fn every_verb_has_a_help_text_with_the_headings_of_runc() {
                 assert!(out.lines().any(|line| line == heading), "{verb} {flag}: {out}");
             }
             assert!(out.contains(&format!("{verb} - ")) && done.err.is_empty(), "{verb} {flag}: {out}");
+            if has_runc {
+                let theirs = finish(Command::new("runc").args([verb, flag]));
+                // runc has no `OPTIONS` where there is but this one.
+                let of_runc: Vec<_> = headings(&theirs.out).into_iter().filter(|each| *each != "OPTIONS:").collect();
+                let ours: Vec<_> = headings(out).into_iter().filter(|each| *each != "OPTIONS:").collect();
+                assert_eq!(ours, of_runc, "{verb} {flag}");
+            }
         }
     }
 }

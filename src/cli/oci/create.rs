@@ -19,6 +19,9 @@ pub(super) const FLAGS: [Flag; 9] = [
     switch("detach", Some('d'), "leave the container running"),
 ];
 
+/// What runc prints when init waits to be started.
+pub(super) const CREATED: &str = "init: closing the pipe to signal completion";
+
 pub(super) const CREATE: Verb = Verb {
     name: "create",
     about: "create a container",
@@ -65,7 +68,7 @@ fn create(context: &Context, arguments: Arguments) -> Result<ExitCode> {
         .create(&id, &creation(context, &arguments)?)
         .map_err(|error| error.doing(format!("{} create failed", context.name)))?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
-    created.notes.iter().for_each(|note| context.log.debug(note));
+    context.log.debug_start(&created.notes, CREATED);
     Ok(ExitCode::SUCCESS)
 }
 

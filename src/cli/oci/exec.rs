@@ -76,7 +76,8 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
         run::check_terminal()?;
     }
     let mut running = context.containers.exec(&id, &wish).map_err(|error| error.doing("exec failed"))?;
-    running.notes.iter().for_each(|note| context.log.debug(note));
+    running.warnings.iter().for_each(|warning| context.log.warn(warning));
+    context.log.debug_start(&running.notes, "setns_init: about to exec");
     if wish.detached {
         return Ok(ExitCode::SUCCESS);
     }

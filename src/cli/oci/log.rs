@@ -66,6 +66,15 @@ impl Log {
         }
     }
 
+    /// What runc prints of each start, around the `notes` of this one. `last` follows when init has done its part.
+    pub(super) fn debug_start(&self, notes: &[String], last: &str) {
+        self.debug("runc exeseal: using /proc/self/exe clone");
+        self.debug("=> nsexec container setup");
+        self.debug("child process in init()");
+        notes.iter().for_each(|note| self.debug(note));
+        self.debug(last);
+    }
+
     fn line(&self, level: &str, message: &str) {
         let time = humantime::format_rfc3339_seconds(SystemTime::now());
         let line = if self.is_json {

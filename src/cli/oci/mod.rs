@@ -9,6 +9,7 @@ mod create;
 mod exec;
 mod features;
 mod freeze;
+mod help;
 mod log;
 mod look;
 mod run;
@@ -116,7 +117,7 @@ pub(super) fn main() -> Option<ExitCode> {
         (Some(verb), Ok(globals)) => Some(run(verb, globals, name)),
         (None, Ok(globals)) if globals.is_on("version") && globals.positional.is_empty() => Some(version::print(&name)),
         (None, _) if !stands_in => None,
-        (_, Ok(globals)) => Some(help(&name, globals.positional.first())),
+        (_, Ok(globals)) => Some(no_verb(&name, globals.positional.first())),
         (None, Err(error)) | (Some(_), Err(error)) => Some(mistaken(&name, &error)),
     }
 }
@@ -135,7 +136,7 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) if globals.rest.iter().any(|word| word == "--help" || word == "-h") => {
             let _ = error;
-            return verb_help(&name, verb);
+            return help::of_verb(&name, verb);
         }
         Err(error) => {
             log.error(&error.engine_text());
@@ -207,55 +208,18 @@ fn annotations(given: Vec<String>) -> Result<Vec<(String, String)>> {
 
 fn mistaken(name: &str, error: &Error) -> ExitCode {
     println!("Incorrect Usage.\n");
-    print_help(name);
+    help::print(name);
     Log::plain().error(&error.engine_text());
     ExitCode::FAILURE
 }
 
-fn help(name: &str, verb: Option<&OsString>) -> ExitCode {
-    print_help(name);
+fn no_verb(name: &str, verb: Option<&OsString>) -> ExitCode {
+    help::print(name);
     match verb {
         Some(verb) if verb != "help" => {
             Log::plain().error(&format!("No help topic for '{}'", verb.to_string_lossy().escape_debug()));
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,
-    }
-}
-
-fn print_help(name: &str) {
-    println!("NAME:\n   {name} - OCI runtime\n");
-    println!("USAGE:\n   {name} [global options] command [command options] [arguments...]\n\nCOMMANDS:");
-    for verb in &VERBS {
-        println!("   {:<12} {}", verb.name, verb.about);
-    }
-    println!("\nGLOBAL OPTIONS:");
-    print_flags(&GLOBAL);
-}
-
-fn verb_help(name: &str, verb: &Verb) -> ExitCode {
-    println!("NAME:\n   {name} {} - {}\n", verb.name, verb.about);
-    println!("USAGE:\n   {name} {} [command options] {}\n\nOPTIONS:", verb.name, words_of(verb));
-    print_flags(verb.flags);
-    print_flags(&[HELP]);
-    ExitCode::SUCCESS
-}
-
-/// What follows the options of a verb.
-fn words_of(verb: &Verb) -> &'static str {
-    match verb.name {
-        "exec" => "<container-id> <command> [command options]  || -p process.json <container-id>",
-        "kill" => "<container-id> [signal]",
-        "ps" => "<container-id> [ps options]",
-        "list" | "spec" | "features" => "",
-        _ => "<container-id>",
-    }
-}
-
-fn print_flags(flags: &[Flag]) {
-    for flag in flags {
-        let short = flag.short.map(|short| format!(", -{short}")).unwrap_or_default();
-        let value = if flag.takes == arguments::Takes::Value { " value" } else { "" };
-        println!("   {:<32} {}", format!("--{}{short}{value}", flag.name), flag.help);
     }
 }

@@ -41,7 +41,7 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     let failed = |error: brig::error::Error| error.doing(format!("{} run failed", context.name));
     let mut created = context.containers.create(&id, &wish).map_err(failed)?;
     created.warnings.iter().for_each(|warning| context.log.warn(warning));
-    created.notes.iter().for_each(|note| context.log.debug(note));
+    context.log.debug_start(&created.notes, create::CREATED);
     let console = created.take_console();
     if let Some(Err(error)) = console.as_ref().map(|_| check_terminal()) {
         created.discard();

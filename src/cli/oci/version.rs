@@ -8,12 +8,13 @@ use std::process::ExitCode;
 const SPECIFICATION: &str = "1.3.0";
 
 pub(super) fn print(name: &str) -> ExitCode {
+    output::lines(lines(name));
+    ExitCode::SUCCESS
+}
+
+/// The first line begins with our name, or with that of the runtime whose place we take.
+pub(super) fn lines(name: &str) -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
-    output::lines([
-        format!("{name} version {version}"),
-        format!("commit: brig-{version}"),
-        format!("spec: {SPECIFICATION}"),
-    ]);
-    ExitCode::SUCCESS
+    [format!("{name} version {version}"), format!("commit: brig-{version}"), format!("spec: {SPECIFICATION}")]
 }

@@ -1,8 +1,8 @@
 """Drives the Kubernetes runtime interface (CRI, runtime.v1) of a containerd over its socket, as kubelet does.
 
-    client.py SOCKET HANDLER IMAGE DIRECTORY GROUP PODS
+    client.py SOCKET HANDLER IMAGE DIRECTORY GROUP PODS [users]
 
-Prints a line for each fact; what differs from run to run is left out. The messages below are the part of the protocol that is used here:
+With `users` also pods with user namespaces, whose network is that of the CNI. Prints a line for each fact; what differs from run to run is left out. The messages below are the part of the protocol that is used here:
 field names, numbers and kinds.
 """
 
@@ -139,7 +139,7 @@ def decode(name, data):
     return out
 
 
-socket, handler, image, directory, group, pods = sys.argv[1:]
+socket, handler, image, directory, group, pods, *more = sys.argv[1:]
 channel = grpc.insecure_channel("unix://" + socket)
 
 
@@ -244,7 +244,10 @@ def life():
     fact("log", sorted(lines_of("life")))
     fact("exec", execute(container, "id -u; pwd; echo $A; echo bad >&2; exit 5"))
     fact("confined", execute(container, "grep -E 'Cap|NoNew|Seccomp:' /proc/self/status; ls /etc; cat /proc/self/oom_score_adj; head -c 1 /dev/other | wc -c"))
-    files = "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us cpu/cpu.shares cpuset/cpuset.cpus"
+    files = "memory/memory.limit_in_bytes cpu/cpu.cfs_quota_us cpu/cpu.shares cpuset/cpuset.cpus"
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        files = "memory.max cpu.max cpu.weight cpuset.cpus"
+    files = "cd /sys/fs/cgroup; cat " + files
     fact("limits", execute(container, files))
     call("UpdateContainerResources", id=container, linux={"memory": 80 << 20, "period": 100000, "quota": 20000, "shares": 100})
     fact("updated", execute(container, files))
@@ -308,6 +311,19 @@ def namespaces():
     remove(pod)
 
 
+def users():
+    ids = [{"host": 700000, "container": 0, "length": 65536}]
+    own = {"network": POD, "users": {"mode": POD, "uids": ids, "gids": ids}}
+    pod = run_pod("users", own)
+    line = "tr -s ' ' < /proc/self/uid_map; cat /proc/self/setgroups; id -u; touch /made && stat -c %u /made; cat /v/note; hostname > /dev/null && echo name"
+    mounts = [{"inside": "/v", "outside": directory + "/volume", "readonly": 1}]
+    container = start(pod, "users", "exec sleep 1000", namespaces=own, mounts=mounts, resources={"memory": 64 << 20})
+    fact("users", execute(container, line))
+    fact("no power outside", execute(container, "echo x > /proc/sys/kernel/core_pattern; mknod /dev/new b 8 0; ls /sys/class/net"))
+    fact("second user", execute(start(pod, "second-user", "exec sleep 1000", namespaces=own, security={"user": {"value": 1000}}), "id -u; cat /proc/self/uid_map | wc -l"))
+    remove(pod)
+
+
 def churn(number):
     pod = run_pod(f"churn-{number}")
     container = start(pod, f"churn-{number}", "trap 'exit 0' TERM; while :; do sleep 0.1; done", resources={"memory": 64 << 20})
@@ -322,5 +338,9 @@ def churn(number):
 life()
 ends()
 namespaces()
+if "users" in more:
+    users()
+begin = time.monotonic()
 fact("churned", set(in_parallel(churn, range(int(pods)))))
+print(f"{handler}: {pods} pods in {time.monotonic() - begin:.0f} s", file=sys.stderr)
 fact("left", (call("ListPodSandbox")["items"], call("ListContainers")["items"]))

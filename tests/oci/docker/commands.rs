@@ -9,7 +9,7 @@ use super::{Docker, WAITS, normal};
 use crate::support::Done;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const FILES: [&str; 8] = [
     include_str!("commands/exec.sh"),
@@ -24,6 +24,13 @@ const FILES: [&str; 8] = [
 
 /// How many blocks run side by side.
 const THREADS: usize = 4;
+/// How often a block that differs is run again with each runtime, alone: clients that run at once, and what the engine says of an end, race on a busy
+/// machine. Brig may do in none of these rounds what runc never does.
+const ROUNDS: usize = 5;
+/// After the second of these rounds no other begins when this time is over.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How many blocks may differ in the first round alone. More are no race.
+const MOST_EXCUSED: usize = 2;
 
 /// What the lines use.
 ///
@@ -206,31 +213,80 @@ fn docker_commands_do_with_brig_what_they_do_with_runc() {
             });
         }
     });
-    let results = results.into_inner().unwrap();
-    let mut wrong = Vec::new();
+    let mut results = results.into_inner().unwrap();
+    let (mut wrong, mut excused) = (Vec::new(), Vec::new());
     for (index, lines) in blocks.iter().enumerate() {
-        let found = differences(lines, &results[&(index, "brig")], &results[&(index, "runc")]);
-        if found.is_empty() {
+        let mut take = |runtime| vec![results.remove(&(index, runtime)).unwrap()];
+        let (mut ours, mut theirs) = (take("brig"), take("runc"));
+        let first = differences(lines, &ours, &theirs);
+        if first.is_empty() {
             continue;
         }
-        // Clients that run at once, and what the engine says of an end, race on a busy machine: once more, alone. A fault differs again.
-        let again = differences(lines, &run(index, "again", "brig"), &run(index, "again", "runc"));
-        println!("run again, alone: {}\n", found.join("\n\n"));
+        let begin = Instant::now();
+        for round in 1..=ROUNDS {
+            ours.push(run(index, &format!("again{round}-"), "brig"));
+            theirs.push(run(index, &format!("again{round}-"), "runc"));
+            if round > 1 && begin.elapsed() > LONGEST {
+                break;
+            }
+        }
+        let again = differences(lines, &ours[1..], &theirs);
+        // The first result may be one that runc had, too, in a later round.
+        if again.is_empty() && !differences(lines, &ours, &theirs).is_empty() {
+            excused.push(format!(
+                "{} rounds of brig alone did not do this again:\n{}",
+                ours.len() - 1,
+                first.join("\n\n")
+            ));
+        }
         wrong.extend(again);
+    }
+    println!("{} blocks differed once and never again\n{}", excused.len(), excused.join("\n\n"));
+    if excused.len() > MOST_EXCUSED {
+        wrong.append(&mut excused);
     }
     assert!(wrong.is_empty(), "{} of {count} commands differ\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// The lines of a block that did not do the same with both, and those marked with `!` that did.
-fn differences(lines: &[&str], ours: &[Done], theirs: &[Done]) -> Vec<String> {
+/// The lines of a block with which brig did in some round what runc did in none, and those marked with `!` with which it did nothing else.
+fn differences(lines: &[&str], ours: &[Vec<Done>], theirs: &[Vec<Done>]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (line, (ours, theirs)) in lines.iter().zip(ours.iter().zip(theirs)) {
-        let words = format!("{}{}", theirs.out, theirs.err);
-        let [ours, theirs] = [ours, theirs].map(compared);
-        let is_intended = line.starts_with('!') || CALLER_LACKS_POWER.iter().any(|each| words.contains(each));
-        if (ours != theirs) != is_intended {
-            wrong.push(format!("{line}\n--- brig\n{ours}\n--- runc\n{theirs}"));
+    for (index, line) in lines.iter().enumerate() {
+        let lacks_power =
+            |done: &Done| CALLER_LACKS_POWER.iter().any(|words| done.out.contains(words) || done.err.contains(words));
+        let is_intended = line.starts_with('!') || theirs.iter().any(|round| lacks_power(&round[index]));
+        let known: Vec<String> = theirs.iter().map(|round| compared(&round[index])).collect();
+        let found: Vec<String> = ours.iter().map(|round| compared(&round[index])).collect();
+        let other = found.iter().find(|each| !known.contains(each));
+        if other.is_some() != is_intended {
+            let ours = other.unwrap_or(&found[0]);
+            wrong.push(format!("{line}\n--- brig\n{ours}\n--- runc\n{}", known.join("\n--- or runc\n")));
         }
     }
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(all: &[&str]) -> Vec<Vec<Done>> {
+        let done = |out: &&str| vec![Done { status: 0, out: (*out).to_owned(), err: String::new() }];
+        all.iter().map(done).collect()
+    }
+
+    #[test]
+    fn a_result_that_runc_never_has_is_a_difference() {
+        for (line, ours, theirs, is_wrong) in [
+            ("run", &["a"][..], &["a"][..], false),
+            ("run", &["b"], &["a"], true),
+            ("run", &["a", "b", "a"], &["a", "a", "a"], true),
+            ("run", &["a", "b"], &["b", "a"], false),
+            ("! run", &["b"], &["a"], false),
+            ("! run", &["a"], &["a"], true),
+        ] {
+            let found = differences(&[line], &rounds(ours), &rounds(theirs));
+            assert_eq!(!found.is_empty(), is_wrong, "{line} {ours:?} {theirs:?}");
+        }
+    }
 }

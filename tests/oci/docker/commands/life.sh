@@ -68,4 +68,4 @@ docker ps --filter name=$C --format '{{.Names}} {{.Image}}' ; docker port $C; do
 docker run --name $C --runtime $RT bb true
 docker rm -f $C; docker rm -f $C; docker wait $C; docker logs $C
 
-docker ps -aq
+docker ps -aq --filter name=$C
