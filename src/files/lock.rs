@@ -1,7 +1,7 @@
 //! Locks on files with flock(2): the kernel drops them when the holder dies, so a crash never leaves one behind.
 
 use crate::error::{Context, Kind, Result};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -74,7 +74,14 @@ impl Lock {
 }
 
 fn open(path: &Path, make: bool) -> Result<File> {
-    let opened = OpenOptions::new().read(true).write(true).create(make).truncate(false).mode(0o600).open(path);
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(make)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(path);
     opened.map_err(|cause| super::failed(cause, format!("open the lock `{}`", path.display())))
 }
 

@@ -53,7 +53,15 @@ pub(crate) fn replace_by(
 ) -> Result<()> {
     let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+        // A new file: what is in its place may be a link, or what a crash left.
+        let make = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
+        let mut file = match make() {
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&temporary)?;
+                make()?
+            }
+            made => made?,
+        };
         write(&mut file)?;
         if durability == Durability::Synced {
             file.sync_all()?;

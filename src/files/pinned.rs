@@ -48,6 +48,11 @@ impl Pinned {
         Ok(())
     }
 
+    /// Holds a folder that is open for `path`.
+    pub(crate) fn add(&mut self, path: &Path, folder: OwnedFd) {
+        self.0.push(Pin { path: path.to_owned(), held: Arc::new(folder), rest: PathBuf::new() });
+    }
+
     fn pin(&self, path: &Path) -> Option<&Pin> {
         self.0.iter().find(|pin| pin.path == path)
     }

@@ -1,6 +1,7 @@
 //! The certificates that this machine trusts.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
 
 /// Where they are on the usual distributions, in one file.
@@ -9,9 +10,18 @@ const PLACES: [&str; 3] =
 /// The line by which one begins (RFC 7468).
 const BEGINNING: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-/// The machine's certificates in PEM form, or those of `SSL_CERT_FILE`; `None` where there are none.
+/// Whether `SSL_CERT_FILE` counts.
+static CALLER_CHOOSES: AtomicBool = AtomicBool::new(true);
+
+/// From now on `SSL_CERT_FILE` names nothing. In hosted mode the caller may not have the program read a file, or choose whom it trusts.
+pub(crate) fn ignore_callers_certificates() {
+    CALLER_CHOOSES.store(false, Ordering::Relaxed);
+}
+
+/// The machine's certificates in PEM form, or those of `SSL_CERT_FILE`; `None` where there are none. The file may contain something else, too.
 pub(crate) fn certificates() -> Option<Vec<u8>> {
-    let chosen = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let chosen = std::env::var_os("SSL_CERT_FILE").filter(|_| CALLER_CHOOSES.load(Ordering::Relaxed));
+    let chosen = chosen.map(PathBuf::from);
     let mut paths = chosen.into_iter().chain(PLACES.map(PathBuf::from));
     paths.find_map(|path| std::fs::read(path).ok().filter(|pem| has_certificate(pem)))
 }

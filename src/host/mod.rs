@@ -16,7 +16,7 @@ mod trial;
 
 // For `sandbox`, which names no module of system calls.
 pub(crate) use crate::sys::weaken::is_off;
-pub(crate) use certificates::{certificates, has_certificate, in_pem, roots};
+pub(crate) use certificates::{certificates, has_certificate, ignore_callers_certificates, in_pem, roots};
 pub(crate) use kernel::{is_local, shows_other_owners};
 pub(crate) use mounts::{MountEntry, mounts, parse_mounts};
 pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};

@@ -314,6 +314,27 @@ fn commits_go_to_the_repository_that_was_checked() {
 }
 
 #[test]
+fn commits_of_a_folder_that_became_a_link_are_not_exported() {
+    let Some((lab, rules)) = folders() else { return };
+    let script = "git init -q -b main a; cd a; git -c user.name=t -c user.email=t@t commit -q --allow-empty -m one; cd ..; cp -a a ../private/a";
+    assert!(
+        Command::new("sh").args(["-ec", script]).current_dir(lab.path().join("allowed")).status().unwrap().success()
+    );
+    let folder = lab.path().join("allowed/a");
+    let commit = "git -c safe.directory='*' -c user.name=a -c user.email=a@b commit -q --allow-empty -m agent";
+    task(&lab, &rules, false).args(["--dir".as_ref(), folder.as_os_str()]).sh(commit).ended_as("succeeded", 0);
+    let id = lab.ids().pop().unwrap();
+    let moved = folder.with_extension("moved");
+    std::fs::rename(&folder, &moved).unwrap();
+    std::os::unix::fs::symlink(lab.path().join("private/a"), &folder).unwrap();
+    let export = || brig(&lab, &rules, &["task", "export", &id, "--bundle"]);
+    export().refused(125, &["hosted mode", "folder"]);
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&moved, &folder).unwrap();
+    assert_eq!(export().status, Some(0));
+}
+
+#[test]
 fn the_base_of_a_file_is_read_from_the_folder_that_was_checked() {
     let Some((lab, rules)) = folders() else { return };
     let rest = "x\n".repeat(600_000); // too long for a copy: it is read from the repository
@@ -356,6 +377,27 @@ fn a_profile_is_in_a_folder_of_the_list_and_no_error_shows_its_text() {
     profile(&lab.file("allowed/good", "canary = false\n")).succeeded();
     // Outside hosted mode the caller reads what it may read.
     brig(&lab, "mode = \"open\"\n", &run(&["--profile", &outside.display().to_string()])).refused(125, &["hunter2"]);
+}
+
+#[test]
+fn the_callers_certificates_are_not_read() {
+    let Some((lab, rules)) = folders() else { return };
+    let Ok(all) = std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt") else {
+        return skip("needs the machine's certificates");
+    };
+    let one = all.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
+    let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    let chosen = lab.file("private/pair.pem", format!("{one}{key}"));
+    let profile = lab.file("allowed/profile", "[secrets.K]\nsource = \"env:K\"\nhost = \"api.example.com\"\n");
+    let shown = |rules: &str| {
+        let task = task(&lab, rules, false).env("SSL_CERT_FILE", &chosen).env("K", "correct-horse-battery");
+        let run = task.args(["--profile".as_ref(), profile.as_os_str()]).plain().sh("cat $SSL_CERT_FILE");
+        assert!(run.status == Some(0) && !run.stdout.contains("PRIVATE KEY"), "{run:#?}");
+        run.stdout.matches("BEGIN CERTIFICATE").count()
+    };
+    // With the broker's own.
+    assert_eq!(shown("mode = \"open\"\n"), 2);
+    assert!(shown(&rules) > 2, "the caller's file took the place of the machine's");
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn a_program_with_threads_is_refused_before_it_is_copied() {
         brig::task::run_detached(&store, &definition, false).map(drop),
         containers.create(&id, &Creation::default()).map(drop),
         containers.exec(&id, &Execution::default()).map(drop),
+        brig::task::export_bundle(&store, "none").map(drop),
     ];
     for refused in errors {
         let error = refused.unwrap_err();

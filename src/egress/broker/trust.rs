@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 
 /// What a sandbox gets to know, in the forms that programs read.
 pub(crate) struct Trust {
-    /// The machine's own certificates (PEM), with a line end.
+    /// The machine's own certificates (PEM), and nothing else of their file: a private key may be in it.
     pub machine: Vec<u8>,
     /// The authority's (PEM).
     pub authority: Vec<u8>,
@@ -24,14 +24,12 @@ const PASSWORD: &str = "changeit";
 impl Trust {
     /// Of an authority's certificate and the machine's own ones.
     pub(crate) fn new(certificate: &[u8], roots: Option<&[u8]>) -> Trust {
-        let mut machine = roots.map(<[u8]>::to_vec).unwrap_or_default();
-        if !machine.is_empty() && !machine.ends_with(b"\n") {
-            machine.push(b'\n');
-        }
+        let of_machine = CertificateDer::pem_slice_iter(roots.unwrap_or_default()).filter_map(Result::ok);
+        let mut all: Vec<_> = of_machine.collect();
+        let machine = all.iter().map(|each| pem(each)).collect::<String>().into_bytes();
+        all.push(CertificateDer::from(certificate.to_vec()));
         let authority = pem(certificate).into_bytes();
         let hashed = file_hash(certificate).map(|hash| format!("{hash}.0"));
-        let of_machine = CertificateDer::pem_slice_iter(&machine).filter_map(Result::ok);
-        let all = of_machine.chain([CertificateDer::from(certificate.to_vec())]).collect();
         Trust { machine, authority, hashed, all }
     }
 
@@ -95,6 +93,15 @@ mod tests {
         let all: Vec<_> = CertificateDer::pem_slice_iter(&trust.bundle()).map(Result::unwrap).collect();
         assert_eq!(all, [CertificateDer::from(other.certificate), CertificateDer::from(made.certificate)]);
         assert_eq!(all, trust.all);
+    }
+
+    #[test]
+    fn nothing_but_certificates_is_shown_of_the_machines_file() {
+        let made = make_authority(&["a.test"]).unwrap();
+        let certificate = pem(&make_authority(&["b.test"]).unwrap().certificate);
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let trust = Trust::new(&made.certificate, Some(format!("note\n{key}{certificate}").as_bytes()));
+        assert_eq!(String::from_utf8(trust.machine).unwrap(), certificate);
     }
 
     #[test]

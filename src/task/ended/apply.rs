@@ -92,7 +92,7 @@ fn base(store: &Store, id: &str, handback: &Handback) -> Result<Option<OwnedFd>>
 }
 
 /// Opens the tree that a workspace was shown from: a checkout of the store, or a folder of the user's.
-fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
+pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     if base.starts_with(store.root()) {
         return open_tree(base);
     }

@@ -1,10 +1,11 @@
 //! An ended task's commits as a file, for `git fetch FILE`.
 
+use super::apply::open_base;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::sandbox::Limits;
 use crate::task::git::{self, Budget, Errand, GitOptions, Head, Work};
-use crate::task::output::changes::Changes;
+use crate::task::output::changes::{Changes, is_off};
 use crate::task::output::handback::Handback;
 use crate::task::redact::Redactor;
 use crate::task::store::Store;
@@ -52,8 +53,23 @@ pub(crate) fn bundle_of(
     git::bundle(errand, &Work { base: base.0, base_commit: base.1, changes, commit, branch })
 }
 
-/// Makes a bundle of the commits of an ended task, on the branch that the agent was on.
+/// Opens the base of an ended task and holds it: a checkout of the store, or the folder that the task worked on. Another folder that has its name now
+/// is refused.
+fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
+    let opened = open_base(store, base)?;
+    let folder = store.record(id)?.folder.filter(|_| !base.starts_with(store.root()));
+    if folder.is_some_and(|folder| !folder.is_of(&opened)) && !is_off("changes-folder") {
+        let words = format!("`{}` is another folder than the one that the task worked on", base.display());
+        return Err(Error::new(Kind::State, words).hint("move the task's own folder back to this path"));
+    }
+    let mut pinned = Pinned::default();
+    pinned.add(base, opened);
+    Ok(pinned)
+}
+
+/// Makes a bundle of the commits of an ended task, on the branch that the agent was on. The caller has one thread.
 pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
+    crate::process::require_one_thread()?;
     let step = || format!("export the commits of `{id}`");
     let none = |why: &str, hint: &str| Err(Error::new(Kind::State, why.to_owned()).doing(step()).hint(hint));
     let receipt = store.final_receipt(id).doing(step)?;
@@ -66,14 +82,14 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
             "see what it changed: `brig task diff ID`",
         );
     };
-    let head = head_of(changes, &base).doing(step)?;
+    let pinned = &hold_base(store, id, &base).doing(step)?;
+    let head = head_of(changes, &pinned.path(&base)).doing(step)?;
     let branch = head.branch.filter(|name| git::is_branch(name)).unwrap_or_else(|| format!("brig/{id}"));
     let options = GitOptions::default();
     let redactor = Redactor::new();
     let degraded: Vec<_> = receipt.degraded.iter().map(|each| each.name.clone()).collect();
     let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
     let (options, redactor) = (&options, &redactor);
-    let pinned = &Pinned::default();
     let budget = &Budget::new(&Limits::default());
     let errand = Errand {
         store,

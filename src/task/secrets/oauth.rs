@@ -6,7 +6,10 @@
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock};
+use rustix::fs::OFlags;
 use serde_json::{Map, Value};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::tls::TlsConfig;
@@ -81,9 +84,23 @@ fn broken(path: &Path, cause: &dyn std::fmt::Display) -> Error {
         .hint("give a JSON object with `token_endpoint`, `client_id` and `refresh_token`")
 }
 
+/// Reads the file itself: what is behind a link in its place, or comes out of a FIFO, is another owner's choice.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    match file.take(LONGEST + 1).read_to_end(&mut bytes)? as u64 > LONGEST {
+        true => Err(std::io::Error::other(format!("longer than {LONGEST} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
 fn read(path: &Path) -> Result<Object> {
-    let bytes = files::read_bounded(path, LONGEST)
-        .map_err(|error| error.of_kind(Kind::Secret))
+    let bytes = read_file(path)
+        .map_err(|cause| files::failed(cause, format!("read `{}`", path.display())).of_kind(Kind::Secret))
         .hint(|| "name a file with a JSON object: `token_endpoint`, `client_id`, `refresh_token`")?;
     serde_json::from_slice(&bytes).map_err(|cause| broken(path, &cause))
 }
@@ -128,7 +145,37 @@ fn ask(object: &Object) -> Result<Object> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Source;
     use super::*;
+    use crate::files::Pinned;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_token_is_read_and_locked_in_the_folder_that_was_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = std::fs::canonicalize(directory.path()).unwrap();
+        let (folder, moved, victim) = (top.join("a"), top.join("moved"), top.join("victim"));
+        let write = |folder: &Path, token: &str, end: u64| {
+            let text = format!(r#"{{"access_token": "{token}", "expires_at": {end}}}"#);
+            std::fs::write(folder.join("token.json"), text).unwrap();
+        };
+        for (folder, token) in [(&folder, "own-token"), (&victim, "victims-token")] {
+            std::fs::create_dir(folder).unwrap();
+            write(folder, token, now() + 1000);
+        }
+        let mut pinned = Pinned::default();
+        pinned.hold(&folder, (&top, &folder), PathBuf::new()).unwrap();
+        let source = Source::OAuth(folder.join("token.json")).pinned(&pinned);
+        std::fs::rename(&folder, &moved).unwrap();
+        symlink(&victim, &folder).unwrap();
+        assert_eq!(source.read().unwrap(), b"own-token");
+        write(&moved, "old", 1);
+        symlink(victim.join("made"), moved.join("token.json.lock")).unwrap();
+        assert!(source.read().is_err() && !victim.join("made").exists());
+        std::fs::remove_file(moved.join("token.json")).unwrap();
+        symlink(victim.join("token.json"), moved.join("token.json")).unwrap();
+        assert!(source.read().is_err(), "a link was followed");
+    }
 
     #[test]
     fn a_token_that_is_good_is_taken_as_it_is_and_one_that_is_not_needs_a_server() {

@@ -51,10 +51,15 @@ impl Source {
         }
     }
 
-    /// The same source, with its file as it is held open.
+    /// The same source, with its file as it is held open; a token's file in its folder as that is held open.
     pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
             Source::File(path) => Source::File(pinned.path(path)),
+            Source::OAuth(path) => Source::OAuth(match (path.parent(), path.file_name()) {
+                (Some(folder), Some(name)) if pinned.has(folder) => pinned.path(folder).join(name),
+                // The file itself is read and replaced: later no link is followed.
+                _ => std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
+            }),
             other => other.clone(),
         }
     }

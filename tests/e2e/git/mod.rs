@@ -11,6 +11,7 @@ mod submodules;
 
 use crate::support::{Lab, Run};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -232,6 +233,30 @@ fn commits_in_a_folder_are_exported_and_apply_names_them() {
     let applied = lab.brig(["task", "apply", &id]);
     applied.succeeded();
     assert!(applied.stderr.contains(&format!("brig task export {id} --bundle")), "{applied:#?}");
+}
+
+#[test]
+fn commits_of_a_folder_are_not_exported_over_another_of_its_name() {
+    let lab = Lab::new();
+    bare(&lab);
+    let (seed, moved) = (lab.path().join("seed"), lab.path().join("moved"));
+    let run = lab.task().args(["--dir".as_ref(), seed.as_os_str()]).sh(&format!(
+        "git config --global user.name a; git config --global user.email a@b; git config --global safe.directory '*'; {COMMIT}"
+    ));
+    run.ended_as("succeeded", 0);
+    let id = lab.ids().pop().unwrap();
+    std::fs::rename(&seed, &moved).unwrap();
+    host(lab.path(), "git clone -q moved seed");
+    let export = |name: &str| {
+        let words = ["task", "export", &id, "--bundle", "-o"].map(OsString::from);
+        words.into_iter().chain([lab.path().join(name).into_os_string()])
+    };
+    lab.brig(export("refused")).refused(125, &["another folder"]);
+    // Without the check the commits are taken over whatever has the name.
+    lab.weakened("changes-folder", export("weakened")).succeeded();
+    std::fs::remove_dir_all(&seed).unwrap();
+    std::fs::rename(&moved, &seed).unwrap();
+    lab.brig(export("bundle")).succeeded();
 }
 
 #[test]

@@ -124,6 +124,9 @@ pub(crate) fn rules() -> Result<Option<&'static Rules>> {
         return Ok(rules.as_ref());
     }
     let rules = read()?;
+    if rules.is_some() {
+        crate::host::ignore_callers_certificates();
+    }
     Ok(RULES.get_or_init(|| rules).as_ref())
 }
 

@@ -118,6 +118,11 @@ fn host_paths(definition: &Definition) -> Result<Vec<(&'static str, PathBuf)>> {
         Source::File(path) | Source::OAuth(path) => Some(("file of a secret", path.clone())),
         Source::Environment(_) | Source::Command(_) | Source::Made(_) => None,
     }));
+    // The file of a token is replaced, and its lock is beside it.
+    paths.extend(super::sources(definition).filter_map(|(_, source)| match source {
+        Source::OAuth(path) => Some(("folder of a token", path.parent()?.to_owned())),
+        _ => None,
+    }));
     let git = &definition.git;
     paths.extend(git.elsewhere.iter().filter_map(|place| Some(("folder of submodules", place.folder()?.to_owned()))));
     let known_hosts = git.known_hosts.clone().or_else(|| own_known_hosts().filter(|_| needs_known_hosts));

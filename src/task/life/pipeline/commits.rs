@@ -7,6 +7,7 @@ use crate::task::definition::WorkspaceSource;
 use crate::task::definition::plan;
 use crate::task::ended::export;
 use crate::task::git::{self, Push, PushState};
+use crate::task::output::folder_snapshot::FolderIdentity;
 
 impl Attempt<'_> {
     /// Notes the commits that were made in a folder which is a repository: they are exported as those of a clone are. A folder that is none, or a broken
@@ -16,7 +17,12 @@ impl Attempt<'_> {
         else {
             return;
         };
-        if let Some((before, after)) = export::commits_of(changes, folder) {
+        let held = self.pinned.path(folder);
+        let is_same = self.record.folder.is_none_or(|was| FolderIdentity::of(&held) == Some(was));
+        if !is_same && !self.pinned.has(folder) {
+            return; // another folder has its name now
+        }
+        if let Some((before, after)) = export::commits_of(changes, &held) {
             (self.course.commit_in, self.course.commit_out) = (Some(before), Some(after));
         }
     }

@@ -13,11 +13,15 @@ use crate::task::output::changes::tree;
 use crate::task::redact::{Redactor, Stream};
 use rustix::fs::{FileType, Mode, Stat, fchmod};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+/// How long the workspace is read: 256 MiB at 1 MB a second. The rest is not taken.
+const MOST_TIME: Duration = Duration::from_secs(300);
 /// Files of one task; a tree of millions of empty ones is no result.
 pub(super) const MOST_FILES: usize = 10_000;
 /// Bytes of their paths together, as the receipt has them: it is a list to be read.
@@ -50,6 +54,17 @@ pub(in crate::task) fn collect(
     disk_bytes: u64,
     redactor: &Redactor,
 ) -> Result<Artifacts> {
+    collect_until(Instant::now() + MOST_TIME, source, (options, pinned), task, disk_bytes, redactor)
+}
+
+fn collect_until(
+    end: Instant,
+    source: Option<Source<'_>>,
+    (options, pinned): (&ArtifactOptions, &Pinned),
+    task: &Path,
+    disk_bytes: u64,
+    redactor: &Redactor,
+) -> Result<Artifacts> {
     let patterns = options.parsed()?;
     let Some(source) = source else {
         return Ok(Artifacts { unmatched: options.patterns.clone(), ..Artifacts::default() });
@@ -59,6 +74,7 @@ pub(in crate::task) fn collect(
         place: options.place(task),
         pinned,
         store: None,
+        refused_inodes: HashMap::new(),
         left: options.bytes,
         disk_left: disk_bytes,
         paths_left: MOST_PATH_BYTES,
@@ -68,7 +84,7 @@ pub(in crate::task) fn collect(
         found: Artifacts::default(),
     };
     let root = tree::directory(source.upper, b".").failing(Kind::Workspace, || "open the workspace's changes")?;
-    walk.run(&patterns, root)?;
+    walk.run(&patterns, root, end)?;
     let mut found = walk.found;
     found.files.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     found.unmatched =
@@ -93,6 +109,8 @@ struct Walk<'a> {
     place: PathBuf,
     pinned: &'a Pinned,
     store: Option<Store>,
+    /// Files that were read and refused, by device and inode: a further name is not read again.
+    refused_inodes: HashMap<(u64, u64), RefusedBecause>,
     left: u64,
     /// Bytes that all copies together may still take on the host's disk.
     disk_left: u64,
@@ -105,8 +123,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn run(&mut self, patterns: &Patterns, root: OwnedFd) -> Result<()> {
-        let mut tree = Tree::new(Bounds { entries: MOST_NAMES, depth: DEEPEST, end: None });
+    fn run(&mut self, patterns: &Patterns, root: OwnedFd, end: Instant) -> Result<()> {
+        let mut tree = Tree::new(Bounds { entries: MOST_NAMES, depth: DEEPEST, end: Some(end) });
         let root_frame = Frame { path: None, progress: patterns.root(), is_taken: false };
         self.enter(&mut tree, root, root_frame);
         loop {
@@ -118,9 +136,10 @@ impl Walk<'_> {
                         self.enter(&mut tree, directory, frame);
                     }
                 }
-                // Only a tree that another process changes: the rest is left out.
-                Err(_) => {
-                    self.refuse(tree.state().and_then(|frame| frame.path.as_ref()), RefusedBecause::Unreadable);
+                // Time, or a tree that another process changes: the rest is left out.
+                Err(stop) => {
+                    let why = if stop == Stop::Time { RefusedBecause::OutOfTime } else { RefusedBecause::Unreadable };
+                    self.refuse(tree.state().and_then(|frame| frame.path.as_ref()), why);
                     return Ok(());
                 }
             }
@@ -204,6 +223,10 @@ impl Walk<'_> {
         if self.redactor.finds_value(path.as_bytes()).unwrap_or(true) {
             return self.no(path, RefusedBecause::Secret);
         }
+        let inode = (status.st_dev, status.st_ino);
+        if let Some(&why) = self.refused_inodes.get(&inode) {
+            return self.no(path, why);
+        }
         match self.take(path, file, &status)? {
             Ok(artifact) => {
                 self.paths_left -= length;
@@ -211,7 +234,12 @@ impl Walk<'_> {
                 self.found.files.push(artifact);
                 Ok(())
             }
-            Err(why) => self.no(path, why),
+            Err(why) => {
+                if status.st_nlink > 1 {
+                    self.refused_inodes.insert(inode, why);
+                }
+                self.no(path, why)
+            }
         }
     }
 
@@ -362,6 +390,35 @@ mod tests {
         let secret = RefusedBecause::Secret;
         assert_eq!(refused, [("[redacted:KEY]/below", secret), ("x-[redacted:KEY]", secret)]);
         assert!(redactor.take_seen("KEY"));
+    }
+
+    #[test]
+    fn names_of_one_refused_file_are_read_once_and_the_walk_has_an_end() {
+        let lab = tempfile::tempdir().unwrap();
+        let upper = lab.path().join("upper");
+        std::fs::create_dir(&upper).unwrap();
+        let mut content = vec![0; 1 << 20];
+        content.extend_from_slice(b"correct-horse-battery");
+        std::fs::write(upper.join("first"), content).unwrap();
+        let redactor = Redactor::new();
+        assert!(redactor.add("KEY", b"correct-horse-battery"));
+        let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
+        let collected = |time| {
+            let (open, began) = (File::open(&upper).unwrap(), Instant::now());
+            let source = Some(Source { upper: open.as_fd(), form: Form::Plain });
+            let of = (&options, &Pinned::default());
+            let found = collect_until(began + time, source, of, &lab.path().join("out"), u64::MAX, &redactor).unwrap();
+            (found.refused.len(), found.refused[0].why, began.elapsed())
+        };
+        let (count, why, once) = collected(MOST_TIME);
+        assert_eq!((count, why), (1, RefusedBecause::Secret));
+        for number in 0..500 {
+            std::fs::hard_link(upper.join("first"), upper.join(number.to_string())).unwrap();
+        }
+        let (count, why, all) = collected(MOST_TIME);
+        assert_eq!((count, why), (501, RefusedBecause::Secret));
+        assert!(all < once * 100, "{once:?} for one name, {all:?} for 501");
+        assert_eq!(collected(Duration::ZERO).1, RefusedBecause::OutOfTime);
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub enum RefusedBecause {
     TooMany,
     /// It is too deep in the tree.
     TooDeep,
+    /// The time for reading the workspace was over: what is below it and after it stays.
+    OutOfTime,
     /// It cannot be read.
     Unreadable,
     /// A secret's value is in its path, or in it, and it is no text.
@@ -147,6 +149,7 @@ impl RefusedBecause {
             RefusedBecause::TooLarge => "all together would be over the limit on bytes",
             RefusedBecause::TooMany => "there are too many files",
             RefusedBecause::TooDeep => "it is too deep in the tree",
+            RefusedBecause::OutOfTime => "the time for reading the workspace was over",
             RefusedBecause::Unreadable => "it cannot be read",
             RefusedBecause::Secret => "a secret is in its name, or in it, and it is no text",
         }

@@ -11,7 +11,11 @@ const ATTACKS: &[(&str, &str)] = &[
     ),
     ("changes-beneath", "tree::tests::nothing_but_a_regular_file_inside_is_opened"),
     ("changes-beneath", "collect_tests::a_directory_that_becomes_a_link_under_the_walk_is_not_followed"),
-    ("changes-beneath", "../artifact::collect::tests::a_folder_that_becomes_a_link_under_the_walk_is_not_followed"),
+    (
+        "changes-beneath",
+        "../output::artifact::collect::tests::a_folder_that_becomes_a_link_under_the_walk_is_not_followed",
+    ),
+    ("pinned-paths", "../secrets::oauth::tests::a_token_is_read_and_locked_in_the_folder_that_was_checked"),
     ("changes-git", "apply_tests::git_is_left_out_unless_asked_for"),
     ("changes-links", "apply_tests::links_that_lead_out_are_left_out_also_by_force"),
     ("changes-verify", "apply_tests::what_the_user_changed_meanwhile_is_a_conflict_and_nothing_is_written"),
@@ -22,8 +26,9 @@ const ATTACKS: &[(&str, &str)] = &[
 fn passes(test: &str, weaken: Option<&str>) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     // Those who read trees by our functions are as safe as these.
-    let test =
-        test.strip_prefix("../").map_or_else(|| format!("task::changes::{test}"), |other| format!("task::{other}"));
+    let test = test
+        .strip_prefix("../")
+        .map_or_else(|| format!("task::output::changes::{test}"), |other| format!("task::{other}"));
     command.args(["--exact", &test]).env_remove("BRIG_WEAKEN");
     if let Some(guard) = weaken {
         command.env("BRIG_WEAKEN", guard);
