@@ -1,8 +1,8 @@
-//! Programs of the caller that run at certain moments of a container's life (runtime-spec, "POSIX-platform Hooks").
+//! Hooks: programs of the caller that run at defined moments of a container (runtime-spec, "POSIX-platform Hooks").
 //!
-//! In: a hook and the state that it reads on stdin. Out: nothing, or why it failed.
-//! A hook on the host has the environment of the configuration and nothing else: neither ours nor the container's (CVE-2025-23266). Inside the container
-//! a hook without `env` has that of the container's process ([`run_inside`]), as with runc.
+//! In: a hook, and the state for its stdin. Out: nothing, or the error.
+//! A hook on the host has the environment of the configuration and no other: not brig's and not the container's
+//! (CVE-2025-23266). A hook inside the container without `env` has that of the container's process, as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::Hook;
@@ -19,23 +19,24 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How much of what a failed hook said is kept.
-const LONGEST_OUTPUT: usize = 4096;
+/// How much output of a failed hook the error shows.
+const MAX_OUTPUT: usize = 4096;
 
-/// Runs all of them in order; the first that fails ends it. `moment` is the name of the list, for errors.
+/// Runs hooks in order, until one fails. `moment` is the name of the list, for errors.
 pub(crate) fn run(moment: &str, hooks: &[Hook], state: &State) -> Result<()> {
     run_inside(moment, hooks, state, &[])
 }
 
-/// Runs hooks inside the container, which inherit `environment` (`NAME=VALUE`) where the configuration gives a hook none.
+/// Runs hooks inside the container. A hook without `env` inherits `environment` (`NAME=VALUE`).
 pub(crate) fn run_inside(moment: &str, hooks: &[Hook], state: &State, environment: &[CString]) -> Result<()> {
     for (index, hook) in hooks.iter().enumerate() {
-        one(hook, state, environment).map_err(|error| error.doing(format!("error running {moment} hook #{index}")))?;
+        run_one(hook, state, environment)
+            .map_err(|error| error.doing(format!("error running {moment} hook #{index}")))?;
     }
     Ok(())
 }
 
-fn one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
+fn run_one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     let mut command = Command::new(&hook.path);
     if let Some((name, arguments)) = hook.args.split_first() {
         command.arg0(name).args(arguments);
@@ -45,56 +46,56 @@ fn one(hook: &Hook, state: &State, environment: &[CString]) -> Result<()> {
     }
     match &hook.env {
         Some(given) => command.envs(given.iter().filter_map(|each| each.split_once('='))),
-        None => command.envs(environment.iter().filter_map(|each| split(each.to_bytes()))),
+        None => command.envs(environment.iter().filter_map(|each| split_variable(each.to_bytes()))),
     };
-    // Our standard streams are the container's already. What a hook says is kept for the error, if there is one.
-    let said: File =
-        memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a place for its words")?.into();
-    let copy = || said.try_clone().failing(Kind::Hook, || "make a place for its words");
+    // stdout and stderr are the container's already: keep the hook's output for the error.
+    let output: File =
+        memfd_create("hook", MemfdFlags::CLOEXEC).failing(Kind::Hook, || "make a file for its output")?.into();
+    let copy = || output.try_clone().failing(Kind::Hook, || "make a file for its output");
     let mut child = command
-        .stdin(input(state)?)
+        .stdin(state_file(state)?)
         .stdout(copy()?)
         .stderr(copy()?)
         .spawn()
         .failing(Kind::Hook, || format!("fork/exec {}", hook.path))?;
     if let Some(seconds) = hook.timeout {
-        limit(&child, Duration::from_secs(seconds.unsigned_abs()))?;
+        kill_after(&child, Duration::from_secs(seconds.unsigned_abs()))?;
     }
     let status = child.wait().failing(Kind::Hook, || "wait for it")?;
     if status.success() {
         return Ok(());
     }
     let words = status.to_string().replace("exit status:", "exit status");
-    let mut output = [0_u8; LONGEST_OUTPUT];
-    let length = said.read_at(&mut output, 0).unwrap_or(0);
-    let output = String::from_utf8_lossy(&output[..length]);
+    let mut bytes = [0_u8; MAX_OUTPUT];
+    let length = output.read_at(&mut bytes, 0).unwrap_or(0);
+    let output = String::from_utf8_lossy(&bytes[..length]);
     Err(Error::new(
         Kind::Hook,
         if length == 0 {
             format!("{words} (`{}`)", hook.path)
         } else {
-            format!("{words}, output: {} (`{}`)", harmless(output.trim_end()), hook.path)
+            format!("{words}, output: {} (`{}`)", escape_controls(output.trim_end()), hook.path)
         },
     ))
 }
 
-/// The text without what a terminal would obey: a hook inside the container may print anything, and engines pass its words on. Everything else stays as
-/// it is; the log escapes what its format needs.
-fn harmless(text: &str) -> String {
+/// Escapes control characters: a hook inside the container may print anything, and engines print its output on a terminal.
+/// Keeps other characters; the log escapes what its format needs.
+fn escape_controls(text: &str) -> String {
     let is_kept = |each: char| matches!(each, '\n' | '\t') || !each.is_control();
     text.chars().flat_map(|each| if is_kept(each) { vec![each] } else { each.escape_default().collect() }).collect()
 }
 
-/// A variable's name and value.
-fn split(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
+/// Splits `NAME=VALUE`.
+fn split_variable(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
     let at = variable.iter().position(|byte| *byte == b'=')?;
     Some((OsStr::from_bytes(&variable[..at]), OsStr::from_bytes(&variable[at + 1..])))
 }
 
-/// The state as a file that a hook may read or not. Into a pipe a write would wait for as long as the hook pleases, whatever its time limit, and would
-/// end us (SIGPIPE is back at its default before the last hooks) when the hook ends first.
-fn input(state: &State) -> Result<File> {
-    let step = || "tell it the state";
+/// The state as a sealed file for stdin. A write to a pipe would block while the hook does not read, beyond its time limit, and
+/// SIGPIPE, which has its default action before the last hooks, would kill brig when the hook ends first.
+fn state_file(state: &State) -> Result<File> {
+    let step = || "write the state for its stdin";
     let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     let mut file: File =
         memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).failing(Kind::Hook, step)?.into();
@@ -105,18 +106,18 @@ fn input(state: &State) -> Result<File> {
     Ok(file)
 }
 
-/// Kills the hook when its time is up.
-fn limit(child: &std::process::Child, time: Duration) -> Result<()> {
+/// Waits for the hook and kills it after `time`.
+fn kill_after(child: &std::process::Child, time: Duration) -> Result<()> {
     let pid = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
         .ok_or_else(|| Error::new(Kind::Internal, "a hook without a pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty()).failing(Kind::Hook, || "watch it")?;
-    let Some(end) = Instant::now().checked_add(time) else { return Ok(()) }; // later than any
+    let Some(end) = Instant::now().checked_add(time) else { return Ok(()) }; // beyond every clock
     loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its time was up")?;
+            pidfd_send_signal(&process, Signal::KILL).failing(Kind::Hook, || "kill it after its timeout")?;
             return Err(Error::new(
                 Kind::Hook,
                 format!(

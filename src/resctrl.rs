@@ -1,7 +1,8 @@
-//! Cache and memory bandwidth of a container, by the resctrl file system (Documentation/filesystems/resctrl.rst; runtime-spec, "IntelRdt").
+//! Limits of cache and memory bandwidth, by the resctrl file system (Documentation/filesystems/resctrl.rst; runtime-spec,
+//! "IntelRdt").
 //!
-//! In: `linux.intelRdt` and the container's name. Out: a [`Group`] that its first process joins, and that is removed with the container if it was
-//! made for it. Never: a group removed that was there before.
+//! In: `linux.intelRdt` and the container's id. Out: a [`Group`], which the container's first process joins. The container's
+//! removal removes a group that was made for it. Never: removing a group that existed before.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::linux::IntelRdt;
@@ -13,29 +14,29 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
     path: PathBuf,
-    /// Whether we made it.
+    /// Whether brig made it.
     made: bool,
-    /// The monitoring group that we made in it.
+    /// The monitoring group that brig made in it.
     monitor: Option<PathBuf>,
 }
 
 /// Makes or finds the group of a container.
-pub(crate) fn create(wish: &IntelRdt, id: &str) -> Result<Group> {
-    create_below(&mount_point()?, wish, id)
+pub(crate) fn create(config: &IntelRdt, id: &str) -> Result<Group> {
+    create_below(&mount_point()?, config, id)
 }
 
-fn create_below(top: &Path, wish: &IntelRdt, id: &str) -> Result<Group> {
-    let lines = lines(wish);
-    let name = if wish.clos_id.is_empty() { id } else { &wish.clos_id };
+fn create_below(top: &Path, config: &IntelRdt, id: &str) -> Result<Group> {
+    let lines = schemata_lines(config);
+    let name = if config.clos_id.is_empty() { id } else { &config.clos_id };
     let path = match name {
         "/" => top.to_path_buf(),
-        // These are the file system's own.
+        // Names of the file system itself.
         "." | ".." | "info" | "mon_groups" | "mon_data" => return Err(invalid(name)),
         name if name.contains(['/', '\0', '\n']) => return Err(invalid(name)),
         name => top.join(name),
     };
-    if !wish.clos_id.is_empty() && lines.is_empty() && !path.is_dir() {
-        return Err(Error::new(Kind::Spec, "there is no such group, and no schema to make one with")
+    if !config.clos_id.is_empty() && lines.is_empty() && !path.is_dir() {
+        return Err(Error::new(Kind::Spec, "the group does not exist, and there is no schema for a new one")
             .doing(format!("use the resctrl group `{name}`"))
             .hint("give `linux.intelRdt.schemata`, or make the group first"));
     }
@@ -48,7 +49,7 @@ fn create_below(top: &Path, wish: &IntelRdt, id: &str) -> Result<Group> {
     };
     let mut group = Group { path, made, monitor: None };
     let finished = group.write(&lines).and_then(|()| {
-        if wish.enable_monitoring {
+        if config.enable_monitoring {
             let monitor = group.path.join("mon_groups").join(id);
             std::fs::create_dir(&monitor)
                 .failing(Kind::LimitUnenforceable, || format!("make the monitoring group `{id}`"))?;
@@ -59,7 +60,7 @@ fn create_below(top: &Path, wish: &IntelRdt, id: &str) -> Result<Group> {
     match finished {
         Ok(()) => Ok(group),
         Err(error) => {
-            // The error that led here is the one that is reported.
+            // Best effort: the first error is reported.
             let _ = group.remove();
             Err(error)
         }
@@ -67,18 +68,18 @@ fn create_below(top: &Path, wish: &IntelRdt, id: &str) -> Result<Group> {
 }
 
 fn invalid(name: &str) -> Error {
-    Error::new(Kind::Spec, format!("`{}` is no name of a resctrl group", name.escape_debug()))
+    Error::new(Kind::Spec, format!("invalid name of a resctrl group: `{}`", name.escape_debug()))
         .doing("use `linux.intelRdt.closID`")
 }
 
-/// The lines for `schemata`; the older two fields come first, as the specification has it.
-fn lines(wish: &IntelRdt) -> Vec<String> {
-    let old = [&wish.l3_cache_schema, &wish.mem_bw_schema].into_iter().flat_map(|text| text.split('\n'));
-    old.chain(wish.schemata.iter().map(String::as_str)).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+/// The lines for `schemata`: first those of the two older fields, as the specification requires.
+fn schemata_lines(config: &IntelRdt) -> Vec<String> {
+    let old = [&config.l3_cache_schema, &config.mem_bw_schema].into_iter().flat_map(|text| text.split('\n'));
+    old.chain(config.schemata.iter().map(String::as_str)).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
 impl Group {
-    /// Moves a process in.
+    /// Moves a process into the group.
     pub(crate) fn join(&self, pid: i32) -> Result<()> {
         for place in [Some(&self.path), self.monitor.as_ref()].into_iter().flatten() {
             std::fs::write(place.join("tasks"), pid.to_string())
@@ -87,7 +88,7 @@ impl Group {
         Ok(())
     }
 
-    /// Writes lines to `schemata`, all of them or, if the kernel refuses one, none that counts: it takes them by line.
+    /// Writes lines to `schemata`, one write each. A refused line is an error.
     pub(crate) fn write(&self, lines: &[String]) -> Result<()> {
         for line in lines {
             std::fs::write(self.path.join("schemata"), format!("{line}\n"))
@@ -96,7 +97,7 @@ impl Group {
         Ok(())
     }
 
-    /// Removes what was made for the container.
+    /// Removes the groups that were made for the container.
     pub(crate) fn remove(&self) -> Result<()> {
         let made = self.made.then_some(&self.path);
         for place in [self.monitor.as_ref(), made].into_iter().flatten() {
@@ -113,7 +114,7 @@ impl Group {
     }
 }
 
-/// Where resctrl is mounted. Mounting it is not ours to do: its options decide for the whole machine.
+/// Finds the mount point of resctrl. brig does not mount it: its options affect the whole machine.
 fn mount_point() -> Result<PathBuf> {
     let step = || "find the resctrl file system";
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
@@ -137,7 +138,7 @@ fn mount_point() -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn wish(clos_id: &str, schemata: &[&str]) -> IntelRdt {
+    fn config(clos_id: &str, schemata: &[&str]) -> IntelRdt {
         IntelRdt {
             clos_id: clos_id.into(),
             schemata: schemata.iter().map(|line| (*line).to_owned()).collect(),
@@ -147,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_ours_is_removed_and_another_ones_is_not() {
+    fn only_a_group_that_brig_made_is_removed() {
         let top = tempfile::tempdir().unwrap();
-        let group = create_below(top.path(), &wish("", &["MB:0=50"]), "box").unwrap();
+        let group = create_below(top.path(), &config("", &["MB:0=50"]), "box").unwrap();
         assert_eq!(std::fs::read_to_string(top.path().join("box/schemata")).unwrap(), "MB:0=50\n");
         group.join(77).unwrap();
         assert_eq!(std::fs::read_to_string(top.path().join("box/tasks")).unwrap(), "77");
@@ -160,15 +161,15 @@ mod tests {
         group.remove().unwrap();
         assert!(!top.path().join("box").exists());
         std::fs::create_dir(top.path().join("there")).unwrap();
-        create_below(top.path(), &wish("there", &[]), "box").unwrap().remove().unwrap();
+        create_below(top.path(), &config("there", &[]), "box").unwrap().remove().unwrap();
         assert!(top.path().join("there").exists());
     }
 
     #[test]
-    fn names_that_lead_elsewhere_and_groups_that_nobody_made_are_refused() {
+    fn path_as_name_and_missing_group_are_refused() {
         let top = tempfile::tempdir().unwrap();
         for name in ["a/b", "..", ".", "info", "mon_groups"] {
-            assert_eq!(create_below(top.path(), &wish(name, &[]), "box").unwrap_err().kind(), Kind::Spec, "{name}");
+            assert_eq!(create_below(top.path(), &config(name, &[]), "box").unwrap_err().kind(), Kind::Spec, "{name}");
         }
         let missing = IntelRdt { clos_id: "missing".into(), ..IntelRdt::default() };
         assert!(create_below(top.path(), &missing, "box").is_err());

@@ -1,11 +1,10 @@
-//! The closed catalogue of error kinds: one row each, and everything that is said about a kind is made from the row
-//! (`docs/errors.md`, `--json`, the exit status).
+//! The closed catalogue of error kinds: one row each. `docs/errors.md`, `--json` and the exit status are made from it.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! catalogue {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $exit:literal, $retryable:literal, $sentence:literal;)*) => {
-        /// What went wrong, as a closed list. A caller branches on this, never on words.
+        /// The kind of an error. A caller branches on it, never on text.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kind { $($(#[$doc])* #[doc = $sentence] #[serde(rename = $code)] $name,)* }
 
@@ -19,7 +18,7 @@ macro_rules! catalogue {
             /// The exit status of a command that ends with this error.
             pub fn exit_status(self) -> u8 { match self { $(Kind::$name => $exit,)* } }
 
-            /// Whether the same call may succeed later without anyone changing anything.
+            /// Whether the same call may succeed later without a change.
             pub fn retryable(self) -> bool { match self { $(Kind::$name => $retryable,)* } }
 
             /// One sentence for the catalogue in `docs/errors.md`.
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_is_there_once_and_has_a_sentence() {
+    fn every_code_is_unique_and_has_a_sentence() {
         let mut codes: Vec<_> = Kind::ALL.iter().map(|kind| kind.code()).collect();
         codes.sort_unstable();
         let before = codes.len();
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_about_errors_is_the_catalogue() {
+    fn errors_page_matches_the_catalogue() {
         let page = include_str!("../../docs/errors.md");
         let mut sections = page.split("\n## ").skip(1);
         for kind in Kind::ALL {

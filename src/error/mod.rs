@@ -1,9 +1,9 @@
-//! One error type for the whole crate: what we were doing, on which object, the cause, and what to do.
+//! One error type for the whole crate: what was attempted, on which object, the cause, and what to do.
 //!
-//! In: a cause from the system or a sentence of our own, with a [`Kind`]. Words are added on the way up with
-//! [`Error::doing`] (verb and object in backticks, no full stop); the hint is one action.
+//! In: a cause from the system or a sentence of brig, with a [`Kind`]. Each level on the way up adds a step with
+//! [`Error::doing`] (verb and object in backticks, no full stop). The hint is one action.
 //! Out: `start `web-1`: create the namespaces: Operation not permitted (os error 1)`.
-//! Not here: logging. An error is printed where it ends, never where it passes.
+//! Not here: logging. The last function that handles an error prints it, no other.
 
 mod kind;
 pub(crate) mod wire;
@@ -12,7 +12,7 @@ pub use kind::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The result of everything in this crate that can fail.
+/// The result of every function in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What failed, on what, why, and what to do about it.
@@ -22,36 +22,36 @@ pub struct Error(Box<Inner>);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Inner {
     kind: Kind,
-    /// What was being done, innermost first (each level on the way up pushes one).
+    /// What was attempted, innermost first.
     steps: Vec<String>,
-    /// The system's own error number, where it was a system call that failed.
+    /// The error number, if a system call failed.
     errno: Option<i32>,
-    /// The cause in words; for a system error its strerror text.
+    /// The cause as text; for a system error that of strerror(3).
     cause: String,
     hint: Option<String>,
 }
 
 impl Error {
-    /// An error of our own, in words.
+    /// An error with a cause of brig's own.
     pub fn new(kind: Kind, cause: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, steps: Vec::new(), errno: None, cause: cause.into(), hint: None }))
     }
 
-    /// An error of the system. The text is strerror's: callers such as Docker match on it.
+    /// An error of the system. The text is that of strerror(3): callers such as Docker match on it.
     pub fn os(kind: Kind, cause: impl Into<std::io::Error>) -> Error {
         let cause = cause.into();
         let errno = cause.raw_os_error();
         Error(Box::new(Inner { kind, steps: Vec::new(), errno, cause: cause.to_string(), hint: None }))
     }
 
-    /// Adds what was being done when this happened: verb and object.
+    /// Adds what was attempted: verb and object.
     #[must_use]
     pub fn doing(mut self, step: impl Into<String>) -> Error {
         self.0.steps.push(step.into());
         self
     }
 
-    /// Adds what to do about it, one action. The innermost hint, which knows most, stays.
+    /// Adds one action that helps. The innermost hint is the most specific and stays.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         if self.0.hint.is_none() {
@@ -60,14 +60,14 @@ impl Error {
         self
     }
 
-    /// Replaces what to do about it, where the caller knows more than the place that failed.
+    /// Replaces the hint, where the caller has a better one.
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Error {
         self.0.hint = Some(hint.into());
         self
     }
 
-    /// Says which kind it is, where the caller knows better than the place that failed.
+    /// Replaces the kind, where the caller has a better one.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Error {
         self.0.kind = kind;
@@ -84,13 +84,13 @@ impl Error {
         self.0.errno
     }
 
-    /// What to do about it.
+    /// The hint.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }
 
-    /// The same words with the system's cause as Go programs print it: in small letters, without its number. Engines match on `permission denied`,
-    /// `not a directory` and the like, and Docker tells 126 and 127 apart by them.
+    /// The text with the system's cause as Go programs print it: in lower case, without the number. Engines match on `permission
+    /// denied`, `not a directory` and the like; Docker chooses the exit status 126 or 127 by them.
     pub fn engine_text(&self) -> String {
         let text = self.to_string();
         let Some(number) = self.0.errno else { return text };
@@ -99,7 +99,7 @@ impl Error {
         format!("{steps}{}", cause.to_lowercase())
     }
 
-    /// Whether trying again later may help without anyone changing anything.
+    /// Whether the same call may succeed later without a change.
     pub fn retryable(&self) -> bool {
         self.0.kind.retryable()
     }
@@ -116,9 +116,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Adds words to the results of system calls and of our own functions alike.
+/// Turns an error of the system into one of this crate.
 pub trait Context<T> {
-    /// Turns a failure into one of `kind` that says what was being done.
+    /// Turns a failure into an error of `kind` with a step.
     fn failing<S: Into<String>>(self, kind: Kind, step: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -128,11 +128,11 @@ impl<T, E: Into<std::io::Error>> Context<T> for std::result::Result<T, E> {
     }
 }
 
-/// Adds a step to a result that carries our error already.
+/// Adds a step or a hint to a result of this crate.
 pub trait Step<T> {
-    /// Says what was being done, one level further out.
+    /// Adds what was attempted, one level further out.
     fn doing<S: Into<String>>(self, step: impl FnOnce() -> S) -> Result<T>;
-    /// Says what to do about it, unless something deeper said it already.
+    /// Adds a hint, unless a deeper level has one.
     fn hint<S: Into<String>>(self, hint: impl FnOnce() -> S) -> Result<T>;
 }
 
@@ -152,7 +152,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn words_are_printed_outermost_first_and_the_cause_last() {
+    fn steps_print_outermost_first_and_the_cause_last() {
         let error = Error::os(Kind::UserNamespace, Errno::PERM)
             .doing("create the container's namespaces")
             .doing("start `web-1`");
@@ -163,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn engines_read_the_cause_in_small_letters() {
+    fn engine_text_has_the_cause_in_lower_case() {
         let error = Error::os(Kind::Mount, Errno::NOTDIR).doing("Mount `/A`");
         assert_eq!(error.engine_text(), "Mount `/A`: not a directory");
         assert_eq!(Error::new(Kind::Mount, "Our words").engine_text(), "Our words");
     }
 
     #[test]
-    fn the_innermost_hint_stays() {
+    fn innermost_hint_stays() {
         let error = Error::new(Kind::Usage, "no").hint("near").hint("far");
         assert_eq!(error.advice(), Some("near"));
     }

@@ -1,20 +1,20 @@
-//! What a hostile path or container tries with groups, each shown to succeed without its guard.
+//! Attacks by a hostile path or container. Each is shown to succeed without its guard.
 
-use super::support::{self, Child, Place, needs_root};
+use super::support::{self, Child, TestGroups, needs_root};
 use crate::cgroup::*;
 use crate::spec::resources::Resources;
 
 #[test]
-fn a_path_with_dots_makes_no_group_elsewhere() {
+fn path_with_dots_makes_no_group_elsewhere() {
     if !needs_root("a container's group is below the mount point") {
         return;
     }
-    let Some(place) = Place::new("dots") else { return };
-    let _group = place.create(Purpose::Container, &Resources::default());
-    let outside = format!("{}-outside", place.id());
-    let path = format!("/{PREFIX}{}/../{PREFIX}{outside}", place.id(), PREFIX = path::PREFIX);
+    let Some(test) = TestGroups::new("dots") else { return };
+    let _group = test.create(Purpose::Container, &Resources::default());
+    let outside = format!("{}-outside", test.id());
+    let path = format!("/{PREFIX}{}/../{PREFIX}{outside}", test.id(), PREFIX = path::PREFIX);
     let made = CgroupPath::parse(&path)
-        .and_then(|path| Cgroup::create(place.hierarchy(), &path, Purpose::Container, &Resources::default()));
+        .and_then(|path| Cgroup::create(test.hierarchy(), &path, Purpose::Container, &Resources::default()));
     if let Ok(made) = &made {
         made.remove().map_err(crate::error::Error::from).unwrap();
     }
@@ -22,11 +22,11 @@ fn a_path_with_dots_makes_no_group_elsewhere() {
 }
 
 #[test]
-fn exec_joins_no_group_beside_the_container() {
-    let Some(place) = Place::new("beside") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
+fn exec_joins_no_sibling_group() {
+    let Some(test) = TestGroups::new("beside") else { return };
+    let group = test.create(Purpose::Container, &Resources::default());
     let name = group.main().unwrap().directory.path().file_name().unwrap().to_str().unwrap().to_owned();
-    // A sibling whose name begins with the container's: a comparison of text would take it for the container's own.
+    // A sibling whose name begins with the container's: a comparison of strings would accept it.
     let siblings: Vec<_> = group.record().paths().map(|(_, path)| path.with_file_name(format!("{name}-2"))).collect();
     siblings.iter().for_each(|sibling| support::make_group(sibling));
     let below = group.below(&[&format!("/../{name}-2")]);
@@ -44,15 +44,15 @@ fn exec_joins_no_group_beside_the_container() {
 /// Guard, and the test of the attack that it stops.
 #[cfg(feature = "weakened")]
 const ATTACKS: &[(&str, &str)] = &[
-    ("cgroup-path", "attacks::a_path_with_dots_makes_no_group_elsewhere"),
-    ("cgroup-below", "attacks::exec_joins_no_group_beside_the_container"),
-    ("cgroup-devices", "devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2"),
-    ("cgroup-unused", "a_task_never_takes_over_a_group_and_a_container_only_an_empty_one"),
+    ("cgroup-path", "attacks::path_with_dots_makes_no_group_elsewhere"),
+    ("cgroup-below", "attacks::exec_joins_no_sibling_group"),
+    ("cgroup-devices", "devices_are_denied_on_v1_and_v2"),
+    ("cgroup-unused", "task_uses_no_existing_group_and_container_only_an_empty_one"),
 ];
 
 #[cfg(feature = "weakened")]
 #[test]
-fn on_a_weakened_build_every_attack_succeeds() {
+fn every_attack_succeeds_without_its_guard() {
     if !super::support::is_first_run() || !needs_root("the attacks on groups") {
         return;
     }

@@ -1,13 +1,13 @@
-//! Whose groups they are and how they are mounted: the same holds for an ordinary user, without a v2 tree, and side by side.
+//! The same tests for an ordinary user, without a v2 tree, and in parallel.
 
-use super::support::{self, Place, needs_root};
+use super::support::{self, TestGroups, needs_root};
 use super::{megabytes, memory};
 use crate::cgroup::controller::Controller;
 use crate::cgroup::*;
 use crate::spec::resources::Resources;
 
 #[test]
-fn many_tasks_side_by_side_do_not_see_each_other() {
+fn parallel_tasks_do_not_disturb_each_other() {
     let limits: Resources = serde_json::from_str(
         r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 9}, "cpu": {"quota": 50000}}"#,
     )
@@ -17,10 +17,10 @@ fn many_tasks_side_by_side_do_not_see_each_other() {
             let limits = &limits;
             scope.spawn(move || {
                 for round in 0..20 {
-                    let Some(place) = Place::new(&format!("many-{thread}-{round}")) else { return };
-                    // Others' groups come and go while this looks for one that has the files.
-                    assert_eq!(place.hierarchy().refusals(Purpose::Task, limits).unwrap(), Vec::new());
-                    let group = place.create(Purpose::Task, limits);
+                    let Some(test) = TestGroups::new(&format!("many-{thread}-{round}")) else { return };
+                    // Groups of other threads come and go while this looks for a sample group.
+                    assert_eq!(test.hierarchy().refusals(Purpose::Task, limits).unwrap(), Vec::new());
+                    let group = test.create(Purpose::Task, limits);
                     assert_eq!(group.processes().unwrap(), Vec::<i32>::new());
                     group.usage().unwrap();
                     group.remove().map_err(crate::error::Error::from).unwrap();
@@ -31,31 +31,31 @@ fn many_tasks_side_by_side_do_not_see_each_other() {
 }
 
 #[test]
-fn what_can_be_enforced_here_is_not_refused() {
-    let Some(place) = Place::new("refusals") else { return };
-    let hierarchy = place.hierarchy();
+fn only_limits_without_a_controller_are_refused() {
+    let Some(test) = TestGroups::new("refusals") else { return };
+    let hierarchy = test.hierarchy();
     let limits = memory(megabytes(64));
     assert_eq!(hierarchy.refusals(Purpose::Task, &limits).unwrap(), Vec::new());
-    // As if nothing but the rest were mounted.
-    let mut place = place;
-    place.without_v1(Controller::Memory);
-    place.without_v2();
-    let refusals = place.hierarchy().refusals(Purpose::Task, &limits).unwrap();
+    // As if neither were mounted.
+    let mut test = test;
+    test.without_v1(Controller::Memory);
+    test.without_v2();
+    let refusals = test.hierarchy().refusals(Purpose::Task, &limits).unwrap();
     let refusal = refusals.iter().find(|each| each.limit == "memory").unwrap();
     assert_eq!(refusal.reason, "no controller `memory` is mounted");
     assert_eq!(refusal.fix, "boot with the kernel parameters cgroup_enable=memory swapaccount=1");
-    let error = place.try_create(Purpose::Task, &limits).unwrap_err();
+    let error = test.try_create(Purpose::Task, &limits).unwrap_err();
     assert_eq!(error.kind(), crate::error::Kind::LimitUnenforceable, "{error}");
-    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(test.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
-fn a_group_that_is_given_away_can_be_filled_by_its_new_owner() {
+fn new_owner_can_make_groups_in_a_delegated_group() {
     if !needs_root("to give a group away") {
         return;
     }
-    let Some(place) = Place::new("give") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
+    let Some(test) = TestGroups::new("give") else { return };
+    let group = test.create(Purpose::Container, &Resources::default());
     group.give_to(65534).unwrap();
     let Some(v2) = group.v2().map(|group| group.directory.path().to_path_buf()) else {
         support::skip("to give a group away: needs cgroup v2");
@@ -67,7 +67,7 @@ fn a_group_that_is_given_away_can_be_filled_by_its_new_owner() {
         command.arg(path).stderr(std::process::Stdio::null()).status().unwrap().success()
     };
     assert!(try_as_owner(&v2.join("child")));
-    assert!(!try_as_owner(&v2.parent().unwrap().join(format!("{}-beside", place.id()))));
+    assert!(!try_as_owner(&v2.parent().unwrap().join(format!("{}-beside", test.id()))));
     use std::os::unix::fs::MetadataExt;
     let owner = |file: &str| std::fs::metadata(v2.join(file)).unwrap().uid();
     assert_eq!((owner("cgroup.procs"), owner("cgroup.freeze")), (65534, 0));
@@ -75,19 +75,19 @@ fn a_group_that_is_given_away_can_be_filled_by_its_new_owner() {
 }
 
 #[test]
-fn an_ordinary_user_passes_the_same_tests_in_groups_that_were_given_to_him() {
+fn ordinary_user_passes_the_same_tests_in_delegated_groups() {
     if !support::is_first_run() || !needs_root("to give groups to a user") {
         return;
     }
-    // On a hybrid host the v2 tree may be given to him with the rest, or not: then v1 does all of it.
+    // On a hybrid host the v2 tree may be delegated too, or not: then v1 does all of it.
     let is_hybrid = Hierarchy::probe().unwrap().layout() == Layout::Hybrid;
     for with_v2 in if is_hybrid { &[true, false][..] } else { &[true] } {
-        let Some(place) = Place::new("user") else { return };
-        let group = place.create(Purpose::Container, &Resources::default());
+        let Some(test) = TestGroups::new("user") else { return };
+        let group = test.create(Purpose::Container, &Resources::default());
         if *with_v2 {
             group.give_to(65534).unwrap();
         }
-        // No more than systemd-run or an administrator's script would give away.
+        // Only what systemd-run or an administrator's script would delegate.
         for group in group.groups.iter().filter(|group| !group.is_v2) {
             for file in ["", "cgroup.procs", "tasks"] {
                 std::os::unix::fs::chown(group.directory.path().join(file), Some(65534), None).unwrap();
@@ -95,17 +95,17 @@ fn an_ordinary_user_passes_the_same_tests_in_groups_that_were_given_to_him() {
         }
         let (status, output) = support::run_again(Some(&group), "user");
         assert_eq!(status, "exit 0", "{output}");
-        assert!(output.contains("a_memory_hog_is_killed_and_counted ... ok"), "{output}");
+        assert!(output.contains("memory_hog_is_killed_and_counted ... ok"), "{output}");
         assert!(!output.contains("SKIP groups of"), "{output}");
     }
 }
 
 #[test]
-fn the_same_holds_where_there_is_no_v2_tree() {
+fn same_tests_pass_without_a_v2_tree() {
     if !support::is_first_run() || Hierarchy::probe().unwrap().layout() == Layout::Unified {
         return support::skip("the legacy layout: needs v1 controllers");
     }
     let (status, output) = support::run_again(None, "legacy");
     assert_eq!(status, "exit 0", "{output}");
-    assert!(output.contains("a_storm_of_forks_is_killed_to_the_last_process ... ok"), "{output}");
+    assert!(output.contains("fork_storm_is_killed_to_the_last_process ... ok"), "{output}");
 }

@@ -1,7 +1,8 @@
-//! Real groups on this machine: each test makes its own below the groups that this process is in, and leaves none.
+//! Real groups on this machine. Each test makes its own below the groups of this process, and removes them.
 
 mod attacks;
 mod layouts;
+mod measure;
 mod plan;
 mod support;
 
@@ -11,7 +12,7 @@ use super::*;
 use crate::spec::resources::{Memory, Pids, Resources};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
-use support::{Child, Place, needs_root};
+use support::{Child, TestGroups, needs_root};
 
 fn megabytes(count: i64) -> i64 {
     count << 20
@@ -23,15 +24,15 @@ fn memory(limit: i64) -> Resources {
 }
 
 #[test]
-fn a_memory_hog_is_killed_and_counted() {
-    let Some(place) = Place::new("hog") else { return };
-    let group = place.create(Purpose::Task, &memory(megabytes(32)));
+fn memory_hog_is_killed_and_counted() {
+    let Some(test) = TestGroups::new("hog") else { return };
+    let group = test.create(Purpose::Task, &memory(megabytes(32)));
     let notifier = group.oom_notifier().unwrap().unwrap();
-    assert!(!support::is_readable(&notifier, Duration::ZERO), "the notifier speaks before anything happened");
-    // One process, so that one kill is all that there can be.
+    assert!(!support::is_readable(&notifier, Duration::ZERO), "the notifier is readable before an event");
+    // One process, so that exactly one kill can happen.
     let mut hog = Child::spawn(&group, "exec tail /dev/zero");
     assert_eq!(hog.wait(), "signal 9");
-    assert!(support::is_readable(&notifier, Duration::from_secs(5)), "the notifier is silent");
+    assert!(support::is_readable(&notifier, Duration::from_secs(5)), "the notifier is not readable");
     let evidence = group.evidence().unwrap();
     assert_eq!(evidence.oom_kills, 1, "{evidence:?}");
     assert!(evidence.oom_events >= 1, "{evidence:?}");
@@ -40,10 +41,10 @@ fn a_memory_hog_is_killed_and_counted() {
 }
 
 #[test]
-fn a_limit_of_tasks_refuses_forks_and_counts_them() {
-    let Some(place) = Place::new("pids") else { return };
+fn pids_limit_refuses_forks_and_counts_them() {
+    let Some(test) = TestGroups::new("pids") else { return };
     let limits = Resources { pids: Pids { limit: Some(3) }, ..Resources::default() };
-    let group = place.create(Purpose::Task, &limits);
+    let group = test.create(Purpose::Task, &limits);
     assert_eq!(group.evidence().unwrap().pids_max_hits, 0);
     // The shell and two sleepers fit; the third sleeper does not.
     let mut shell = Child::spawn(&group, "sleep 60 & sleep 60 & sleep 60 & wait");
@@ -54,10 +55,10 @@ fn a_limit_of_tasks_refuses_forks_and_counts_them() {
 }
 
 #[test]
-fn a_storm_of_forks_is_killed_to_the_last_process() {
-    let Some(place) = Place::new("storm") else { return };
+fn fork_storm_is_killed_to_the_last_process() {
+    let Some(test) = TestGroups::new("storm") else { return };
     let limits = Resources { pids: Pids { limit: Some(200) }, ..Resources::default() };
-    let group = place.create(Purpose::Task, &limits);
+    let group = test.create(Purpose::Task, &limits);
     let mut storm = Child::spawn(&group, "while :; do (while :; do sleep 1 & done) & done");
     support::until("the storm rages", || group.processes().unwrap().len() > 50);
     group.kill().unwrap();
@@ -68,9 +69,9 @@ fn a_storm_of_forks_is_killed_to_the_last_process() {
 }
 
 #[test]
-fn a_removed_group_leaves_nothing_and_a_busy_one_is_named() {
-    let Some(place) = Place::new("remove") else { return };
-    let group = place.create(Purpose::Task, &memory(megabytes(64)));
+fn removal_leaves_no_group_and_names_a_busy_one() {
+    let Some(test) = TestGroups::new("remove") else { return };
+    let group = test.create(Purpose::Task, &memory(megabytes(64)));
     let record = group.record();
     let paths: Vec<_> = record.paths().map(|(_, path)| path.to_path_buf()).collect();
     for path in &paths {
@@ -90,9 +91,9 @@ fn a_removed_group_leaves_nothing_and_a_busy_one_is_named() {
 }
 
 #[test]
-fn a_group_that_another_manager_removed_is_empty() {
-    let Some(place) = Place::new("removed") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
+fn group_removed_by_another_program_is_empty() {
+    let Some(test) = TestGroups::new("removed") else { return };
+    let group = test.create(Purpose::Container, &Resources::default());
     for (_, path) in group.record().paths() {
         std::fs::remove_dir(path).unwrap();
     }
@@ -105,15 +106,15 @@ fn a_group_that_another_manager_removed_is_empty() {
 }
 
 #[test]
-fn a_frozen_container_stands_still_until_it_is_thawed() {
-    let Some(place) = Place::new("freeze") else { return };
-    let group = place.create(Purpose::Task, &Resources::default());
+fn frozen_container_uses_no_time_until_thawed() {
+    let Some(test) = TestGroups::new("freeze") else { return };
+    let group = test.create(Purpose::Task, &Resources::default());
     let mut child = Child::spawn(&group, "while :; do :; done");
     support::until("it runs", || group.usage().unwrap().cpu_total_ns.unwrap() > 1_000_000);
     assert!(!group.is_frozen().unwrap());
     group.freeze().unwrap();
     assert!(group.is_frozen().unwrap());
-    // What it ran before it stood still is counted when it leaves the processor, a moment later.
+    // The kernel counts the last slice a moment after the process leaves the processor.
     std::thread::sleep(Duration::from_millis(100));
     let before = group.usage().unwrap().cpu_total_ns;
     std::thread::sleep(Duration::from_millis(100));
@@ -126,10 +127,10 @@ fn a_frozen_container_stands_still_until_it_is_thawed() {
 }
 
 #[test]
-fn a_quota_of_processor_time_throttles() {
-    let Some(place) = Place::new("cpu") else { return };
+fn cpu_quota_throttles() {
+    let Some(test) = TestGroups::new("cpu") else { return };
     let limits: Resources = serde_json::from_str(r#"{"cpu": {"quota": 5000, "period": 50000}}"#).unwrap();
-    let group = place.create(Purpose::Task, &limits);
+    let group = test.create(Purpose::Task, &limits);
     let mut child = Child::spawn(&group, "while :; do :; done");
     let start = std::time::Instant::now();
     support::until("it is throttled", || group.usage().unwrap().throttled_periods.unwrap() > 5);
@@ -137,33 +138,33 @@ fn a_quota_of_processor_time_throttles() {
     child.wait();
     let usage = group.usage().unwrap();
     assert!(usage.throttled_ns.unwrap() > 0, "{usage:?}");
-    // A tenth of the time, and one period at either end.
+    // A tenth of the time, and one period at each end.
     let most = start.elapsed() / 10 + Duration::from_millis(50);
     assert!(Duration::from_nanos(usage.cpu_total_ns.unwrap()) < most, "{usage:?} within {:?}", start.elapsed());
 }
 
 #[test]
-fn what_fails_half_way_leaves_nothing() {
-    let Some(place) = Place::new("undo") else { return };
+fn failed_create_leaves_no_group() {
+    let Some(test) = TestGroups::new("undo") else { return };
     let limits: Resources = serde_json::from_str(r#"{"memory": {"limit": 67108864}, "cpu": {"quota": 1}}"#).unwrap();
-    let error = place.try_create(Purpose::Task, &limits).unwrap_err();
+    let error = test.try_create(Purpose::Task, &limits).unwrap_err();
     assert!(error.to_string().starts_with("create the container's cgroup: write `1"), "{error}");
-    assert_eq!(place.left(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(test.left(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
-fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
-    let Some(place) = Place::new("taken") else { return };
-    let group = place.create(Purpose::Task, &Resources::default());
-    let error = place.try_create(Purpose::Task, &Resources::default()).unwrap_err();
+fn task_uses_no_existing_group_and_container_only_an_empty_one() {
+    let Some(test) = TestGroups::new("taken") else { return };
+    let group = test.create(Purpose::Task, &Resources::default());
+    let error = test.try_create(Purpose::Task, &Resources::default()).unwrap_err();
     assert_eq!(error.kind(), crate::error::Kind::Exists);
     group.remove().map_err(crate::error::Error::from).unwrap();
 
     if !needs_root("a container's group is below the mount point") {
         return;
     }
-    let hierarchy = place.hierarchy();
-    let path = CgroupPath::parse(&format!("/brig-test/{}", place.id())).unwrap();
+    let hierarchy = test.hierarchy();
+    let path = CgroupPath::parse(&format!("/brig-test/{}", test.id())).unwrap();
     let create = || Cgroup::create(hierarchy, &path, Purpose::Container, &memory(megabytes(64)));
     let first = create().unwrap();
     let _removing = support::Removing(first.record());
@@ -179,13 +180,13 @@ fn a_task_never_takes_over_a_group_and_a_container_only_an_empty_one() {
 }
 
 #[test]
-fn an_update_that_fails_gives_the_old_values_back() {
-    let Some(place) = Place::new("update") else { return };
+fn failed_update_restores_old_values() {
+    let Some(test) = TestGroups::new("update") else { return };
     let limits: Resources = serde_json::from_str(
         r#"{"memory": {"limit": 67108864, "swap": 67108864}, "pids": {"limit": 9}, "cpu": {"quota": 50000}}"#,
     )
     .unwrap();
-    let group = place.create(Purpose::Task, &limits);
+    let group = test.create(Purpose::Task, &limits);
     let read = |controller, file| group.group(controller).unwrap().directory.get(file).unwrap();
     let wrong: Resources =
         serde_json::from_str(r#"{"memory": {"limit": 33554432}, "pids": {"limit": 5}, "cpu": {"quota": 1}}"#).unwrap();
@@ -207,16 +208,16 @@ fn an_update_that_fails_gives_the_old_values_back() {
 }
 
 #[test]
-fn a_record_opens_the_same_groups_and_finds_strays() {
-    let Some(place) = Place::new("record") else { return };
-    let group = place.create(Purpose::Task, &memory(megabytes(64)));
+fn record_opens_the_same_groups_and_search_finds_them() {
+    let Some(test) = TestGroups::new("record") else { return };
+    let group = test.create(Purpose::Task, &memory(megabytes(64)));
     let record: Record = serde_json::from_str(&serde_json::to_string(&group.record()).unwrap()).unwrap();
     let again = Cgroup::open(&record).unwrap();
     assert_eq!(again.record(), group.record());
     let mut child = Child::spawn(&group, "exec sleep 60");
     assert_eq!(again.processes().unwrap(), vec![child.id()]);
-    let found = record::leftovers(place.hierarchy());
-    let mine: Vec<_> = found.iter().filter(|each| each.id == place.id()).collect();
+    let found = record::leftovers(test.hierarchy());
+    let mine: Vec<_> = found.iter().filter(|each| each.id == test.id()).collect();
     assert_eq!(mine.len(), group.groups.len());
     assert!(mine.iter().all(|each| each.processes == 1));
     again.kill().unwrap();
@@ -224,9 +225,9 @@ fn a_record_opens_the_same_groups_and_finds_strays() {
 }
 
 #[test]
-fn a_process_enters_by_itself_through_the_files_that_it_is_given() {
-    let Some(place) = Place::new("enter") else { return };
-    let group = place.create(Purpose::Task, &Resources::default());
+fn process_enters_by_its_join_files() {
+    let Some(test) = TestGroups::new("enter") else { return };
+    let group = test.create(Purpose::Task, &Resources::default());
     let v1: Vec<_> = group.groups.iter().filter(|group| !group.is_v2).collect();
     let files = group.join_files().unwrap();
     assert_eq!(files.len(), v1.len());
@@ -243,7 +244,7 @@ fn a_process_enters_by_itself_through_the_files_that_it_is_given() {
 }
 
 #[test]
-fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
+fn devices_are_denied_on_v1_and_v2() {
     if !needs_root("device rules") {
         return;
     }
@@ -251,17 +252,17 @@ fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
     let null = r#"{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"}"#;
     let zero = r#"{"allow": false}, {"allow": true, "type": "c", "major": 1, "minor": 5, "access": "r"}"#;
     for with_v1 in [true, false] {
-        let Some(mut place) = Place::new("devices") else { return };
+        let Some(mut test) = TestGroups::new("devices") else { return };
         if !with_v1 {
-            place.without_v1(Controller::Devices);
+            test.without_v1(Controller::Devices);
         }
-        if !place.has_devices(with_v1) {
+        if !test.has_devices(with_v1) {
             support::skip(&format!("the device rules of {}: not mounted here", if with_v1 { "v1" } else { "v2" }));
             continue;
         }
-        let group = place.create(Purpose::Container, &rules(null));
+        let group = test.create(Purpose::Container, &rules(null));
         assert_eq!(group.devices(), DeviceControl::InForce);
-        // Each is a bit of the exit status: null may be opened, zero may not, and no node may be made of either.
+        // The bits of the exit status: null can be opened, zero can be opened, a node can be made.
         let probe = |path: &str| {
             format!(
                 "2>/dev/null; n=0; (: < /dev/null) && n=$((n+1)); (: < /dev/zero) && n=$((n+2)); \
@@ -283,13 +284,13 @@ fn devices_are_denied_by_the_list_of_v1_and_by_the_filter_of_v2() {
 }
 
 #[test]
-fn the_statistics_of_a_container_that_is_observed_are_complete() {
-    let Some(place) = Place::new("stats") else { return };
-    let group = place.create(Purpose::Container, &memory(megabytes(64)));
+fn statistics_are_complete() {
+    let Some(test) = TestGroups::new("stats") else { return };
+    let group = test.create(Purpose::Container, &memory(megabytes(64)));
     let mut child = Child::spawn(&group, "x=$(head -c 4000000 /dev/zero | tr '\\0' x); while :; do :; done");
     support::until("it runs", || {
         let stats = group.stats();
-        // The shell is alone before its pipeline, too, but has no four megabytes then.
+        // Before its pipeline the shell is alone too, but has no four megabytes.
         stats.memory.usage.usage > 4_000_000 && stats.cpu.usage.user > 0 && stats.pids.current == 1
     });
     let stats = group.stats();
@@ -307,13 +308,13 @@ fn the_statistics_of_a_container_that_is_observed_are_complete() {
 }
 
 #[test]
-fn a_group_gets_the_controllers_that_an_update_needs() {
-    let Some(place) = Place::new("widen") else { return };
-    let mut group = place.create(Purpose::Task, &Resources::default());
+fn update_adds_missing_controllers() {
+    let Some(test) = TestGroups::new("widen") else { return };
+    let mut group = test.create(Purpose::Task, &Resources::default());
     let mut child = Child::spawn(&group, "exec sleep 60");
     let limits: Resources = serde_json::from_str(r#"{"cpu": {"shares": 512}}"#).unwrap();
     assert!(group.update(&limits).unwrap_err().to_string().contains("the container has no group of the controller"));
-    group.widen(place.hierarchy(), &CgroupPath::task(place.id()).unwrap(), &limits).unwrap();
+    group.widen(test.hierarchy(), &CgroupPath::task(test.id()).unwrap(), &limits).unwrap();
     group.update(&limits).unwrap();
     let cpu = group.group(Controller::Cpu).unwrap();
     assert_eq!(
@@ -327,9 +328,9 @@ fn a_group_gets_the_controllers_that_an_update_needs() {
 }
 
 #[test]
-fn a_process_joins_a_group_below_and_never_one_beside() {
-    let Some(place) = Place::new("below") else { return };
-    let group = place.create(Purpose::Container, &Resources::default());
+fn process_joins_a_group_below_and_never_a_sibling() {
+    let Some(test) = TestGroups::new("below") else { return };
+    let group = test.create(Purpose::Container, &Resources::default());
     let paths: Vec<_> = group.record().paths().map(|(_, path)| path.to_path_buf()).collect();
     paths.iter().for_each(|path| support::make_group(&path.join("inner")));
     let below = group.below(&["/inner"]).unwrap();
@@ -340,14 +341,14 @@ fn a_process_joins_a_group_below_and_never_one_beside() {
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();
     assert_eq!(again.record(), below.record());
-    // It may have moved itself into one whose name is no text.
+    // It may move itself into a group whose name is not UTF-8.
     let odd = paths[0].join(std::ffi::OsStr::from_bytes(b"odd\xff"));
     support::make_group(&odd);
     std::fs::write(odd.join("cgroup.procs"), child.id().to_string()).unwrap();
     assert_eq!(group.processes().unwrap(), vec![child.id()]);
     let again = group.of_process(child.id()).unwrap();
     assert!(again.record().paths().any(|(_, path)| path == odd));
-    let beside = format!("../{}x", place.id());
+    let beside = format!("../{}x", test.id());
     assert_eq!(group.below(&[&beside]).unwrap_err().to_string(), format!("bad sub cgroup path: {beside}"));
     assert_eq!(group.below(&["/outer"]).unwrap_err().errno(), Some(libc::ENOENT));
     let outside = group.of_process(std::process::id() as i32).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Groups and processes of a test, unmade whatever happens.
+//! Groups and processes of a test, removed by their drop.
 
 use crate::cgroup::controller::Controller;
 use crate::cgroup::*;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use crate::sys::skip;
 
-/// Whether the test may go on; says loudly that it does not.
+/// Whether the test runs as root; reports a skip if not.
 pub(super) fn needs_root(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -23,17 +23,17 @@ pub(super) fn needs_root(what: &str) -> bool {
     is_root
 }
 
-/// How this program says to itself that it runs the tests once more, as `user` or without a v2 tree.
+/// Set in a second run of the tests, as `user` or without a v2 tree.
 const AGAIN: &str = "BRIG_TEST_CGROUP_AGAIN";
 
-/// Whether these tests run for the first time, and not by [`run_again`].
+/// Whether this is the first run of the tests, not one of [`run_again`].
 pub(super) fn is_first_run() -> bool {
     std::env::var_os(AGAIN).is_none()
 }
 
-/// Runs the tests of groups in another process: as an ordinary user in `group`, or as we are.
+/// Runs these tests in another process: as an ordinary user in `group`, or as the same user.
 pub(super) fn run_again(group: Option<&Cgroup>, how: &str) -> (String, String) {
-    // A copy, since the user may not be able to read where it was built.
+    // A copy: the user may not be able to read the build directory.
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.path().join("tests");
@@ -57,13 +57,13 @@ pub(super) fn run_again(group: Option<&Cgroup>, how: &str) -> (String, String) {
     (status, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The place of one test's groups.
-pub(super) struct Place {
+/// The groups of one test.
+pub(super) struct TestGroups {
     hierarchy: Hierarchy,
     id: String,
 }
 
-/// Makes a group in one hierarchy. In v1 the processors of a new one are empty, and no process can join.
+/// Makes a group in one hierarchy. A new v1 group has no processors, so no process could join.
 pub(super) fn make_group(path: &std::path::Path) {
     std::fs::create_dir(path).unwrap();
     for file in ["cpuset.cpus", "cpuset.mems"].iter().filter(|_| path.join("tasks").exists()) {
@@ -73,10 +73,10 @@ pub(super) fn make_group(path: &std::path::Path) {
     }
 }
 
-impl Place {
-    pub(super) fn new(name: &str) -> Option<Place> {
+impl TestGroups {
+    pub(super) fn new(name: &str) -> Option<TestGroups> {
         let mut hierarchy = Hierarchy::probe().unwrap();
-        hierarchy.systemd = None; // it limits nothing, and is not given to users
+        hierarchy.systemd = None; // it limits nothing, and is not delegated to users
         if std::env::var(AGAIN).is_ok_and(|how| how == "legacy") {
             hierarchy.v2 = None;
         }
@@ -85,7 +85,7 @@ impl Place {
             skip(&format!("groups of `{name}`: needs root or a delegated group ({})", refusal.reason));
             return None;
         }
-        Some(Place { hierarchy, id: format!("test-{name}-{}", std::process::id()) })
+        Some(TestGroups { hierarchy, id: format!("test-{name}-{}", std::process::id()) })
     }
 
     pub(super) fn id(&self) -> &str {
@@ -118,14 +118,14 @@ impl Place {
         self.try_create(purpose, limits).unwrap()
     }
 
-    /// The groups of this test that are there.
+    /// The groups of this test that exist.
     pub(super) fn left(&self) -> Vec<PathBuf> {
         let found = record::leftovers(&self.hierarchy);
         found.into_iter().filter(|group| group.id == self.id).map(|group| group.path).collect()
     }
 }
 
-impl Drop for Place {
+impl Drop for TestGroups {
     fn drop(&mut self) {
         let left = self.left();
         for path in &left {
@@ -146,7 +146,7 @@ pub(super) struct Child(std::process::Child);
 
 impl Child {
     pub(super) fn spawn(group: &Cgroup, script: &str) -> Child {
-        // It waits for a line before it goes on, and gets it when it is in all groups.
+        // The shell waits for a line, which it gets when it is in all groups.
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("read go; {script}"));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -180,11 +180,11 @@ pub(super) fn is_readable(file: &OwnedFd, limit: Duration) -> bool {
     poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&freeze::timespec(limit))).unwrap() == 1
 }
 
-/// Waits for something that has no notification, at most a minute: an emulated machine takes its time.
+/// Waits for something without a notification, at most a minute: an emulated machine is slow.
 pub(super) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !happened() {
-        assert!(Instant::now() < end, "it never came that {what}");
+        assert!(Instant::now() < end, "a minute passed before {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -193,7 +193,7 @@ pub(super) fn memory_file(group: &Cgroup) -> &'static str {
     if group.group(Controller::Memory).unwrap().is_v2 { "memory.max" } else { "memory.limit_in_bytes" }
 }
 
-/// Groups below a parent that the test made; ended and removed with it when dropped.
+/// Groups below a parent that the test made. The drop kills and removes them with the parent.
 pub(super) struct Removing(pub(super) Record);
 
 impl Drop for Removing {
