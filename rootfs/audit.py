@@ -123,9 +123,9 @@ def unseen(path):
         good = file.read()
     program = Program(good)
 
-    def header(kind, **changes):
+    def header(which, **changes):
         """A copy in which the first header of this kind has another kind or other rights."""
-        at = program.header_at[[each[0] for each in program.headers].index(kind)]
+        at = program.header_at[[each[0] for each in program.headers].index(which)]
         data = bytearray(good)
         for place, value in changes.items():
             struct.pack_into("<I", data, at + {"kind": 0, "rights": 4}[place], value)

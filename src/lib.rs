@@ -28,5 +28,5 @@ mod systemd;
 pub mod task;
 
 #[doc(hidden)] // for the program alone: a library does not choose its caller's allocator
-pub use start::StartHeap;
+pub use start::heap::StartHeap;
 pub use task::{Options, Output, Sandbox, Task};

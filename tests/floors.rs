@@ -26,7 +26,7 @@ enum Shape {
 
 /// The floors, the lowest first.
 const FLOORS: [(Shape, &[&str]); 5] = [
-    // `start` is the allocator of a start: no module of the library names it, and it names none.
+    // `start` may contain `unsafe` as `sys` may: an allocator and the release of pages are more than one system call.
     (Shape::Flat, &["error", "sys", "start"]),
     (Shape::Flat, &["host", "spec", "files"]),
     (

@@ -11,7 +11,6 @@ use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::bundle::Entry;
-use crate::ns::ahead;
 use crate::process::{
     self, BuildHooks, Command, First, Gate, Managed, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
@@ -96,8 +95,6 @@ impl Containers {
         process::require_one_thread()?;
         let path = bundle::config_path(wish);
         let bytes = bundle::read(&path)?;
-        // What takes longest of the clone is made while we do all the rest, by a child that is forked while there is little memory to copy.
-        let early = bundle::seems_to_want_network(&bytes).then(ahead::begin_network).flatten();
         let (config, bytes) = bundle::annotate(bundle::parse(&path, &bytes)?, bytes, &wish.annotations)?;
         check::check(&config)?;
         let protections = Protections::parse(&config.annotations)?;
@@ -121,11 +118,7 @@ impl Containers {
         passed::preserve_listeners(&mut environment);
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
-        let (mut namespaces, user_namespace) = prepare::namespaces(&config)?;
-        // It would belong to another user namespace if there is one.
-        let is_callers = matches!(user_namespace, process::UserNamespace::Callers);
-        let fits = is_callers && namespaces.makes(NamespaceKind::Network);
-        let ahead = if fits { early.or_else(ahead::begin_network) } else { None };
+        let (namespaces, user_namespace) = prepare::namespaces(&config)?;
         let owner = prepare::group_owner(&config, &user_namespace);
 
         let mut undo = Undo::new(Place::make(&self.root, id)?);
@@ -167,14 +160,10 @@ impl Containers {
         undo.place.write(&record)?; // the intent, before the first thing that would outlive us
         let state = record.state(Status::Creating);
         let terminal = process.terminal.then(|| prepare::terminal(process.console_size, wish.console_socket.is_none()));
-        let (network, helper) = ahead.and_then(ahead::Ahead::finish_network).unzip();
-        if network.is_some() {
-            namespaces.leave_out(NamespaceKind::Network);
-        }
         let joins_processes = namespaces.joins_processes();
         let has_container_hooks = !config.hooks.create_container.is_empty();
         let plan = Plan {
-            network,
+            network: None,
             namespaces,
             cgroup_namespace: prepare::cgroup_namespace(&config)?,
             user_namespace,
@@ -229,7 +218,6 @@ impl Containers {
             Ok(())
         })
         .map_err(unable)?;
-        drop(helper); // it has ended meanwhile
         record.pid = spawned.pid;
         record.cgroup = undo.cgroup.as_ref().map(Cgroup::record);
         let spawned = undo.spawned.insert(spawned);

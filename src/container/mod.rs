@@ -110,7 +110,7 @@ pub(crate) fn begin_disk(workshop: &Workshop, bytes: u64, inodes: u64) {
 
 /// Gives the program's own pages back while it only waits for a sandbox. What cannot be given back stays.
 pub(crate) fn rest() {
-    let _ = crate::sys::code::let_go();
+    let _ = crate::start::pages::release();
 }
 
 pub use crate::spec::resources::Resources;

@@ -6,7 +6,6 @@
 pub(crate) mod attributes;
 pub(crate) mod bpf;
 pub(crate) mod clone;
-pub(crate) mod code;
 pub(crate) mod environment;
 pub(crate) mod exec;
 pub(crate) mod ioctl;

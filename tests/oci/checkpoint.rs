@@ -248,32 +248,6 @@ fn a_terminal_comes_back_through_the_console_socket() {
 }
 
 #[test]
-fn a_pid_namespace_of_others_is_joined_again() {
-    let Some(mut first) = lab() else { return };
-    first.args(&["/bin/sleep", "1000"]).start();
-    let namespace = format!("/proc/{}/ns/pid", first.state()["pid"]);
-    let Some(mut lab) = lab() else { return };
-    lab.without("pid").config["linux"]["namespaces"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"type": "pid", "path": namespace}));
-    let joined = |lab: &Lab| {
-        let inside = std::fs::read_link(format!("/proc/{}/ns/pid", lab.state()["pid"])).unwrap();
-        assert_eq!(inside, std::fs::read_link(&namespace).unwrap());
-        assert!(first.exec("ps -o args").out.contains("while :; do"), "the other container does not see it");
-    };
-    lab.sh(COUNT).start();
-    lab.counts_beyond(1);
-    joined(&lab);
-    lab.checkpoint(&[]).succeeded();
-    assert!(!first.exec("ps -o args").out.contains("while :; do"), "it runs on");
-    let stopped = lab.number();
-    lab.restore(&[]).succeeded();
-    lab.counts_beyond(stopped + 3);
-    joined(&lab);
-}
-
-#[test]
 fn a_network_namespace_of_others_is_joined_and_a_connection_in_it_goes_on() {
     let Some(mut lab) = lab() else { return };
     let name = format!("brig-{}", lab.id);

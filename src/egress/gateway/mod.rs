@@ -22,7 +22,7 @@ use super::names::Names;
 use super::policy::Policy;
 use crate::files::{Channel, take_memory};
 use crate::spec::network::Socket;
-use crate::sys::code::Parts;
+use crate::start::pages::ProgramPages;
 use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
 use memory::Waiting;
@@ -87,7 +87,7 @@ struct Gateway {
     wild: decide::Bucket,
     told: Instant,
     finishing: bool,
-    parts: Option<Parts>,
+    parts: Option<ProgramPages>,
 }
 
 /// Serves until the supervisor says that it is over, or is gone.
@@ -210,7 +210,7 @@ impl Gateway {
             self.waiting.is_too_much(*number, connection); // the next pass acts on it
         }
         if let Some(parts) = &mut self.parts {
-            let _ = parts.let_go(); // what cannot be given back stays
+            let _ = parts.release(); // what cannot be given back stays
         }
     }
 

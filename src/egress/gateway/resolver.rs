@@ -5,7 +5,7 @@
 use crate::egress::broker::{Broker, Brokers};
 use crate::egress::dns::{self, Reply};
 use crate::error::Result;
-use crate::sys::code::Parts;
+use crate::start::pages::ProgramPages;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with};
 use rustix::process::{Resource, getrlimit};
@@ -44,7 +44,7 @@ pub(crate) struct Sources {
     descriptors: u64,
     brokers: Brokers,
     /// Where the program's own pages are. Without that they stay.
-    parts: Option<Parts>,
+    parts: Option<ProgramPages>,
 }
 
 impl Sources {
@@ -52,7 +52,7 @@ impl Sources {
     pub(crate) fn read(resolver: Option<SocketAddr>, broker: Option<&Broker>) -> Result<Sources> {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let brokers = broker.map(Brokers::load).transpose()?.unwrap_or_default();
-        let parts = Parts::open().ok();
+        let parts = ProgramPages::open().ok();
         if let Some(server) = resolver {
             return Ok(Sources { servers: vec![server], hosts: HashMap::new(), descriptors, brokers, parts });
         }
@@ -67,7 +67,7 @@ impl Sources {
     }
 
     /// The program's own pages, for the gateway.
-    pub(super) fn parts(&mut self) -> Option<Parts> {
+    pub(super) fn parts(&mut self) -> Option<ProgramPages> {
         self.parts.take()
     }
 }

@@ -30,19 +30,19 @@ const FILES: [&str; 20] = [
 ];
 
 /// What runc 1.1 complains of where brig runs the bundle (docs/oci.md).
-const RUNC_ALONE_FAILS: [&str; 4] = [
+const RUNC_ALONE_FAILS: [&str; 6] = [
     // A FIFO of `linux.devices` in a user namespace, where the host has none.
     "error creating device nodes: mount /dev/deep/er:",
     // A default device that `linux.devices` names, too, is left out of the device rules.
     "error reopening /dev/null inside container",
     // The root cannot be bound to itself when its mount is unbindable.
     "error preparing rootfs: mount LAB/rootfs:LAB/rootfs, flags: 0x5000: invalid argument",
+    // A bind mount in a user namespace: the attributes that are locked are not kept.
+    "mount /mnt, flags: 0x",
+    "mount /opt, flags: 0x",
     // `exec --cap` where the configuration has no capabilities.
     "panic: runtime error: invalid memory address or nil pointer dereference",
 ];
-
-/// The same in a user namespace: of a bind mount the attributes that are locked are not kept.
-const RUNC_ALONE_FAILS_WITH_USERS: [&str; 2] = ["mount /mnt, flags: 0x", "mount /opt, flags: 0x"];
 
 /// What brig refuses by name where runc 1.1 does not look (docs/oci.md).
 const BRIG_ALONE_FAILS: [&str; 3] = [
@@ -54,11 +54,9 @@ const BRIG_ALONE_FAILS: [&str; 3] = [
 ];
 
 /// Whether one of them failed for a reason that is known.
-pub fn is_intended(ours: &[String], theirs: &[String], users: bool) -> bool {
+pub fn is_intended(ours: &[String], theirs: &[String]) -> bool {
     let has = |all: &[String], known: &[&str]| all.iter().any(|line| known.iter().any(|words| line.contains(words)));
-    has(theirs, &RUNC_ALONE_FAILS)
-        || (users && has(theirs, &RUNC_ALONE_FAILS_WITH_USERS))
-        || has(ours, &BRIG_ALONE_FAILS)
+    has(theirs, &RUNC_ALONE_FAILS) || has(ours, &BRIG_ALONE_FAILS)
 }
 
 /// The limits of the groups that a process is in, a line each.
@@ -92,54 +90,6 @@ pub fn state(out: &str, lab: &Lab) -> String {
     replaced(&state.to_string(), lab)
 }
 
-/// What a verb prints, a line each. Of numbers only those of limits are kept.
-pub fn printed(verb: &str, out: &str, lab: &Lab) -> Vec<String> {
-    let out = replaced(out, lab);
-    let of_json = |out: &str| {
-        let Ok(value) = serde_json::from_str::<Value>(out) else { return vec![out.to_owned()] };
-        let mut lines = Vec::new();
-        leaves(&value, String::new(), &mut lines);
-        lines
-    };
-    match verb {
-        "events" => of_json(&out),
-        "list" if out.starts_with('[') => {
-            let keys = of_json(&out).into_iter().filter(|line| !line.contains(".created:") && !line.contains(".pid:"));
-            keys.filter(|line| !line.contains(".ociVersion:")).collect()
-        }
-        // Columns of times and numbers, and as wide as these.
-        "list" | "ps" => out.lines().map(without_numbers).collect(),
-        _ => out.lines().map(str::to_owned).collect(),
-    }
-}
-
-/// The words of a line, with `N` for each number.
-fn without_numbers(line: &str) -> String {
-    let word = |word: &str| {
-        let mut plain = String::new();
-        for each in word.chars() {
-            match each {
-                each if !each.is_ascii_digit() => plain.push(each),
-                _ if plain.ends_with('N') => {}
-                _ => plain.push('N'),
-            }
-        }
-        plain
-    };
-    line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// Each value of a JSON document with its path; of numbers those that are limits.
-fn leaves(value: &Value, path: String, lines: &mut Vec<String>) {
-    match value {
-        Value::Object(map) => map.iter().for_each(|(key, value)| leaves(value, format!("{path}.{key}"), lines)),
-        // As many as there are processors, devices or containers.
-        Value::Array(all) => all.iter().for_each(|value| leaves(value, format!("{path}[]"), lines)),
-        Value::Number(_) if !path.ends_with(".limit") => lines.push(format!("{path}: N")),
-        other => lines.push(format!("{path}: {other}")),
-    }
-}
-
 /// A text with the names of this bundle replaced.
 pub fn replaced(text: &str, lab: &Lab) -> String {
     text.replace(&lab.path().display().to_string(), "LAB").replace(&lab.id, "ID")
@@ -161,8 +111,7 @@ impl Container<'_> {
     pub fn lines(&self, out: &str) -> Vec<String> {
         let mut section = "output";
         let mut lines = Vec::new();
-        // Not the help that follows a wrong option, which docs/oci.md names.
-        for line in out.lines().take_while(|line| !line.starts_with("Incorrect Usage")) {
+        for line in out.lines() {
             if let Some(name) = line.strip_prefix("== ") {
                 section = name;
                 continue;

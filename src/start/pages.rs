@@ -1,32 +1,32 @@
-//! Giving the pages of our own program back to the kernel while we only wait: they are read again from the file when they are needed.
+//! Release of the program's own pages while a process waits. The kernel reads them from the file again when they are needed.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
+use rustix::mm::{Advice, madvise};
 use std::os::fd::OwnedFd;
 
 const MAPS: &str = "/proc/self/smaps";
 
-/// Lets go of every page of the program's read-only parts that is as the file has it. madvise(2), MADV_DONTNEED on private mappings of a file.
-pub(crate) fn let_go() -> Result<(), Errno> {
-    let maps = std::fs::read_to_string(MAPS).map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-    forget(&unchanged(&maps))
+/// Releases the pages of the program's read-only parts that are as in the file. madvise(2), MADV_DONTNEED on private mappings of a file.
+pub(crate) fn release() -> Result<(), Errno> {
+    ProgramPages::open()?.release()
 }
 
-/// The same for a process that can open no file any more, maps nothing anew and changes the rights of nothing: where its parts are is read once.
-pub(crate) struct Parts {
+/// The same for a process that will open no file, map nothing and change no protection: it reads once where its parts are.
+pub(crate) struct ProgramPages {
     maps: Option<OwnedFd>,
     ranges: Vec<(usize, usize)>,
 }
 
-impl Parts {
-    /// To be called by the process itself (proc(5): the file is of whoever opens it).
-    pub(crate) fn open() -> Result<Parts, Errno> {
+impl ProgramPages {
+    /// The process itself must call this: the file is about the process that opens it (proc(5)).
+    pub(crate) fn open() -> Result<ProgramPages, Errno> {
         let maps = open(MAPS, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Parts { maps: Some(maps), ranges: Vec::new() })
+        Ok(ProgramPages { maps: Some(maps), ranges: Vec::new() })
     }
 
-    /// Lets go of them. Only the first call reads a file.
-    pub(crate) fn let_go(&mut self) -> Result<(), Errno> {
+    /// Releases them. Only the first call reads a file.
+    pub(crate) fn release(&mut self) -> Result<(), Errno> {
         if let Some(maps) = self.maps.take() {
             let (mut text, mut chunk) = (Vec::new(), [0_u8; 4096]);
             loop {
@@ -37,24 +37,16 @@ impl Parts {
             }
             self.ranges = unchanged(&String::from_utf8_lossy(&text));
         }
-        forget(&self.ranges)
+        self.ranges.iter().try_for_each(|&(start, end)| {
+            // SAFETY: the range is a read-only private mapping of a file, and none of its pages differs from the file. No
+            // code can write to it, and a later access reads the same bytes again. Nothing is unmapped.
+            unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) }
+        })
     }
 }
 
-/// Nothing but [`unchanged`] ranges.
-fn forget(ranges: &[(usize, usize)]) -> Result<(), Errno> {
-    ranges.iter().try_for_each(|&(start, end)| {
-        // SAFETY: the range is a read-only private mapping of a file without a page of its own, so nothing in it differs from the file, nothing can
-        // write to it, and an access after this reads the same bytes again. Nothing is unmapped.
-        match unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) } {
-            0 => Ok(()),
-            _ => Err(super::last_errno()),
-        }
-    })
-}
-
-/// The read-only mappings of proc_pid_smaps(5) of which no page is the process's own. What the loader has relocated is read-only as well, and
-/// would be lost.
+/// The read-only mappings of proc_pid_smaps(5) without a page of the process's own. Data that was relocated at the start is read-only too, and would be
+/// lost.
 fn unchanged(maps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut is_in = false;
@@ -92,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_the_file_itself_is_let_go_and_all_works_afterwards() {
+    fn only_unchanged_pages_are_released_and_the_program_works_afterwards() {
         let check = |line: &str, expected| assert_eq!(read_only_file(line), expected, "{line}");
         check("00400000-00600000 r-xp 00001000 fe:01 1234  /usr/bin/brig", Some((0x40_0000, 0x60_0000)));
         check("00600000-00601000 rw-p 00001000 fe:01 1234  /usr/bin/brig", None);
@@ -104,8 +96,8 @@ mod tests {
             "2000-3000 r--p 00000000 fe:01 7 /brig\nAnonymous:             0 kB\nSwap:                  4 kB\n";
         let file = "3000-4000 r--p 00000000 fe:01 7 /brig\nRss: 4 kB\nAnonymous:             0 kB\nSwap:        0 kB\nVmFlags: rd mr\n";
         assert_eq!(unchanged(&[file, own, swapped, file].concat()), [(0x3000, 0x4000); 2]);
-        let mut parts = Parts::open().unwrap();
-        for done in [let_go(), parts.let_go(), parts.let_go()] {
+        let mut parts = ProgramPages::open().unwrap();
+        for done in [release(), parts.release(), parts.release()] {
             done.unwrap();
         }
         assert!(!parts.ranges.is_empty());
