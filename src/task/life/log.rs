@@ -170,7 +170,7 @@ impl Sink for Log<'_> {
     }
 }
 /// The last event. A task that never came to a sandbox has this one only.
-pub(crate) fn tell_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
+pub(crate) fn write_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
     let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
     writer.finish()?;
     writer.put(

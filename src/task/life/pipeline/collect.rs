@@ -1,0 +1,127 @@
+//! What comes out of a sandbox whose processes are gone and whose disk is still mounted: changes, the result, artifacts.
+//!
+//! The redactor sees each of them. After each the canary is looked for.
+
+use super::request::Request;
+use crate::error::{Error, Result};
+use crate::sandbox::{Options, Report, Workspace};
+use crate::task::definition::WorkspaceSource;
+use crate::task::life::canary;
+use crate::task::output::artifact::{self, Source};
+use crate::task::output::changes::{Form, Limits};
+use crate::task::output::handback::{self, Handback};
+use crate::task::records::receipt::{Course, Timing};
+use crate::task::redact::Redactor;
+use crate::task::secrets::Held;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
+
+/// Takes what a sandbox leaves.
+pub(super) struct Collector<'run> {
+    request: &'run Request<'run>,
+    /// The task's directory.
+    directory: PathBuf,
+    /// The tree under the workspace.
+    base: Option<PathBuf>,
+    /// When the sandbox began to show the folder.
+    started: SystemTime,
+    limits: Limits,
+    redactor: Redactor,
+    has_secrets: bool,
+    canary: Option<canary::Watch>,
+}
+
+impl<'run> Collector<'run> {
+    pub(super) fn new(
+        request: &'run Request<'run>,
+        id: &str,
+        options: &Options,
+        held: &Held,
+        started: SystemTime,
+    ) -> Collector<'run> {
+        let (definition, redactor) = (&request.definition, held.redactor().clone());
+        let disk_bytes = options.limits.disk_bytes();
+        let mut limits = Limits { disk_bytes, ignored: definition.ignored, ..Limits::default() };
+        if !matches!(definition.workspace, WorkspaceSource::Directory(_)) {
+            limits.base_bytes = 0; // a checkout of the store, which nothing changes
+        }
+        let base = match &options.workspace {
+            Workspace::Directory(path) => Some(path.clone()),
+            Workspace::Empty => None,
+        };
+        Collector {
+            request,
+            directory: request.store.task(id),
+            base,
+            started,
+            limits,
+            has_secrets: !held.is_empty(),
+            canary: definition.canary.then(|| canary::Watch::new(redactor.clone())),
+            redactor,
+        }
+    }
+
+    pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut Course) -> Result<()> {
+        let began = Instant::now();
+        let upper = handback::upper(scratch, self.base.as_deref())?;
+        self.look_for_canary("its output or its events");
+        self.collect_changes(upper.as_ref(), course)?;
+        let is_untouched = course.changes.as_ref().is_some_and(Handback::is_nothing);
+        let source = upper.as_ref().filter(|_| !is_untouched);
+        let source = source.map(|(upper, form)| Source { upper: upper.as_fd(), form: *form });
+        let expected = &self.request.expected;
+        course.result = match source {
+            Some(source) => expected.take(source, &self.redactor),
+            None => expected.missing(),
+        };
+        self.look_for_canary("the result");
+        let wanted = &self.request.definition.artifacts;
+        if !wanted.patterns.is_empty() {
+            let into = (wanted, &self.request.pinned);
+            let most = self.limits.disk_bytes;
+            course.artifacts = Some(artifact::collect(source, into, &self.directory, most, &self.redactor)?);
+        }
+        self.look_for_canary("an artifact");
+        course.steps.push(Timing { step: "collect".to_owned(), seconds: began.elapsed().as_secs_f64() });
+        Ok(())
+    }
+
+    fn collect_changes(&mut self, upper: Option<&(OwnedFd, Form)>, course: &mut Course) -> Result<()> {
+        let definition = &self.request.definition;
+        if !definition.changes && self.canary.is_none() {
+            return Ok(());
+        }
+        let into = self.directory.join("changes");
+        let tree = self.base.as_ref().map(|base| self.request.pinned.path(base));
+        let result = definition.result.path.as_str();
+        let mut changes = handback::collect(upper, tree.as_deref(), (&into, result), self.started, &self.limits)?;
+        changes.base = changes.base.and(self.base.clone());
+        if let (Some(canary), Some(path)) = (&mut self.canary, &changes.path) {
+            canary.changes(path)?;
+        }
+        if !definition.changes {
+            return handback::forget(&into);
+        }
+        if let (Some(path), true) = (&changes.path, self.has_secrets) {
+            changes.secrets = handback::with_secrets(path, &self.redactor)?;
+        }
+        changes.not_taken.iter_mut().for_each(|each| each.path = self.redactor.text(&each.path));
+        changes.first_ignored.iter_mut().for_each(|path| *path = self.redactor.text(path));
+        course.changes = Some(changes);
+        Ok(())
+    }
+
+    fn look_for_canary(&mut self, place: &str) {
+        if let Some(canary) = &mut self.canary {
+            canary.look(place);
+        }
+    }
+
+    /// The error of an attempt in which the canary came out.
+    pub(super) fn canary_error(&mut self, report: &Report) -> Option<Error> {
+        let mut canary = self.canary.take()?;
+        canary.egress(report.egress.as_ref());
+        canary.verdict()
+    }
+}

@@ -1,0 +1,158 @@
+//! The phases before the sandbox: the turn, and the workspace's own tree, which is never written.
+
+use super::{Attempt, stopped};
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{DiskFile, Outcome, Report, Signals, Workspace};
+use crate::task::definition::{Continued, Keep, WorkspaceSource};
+use crate::task::ended::keep;
+use crate::task::git::{self, Budget, Errand, Remote};
+use crate::task::life::queue::{self, Waited};
+use crate::task::life::watcher::Watcher;
+use crate::task::records::event::Writer;
+use serde_json::json;
+use std::cell::RefCell;
+
+impl Attempt<'_> {
+    /// Waits until so few other tasks run that this one may begin.
+    pub(super) fn wait_for_turn(&mut self) -> Result<(), Box<Report>> {
+        let (id, definition) = (self.id(), &self.request.definition);
+        let wish = queue::Wish {
+            id,
+            most: definition.max_parallel.unwrap_or(u32::MAX),
+            patience: definition.queue_wait,
+            memory: definition.limits.memory,
+        };
+        let waited = Signals::take().and_then(|signals| match self.control.get_mut() {
+            Some(control) => queue::wait(self.request.store, &wish, control, &signals),
+            None => Err(Error::new(Kind::Internal, "the task waits before its announcement")),
+        });
+        match waited {
+            Ok(Waited::Turn(turn)) => self.turn = Some(turn),
+            Ok(Waited::Cancelled) => {
+                let error = Error::new(Kind::State, "it was ended while it waited for its turn");
+                return Err(stopped(Outcome::Cancelled, error));
+            }
+            Err(error) => return Err(stopped(Outcome::PrepareFailed, error)),
+        }
+        // A waiting task has no disk, and its time does not run.
+        self.request.begin_disk();
+        self.budget = Budget::new(&self.request.definition.limits);
+        Ok(())
+    }
+
+    pub(super) fn release_turn(&mut self) -> Result<()> {
+        self.turn = None;
+        Ok(())
+    }
+
+    pub(super) fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
+        match self.prepare_workspace(watcher) {
+            Ok(workspace) => self.workspace = workspace,
+            Err(_) if self.budget.is_cancelled() => {
+                let error = Error::new(Kind::State, "it was ended while its workspace was prepared");
+                return Err(stopped(Outcome::Cancelled, error));
+            }
+            Err(error) => return Err(stopped(Outcome::PrepareFailed, error)),
+        }
+        Ok(())
+    }
+
+    fn prepare_workspace(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {
+        let (store, definition) = (self.request.store, &self.request.definition);
+        let continued = definition.continued.as_ref();
+        let workspace = match continued {
+            Some(continued) => self.continue_workspace(continued)?,
+            None => self.new_workspace(watcher)?,
+        };
+        if definition.keep != Keep::No {
+            let base = match &workspace {
+                Workspace::Directory(path) => Some(path.clone()),
+                Workspace::Empty => None,
+            };
+            keep::note(store, self.id(), base, self.course.commit_in.clone(), definition)?;
+        }
+        // After the note: a killed supervisor leaves the disk with a task that can be continued.
+        if let Some(continued) = continued.filter(|continued| !continued.is_fork) {
+            keep::take_over(store, &continued.from, self.id())?;
+        }
+        Ok(workspace)
+    }
+
+    /// The workspace that another task left.
+    fn continue_workspace(&mut self, continued: &Continued) -> Result<Workspace> {
+        let note = keep::read_note(self.request.store, &continued.from)?;
+        self.course.commit_in = note.commit.clone();
+        keep::workspace(&note, &self.request.definition.workspace)
+    }
+
+    fn new_workspace(&mut self, watcher: &mut dyn Watcher) -> Result<Workspace> {
+        match &self.request.definition.workspace {
+            WorkspaceSource::Empty => Ok(Workspace::Empty),
+            WorkspaceSource::Directory(path) => Ok(Workspace::Directory(path.clone())),
+            WorkspaceSource::Repository { url, reference } => {
+                let base = self.check_out(url, reference.as_deref(), watcher)?;
+                self.course.commit_in = Some(base.commit.clone());
+                let path = base.path.clone();
+                self.base = Some(base);
+                Ok(Workspace::Directory(path))
+            }
+        }
+    }
+
+    fn check_out(&self, url: &str, reference: Option<&str>, watcher: &mut dyn Watcher) -> Result<git::Base> {
+        let id = self.id();
+        let writer = RefCell::new(Writer::create(&self.request.store.task(id), id)?);
+        let watcher = RefCell::new(watcher);
+        let progress = |text: &str| {
+            let text = self.held.redactor().text(text);
+            watcher.borrow_mut().progress(&text);
+            // An event that cannot be written does not end the work.
+            let _ = writer.borrow_mut().bounded("progress", json!({ "git": text }));
+        };
+        let errand = Errand { progress: &progress, ..self.errand() };
+        let base = git::base(&errand, &Remote::parse(url)?, reference);
+        watcher.borrow_mut().progress("");
+        base
+    }
+
+    /// What the couriers of this task share.
+    pub(super) fn errand(&self) -> Errand<'_> {
+        let request = self.request;
+        Errand {
+            store: request.store,
+            id: self.id(),
+            may_degrade: &request.definition.may_degrade,
+            pinned: &request.pinned,
+            options: &request.git,
+            resolver: request.definition.network.policy.resolver,
+            account: &self.couriers,
+            redactor: self.held.redactor(),
+            progress: &|_| {},
+            budget: &self.budget,
+            control: &self.control,
+        }
+    }
+
+    /// The disk of the workspace: a file with a name where it outlives the supervisor.
+    pub(super) fn disk(&self) -> DiskFile {
+        let (store, definition) = (self.request.store, &self.request.definition);
+        let own = store.task(self.id()).join(keep::IMAGE);
+        match (&definition.continued, definition.keep) {
+            (Some(Continued { from, is_fork: true }), _) => {
+                DiskFile::Copy { of: store.task(from).join(keep::IMAGE), to: own }
+            }
+            (Some(_), _) => DiskFile::Kept(own),
+            (None, Keep::No) => DiskFile::Unnamed,
+            (None, _) => DiskFile::New(own),
+        }
+    }
+
+    /// Removes the disk, unless the outcome keeps it.
+    pub(super) fn discard_disk(&self, report: &Report) -> Result<()> {
+        let keep = self.request.definition.keep;
+        if keep == Keep::No || keep.holds(&report.outcome) {
+            return Ok(());
+        }
+        keep::discard(self.request.store, self.id()).map(|_| ())
+    }
+}

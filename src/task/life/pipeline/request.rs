@@ -1,0 +1,127 @@
+//! What is checked before anything is made: the machine's rules, the definition, paths of the host, the image, the store.
+
+use crate::error::Result;
+use crate::files::Pinned;
+use crate::sandbox::{self, Guarantee, Options, Report, Workspace};
+use crate::task::definition::hosted;
+use crate::task::definition::image::{self, Opened};
+use crate::task::definition::layout::Layout;
+use crate::task::definition::plan::{check_git, checked_workspace, options};
+use crate::task::definition::{Definition, Keep, WorkspaceSource, exposure};
+use crate::task::ended::{keep, prune, reconcile};
+use crate::task::git::GitOptions;
+use crate::task::life::watcher::Watcher;
+use crate::task::life::{canary, missing};
+use crate::task::output::result::Expected;
+use crate::task::records::record::Record;
+use crate::task::secrets::{Held, Secret};
+use crate::task::store::Store;
+use std::borrow::Cow;
+
+/// A checked definition, with what its checks opened.
+pub(super) struct Request<'run> {
+    pub store: &'run Store,
+    /// The definition as the machine's rules admit it.
+    pub definition: Cow<'run, Definition>,
+    /// The level of isolation that the machine's rules declare for its backend.
+    declared: Option<Guarantee>,
+    is_hosted: bool,
+    /// Paths of the host that are held open from their check on.
+    pub pinned: Pinned,
+    pub image: Option<Opened>,
+    pub layout: Layout,
+    /// The result that the task must leave.
+    pub expected: Expected,
+    /// The secrets, the canary's among them.
+    pub secrets: Vec<Secret>,
+    /// How the repository is reached, with files as they are held open.
+    pub git: GitOptions,
+}
+
+impl<'run> Request<'run> {
+    /// Refuses what is wrong with a definition. Makes nothing.
+    pub(super) fn check(store: &'run Store, definition: &'run Definition) -> Result<Request<'run>> {
+        // Before anything of the store or of a path is opened.
+        let admitted = hosted::admit(store, definition)?;
+        let is_hosted = admitted.is_some();
+        let (definition, declared, pinned) = match admitted {
+            Some(admitted) => (Cow::Owned(admitted.definition), admitted.declared, admitted.pinned),
+            None => (Cow::Borrowed(definition), None, Pinned::default()),
+        };
+        keep::check(&definition)?;
+        let image = image::open(store, &definition)?;
+        let mut layout = Layout::of(&definition, image.as_ref(), store)?;
+        // A worktree that names another repository since its check shows none.
+        layout.repository = layout.repository.filter(|path| !is_hosted || pinned.has(path));
+        options(&definition, &layout, image.as_ref(), checked_workspace(&definition)?)?.check()?;
+        if let WorkspaceSource::Directory(folder) = &definition.workspace {
+            exposure::check(&pinned.path(folder), store)?;
+        }
+        definition.artifacts.check(&pinned)?;
+        check_git(&definition)?;
+        let expected = definition.result.read(&pinned)?;
+        let planted = if definition.canary { canary::secrets()? } else { Vec::new() };
+        let open = |secret: &Secret| Secret { source: secret.source.pinned(&pinned), ..secret.clone() };
+        let secrets = definition.secrets.iter().map(open).chain(planted).collect();
+        let git = definition.git.pinned(&pinned, is_hosted);
+        Ok(Request { store, definition, declared, is_hosted, pinned, image, layout, expected, secrets, git })
+    }
+
+    /// Begins to make the disk beside all that follows. A task that waits for its turn has no disk yet.
+    pub(super) fn begin_disk_early(&self) {
+        if self.definition.max_parallel.is_none() {
+            self.begin_disk();
+        }
+    }
+
+    /// Begins to make the disk, unless it is a file that outlives the task.
+    pub(super) fn begin_disk(&self) {
+        if self.definition.keep == Keep::No {
+            sandbox::begin_disk(&self.definition.limits, &self.store.workshop());
+        }
+    }
+
+    /// Refuses a store whose disk is full, after an attempt to reap what dead supervisors left.
+    pub(super) fn make_room(&self) -> Result<()> {
+        let least_free = prune::least_free(self.is_hosted)?;
+        if self.store.has_room(least_free).is_err() {
+            reconcile::reap(self.store)?;
+            self.store.has_room(least_free)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the image's files where they cannot be mounted, and gives the watcher what a caller may not expect.
+    pub(super) fn open_image(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
+        let limits = &self.definition.limits;
+        if let Some(why) = self.image.as_mut().map(|image| image.copy_if_needed(limits)).transpose()?.flatten() {
+            watcher.note(&why);
+        }
+        self.layout.notes.iter().for_each(|note| watcher.hint(note));
+        Ok(())
+    }
+
+    pub(super) fn record(&self, id: &str, held: &Held) -> Record {
+        let mut record = Record::new(id, &self.definition, &self.layout, self.image.as_ref(), held);
+        record.guarantee = self.declared.or(record.guarantee);
+        record
+    }
+
+    /// The options of the sandbox, without secrets.
+    pub(super) fn options(&self, workspace: Workspace) -> Result<Options> {
+        let mut options = options(&self.definition, &self.layout, self.image.as_ref(), workspace)?;
+        options.pinned = self.pinned.clone();
+        Ok(options)
+    }
+
+    /// The report with the declared level of isolation, and with better advice where the command is on the host only.
+    pub(super) fn improve(&self, mut report: Report) -> Report {
+        if !self.is_hosted {
+            report.error = report.error.map(|error| missing::explain(error, &self.definition));
+        }
+        if let Some(declared) = self.declared.filter(|_| report.guarantee == self.definition.backend.guarantee()) {
+            report.guarantee = declared;
+        }
+        report
+    }
+}

@@ -1,0 +1,81 @@
+//! The phase `run`: the sandbox from its start to its teardown.
+
+use super::collect::Collector;
+use super::{Attempt, stopped};
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{self, Audience, Backend, Options, Outcome, Place, Report, Site};
+use crate::task::life::log::{Log, Manner};
+use crate::task::life::watcher::Watcher;
+use std::os::fd::BorrowedFd;
+use std::time::SystemTime;
+
+impl Attempt<'_> {
+    pub(super) fn run_sandbox(&mut self, watcher: &mut dyn Watcher) -> Result<(), Box<Report>> {
+        let options = self.sandbox_options().map_err(|error| stopped(Outcome::PrepareFailed, error))?;
+        let report = self.supervise(&options, watcher).map_err(|error| stopped(Outcome::StartFailed, error))?;
+        self.note_commits();
+        self.budget.count(&report.usage);
+        self.budget.hand_back();
+        self.report = Some(report);
+        Ok(())
+    }
+
+    fn sandbox_options(&mut self) -> Result<Options> {
+        let mut options = self.request.options(self.workspace.clone())?;
+        options.secrets = self.held.files();
+        options.broker = self.held.broker();
+        options.environment.extend(self.held.variables());
+        Ok(options)
+    }
+
+    fn supervise(&mut self, options: &Options, watcher: &mut dyn Watcher) -> Result<Report> {
+        let (request, id) = (self.request, self.id());
+        let (definition, directory) = (&request.definition, request.store.task(id));
+        let mut place = Place { disk: self.disk(), ..request.store.place(id) };
+        if definition.backend == Backend::Local {
+            place.stage.clone_from(&directory); // its workspace is seen there
+        }
+        let site = Site {
+            place,
+            forward_input: watcher.forward_input(),
+            open_input: watcher.open_input(),
+            progress: self.progress.take(),
+        };
+        let started = SystemTime::now(); // the sandbox shows the folder itself from here on
+        let mut begun = sandbox::begin(options, site)?;
+        begun.notes.iter().for_each(|note| watcher.note(note));
+        begun.hints.iter().for_each(|hint| watcher.hint(hint));
+        self.held.unlock()?;
+        begun.give_way();
+        self.announce(watcher)?;
+        let snapshot = self.snapshot(started);
+        let mut collector = Collector::new(request, id, options, self.held, started);
+        let manner = Manner { stream_json: definition.stream_json, interactive: options.terminal };
+        let mut log = Log::create(&directory, id, manner, watcher, self.held)?;
+        log.snapshot = snapshot;
+        let course = &mut self.course;
+        let mut collect = |scratch: BorrowedFd<'_>| collector.collect(scratch, course);
+        let audience = Audience { sink: &mut log, control: self.control.get_mut().as_mut(), collect: &mut collect };
+        let mut report = begun.watch(audience);
+        (self.writer, self.snapshot) = (Some(log.writer), log.snapshot);
+        let fault = collector.canary_error(&report).or_else(|| self.result_error(&report.outcome));
+        if let Some(error) = fault {
+            report.outcome = Outcome::Policy;
+            report.error = Some(error);
+        }
+        Ok(report)
+    }
+
+    /// The error of a task that succeeded without the result that was demanded.
+    fn result_error(&self, outcome: &Outcome) -> Option<Error> {
+        let result = self.course.result.as_ref().filter(|result| !result.valid)?;
+        if *outcome != Outcome::Succeeded || self.request.definition.result.schema.is_none() {
+            return None;
+        }
+        let fault = result.faults.first().map_or("", String::as_str);
+        Some(
+            Error::new(Kind::Policy, format!("the result `{}` is not as it must be: {fault}", result.path))
+                .hint("the receipt has every fault, and the document"),
+        )
+    }
+}
