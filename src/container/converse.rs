@@ -1,6 +1,5 @@
-//! The parent's answers to a container's first process while it is made.
+//! The answers of the parent to a process of a container, from its birth to its program.
 
-use super::creation::Creation;
 use super::socket;
 use crate::error::{Context, Error, Kind, Result};
 use crate::hooks;
@@ -13,8 +12,9 @@ use crate::spec::state::State;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdGetfdFlags, Resource, Rlimit, pidfd_getfd, prlimit};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-/// Descriptors that init handed over.
+/// Descriptors that the process handed over.
 #[derive(Default)]
 pub(super) struct Handed {
     /// The terminal's master, where no console socket got it.
@@ -23,59 +23,74 @@ pub(super) struct Handed {
     pub scratch: Option<OwnedFd>,
 }
 
-/// Answers init until it is ready.
-pub(super) fn create(
-    spawned: &mut Spawned,
-    config: &Config,
-    wish: &Creation,
-    rlimits: &[(Resource, Rlimit)],
-    state: &State,
-    joins_processes: bool,
-) -> Result<Handed> {
-    let mut handed = Handed::default();
-    loop {
-        match spawned.receive()? {
-            Some(Message::Hooks) => {
-                hooks::run("prestart", &config.hooks.prestart, state)?;
-                hooks::run("createRuntime", &config.hooks.create_runtime, state)?;
-                if joins_processes {
-                    process::beside(spawned.pid, || {
-                        hooks::run("createContainer", &config.hooks.create_container, state)
-                    })?;
+/// What the parent needs for its answers to a process of a container.
+pub(super) struct Answers<'a> {
+    pub config: &'a Config,
+    pub rlimits: &'a [(Resource, Rlimit)],
+    /// The socket that gets the terminal's master.
+    pub console_socket: Option<&'a Path>,
+    /// The container's state. Its pid is replaced by that of the process.
+    pub state: &'a State,
+    /// Whether the container joins a PID namespace: createContainer hooks then run beside it.
+    pub joins_processes: bool,
+}
+
+impl Answers<'_> {
+    /// Answers a process until init is ready or the program of `exec` has replaced it. The second result tells which: true for a ready init.
+    ///
+    /// # Errors
+    /// What the process reported, or what an answer met. The process may still run then.
+    pub(super) fn give(&self, spawned: &mut Spawned) -> Result<(Handed, bool)> {
+        let mut handed = Handed::default();
+        loop {
+            match spawned.receive()? {
+                Some(Message::Hooks) => {
+                    self.run_hooks(spawned.pid)?;
+                    spawned.go()?;
                 }
-                spawned.go()?;
-            }
-            Some(Message::Born(pidfd)) => spawned.succeed(pidfd)?,
-            Some(Message::Limits) => {
-                limit(spawned.pid, rlimits)?;
-                spawned.go()?;
-            }
-            Some(Message::Console(master)) => match &wish.console_socket {
-                Some(path) => socket::send_console(path, &master)?,
-                None => handed.console = Some(master),
-            },
-            Some(Message::Scratch(root)) => handed.scratch = Some(root),
-            Some(Message::Listener(number)) => {
-                let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
-                    .failing(Kind::Seccomp, || "fetch the filter's listener")?;
-                if let Some(profile) = &config.linux.seccomp {
-                    socket::send_listener(profile, &listener, &State { pid: spawned.pid, ..state.clone() })?;
+                Some(Message::Born(pidfd)) => spawned.succeed(pidfd)?,
+                Some(Message::Limits) => {
+                    limit(spawned.pid, self.rlimits)?;
+                    spawned.go()?;
                 }
-                spawned.go()?;
+                Some(Message::Console(master)) => match self.console_socket {
+                    Some(path) => socket::send_console(path, &master)?,
+                    None => handed.console = Some(master),
+                },
+                Some(Message::Scratch(root)) => handed.scratch = Some(root),
+                Some(Message::Listener(number)) => {
+                    let listener = pidfd_getfd(spawned.pidfd(), number, PidfdGetfdFlags::empty())
+                        .failing(Kind::Seccomp, || "fetch the filter's listener")?;
+                    if let Some(profile) = &self.config.linux.seccomp {
+                        let state = State { pid: spawned.pid, ..self.state.clone() };
+                        socket::send_listener(profile, &listener, &state)?;
+                    }
+                    spawned.go()?;
+                }
+                Some(Message::Ready) => return Ok((handed, true)),
+                None => return Ok((handed, false)),
+                Some(Message::Failed(error)) => return Err(error),
+                Some(other) => {
+                    return Err(Error::new(Kind::Lost, format!("the process sent an unexpected message: {other:?}")));
+                }
             }
-            Some(Message::Ready) => {
-                move_devices(spawned.pid, config)?;
-                return Ok(handed);
-            }
-            Some(Message::Failed(error)) => return Err(error),
-            Some(other) => return Err(Error::new(Kind::Lost, format!("init said something out of turn: {other:?}"))),
-            None => return Err(Error::new(Kind::Lost, "init ended without a word").doing("wait for the container")),
         }
+    }
+
+    /// The hooks between the built root and its seal.
+    fn run_hooks(&self, pid: i32) -> Result<()> {
+        let Config { hooks: wish, .. } = self.config;
+        hooks::run("prestart", &wish.prestart, self.state)?;
+        hooks::run("createRuntime", &wish.create_runtime, self.state)?;
+        if self.joins_processes {
+            process::beside(pid, || hooks::run("createContainer", &wish.create_container, self.state))?;
+        }
+        Ok(())
     }
 }
 
 /// Sets the limits of a process that may not do so itself: in a user namespace of its own nobody can raise a hard limit.
-pub(super) fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
+fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
     for (resource, limit) in limits {
         prlimit(Pid::from_raw(pid), *resource, *limit)
             .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
@@ -84,7 +99,7 @@ pub(super) fn limit(pid: i32, limits: &[(Resource, Rlimit)]) -> Result<()> {
 }
 
 /// Moves network devices into the container's namespace: after the hooks, which may have made some.
-fn move_devices(pid: i32, config: &Config) -> Result<()> {
+pub(super) fn move_devices(pid: i32, config: &Config) -> Result<()> {
     if config.linux.net_devices.is_empty() {
         return Ok(());
     }

@@ -1,18 +1,19 @@
 //! `create`: from a bundle to a container that waits to be started, or to nothing at all.
 
+use super::converse::{self, Answers, Handed};
 use super::creation::Creation;
 use super::group::Wanted;
 use super::id::ContainerId;
 use super::protect::Guard;
 use super::record::{FIFO, Place, REPORT, Record};
 use super::tree::Stat;
-use super::{Containers, bundle, converse, group, notify, passed, prepare, socket};
+use super::{Containers, bundle, group, notify, passed, prepare, socket};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::bundle::Entry;
 use crate::process::{
-    self, BuildHooks, Command, First, Gate, Managed, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
+    self, BuildHooks, Command, First, Gate, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
 };
 use crate::resctrl;
 use crate::spec::config::linux::NamespaceKind;
@@ -188,23 +189,21 @@ impl Containers {
             command: Command {
                 identity,
                 attributes,
-                rlimits: Vec::new(),
+                rlimits: rlimits.clone(),
                 landlock: protections.landlock.clone(),
                 seccomp: Cow::Owned(filter),
                 directory: PathBuf::from(&process.cwd),
                 vectors,
                 handed: None,
                 errand: None,
-                managed: Some(Managed {
-                    preserved: wish.preserve_fds + passed::listeners(),
-                    home_is_missing,
-                    gate: Some(make_gate(&undo.place.path)?),
-                    rlimits: rlimits.clone(),
-                    hooks: config.hooks.start_container.clone(),
-                    state: State { status: Status::Created, pid: 1, ..state.clone() },
-                    controlling_terminal: process.terminal,
-                    shows_listener: !rustix::process::geteuid().is_root() && !joins_processes,
-                }),
+                outlives_parent: true,
+                preserved: wish.preserve_fds + passed::listeners(),
+                home_is_missing,
+                gate: Some(make_gate(&undo.place.path)?),
+                hooks: config.hooks.start_container.clone(),
+                state: State { status: Status::Created, pid: 1, ..state.clone() },
+                controlling_terminal: process.terminal,
+                shows_listener: !rustix::process::geteuid().is_root() && !joins_processes,
             },
             stdio: terminal.map_or(Stdio::Inherited, Stdio::Terminal),
             first: First::Command,
@@ -225,8 +224,9 @@ impl Containers {
             group.join(record.pid)?;
         }
         let state = State { pid: record.pid, ..state };
-        let handed = converse::create(spawned, &config, wish, &rlimits, &state, joins_processes)
-            .map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
+        let console_socket = wish.console_socket.as_deref();
+        let answers = Answers { config: &config, rlimits: &rlimits, console_socket, state: &state, joins_processes };
+        let handed = ready(&answers, spawned).map_err(|error| unable(explain(error, undo.cgroup.as_ref())))?;
         record.pid = spawned.pid;
         record.pid_started = Stat::of(record.pid).map(|stat| stat.started).unwrap_or_default();
         record.monitor = guard.watch(protections, &record.id, spawned, record.cgroup.clone(), handed.scratch)?;
@@ -239,6 +239,15 @@ impl Containers {
         }
         take_apart(undo, record, config, handed.console, (warnings, notes))
     }
+}
+
+/// Answers init until it waits at its gate.
+fn ready(answers: &Answers<'_>, spawned: &mut Spawned) -> Result<Handed> {
+    let (handed, is_ready) = answers.give(spawned)?;
+    if !is_ready {
+        return Err(Error::new(Kind::Lost, "init ended without a word").doing("wait for the container"));
+    }
+    converse::move_devices(spawned.pid, answers.config).map(|()| handed)
 }
 
 fn take_apart(

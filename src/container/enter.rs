@@ -4,7 +4,6 @@
 //! it starts are in a group of their own below the sandbox's, by which [`Entered::end`] ends them together.
 //! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
 
-use super::confine::Held;
 use super::running::Running;
 use super::tree;
 use crate::cgroup::Cgroup;
@@ -92,7 +91,7 @@ impl Running {
         self.give_pipes(&visit.stdio)?;
         let (init, pid) = self.member().doing(|| words.clone())?;
         let (uid, gid) = entry.user;
-        let held = Held::by(&entry.confinement, entry.user, &entry.groups, &entry.landlock)?;
+        let command = process::Command { errand, ..entry.command(directory, vectors)? };
         let group = self.make_entrance().doing(|| words.clone())?;
         let (mut cgroup, mut cgroup_tasks) = (self.clone_into()?, self.join_files()?);
         if let Some(group) = &group {
@@ -110,18 +109,7 @@ impl Running {
             first_affinity: None,
             entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
             oom_score: OomScore::Unprotected,
-            command: process::Command {
-                identity: held.identity,
-                attributes: entry.attributes(),
-                managed: None,
-                rlimits: entry.rlimits.clone(),
-                landlock: held.landlock,
-                seccomp: held.seccomp,
-                directory,
-                vectors,
-                handed: None,
-                errand,
-            },
+            command,
             stdio: visit.stdio,
         };
         match process::join(plan) {

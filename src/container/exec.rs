@@ -1,6 +1,6 @@
 //! `exec`: another process in a running container.
 
-use super::converse::limit;
+use super::converse::Answers;
 use super::create::unable;
 use super::id::ContainerId;
 use super::passed::check_preserved;
@@ -9,9 +9,7 @@ use super::{Containers, prepare, signal, socket};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
-use crate::process::{
-    self, Command, Join, Managed, Message, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes,
-};
+use crate::process::{self, Command, Join, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes};
 use crate::spec::config::Config;
 use crate::spec::config::check::check_process;
 use crate::spec::config::process::{Capabilities, Process};
@@ -19,7 +17,7 @@ use crate::spec::protections::Protections;
 use crate::spec::state::Status;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{PidfdGetfdFlags, Signal, pidfd_getfd};
+use rustix::process::Signal;
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -198,31 +196,18 @@ impl Executed {
         if let Some(path) = &wish.pidfd_socket {
             socket::send(path, "setns", self.spawned.pidfd())?;
         }
-        loop {
-            match self.spawned.receive()? {
-                None => return Ok(()),
-                Some(Message::Limits) => {
-                    limit(self.spawned.pid, &prepare::rlimits(process)?).map_err(unable)?;
-                    self.spawned.go()?;
-                }
-                Some(Message::Failed(error)) => return Err(unable(error)),
-                Some(Message::Console(master)) => match &wish.console_socket {
-                    Some(path) => socket::send_console(path, &master)?,
-                    None => self.console = Some(master),
-                },
-                Some(Message::Listener(number)) => {
-                    let listener = pidfd_getfd(self.spawned.pidfd(), number, PidfdGetfdFlags::empty())
-                        .failing(Kind::Seccomp, || "fetch the filter's listener")?;
-                    if let Some(profile) = &config.linux.seccomp {
-                        let state =
-                            crate::spec::state::State { pid: self.spawned.pid, ..record.state(Status::Running) };
-                        socket::send_listener(profile, &listener, &state)?;
-                    }
-                    self.spawned.go()?;
-                }
-                Some(other) => return Err(Error::new(Kind::Lost, format!("it said something out of turn: {other:?}"))),
-            }
+        let answers = Answers {
+            config,
+            rlimits: &prepare::rlimits(process)?,
+            console_socket: wish.console_socket.as_deref(),
+            state: &record.state(Status::Running),
+            joins_processes: false,
+        };
+        match answers.give(&mut self.spawned).map_err(unable)? {
+            (handed, false) => self.console = handed.console,
+            (_, true) => return Err(Error::new(Kind::Lost, "the process waits at a gate that it does not have")),
         }
+        Ok(())
     }
 
     /// The process, in our PID namespace.
@@ -319,23 +304,21 @@ fn plan(
         command: Command {
             identity,
             attributes,
-            rlimits: Vec::new(),
+            rlimits: prepare::rlimits(process)?,
             landlock: protections.landlock,
             seccomp: Cow::Owned(seccomp),
             directory: PathBuf::from(&process.cwd),
             vectors,
             handed: None,
             errand: None,
-            managed: Some(Managed {
-                preserved: wish.preserve_fds,
-                home_is_missing,
-                gate: None,
-                rlimits: prepare::rlimits(process)?,
-                hooks: Vec::new(),
-                state: Default::default(),
-                controlling_terminal: process.terminal,
-                shows_listener: false,
-            }),
+            outlives_parent: true,
+            preserved: wish.preserve_fds,
+            home_is_missing,
+            gate: None,
+            hooks: Vec::new(),
+            state: Default::default(),
+            controlling_terminal: process.terminal,
+            shows_listener: false,
         },
         stdio: if process.terminal {
             Stdio::Terminal(prepare::terminal(process.console_size, wish.console_socket.is_none()))

@@ -1,12 +1,12 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
 use super::check::{self, Checked, privileged};
-use super::confine::Held;
 use super::copied;
+use super::entry::Entry;
 use super::gateway::{self, Prepared, Wish};
 use super::link;
 use super::place::Place;
-use super::running::{Entry, Group, Running};
+use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::error::{Error, Kind, Result, Step};
 use crate::mounts::{self, Ids, disk};
@@ -39,7 +39,6 @@ pub(crate) fn launch(
     let is_free = spec.confinement == Confinement::Nothing;
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
-    let held = Held::by(&spec.confinement, user, &spec.command.groups, &spec.landlock)?;
     // Shown as another owner's, so not without ids of its own.
     let skeleton = range.as_ref().and_then(|_| mounts::skeleton::of(&place.workshop, &spec.file_system));
     // If this machine cannot have such groups, that says more than the file that refused.
@@ -88,6 +87,11 @@ pub(crate) fn launch(
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
         affinity: limits.as_ref().and_then(|limits| super::processors::of(&limits.cpu)),
+    };
+    let command = process::Command {
+        handed,
+        errand: spec.command.holds.then_some(process::hold as process::Errand),
+        ..entry.command(spec.command.directory, vectors)?
     };
     let mut way = match &spec.network {
         Network::Open(open) => {
@@ -146,18 +150,7 @@ pub(crate) fn launch(
             gather: crate::image::gather,
             user_xattr: users.user_xattr,
         }),
-        command: process::Command {
-            identity: held.identity,
-            attributes: entry.attributes(),
-            managed: None,
-            rlimits: spec.command.rlimits,
-            landlock: held.landlock,
-            seccomp: held.seccomp,
-            directory: spec.command.directory,
-            vectors,
-            handed,
-            errand: spec.command.holds.then_some(process::hold as process::Errand),
-        },
+        command,
         stdio,
     };
     let mut served_by = way.and_then(|way| way.link);

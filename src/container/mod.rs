@@ -6,13 +6,13 @@
 mod bundle;
 mod check;
 mod checkpoint;
-mod confine;
 mod converse;
 mod copied;
 mod create;
 mod creation;
 mod delete;
 mod enter;
+mod entry;
 mod exec;
 mod features;
 mod freeze;

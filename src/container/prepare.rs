@@ -11,6 +11,7 @@ use crate::spec::config::check::{clean, has, sysctl_path};
 use crate::spec::config::linux::{Device, IdMapping, Namespace, NamespaceKind};
 use crate::spec::config::process::{self as wish, Process};
 use crate::spec::config::{self, Config};
+use crate::spec::process::RLIMITS;
 use crate::spec::protections::Protections;
 use crate::spec::resources::{DeviceRule, Resources};
 use crate::sys::weaken;
@@ -192,30 +193,12 @@ pub(super) fn environment(process: &Process) -> (Vec<(OsString, OsString)>, bool
 
 /// setrlimit(2)'s names and values.
 pub(super) fn rlimits(process: &Process) -> Result<Vec<(Resource, Rlimit)>> {
-    const NAMES: [(&str, Resource); 16] = [
-        ("RLIMIT_AS", Resource::As),
-        ("RLIMIT_CORE", Resource::Core),
-        ("RLIMIT_CPU", Resource::Cpu),
-        ("RLIMIT_DATA", Resource::Data),
-        ("RLIMIT_FSIZE", Resource::Fsize),
-        ("RLIMIT_LOCKS", Resource::Locks),
-        ("RLIMIT_MEMLOCK", Resource::Memlock),
-        ("RLIMIT_MSGQUEUE", Resource::Msgqueue),
-        ("RLIMIT_NICE", Resource::Nice),
-        ("RLIMIT_NOFILE", Resource::Nofile),
-        ("RLIMIT_NPROC", Resource::Nproc),
-        ("RLIMIT_RSS", Resource::Rss),
-        ("RLIMIT_RTPRIO", Resource::Rtprio),
-        ("RLIMIT_RTTIME", Resource::Rttime),
-        ("RLIMIT_SIGPENDING", Resource::Sigpending),
-        ("RLIMIT_STACK", Resource::Stack),
-    ];
     let value = |number: u64| (number != u64::MAX).then_some(number);
     process
         .rlimits
         .iter()
         .map(|limit| {
-            let found = NAMES.iter().find(|(name, _)| *name == limit.kind);
+            let found = RLIMITS.iter().find(|(name, _)| *name == limit.kind);
             let (_, resource) =
                 found.ok_or_else(|| Error::new(Kind::Spec, format!("invalid rlimit type: `{}`", limit.kind)))?;
             Ok((*resource, Rlimit { current: value(limit.soft), maximum: value(limit.hard) }))

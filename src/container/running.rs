@@ -1,5 +1,6 @@
 //! A running container, as its supervisor holds it, and its removal.
 
+use super::entry::Entry;
 use super::gateway::Gateway;
 use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
@@ -7,52 +8,15 @@ use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::maker::{self, Maker};
 use crate::ns::{Helper, Range};
-use crate::process::{Message, ProcessorTime, Spawned, attributes};
-use crate::spec::Confinement;
-use crate::spec::landlock::Landlock;
-use crate::spec::process::Rlimit;
+use crate::process::{Message, ProcessorTime, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::sys::weaken;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::cell::Cell;
-use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::Instant;
-
-/// What a sandbox's processes are like: kept while it runs, for those that come later.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// How its commands are held.
-    pub confinement: Confinement,
-    /// The sandbox's user.
-    pub user: (u32, u32),
-    /// Its groups beside that.
-    pub groups: Vec<u32>,
-    /// Whether only that one id is mapped, as for an ordinary user of the host.
-    pub is_single: bool,
-    /// Its limits of setrlimit(2).
-    pub rlimits: Vec<(Rlimit, u64)>,
-    /// Its file rules.
-    pub landlock: Landlock,
-    /// The environment of its command.
-    pub environment: Vec<(OsString, OsString)>,
-    /// The directory that its command began in.
-    pub directory: PathBuf,
-    /// The processors that its commands begin on, where they are not all.
-    pub affinity: Option<Vec<u64>>,
-}
-
-impl Entry {
-    /// The attributes of its commands.
-    pub(super) fn attributes(&self) -> attributes::Attributes {
-        let mut all = attributes::Attributes::default();
-        all.affinity.clone_from(&self.affinity);
-        all
-    }
-}
 
 /// A container whose command runs or ran. Dropping it ends and removes everything; [`Running::remove`] does the same and says what it did.
 #[derive(Debug)]

@@ -279,7 +279,7 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     let has_own_users = joined.contains(ThreadNameSpaceType::USER);
     // Where the container has our own PID namespace it is seen from the beginning, whatever comes first.
     let is_seen_early = !has_own_users && joined.contains(ThreadNameSpaceType::PROCESS_ID);
-    if command.managed.is_some() && matches!(stdio, Stdio::Inherited) && joined.contains(ThreadNameSpaceType::MOUNT) {
+    if command.outlives_parent && matches!(stdio, Stdio::Inherited) && joined.contains(ThreadNameSpaceType::MOUNT) {
         launch::use_own_null_device()?;
     }
     let ready = become_command(command, stdio, has_own_users, is_seen_early)?;
@@ -293,10 +293,10 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     let (stdio, master) = terminal(stdio)?;
     launch::put(&stdio)?; // who looks into the process finds no stream that it does not have
     let Identity { uid, gid, .. } = command.identity;
-    if master.is_some() && command.managed.is_none() {
+    if master.is_some() && !command.outlives_parent {
         launch::hand_over(&stdio, Ids { uid, gid })?; // a task's belongs to its user, as that of its command does
     }
-    launch::give_streams(command.managed.as_ref(), uid);
+    launch::give_streams(&command);
     if is_seen_early {
         filter_first(&mut command)?;
     }
@@ -314,10 +314,10 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
 /// A filter that refuses what is left to be done, or that asks a listener, comes last as it always did; the same with no_new_privs, where it needs no
 /// capability.
 fn filter_first(command: &mut Command) -> Result<()> {
-    let Some(managed) = &mut command.managed else { return Ok(()) };
     let is_late = command.identity.no_new_privileges || command.seccomp.is_empty() || command.seccomp.listens();
     // Scheduling may be one that a child does not have (sched(7), "Reset-on-fork").
-    if is_late
+    if !command.outlives_parent
+        || is_late
         || command.attributes.need_priority()
         || weaken::is_off("filter-first")
         || !leaves_calls(&command.seccomp)
@@ -326,8 +326,8 @@ fn filter_first(command: &mut Command) -> Result<()> {
     }
     // These two could keep the process from being born. What it may not set itself then its parent does.
     let is_hindrance = |which: &Resource| matches!(which, Resource::Nproc | Resource::Nofile);
-    let (later, now): (Vec<_>, Vec<_>) = managed.rlimits.drain(..).partition(|(which, _)| is_hindrance(which));
-    managed.rlimits = later;
+    let (later, now): (Vec<_>, Vec<_>) = command.rlimits.drain(..).partition(|(which, _)| is_hindrance(which));
+    command.rlimits = later;
     for (resource, limit) in now {
         setrlimit(resource, limit)
             .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"))?;
@@ -379,14 +379,12 @@ fn close(command: &Command, stdio: &Stdio, needed: [Option<BorrowedFd<'_>>; 3]) 
     if weaken::is_off("descriptors") {
         return Ok(());
     }
-    let mut kept: Vec<_> = needed.into_iter().flatten().chain(command.handed.as_ref().map(AsFd::as_fd)).collect();
+    let mut kept = command.kept_descriptors();
+    kept.extend(needed.into_iter().flatten());
     if let Stdio::Descriptors { input, output, error } = stdio {
         kept.extend([input.as_fd(), output.as_fd(), error.as_fd()]);
     }
-    let gate = command.managed.as_ref().and_then(|managed| managed.gate.as_ref());
-    kept.extend(gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]));
-    let preserved = command.managed.as_ref().map_or(0, |managed| managed.preserved);
-    close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
+    close_from(3 + command.preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
 /// A container without a mount namespace of its own has its root all the same.
@@ -415,8 +413,8 @@ fn kept(command: &Command, has_own_users: bool) -> Capabilities {
     if command.attributes.need_priority() {
         extra |= Capability::CAP_SYS_NICE.bitmask();
     }
-    // The parent of a managed one raises its limits. In a user namespace nobody may.
-    if !command.rlimits.is_empty() && !has_own_users {
+    // The parent of an engine's container raises its limits. In a user namespace no process may.
+    if !command.outlives_parent && !command.rlimits.is_empty() && !has_own_users {
         extra |= Capability::CAP_SYS_RESOURCE.bitmask();
     }
     let own = command.identity.capabilities;

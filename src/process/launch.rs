@@ -1,10 +1,9 @@
 //! The recipe of the command's own process: the last privileges go, then another program takes over.
 
 use super::message::{Channel, Tag};
-use super::plan::{Command, Errand, Managed, SHOW, Stdio, Terminal, Vectors};
+use super::plan::{Command, Errand, Gate, SHOW, Stdio, Terminal, Vectors};
 use super::procfs::Procfs;
-use super::reaper::Gate;
-use super::{directory, identity, lookup};
+use super::{directory, identity, lookup, reaper};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
 use crate::sys::clone::{close_from, exit};
@@ -14,17 +13,17 @@ use crate::{hooks, landlock, mounts, seccomp, sys};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use rustix::fs::{FileType, Gid, OFlags, Uid, fchown, fstat};
 use rustix::io::{Errno, FdFlags};
-use rustix::process::{Resource, Rlimit, setrlimit, setsid};
+use rustix::process::{setrlimit, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Becomes the command, or says why not.
-pub(super) fn run(mut command: Command, stdio: &Stdio, gate: Option<Gate>, parent: &Channel) -> ! {
-    let Err(error) = recipe(&mut command, stdio, gate, parent);
+pub(super) fn run(mut command: Command, stdio: &Stdio, pid_1: Option<reaper::Gate>, parent: &Channel) -> ! {
+    let Err(error) = recipe(&mut command, stdio, pid_1, parent);
     parent.fail(&error);
-    if let Some(gate) = command.managed.and_then(|managed| managed.gate) {
+    if let Some(gate) = command.gate {
         gate.report(&error); // whoever opened the gate reads it there
     }
     exit(1)
@@ -33,31 +32,26 @@ pub(super) fn run(mut command: Command, stdio: &Stdio, gate: Option<Gate>, paren
 fn recipe(
     command: &mut Command,
     stdio: &Stdio,
-    pid_1: Option<Gate>,
+    pid_1: Option<reaper::Gate>,
     parent: &Channel,
 ) -> Result<std::convert::Infallible> {
-    let managed = command.managed.as_ref();
-    let preserved = managed.map_or(0, |managed| managed.preserved);
-    if managed.is_some() && !sys::weaken::is_off("hidden-caller") {
+    if command.outlives_parent && !sys::weaken::is_off("hidden-caller") {
         sys::environment::wipe(); // other processes may see it while it waits to be started
     }
-    if managed.is_none() {
+    if !command.outlives_parent {
         identity::die_with_parent()?; // pid 1's end is ours anyway; this one comes sooner
     }
     new_session()?;
-    connect(stdio, managed)?;
-    limit(command)?;
-    if let Some(managed) = managed {
-        managed.limit(parent)?;
-    }
+    connect(stdio, command.controlling_terminal)?;
+    limit(command, parent)?;
     command.attributes.apply()?;
     let identity = &command.identity;
     identity::set_umask(identity);
     command.attributes.label(Procfs::open)?;
-    close(preserved, (managed, command.handed.as_ref()), pid_1.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
-    give_streams(managed, identity.uid);
+    close(command, pid_1.as_ref(), parent)?; // what is left open here could be a way out (CVE-2024-21626), by the next step already
+    give_streams(command);
     reset_signals()?;
-    if managed.is_some_and(|managed| managed.gate.is_some()) {
+    if command.gate.is_some() {
         sys::signal::exit_on_termination().failing(Kind::Identity, || "end when asked to")?;
     }
     // From here on as few system calls as possible: a filter may refuse any.
@@ -67,7 +61,7 @@ fn recipe(
         (false, gains_nothing) => (!gains_nothing, gains_nothing),
     };
     if filters_before {
-        listener = filter(&command.seccomp, managed, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
+        listener = filter(command, parent)?; // needs CAP_SYS_ADMIN, so before that is given up
     }
     let entered = directory::enter(&command.directory);
     identity::bound_capabilities(&identity.capabilities)?;
@@ -81,9 +75,9 @@ fn recipe(
     if let Some(rules) = &command.landlock {
         let _ = landlock::restrict(rules)?;
     }
-    if let Some(managed) = &mut command.managed {
+    if command.outlives_parent {
         lookup::find(&mut command.vectors)?;
-        if managed.home_is_missing {
+        if command.home_is_missing {
             lookup::add_home(&mut command.vectors, identity.uid);
         }
         identity::outlive_parent()?;
@@ -92,28 +86,25 @@ fn recipe(
         gate.pass(); // pid 1 has given up by now what it does not need
     }
     // A listener is for the parent to fetch, which is there until the gate; any other filter comes after it and leaves execve as the only call to be made.
-    let filters_early = command.managed.is_none() || command.seccomp.listens();
+    let filters_early = !command.outlives_parent || command.seccomp.listens();
     if filters_after && filters_early {
-        listener = filter(&command.seccomp, command.managed.as_ref(), parent)?;
+        listener = filter(command, parent)?;
     }
-    if let Some(managed) = &command.managed {
-        if managed.gate.is_some() {
-            parent.say(Tag::Ready)?;
-        }
-        let mut filters_late = filters_after && !filters_early;
-        managed.pass_gate(|| {
+    let mut filters_late = filters_after && !filters_early;
+    if let Some(gate) = &command.gate {
+        parent.say(Tag::Ready)?;
+        gate.wait(|| {
             // The filter first: a process that enters before `start` may trace us, and must gain nothing that the filter refuses.
             if std::mem::take(&mut filters_late) {
                 seccomp::install(&command.seccomp)?;
             }
             identity::be_dumpable()
         })?;
-        if filters_late {
-            seccomp::install(&command.seccomp)?;
-        }
-        let environment = command.vectors.environment.strings();
-        hooks::run_inside("startContainer", &managed.hooks, &managed.state, environment)?;
     }
+    if filters_late {
+        seccomp::install(&command.seccomp)?;
+    }
+    hooks::run_inside("startContainer", &command.hooks, &command.state, command.vectors.environment.strings())?;
     if let Some(errand) = command.errand {
         run_errand(errand)?;
     }
@@ -128,8 +119,9 @@ fn recipe(
 /// Puts the filter in force. The listener of an agent's filter is sent to the supervisor, which that filter allows, and is closed here: a process
 /// that has it could let itself through. Any other is left for the parent to fetch: we can say its number with one write, but may no longer send it.
 /// It stays open until execve closes it, and the parent says when it has it. An ordinary user's parent can fetch it from a dumpable process alone.
-fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channel) -> Result<Option<OwnedFd>> {
-    let shows = program.listens() && managed.is_some_and(|managed| managed.shows_listener);
+fn filter(command: &Command, parent: &Channel) -> Result<Option<OwnedFd>> {
+    let program = &*command.seccomp;
+    let shows = program.listens() && command.shows_listener;
     if shows {
         identity::be_dumpable()?;
     }
@@ -148,47 +140,47 @@ fn filter(program: &seccomp::Program, managed: Option<&Managed>, parent: &Channe
 }
 
 /// Closes everything that the command is not to have, but for what carries a failure, which execve closes.
-fn close(
-    preserved: u32,
-    (managed, handed): (Option<&Managed>, Option<&OwnedFd>),
-    pid_1: Option<&Gate>,
-    parent: &Channel,
-) -> Result<()> {
+fn close(command: &Command, pid_1: Option<&reaper::Gate>, parent: &Channel) -> Result<()> {
     if sys::weaken::is_off("descriptors") {
         return Ok(());
     }
-    let gate = managed.and_then(|managed| managed.gate.as_ref());
-    let gate = gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
-    let kept: Vec<_> =
-        gate.chain(handed.map(AsFd::as_fd)).chain(pid_1.map(AsFd::as_fd)).chain([parent.as_fd()]).collect();
-    close_from(3 + preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
+    let mut kept = command.kept_descriptors();
+    kept.extend(pid_1.map(AsFd::as_fd));
+    kept.push(parent.as_fd());
+    close_from(3 + command.preserved, &kept).failing(Kind::Identity, || "close the descriptors of the parent")
 }
 
-impl Managed {
-    /// Sets the limits that we may set; if one is above what we may, the parent sets them all.
-    fn limit(&self, parent: &Channel) -> Result<()> {
-        for (resource, limit) in &self.rlimits {
-            match setrlimit(*resource, *limit) {
-                Ok(()) => {}
-                Err(Errno::PERM) => {
-                    parent.say(Tag::Limits)?;
-                    return parent.wait_for_go();
-                }
-                Err(errno) => {
-                    return Err(errno)
-                        .failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"));
-                }
+/// Sets the limits. If one is above what we may set, the parent of a container of an engine sets them all.
+fn limit(command: &Command, parent: &Channel) -> Result<()> {
+    for (resource, limit) in &command.rlimits {
+        match setrlimit(*resource, *limit) {
+            Ok(()) => {}
+            Err(Errno::PERM) if command.outlives_parent => {
+                parent.say(Tag::Limits)?;
+                return parent.wait_for_go();
+            }
+            Err(errno) => {
+                return Err(errno).failing(Kind::LimitUnenforceable, || format!("error setting rlimit {resource:?}"));
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
+impl Command {
+    /// The descriptors beside the standard streams that the command's process still needs.
+    pub(super) fn kept_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let gate = self.gate.iter().flat_map(|gate| [gate.fifo.as_fd(), gate.report.as_fd()]);
+        gate.chain(self.handed.as_ref().map(AsFd::as_fd)).collect()
+    }
+}
+
+impl Gate {
     /// Waits until `start` opens the gate; until then an `exec` may ask us to `show` ourselves.
-    fn pass_gate(&self, mut show: impl FnMut() -> Result<()>) -> Result<()> {
-        let Some(gate) = &self.gate else { return Ok(()) };
+    fn wait(&self, mut show: impl FnMut() -> Result<()>) -> Result<()> {
         loop {
             let mut word = [0_u8; 1];
-            match rustix::io::read(&gate.fifo, &mut word) {
+            match rustix::io::read(&self.fifo, &mut word) {
                 Err(Errno::INTR) => {}
                 Ok(1) if word == [SHOW] => show()?,
                 other => return other.failing(Kind::State, || "wait to be started").map(|_| ()),
@@ -211,10 +203,11 @@ fn new_session() -> Result<()> {
 
 /// Pipes and terminals of the command become its user's, so that it can open them by name again. Only those: what else stands there may be the
 /// caller's file (CVE-2026-88265). A refusal is of no weight, the descriptors work all the same.
-pub(super) fn give_streams(managed: Option<&Managed>, uid: u32) {
-    if managed.is_none() {
+pub(super) fn give_streams(command: &Command) {
+    if !command.outlives_parent {
         return;
     }
+    let uid = command.identity.uid;
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
         let Ok(status) = rustix::fs::fstat(stream) else { continue };
         let kind = rustix::fs::FileType::from_raw_mode(status.st_mode);
@@ -276,10 +269,10 @@ fn execute(vectors: &Vectors) -> Error {
     not_executed(&vectors.name, refusal)
 }
 
-fn connect(stdio: &Stdio, managed: Option<&Managed>) -> Result<()> {
+fn connect(stdio: &Stdio, is_controlling: bool) -> Result<()> {
     put(stdio)?;
     let Stdio::Descriptors { input, .. } = stdio else { return Ok(()) };
-    if managed.is_none_or(|managed| managed.controlling_terminal) && rustix::termios::isatty(input) {
+    if is_controlling && rustix::termios::isatty(input) {
         rustix::process::ioctl_tiocsctty(input).failing(Kind::Identity, || "take the terminal as our own")?;
     }
     Ok(())
@@ -339,21 +332,6 @@ pub(super) fn hand_over(stdio: &Stdio, user: mounts::Ids) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn limit(command: &Command) -> Result<()> {
-    use crate::spec::process::Rlimit as Name;
-    command.rlimits.iter().try_for_each(|&(name, value)| {
-        let resource = match name {
-            Name::OpenFiles => Resource::Nofile,
-            Name::Core => Resource::Core,
-            Name::Processes => Resource::Nproc,
-            Name::RealtimePriority => Resource::Rtprio,
-            Name::Nice => Resource::Nice,
-        };
-        setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) })
-            .failing(Kind::LimitUnenforceable, || format!("set the limit {name:?} to {value}"))
-    })
 }
 
 /// The command starts with every signal unblocked and at its default, whatever the caller had.

@@ -41,8 +41,8 @@ pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::spawn_with;
 pub(crate) use plan::{
-    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Managed, Plan, Root, SHOW, Stdio, Terminal, UserNamespace,
-    Vectors, WayOut, hold,
+    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Plan, Root, SHOW, Stdio, Terminal, UserNamespace, Vectors,
+    WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;
 pub(crate) use spawned::Spawned;

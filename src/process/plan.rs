@@ -8,11 +8,11 @@ use crate::ns::{Maps, Namespaces};
 use crate::spec::config::Hook;
 use crate::spec::landlock::Landlock;
 use crate::spec::network::{Fence, Served};
-use crate::spec::process::{Rlimit, places};
+use crate::spec::process::places;
 use crate::spec::state::State;
 use crate::sys::exec::Vector;
 use crate::{mounts, net, seccomp};
-use rustix::process::Resource;
+use rustix::process::{Resource, Rlimit};
 use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -122,8 +122,8 @@ pub(crate) struct Command {
     pub identity: Identity,
     /// Scheduling, memory policy, labels.
     pub attributes: Attributes,
-    /// setrlimit(2), soft and hard.
-    pub rlimits: Vec<(Rlimit, u64)>,
+    /// setrlimit(2). If the process may not raise a hard limit, it asks its parent for all of them.
+    pub rlimits: Vec<(Resource, Rlimit)>,
     /// File rules; `None` restricts nothing.
     pub landlock: Option<Landlock>,
     /// The compiled filter.
@@ -136,8 +136,23 @@ pub(crate) struct Command {
     pub handed: Option<OwnedFd>,
     /// Work of our own that is done instead, by the process that would otherwise execute: with nothing but its three standard descriptors.
     pub errand: Option<Errand>,
-    /// What is special about a command of the OCI runtime; `None` for a task's.
-    pub managed: Option<Managed>,
+    /// Whether it goes on when its parent ends, as a container of an engine does. A task's ends with its supervisor.
+    pub outlives_parent: bool,
+    /// The number of descriptors from 3 on that stay open.
+    pub preserved: u32,
+    /// Whether the container's passwd decides HOME, because the environment has none.
+    pub home_is_missing: bool,
+    /// Where it waits for `start`; `None` goes at once.
+    pub gate: Option<Gate>,
+    /// startContainer hooks: programs that run in the container just before the command.
+    pub hooks: Vec<Hook>,
+    /// What the hooks read on stdin.
+    pub state: State,
+    /// Whether a terminal on its standard input becomes its controlling one.
+    pub controlling_terminal: bool,
+    /// Whether it is dumpable while the parent fetches the filter's listener: an ordinary user can take a descriptor from no other process. No other
+    /// process may see this one then.
+    pub shows_listener: bool,
 }
 
 /// Work of our own in the sandbox, as its user and under all that holds for its commands; its result is the exit status.
@@ -148,26 +163,6 @@ pub(crate) fn hold() -> i32 {
     loop {
         std::thread::park();
     }
-}
-
-/// What a command has that somebody else manages (Docker, containerd, Podman).
-pub(crate) struct Managed {
-    /// How many descriptors from 3 on are handed through.
-    pub preserved: u32,
-    /// Whether the environment has no HOME, so that the container's passwd decides.
-    pub home_is_missing: bool,
-    /// Where it waits for `start`; `None` goes at once.
-    pub gate: Option<Gate>,
-    /// setrlimit(2). Where we may not raise a hard limit the parent does it, whom we ask.
-    pub rlimits: Vec<(Resource, rustix::process::Rlimit)>,
-    /// Programs that run in the container just before the command.
-    pub hooks: Vec<Hook>,
-    /// What they read on stdin.
-    pub state: State,
-    /// Whether its standard input is a terminal of its own, to take as the controlling one.
-    pub controlling_terminal: bool,
-    /// Whether the parent is an ordinary user, who takes a descriptor from a dumpable process alone, and no other process sees this one meanwhile.
-    pub shows_listener: bool,
 }
 
 /// The byte by which an ordinary user's `exec` asks init, at its gate, to become dumpable: only then may that user join its namespaces.

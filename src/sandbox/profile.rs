@@ -11,10 +11,11 @@ use super::system::System;
 use super::trust;
 use crate::container;
 use crate::spec::landlock::{Access, Landlock, Rule};
-use crate::spec::process::{Command, Rlimit};
+use crate::spec::process::{Command, fixed};
 use crate::spec::resources::{Rates, Resources, block_io};
 use crate::spec::root::{Attributes, Backing, FileSystem, Owner, Root, Scratch, Shown, Source, Step, Version};
 use crate::spec::{Confinement, Container};
+use rustix::process::Resource;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -285,15 +286,15 @@ fn command(options: &Options, has_bundle: bool) -> Command {
     .collect();
     environment.extend(options.environment.iter().cloned());
     let mut rlimits = vec![
-        (Rlimit::OpenFiles, options.limits.open_files),
-        (Rlimit::Core, 1), // the one value that also keeps a piped core_pattern away, see the profile of system calls
+        fixed(Resource::Nofile, options.limits.open_files),
+        fixed(Resource::Core, 1), // the one value that also keeps a piped core_pattern away, see the profile of system calls
         // A caller's right to real-time priority (audio groups, service managers) would starve the host.
-        (Rlimit::RealtimePriority, 0),
-        (Rlimit::Nice, 0),
+        fixed(Resource::Rtprio, 0),
+        fixed(Resource::Nice, 0),
     ];
     if options.may_degrade.iter().any(|name| name == LimitName::Pids.word()) {
         // Not what was asked for, but counted in the sandbox's own user namespace it still stops a fork bomb.
-        rlimits.push((Rlimit::Processes, options.limits.pids));
+        rlimits.push(fixed(Resource::Nproc, options.limits.pids));
     }
     Command {
         holds: options.holds,

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Kind};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -26,23 +27,33 @@ pub(crate) struct Command {
     pub groups: Vec<u32>,
     /// Whether nothing is executed: the process stays as it is until a signal ends it.
     pub holds: bool,
-    /// Limits of setrlimit(2), soft and hard alike.
-    pub rlimits: Vec<(Rlimit, u64)>,
+    /// Limits of setrlimit(2).
+    pub rlimits: Vec<(Resource, Rlimit)>,
 }
 
-/// The limits of setrlimit(2) that we set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rlimit {
-    /// Open descriptors of one process.
-    OpenFiles,
-    /// Bytes of a core dump.
-    Core,
-    /// Processes of one user, counted in the user namespace (kernel 5.14).
-    Processes,
-    /// The highest real-time priority; 0 for none.
-    RealtimePriority,
-    /// How far a process may raise its priority: 20 minus the lowest nice value, so 0 for not at all.
-    Nice,
+/// The names that a config.json has for the limits of setrlimit(2) (runtime-spec, "process.rlimits").
+pub(crate) const RLIMITS: [(&str, Resource); 16] = [
+    ("RLIMIT_AS", Resource::As),
+    ("RLIMIT_CORE", Resource::Core),
+    ("RLIMIT_CPU", Resource::Cpu),
+    ("RLIMIT_DATA", Resource::Data),
+    ("RLIMIT_FSIZE", Resource::Fsize),
+    ("RLIMIT_LOCKS", Resource::Locks),
+    ("RLIMIT_MEMLOCK", Resource::Memlock),
+    ("RLIMIT_MSGQUEUE", Resource::Msgqueue),
+    ("RLIMIT_NICE", Resource::Nice),
+    ("RLIMIT_NOFILE", Resource::Nofile),
+    ("RLIMIT_NPROC", Resource::Nproc),
+    ("RLIMIT_RSS", Resource::Rss),
+    ("RLIMIT_RTPRIO", Resource::Rtprio),
+    ("RLIMIT_RTTIME", Resource::Rttime),
+    ("RLIMIT_SIGPENDING", Resource::Sigpending),
+    ("RLIMIT_STACK", Resource::Stack),
+];
+
+/// One limit of setrlimit(2), soft and hard alike.
+pub(crate) fn fixed(resource: Resource, value: u64) -> (Resource, Rlimit) {
+    (resource, Rlimit { current: Some(value), maximum: Some(value) })
 }
 
 /// The error of a command that cannot be executed, from what execve(2) says of its program.

@@ -9,9 +9,10 @@ use crate::sandbox::profile::{self, SEARCH_PATH};
 use crate::sandbox::system::System;
 use crate::sandbox::visitor;
 use crate::spec::landlock::{self, Landlock};
-use crate::spec::process::{Command, Rlimit, places};
+use crate::spec::process::{Command, RLIMITS, places};
 use crate::spec::root::{Attributes, FileSystem, MOST_TERMINALS, Owner, Program, Root, Shown, Source, Step};
 use crate::spec::{Confinement, Container};
+use rustix::process::Resource;
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -136,7 +137,7 @@ pub(super) fn around(
         NAME.into(),
     ]);
     let mut rlimits = asked.command.rlimits;
-    rlimits.retain(|(name, _)| !matches!(name, Rlimit::OpenFiles | Rlimit::Processes)); // the container's, by the bundle
+    rlimits.retain(|(name, _)| !matches!(name, Resource::Nofile | Resource::Nproc)); // the container's, by the bundle
     Ok(Container {
         file_system: FileSystem {
             root: Root::Empty,
@@ -308,7 +309,10 @@ impl Bundle {
         let rlimits: Vec<_> = command
             .rlimits
             .iter()
-            .map(|(name, value)| json!({ "type": rlimit(*name), "soft": value, "hard": value }))
+            .filter_map(|(resource, limit)| {
+                let (name, _) = RLIMITS.iter().find(|(_, each)| each == resource)?;
+                Some(json!({ "type": name, "soft": limit.current, "hard": limit.maximum }))
+            })
             .collect();
         let rules = serde_json::to_string(rules).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
         let namespaces: Vec<_> = ["pid", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind })).into();
@@ -337,16 +341,6 @@ impl Bundle {
                 "seccomp": container::agent_filter()?,
             },
         }))
-    }
-}
-
-fn rlimit(name: Rlimit) -> &'static str {
-    match name {
-        Rlimit::OpenFiles => "RLIMIT_NOFILE",
-        Rlimit::Core => "RLIMIT_CORE",
-        Rlimit::Processes => "RLIMIT_NPROC",
-        Rlimit::RealtimePriority => "RLIMIT_RTPRIO",
-        Rlimit::Nice => "RLIMIT_NICE",
     }
 }
 

@@ -1,0 +1,89 @@
+//! The commands of a sandbox: the first one and those that enter later have the same identity, fences and limits.
+
+use crate::error::Result;
+use crate::process::attributes::Attributes;
+use crate::process::{self, Capabilities, Identity, Vectors};
+use crate::seccomp;
+use crate::spec::Confinement;
+use crate::spec::landlock::Landlock;
+use crate::spec::state::State;
+use rustix::process::{Resource, Rlimit};
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const EVERY: Capabilities = {
+    let all = u64::MAX;
+    Capabilities { bounding: all, effective: all, permitted: all, inheritable: 0, ambient: 0 }
+};
+
+/// The properties of the commands of one sandbox. They are kept while it runs, for commands that enter later.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// How its commands are held.
+    pub confinement: Confinement,
+    /// The sandbox's user.
+    pub user: (u32, u32),
+    /// Its groups beside that.
+    pub groups: Vec<u32>,
+    /// Whether only that one id is mapped, as for an ordinary user of the host.
+    pub is_single: bool,
+    /// Its limits of setrlimit(2).
+    pub rlimits: Vec<(Resource, Rlimit)>,
+    /// Its file rules.
+    pub landlock: Landlock,
+    /// The environment of its command.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The directory that its command began in.
+    pub directory: PathBuf,
+    /// The processors that its commands begin on, where they are not all.
+    pub affinity: Option<Vec<u64>>,
+}
+
+impl Entry {
+    /// A command as its first process or as one that enters: `directory` and `vectors` are its own, the rest is the sandbox's.
+    pub(super) fn command(&self, directory: PathBuf, vectors: Vectors) -> Result<process::Command> {
+        let (identity, landlock, seccomp) = self.confine()?;
+        let mut attributes = Attributes::default();
+        attributes.affinity.clone_from(&self.affinity);
+        Ok(process::Command {
+            identity,
+            attributes,
+            rlimits: self.rlimits.clone(),
+            landlock,
+            seccomp,
+            directory,
+            vectors,
+            handed: None,
+            errand: None,
+            outlives_parent: false,
+            preserved: 0,
+            home_is_missing: false,
+            gate: None,
+            hooks: Vec::new(),
+            state: State::default(),
+            controlling_terminal: true,
+            shows_listener: false,
+        })
+    }
+
+    /// The identity of its commands, and their two fences.
+    fn confine(&self) -> Result<(Identity, Option<Landlock>, Cow<'static, seccomp::Program>)> {
+        let (uid, gid) = self.user;
+        let groups = self.groups.clone();
+        let open = |identity| (identity, None, Cow::Owned(seccomp::Program::empty()));
+        Ok(match self.confinement {
+            Confinement::Agent => (
+                Identity { groups, ..Identity::powerless(uid, gid) },
+                Some(self.landlock.clone()),
+                Cow::Borrowed(seccomp::profile::agent()?),
+            ),
+            // All of it in the cell's user namespace, which has power over nothing that is not the cell's own.
+            Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),
+            Confinement::Nothing => {
+                let capabilities = if uid == 0 { EVERY } else { Capabilities::default() };
+                open(Identity { uid, gid, groups, umask: None, capabilities, no_new_privileges: false })
+            }
+        })
+    }
+}
