@@ -11,10 +11,8 @@ use super::{Containers, bundle, group, notify, passed, prepare, socket};
 use crate::cgroup::Cgroup;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
-use crate::mounts::bundle::Entry;
-use crate::process::{
-    self, BuildHooks, Command, First, Gate, OomScore, Plan, Root, Spawned, Stdio, Vectors, attributes,
-};
+use crate::mounts::{self, bundle::Entry};
+use crate::process::{self, BuildHooks, Command, First, Gate, OomScore, Plan, Spawned, Stdio, Vectors, attributes};
 use crate::resctrl;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::config::{Config, check};
@@ -178,7 +176,7 @@ impl Containers {
             inside: guard.inside.take(),
             way_out: None,
             sysctls: prepare::sysctls(&config),
-            root: Root::Bundle(bundle),
+            root: mounts::Root::Bundle(bundle),
             hooks: BuildHooks {
                 of_parent: !config.hooks.prestart.is_empty()
                     || !config.hooks.create_runtime.is_empty()

@@ -1,6 +1,6 @@
 //! `features`: what this program knows, whatever the machine it runs on (runtime-spec, features.md). Callers ask without privileges.
 
-use crate::mounts::options;
+use crate::mounts::bundle::options;
 use crate::process::attributes::{MEMORY_FLAGS, MEMORY_MODES};
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::seccomp::{Action, Arch, Flag, Operator};

@@ -9,11 +9,11 @@ use super::place::Place;
 use super::running::{Group, Running};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
 use crate::error::{Error, Kind, Result, Step};
-use crate::mounts::{self, Ids, disk};
+use crate::mounts::{self, disk};
 use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
 use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
 use crate::spec::network::Network;
-use crate::spec::root::{Backing, FileSystem, Root, Shown, Step as Make};
+use crate::spec::root::{Backing, FileSystem, Ids, Root, Shown, Step as Make};
 use crate::spec::{Confinement, Container};
 use crate::sys::signal::restore_signal;
 use crate::sys::weaken;
@@ -40,7 +40,7 @@ pub(crate) fn launch(
     let range = if privileged() && !is_free { Some(Range::take(&place.id_ranges)?) } else { None };
     let user = (spec.command.uid, spec.command.gid);
     // Shown as another owner's, so not without ids of its own.
-    let skeleton = range.as_ref().and_then(|_| mounts::skeleton::of(&place.workshop, &spec.file_system));
+    let skeleton = range.as_ref().and_then(|_| mounts::sandbox::skeleton::of(&place.workshop, &spec.file_system));
     // If this machine cannot have such groups, that says more than the file that refused.
     let (limits, may_degrade) = (spec.resources.take(), std::mem::take(&mut spec.may_degrade));
     let explained = |error| check::limits(&mut limits.clone(), &may_degrade).err().unwrap_or(error);
@@ -139,7 +139,7 @@ pub(crate) fn launch(
         way_out: way.as_mut().and_then(|way| way.way_out.take()),
         hooks: process::BuildHooks::default(),
         first: process::First::Reaper,
-        root: process::Root::Sandbox(mounts::Plan {
+        root: mounts::Root::Sandbox(mounts::sandbox::Plan {
             file_system: spec.file_system,
             skeleton,
             stage: place.stage.clone(),

@@ -49,8 +49,8 @@ mod uncounted;
 /// How many ids a sandbox of the machine's root has.
 pub(crate) const IDS: u32 = crate::ns::Range::SIZE;
 
-use crate::mounts::maker::First;
-pub(crate) use crate::mounts::volatile::{
+use crate::mounts::disk::maker::First;
+pub(crate) use crate::mounts::disk::volatile::{
     backing_name, is_abandoned as is_begun_disk_abandoned, reap as remove_begun_disk,
 };
 pub(crate) use crate::sys::seccomp::{next_waiting, refuse};
@@ -94,11 +94,11 @@ pub(crate) fn remove_devices(directory: &std::path::Path) -> Vec<(String, crate:
     crate::net::reap(directory)
 }
 
-/// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::maker`).
+/// Begins what takes longest of a sandbox, in children (`ns::ahead`, `mounts::disk::maker`).
 pub(crate) fn begin_ahead() {
     if privileged() {
         let first = crate::ns::ahead::order().map(|with| First { with, work: crate::ns::ahead::bring });
-        crate::mounts::maker::begin(first);
+        crate::mounts::disk::maker::begin(first);
     }
 }
 

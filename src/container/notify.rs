@@ -5,7 +5,7 @@ use super::record::Place;
 use super::socket;
 use crate::error::{Context, Error, Kind, Result};
 use crate::mounts::bundle::Mount;
-use crate::mounts::options;
+use crate::mounts::bundle::options;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg_addr};

@@ -1,9 +1,9 @@
 //! From a checked config.json to a plan for init. Pure but for what must be opened beforehand: every refusal is made here, before anything is.
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::bundle::options::{self, Reach};
 use crate::mounts::bundle::{Bundle, Entry, Mount, take_sources};
-use crate::mounts::options::{self, Reach};
-use crate::mounts::{Ids, device};
+use crate::mounts::device;
 use crate::ns::{self, IdMap, Maps, Namespaces};
 use crate::process::{Capabilities, Identity, UserNamespace};
 use crate::seccomp;
@@ -14,6 +14,7 @@ use crate::spec::config::{self, Config};
 use crate::spec::process::RLIMITS;
 use crate::spec::protections::Protections;
 use crate::spec::resources::{DeviceRule, Resources};
+use crate::spec::root::Ids;
 use crate::sys::weaken;
 use caps::Capability;
 use rustix::fs::{FileType, Mode, OFlags};

@@ -6,7 +6,7 @@ use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
-use crate::mounts::maker::{self, Maker};
+use crate::mounts::disk::maker::{self, Maker};
 use crate::ns::{Helper, Range};
 use crate::process::{Message, ProcessorTime, Spawned};
 use crate::spec::resources::{Rates, Resources, block_io};

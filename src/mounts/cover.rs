@@ -1,23 +1,15 @@
 //! What hides paths of a root, and what makes them read-only.
 
 use super::mount::{attach, clone_all, clone_tree, labelled_tmpfs, restrict};
-use super::plan::{Ids, Plan};
 use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::spec::root::Attributes;
+use crate::spec::root::Ids;
 use crate::sys::mount as bits;
 use crate::sys::weaken;
 use rustix::fs::FileType;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-
-/// Hides what nobody inside may see, and makes read-only what nobody may write.
-pub(super) fn cover(root: BorrowedFd<'_>, plan: &Plan, covers: &mut Covers) -> Result<()> {
-    for path in &plan.file_system.masked {
-        mask(root, path, (plan.administrator, ""), covers)?;
-    }
-    plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
-}
 
 /// What hides the paths of one root.
 #[derive(Debug, Default)]

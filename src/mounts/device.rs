@@ -2,9 +2,10 @@
 //! (CVE-2026-41579, CVE-2026-88264). What is changed about a node is changed by a descriptor of it.
 
 use super::mount::{attach, clone_tree, restrict};
+use super::resolve;
 use super::write::{own, real_directory, symlink};
-use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::spec::root::Ids;
 use crate::spec::root::{Attributes, DEVICES, Device};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};

@@ -1,8 +1,8 @@
 //! Detached mounts: made, copied, restricted and attached with the mount API of descriptors (kernel 5.2; attributes 5.12).
 
-use super::plan::Ids;
 use crate::error::{Context, Error, Kind, Result, Step as _};
 use crate::spec::root::Attributes;
+use crate::spec::root::Ids;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, openat2, statx};

@@ -1,9 +1,9 @@
 //! The device that a program makes network devices with, for that one program where the host's own is not for everybody.
 
-use super::Ids;
 use super::mount::{attach, tmpfs};
 use crate::error::{Context, Kind, Result, Step};
 use crate::spec::root::Attributes;
+use crate::spec::root::Ids;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, makedev, mknodat};
 use rustix::mount::{MountPropagationFlags, mount_change};

@@ -1,8 +1,8 @@
 //! Directories, links and files of a new root, made on descriptors.
 
-use super::plan::Ids;
 use super::resolve;
 use crate::error::{Context, Kind, Result};
+use crate::spec::root::Ids;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use std::io::Write;

@@ -59,7 +59,7 @@ fn alone(starter: &Starter, kept: &[BorrowedFd<'_>]) -> Result<()> {
     let step = || "leave the terminal";
     // What the caller has begun ahead is made by children of the caller's.
     crate::mounts::disk::forget_ahead();
-    crate::mounts::maker::forget();
+    crate::mounts::disk::maker::forget();
     crate::ns::ahead::forget();
     setsid().failing(Kind::Internal, step)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());

@@ -2,11 +2,10 @@
 
 use super::identity::Identity;
 use super::message::{Channel, Tag};
-use super::plan::{BuildHooks, First, Joins, Plan, Root, Stdio, UserNamespace, WayOut};
+use super::plan::{BuildHooks, First, Joins, Plan, Stdio, UserNamespace, WayOut};
 use super::procfs::Procfs;
 use super::{identity, join, launch, reaper};
 use crate::error::{Context, Kind, Result};
-use crate::mounts::bundle::Bundle;
 use crate::spec::config::linux::NamespaceKind;
 use crate::spec::state::State;
 use crate::sys::clone::{Side, clone_process, exit};
@@ -89,14 +88,11 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     if !plan.sysctls.is_empty() && !is_late {
         Procfs::open()?.set(&plan.sysctls)?;
     }
-    let is_counted = matches!(&plan.root, Root::Sandbox(mounts) if mounts.fills_memory());
+    let is_counted = plan.root.fills_memory();
     if is_counted {
         join_when_told(&plan.joins, &plan.namespaces, parent)?; // before it is filled: what a group has not counted then it never does
     }
-    let stdio = match plan.root {
-        Root::Sandbox(mounts) => enter_sandbox(mounts, plan.stdio, parent)?,
-        Root::Bundle(bundle) => enter_bundle(&bundle, &plan.hooks, &plan.command.directory, plan.stdio, parent)?,
-    }; // from here on no host path can be named
+    let stdio = enter_root(plan.root, &plan.hooks, &plan.command.directory, plan.stdio, parent)?; // from here on no host path can be named
     if !plan.sysctls.is_empty() && is_late {
         Procfs::open()?.set(&plan.sysctls)?;
     }
@@ -127,57 +123,48 @@ fn recipe(plan: Plan, parent: &Channel) -> Result<std::convert::Infallible> {
     }
 }
 
-/// A task's root: built over its own scratch file system, which the supervisor gets to see.
-fn enter_sandbox(mounts: mounts::Plan, stdio: Stdio, parent: &Channel) -> Result<Stdio> {
-    let user = mounts.user;
-    let is_host = mounts.file_system.root == crate::spec::root::Root::Host;
-    let built = mounts::apply::build(mounts)?;
-    parent.hand(Tag::Scratch, built.scratch.as_fd())?;
-    drop(built.scratch);
-    if let Some(secrets) = built.secrets {
-        parent.hand(Tag::Secrets, secrets.as_fd())?;
-    }
-    let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
-    launch::hand_over(&stdio, user)?;
-    if !is_host && !built.is_entered {
-        mounts::enter(built.root.as_fd())?;
-    }
-    Ok(stdio)
-}
-
-/// A bundle's root, with the hooks around it in the specification's order.
-fn enter_bundle(
-    bundle: &Bundle,
+/// Builds, seals and enters the root, with the hooks around it in the specification's order. The supervisor gets the writable file systems.
+fn enter_root(
+    mut root: mounts::Root,
     hooks: &BuildHooks,
     directory: &Path,
     stdio: Stdio,
     parent: &Channel,
 ) -> Result<Stdio> {
-    let built = mounts::bundle::build(bundle)?;
-    if let Some(scratch) = &built.scratch {
-        parent.hand(Tag::Scratch, scratch.as_fd())?;
+    let mut built = root.build()?;
+    for (tag, made) in [(Tag::Scratch, built.scratch.take()), (Tag::Secrets, built.secrets.take())] {
+        made.map_or(Ok(()), |made| parent.hand(tag, made.as_fd()))?;
     }
+    run_hooks(hooks, built.root.as_fd(), parent)?;
+    let (gets_terminal, inherits) = (matches!(stdio, Stdio::Terminal(_)), matches!(stdio, Stdio::Inherited));
+    let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
+    if let Some(user) = root.user() {
+        launch::hand_over(&stdio, user)?;
+    }
+    let console = match &stdio {
+        Stdio::Descriptors { input, .. } if gets_terminal => Some(input.as_fd()),
+        _ => None,
+    };
+    root.seal(&built, directory, console)?;
+    root.enter(&built)?;
+    if inherits && root.has_null_device() {
+        launch::use_own_null_device()?;
+    }
+    Ok(stdio)
+}
+
+/// Runs the hooks that may look at the built root and add to it.
+fn run_hooks(hooks: &BuildHooks, root: BorrowedFd<'_>, parent: &Channel) -> Result<()> {
     if hooks.of_parent {
         parent.say(Tag::Hooks)?; // prestart and createRuntime: our namespaces, their root
         parent.wait_for_go()?;
     }
+    if hooks.of_container.is_empty() {
+        return Ok(());
+    }
     let state = State { pid: std::process::id() as i32, ..hooks.state.clone() };
-    if !hooks.of_container.is_empty() {
-        rustix::process::fchdir(&built.root).failing(Kind::Hook, || "enter the root for the hooks")?; // as runc has it
-    }
-    hooks::run("createContainer", &hooks.of_container, &state)?;
-    let is_terminal = matches!(stdio, Stdio::Terminal(_));
-    let stdio = open_terminal(built.root.as_fd(), stdio, parent)?;
-    if let (true, Stdio::Descriptors { input, .. }) = (is_terminal && bundle.own_mounts, &stdio) {
-        mounts::bundle::show_console(built.root.as_fd(), input.as_fd())?;
-    }
-    mounts::bundle::make_directory(&built, directory);
-    mounts::bundle::seal(bundle, &built)?;
-    bundle.enter(&built)?;
-    if bundle.own_mounts && matches!(stdio, Stdio::Inherited) {
-        launch::use_own_null_device()?;
-    }
-    Ok(stdio)
+    rustix::process::fchdir(root).failing(Kind::Hook, || "enter the root for the hooks")?; // as runc has it
+    hooks::run("createContainer", &hooks.of_container, &state)
 }
 
 fn open_terminal(root: BorrowedFd<'_>, stdio: Stdio, parent: &Channel) -> Result<Stdio> {

@@ -6,6 +6,7 @@ use super::procfs::Procfs;
 use super::{directory, identity, lookup, reaper};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::process::not_executed;
+use crate::spec::root::Ids;
 use crate::sys::clone::{close_from, exit};
 use crate::sys::exec::execve;
 use crate::sys::signal::restore_signal;
@@ -321,7 +322,7 @@ pub(super) fn make_console(root: BorrowedFd<'_>, size: Terminal) -> Result<(Stdi
 
 /// Gives pipes and terminals of ours to the container's user: who opens `/dev/stderr` opens the pipe anew, and that is for its owner.
 /// Anything else that a caller gave us stays whose it is.
-pub(super) fn hand_over(stdio: &Stdio, user: mounts::Ids) -> Result<()> {
+pub(super) fn hand_over(stdio: &Stdio, user: Ids) -> Result<()> {
     let Stdio::Descriptors { input, output, error } = stdio else { return Ok(()) };
     let step = || "give the standard streams to the container's user";
     for stream in [input, output, error] {

@@ -41,7 +41,7 @@ pub(crate) use newcomer::beside;
 pub(crate) use own::protect_own_executable;
 pub(crate) use parent::spawn_with;
 pub(crate) use plan::{
-    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Plan, Root, SHOW, Stdio, Terminal, UserNamespace, Vectors,
+    BuildHooks, Command, Errand, First, Gate, Inside, Joins, Plan, SHOW, Stdio, Terminal, UserNamespace, Vectors,
     WayOut, hold,
 };
 pub(crate) use reaper::USER as PID_1_USER;

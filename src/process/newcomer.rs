@@ -6,11 +6,12 @@
 //! may do nothing else ([`procfs`]); `createContainer` hooks, programs of the host, run outside ([`beside`]).
 
 use super::message::{Channel, Message, Tag};
-use super::plan::{Plan, Root, UserNamespace};
+use super::plan::{Plan, UserNamespace};
 use super::spawned::Spawned;
 use super::{apart, identity, init, join};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
+use crate::mounts;
 use crate::ns::{self, Maps};
 use crate::seccomp;
 use crate::spec::seccomp::{Action, Rule, Seccomp};
@@ -121,7 +122,7 @@ fn enter(plan: &mut Plan, parent: &Channel, (privileged, visited): (bool, bool),
 
 /// Our children are born in `processes` from now on; the container's procfs is of that namespace.
 fn take_processes(plan: &mut Plan, processes: &OwnedFd) -> Result<()> {
-    if let Root::Bundle(bundle) = &mut plan.root {
+    if let mounts::Root::Bundle(bundle) = &mut plan.root {
         let wanting: Vec<_> = bundle.mounts.iter_mut().filter(|mount| mount.is_procfs()).collect();
         let opened = if wanting.is_empty() { Vec::new() } else { procfs(processes, wanting.len())? };
         wanting.into_iter().zip(opened).for_each(|(mount, context)| mount.context = Some(context));

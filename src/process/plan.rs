@@ -51,7 +51,7 @@ pub(crate) struct Plan {
     /// Kernel parameters of the namespaces: paths below /proc/sys, and values.
     pub sysctls: Vec<(String, String)>,
     /// What is mounted.
-    pub root: Root,
+    pub root: mounts::Root,
     /// Programs of the caller that run while the root is built.
     pub hooks: BuildHooks,
     /// What the last process becomes.
@@ -84,14 +84,6 @@ pub(crate) struct Inside {
     pub wish: Served,
     /// Where the sockets go.
     pub gateway: Channel,
-}
-
-/// How the root comes about.
-pub(crate) enum Root {
-    /// A sandbox's, made for it.
-    Sandbox(mounts::Plan),
-    /// A bundle's, as its config.json says.
-    Bundle(mounts::bundle::Bundle),
 }
 
 /// What the container's first process becomes when all is built.

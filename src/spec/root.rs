@@ -11,6 +11,16 @@ pub(crate) enum Owner {
     Administrator,
 }
 
+/// A numeric owner, as the process that builds the root sees it. The machine's root builds with ids of the initial user namespace. An ordinary user
+/// builds in the sandbox's user namespace, with its ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ids {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
 /// Whose a tree of files looks inside the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {

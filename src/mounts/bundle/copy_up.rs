@@ -2,9 +2,9 @@
 //!
 //! Input: both directories, open. The tree may be hostile: the walk of `files` follows no symlink and needs few descriptors.
 
-use super::resolve::NEW_FILE;
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
+use crate::mounts::resolve::NEW_FILE;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, XattrFlags, chmodat, chownat, fgetxattr, flistxattr, fsetxattr,
     linkat, mkdirat, mknodat, openat, readlinkat, statat, symlinkat,

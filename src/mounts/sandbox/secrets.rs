@@ -1,10 +1,10 @@
 //! Secrets as files: a memory file system that is read-only inside, and that the supervisor can write from outside.
 
-use super::mount::{attach, clone_tree, restrict, tmpfs};
-use super::plan::Ids;
-use super::resolve;
-use super::write::own;
 use crate::error::{Context, Kind, Result, Step as _};
+use crate::mounts::mount::{attach, clone_tree, restrict, tmpfs};
+use crate::mounts::resolve;
+use crate::mounts::write::own;
+use crate::spec::root::Ids;
 use crate::spec::root::{Attributes, Hidden};
 use crate::sys::mount as bits;
 use rustix::fs::{Mode, OFlags, openat};

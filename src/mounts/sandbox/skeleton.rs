@@ -5,11 +5,11 @@
 //! all of it is an administrator that no process of a sandbox is. Where it cannot be made or shown (no room, a file system that does not show other owners),
 //! the root is made in memory as before.
 
-use super::disk::Workshop;
-use super::mount::{clone_tree, kept, restrict};
-use super::volatile::Workplace;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
+use crate::mounts::disk::Workshop;
+use crate::mounts::disk::volatile::Workplace;
+use crate::mounts::mount::{clone_tree, kept, restrict};
 use crate::spec::root::{Attributes, DEVICES, Device, FileSystem, Root, Source, Step, Version};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
@@ -132,7 +132,7 @@ fn add<'step>(all: &mut Vec<(PathBuf, What<'step>)>, at: &Path, what: What<'step
         // Letter by letter: paths of ours have one form, and their comparison by components takes longer than all else here.
         all.iter().find(|(path, _)| path.as_os_str() == at.as_os_str()).map(|(_, what)| matches!(what, What::Folder(_)))
     };
-    if let Some(above) = super::resolve::above(at) {
+    if let Some(above) = crate::mounts::resolve::above(at) {
         match known(all, above) {
             None => add(all, above, What::Folder(0o755))?,
             Some(is_folder) => is_folder.then_some(())?,

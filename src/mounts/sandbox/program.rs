@@ -1,9 +1,9 @@
 //! Looking for a command's program in a root that another runtime will put together: what is where, before anything is mounted there.
 
-use super::plan::Ids;
-use super::resolve;
 use crate::error::Result;
+use crate::mounts::resolve;
 use crate::spec::process::not_executed;
+use crate::spec::root::Ids;
 use crate::spec::root::Program;
 use rustix::fs::{FileType, Stat, fstat, readlinkat};
 use rustix::io::Errno;

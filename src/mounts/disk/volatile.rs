@@ -112,14 +112,14 @@ impl Drop for Directory {
 
 /// A directory for something that is not whole yet: locked and removed like a [`Directory`].
 #[derive(Debug)]
-pub(super) struct Workplace {
+pub(crate) struct Workplace {
     path: PathBuf,
     _open: OwnedFd,
 }
 
 impl Workplace {
     /// Makes it in `live`.
-    pub(super) fn make(live: &Path) -> Result<Workplace, Errno> {
+    pub(crate) fn make(live: &Path) -> Result<Workplace, Errno> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed); // others of this process may make one, too
         let path = live.join(format!(".template-{}-{number}", std::process::id()));
@@ -136,7 +136,7 @@ impl Workplace {
         Err(Errno::BUSY)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }

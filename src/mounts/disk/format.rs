@@ -3,7 +3,7 @@
 //! ext4 gives each group of 128 MiB the same number of inodes, at least 16. What that is over the limit is used up by empty files in a
 //! directory that no sandbox sees, since only directories below the root of the image are shown.
 
-use super::disk::Size;
+use super::description::Size;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
 use rustix::fs::ftruncate;

@@ -1,9 +1,10 @@
 //! What a bundle's root consists of, as data, and how the attributes of its mounts are set.
 
 use super::capped::Cap;
-use super::device;
 use super::options::Options;
 use crate::error::{Context, Kind, Result};
+use crate::mounts::device;
+use crate::spec::root::Ids;
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use rustix::mount::MountPropagationFlags;
 use std::cell::RefCell;
@@ -30,7 +31,7 @@ pub(crate) struct Bundle {
     /// Device nodes besides the default ones.
     pub devices: Vec<device::Node>,
     /// The container's user 0 and group 0, as we see them.
-    pub owner: super::Ids,
+    pub owner: Ids,
     /// The SELinux context of what is made beside the mounts.
     pub label: String,
     /// Paths that read as empty.

@@ -1,20 +1,10 @@
 //! What init is to build: the container's file system as data, and the descriptors that go with it.
 
-use super::disk::Pending;
 use crate::error::Result;
-use crate::spec::root::{FileSystem, Owner, Root, Shown, Step};
+use crate::mounts::disk::Pending;
+use crate::spec::root::{FileSystem, Ids, Owner, Root, Shown, Step};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-
-/// A numeric owner, as the process that builds the root sees it: ids of the initial user namespace when the machine's root builds, ids of
-/// the sandbox when an ordinary user does (who is inside the sandbox's user namespace by then).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ids {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
 
 /// Makes one tree of layers in an empty directory: given are the directory in which they are and their names in it, topmost first.
 pub(crate) type Gather = fn(&Path, &[String], BorrowedFd<'_>) -> Result<()>;

@@ -3,19 +3,26 @@
 //! Order: [`build`]; then hooks may look at the root and add to it; then [`seal`], after which nothing of it that should be read-only can be
 //! written; then [`enter`](Bundle::enter). Everything is done on descriptors of the root, in which every path is the image's to choose.
 
-pub(crate) use super::bundle_plan::{Bundle, Entry, Mount};
-use super::bundle_plan::{change, change_below, propagate};
-use super::capped;
-pub(crate) use super::capped::{Backing, Cap};
+mod capped;
+mod copy_up;
+mod destination;
+mod file_system;
+pub(crate) mod options;
+mod plan;
+
+pub(crate) use capped::{Backing, Cap};
+pub(crate) use plan::{Bundle, Entry, Mount};
+
 use super::cover::{Covers, mask, read_only};
 use super::mount::{attach, restrict};
-use super::options::{Options, Reach};
 use super::write::real_directory;
-use super::{destination, device, file_system, resolve};
+use super::{device, pivot, resolve};
 use crate::error::{Context, Kind, Result, Step as _};
 use crate::spec::root::{Attributes, DEVICES};
 use crate::sys::mount::{self as bits, MountAttr, set_attributes};
 use crate::sys::weaken;
+use options::{Options, Reach};
+use plan::{change, change_below, propagate};
 use rustix::fs::{CWD, FileType};
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,17 +30,17 @@ use std::path::{Path, PathBuf};
 
 /// What [`build`] made.
 #[derive(Debug)]
-pub(crate) struct Built {
+pub(super) struct Built {
     /// The new root.
     pub root: OwnedFd,
     /// The root directory of the capped disk.
     pub scratch: Option<OwnedFd>,
     /// Mounts that become read-only at the end.
-    late: Vec<OwnedFd>,
+    pub late: Vec<OwnedFd>,
 }
 
 /// Builds the root.
-pub(crate) fn build(plan: &Bundle) -> Result<Built> {
+pub(super) fn build(plan: &Bundle) -> Result<Built> {
     if !plan.own_mounts {
         return Ok(Built { root: resolve::host_directory(&plan.root)?, scratch: None, late: Vec::new() });
     }
@@ -99,28 +106,28 @@ pub(crate) fn root_for_criu(root: &Path, at: &Path) -> Result<()> {
 }
 
 /// Makes the command's working directory and its missing parents. If that fails, the later chdir(2) reports it.
-pub(crate) fn make_directory(built: &Built, path: &Path) {
-    let _ = resolve::directory(built.root.as_fd(), path, 0o755);
+pub(super) fn make_directory(root: BorrowedFd<'_>, path: &Path) {
+    let _ = resolve::directory(root, path, 0o755);
 }
 
 /// What must come after the hooks: masks, read-only paths, and mounts that had to be writable until now.
-pub(crate) fn seal(plan: &Bundle, built: &Built) -> Result<()> {
+pub(super) fn seal(plan: &Bundle, root: &OwnedFd, late: &[OwnedFd]) -> Result<()> {
     if !plan.own_mounts {
         return Ok(());
     }
     let only = Attributes(bits::RDONLY);
-    for mounted in &built.late {
+    for mounted in late {
         restrict(mounted, only)?;
     }
     for path in &plan.read_only_paths {
-        read_only(built.root.as_fd(), path)?;
+        read_only(root.as_fd(), path)?;
     }
     let mut covers = Covers::default();
     for path in &plan.masked {
-        mask(built.root.as_fd(), path, (plan.owner, &plan.label), &mut covers)?;
+        mask(root.as_fd(), path, (plan.owner, &plan.label), &mut covers)?;
     }
     if plan.read_only && !weaken::is_off("read-only-root") {
-        restrict(&built.root, only).doing(|| "make the root read-only")?;
+        restrict(root, only).doing(|| "make the root read-only")?;
     }
     Ok(())
 }
@@ -143,17 +150,17 @@ impl Bundle {
     }
 
     /// Makes the built root the root of this process.
-    pub(crate) fn enter(&self, built: &Built) -> Result<()> {
+    pub(super) fn enter(&self, root: BorrowedFd<'_>) -> Result<()> {
         if !self.own_mounts {
             if weaken::is_off("hosts-propagation") {
                 let flags = MountPropagationFlags::UNBINDABLE | MountPropagationFlags::REC;
                 mount_change("/", flags).failing(Kind::Mount, || "set the propagation of the root")?;
             }
-            return super::pivot::chroot(built.root.as_fd());
+            return pivot::chroot(root);
         }
         match self.entry {
-            Entry::Pivot => super::enter(built.root.as_fd())?,
-            Entry::Move => super::pivot::move_over(built.root.as_fd())?,
+            Entry::Pivot => pivot::enter(root)?,
+            Entry::Move => pivot::move_over(root)?,
         }
         // The kernel lets no shared or unbindable mount be pivoted to, so this comes last.
         match self.propagation {
@@ -165,7 +172,7 @@ impl Bundle {
 
 /// Shows the container's terminal at /dev/console. The place is made anew or is a file that is there: a link of the image's is not followed
 /// (CVE-2025-52565, CVE-2026-88264).
-pub(crate) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn show_console(root: BorrowedFd<'_>, terminal: BorrowedFd<'_>) -> Result<()> {
     use rustix::fs::{Mode, OFlags, openat};
     let step = || "show the terminal at `/dev/console`";
     let dev = real_directory(root, Path::new("/dev"))?;

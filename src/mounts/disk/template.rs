@@ -1,7 +1,7 @@
 //! Where the images of disks come from. Formatting one takes 5 to 10 ms, so an empty image of each size is kept as a template, and a start
 //! copies its few allocated blocks into a file that nobody writes out (`volatile`).
 
-use super::disk::Size;
+use super::description::Size;
 use super::volatile::{self, Directories, Workplace};
 use crate::error::{Context, Kind, Result};
 use crate::files;

@@ -1,10 +1,11 @@
 //! Changes of files that a root may have: in the place where they are, since a bundle of certificates often is a link to another.
 
-use super::cover::existing;
-use super::write::file;
-use super::{Ids, resolve};
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::cover::existing;
+use crate::mounts::resolve;
+use crate::mounts::write::file;
 use crate::spec::root::Change;
+use crate::spec::root::Ids;
 use rustix::fs::{FileType, OFlags};
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -2,11 +2,10 @@
 //!
 //! The bundle's directory is never written. Source: Documentation/filesystems/overlayfs.rst.
 
-use super::disk::Pending;
-use super::mount::{attach, attach_to_host, clone_tree, restrict, tmpfs};
-use super::plan::Ids;
 use crate::error::{Context, Kind, Result, Step as _};
-use crate::spec::root::Attributes;
+use crate::mounts::disk::Pending;
+use crate::mounts::mount::{attach, attach_to_host, clone_tree, restrict, tmpfs};
+use crate::spec::root::{Attributes, Ids};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, openat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,

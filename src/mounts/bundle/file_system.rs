@@ -1,11 +1,12 @@
 //! New file systems for a config.json's mounts: the kernel's own by the new mount API, any other by mount(2), and views of the cgroups.
 
-use super::bundle_plan::{Bundle, Mount, change};
-use super::mount::{attach, clone_tree, restrict};
 use super::options::Options;
-use super::write::{real_directory, symlink};
-use super::{copy_up, destination, resolve};
+use super::plan::{Bundle, Mount, change};
+use super::{copy_up, destination};
 use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::mounts::mount::{attach, clone_tree, restrict};
+use crate::mounts::resolve;
+use crate::mounts::write::{real_directory, symlink};
 use crate::spec::root::Attributes;
 use crate::sys::mount as bits;
 use rustix::fs::{CWD, Mode, OFlags, XattrFlags, fsetxattr, fstatfs, openat};
@@ -196,7 +197,7 @@ pub(super) fn cgroup(root: BorrowedFd<'_>, plan: &Bundle, mount: &Mount) -> Resu
         return Ok(tree);
     }
     let attributes = Attributes(options.set & !bits::RDONLY);
-    let top = super::mount::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
+    let top = crate::mounts::mount::labelled_tmpfs(1 << 20, 256, 0o755, plan.owner, attributes, &mount.label)?;
     attach(&top, target.as_fd())?;
     for (name, path, links) in shown_groups(&v1) {
         let place = resolve::directory(top.as_fd(), &Path::new("/").join(&name), 0o755)?.0;

@@ -2,13 +2,12 @@
 //!
 //! The tree was written by an agent: everything goes by descriptors, no link is followed, and one folder is open at a time, however deep they are nested.
 
-use super::disk::DiskFile;
+use super::description::DiskFile;
 use super::format::DIRECTORIES;
-use super::plan::Ids;
 use super::template::{Image, Template, copy_allocated};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Walk, WalkStep};
-use crate::spec::root::SUBMOUNTS;
+use crate::spec::root::{Ids, SUBMOUNTS};
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chownat, flock, mkdirat, open, openat, statat, unlinkat,
 };

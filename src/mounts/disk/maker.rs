@@ -3,7 +3,8 @@
 //! One is forked by the program's first lines, where there is little memory to copy and nothing secret in it, and waits for its order. When it has handed
 //! the disk over it stays for a moment: a sandbox that ends meanwhile leaves its mounts to it, a longer one forks another for that.
 
-use super::disk::{DiskFile, Size, mount_image};
+use super::description::{DiskFile, Size};
+use super::image::mount_image;
 use super::template::Template;
 use crate::error::{Context, Kind, Result, wire};
 use crate::files::{Channel, Packet};
@@ -197,7 +198,7 @@ fn serve(parent: &Channel, job: Job<'_>) -> Option<()> {
             (&heard, &DiskFile::Unnamed)
         }
     };
-    let (mounted, image) = match mount_image(order, file) {
+    let (mounted, image) = match mount_image(&order.template, &order.live, order.size, file) {
         Ok((mounted, image)) => {
             parent.send(&[DISK], Some(mounted.as_fd())).ok()?;
             environment::wipe(); // a secret may be among the variables

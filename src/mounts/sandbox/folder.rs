@@ -2,8 +2,8 @@
 //!
 //! Only for a root that begins empty. There a name is mostly free, so it is taken first and looked for when it is not; what was just made is no link.
 
-use super::resolve;
 use crate::error::{Context, Kind, Result};
+use crate::mounts::resolve;
 use rustix::fs::{FileType, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 use std::cell::RefCell;

@@ -3,29 +3,38 @@
 //! Runs in init, in a mount namespace of its own, with the privilege to mount there: the machine's root before it enters
 //! the sandbox's user namespace, or an ordinary user inside it.
 
-use super::cover::{Covers, cover};
+mod amend;
+mod folder;
+mod layers;
+mod plan;
+mod program;
+mod secrets;
+pub(crate) mod skeleton;
+
+pub(crate) use plan::Plan;
+
+use super::cover::{Covers, mask, read_only};
 use super::disk::Pending;
-use super::folder::Folder;
 use super::mount::{
     attach, attach_to_host, clone_read_only, clone_tree, kept, new_file_system, restrict, restrict_all,
     restrict_mapped, tmpfs,
 };
-use super::plan::{Ids, Plan};
-use super::resolve;
-use super::skeleton::Kept;
 use super::write::{link, own, real_directory, write};
+use super::{device, pivot, resolve};
 use crate::error::{Context, Error, Kind, Result, Step as _};
-use crate::spec::root::{Attributes, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
+use crate::spec::root::{Attributes, Ids, Layers, MOST_TERMINALS, Root, Shown, Source, Step};
 use crate::sys::mount as bits;
 use crate::sys::weaken;
+use folder::Folder;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use skeleton::Kept;
 use std::cell::{Cell, OnceCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// What [`build`] made: the root to enter and, for the supervisor, the scratch file system's own root.
-pub(crate) struct Built {
+pub(super) struct Built {
     /// The new root, a mount.
     pub root: OwnedFd,
     /// The root directory of the scratch file system, readable.
@@ -37,13 +46,14 @@ pub(crate) struct Built {
 }
 
 /// Builds the whole root below the plan's stage.
-pub(crate) fn build(mut plan: Plan) -> Result<Built> {
+pub(super) fn build(plan: &mut Plan) -> Result<Built> {
     // Nothing of what follows may reach the host (invariant: nothing is ever mounted in the host's mount namespace).
     if !weaken::is_off("propagation") {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .failing(Kind::Mount, || "make all mounts private")?;
     }
     let disk = Cell::new(plan.disk.take());
+    let plan = &*plan;
     let mut builder = Builder {
         scratch: OnceCell::new(),
         secrets: Cell::new(None),
@@ -51,7 +61,7 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         stage: None,
         disk_mount: Cell::new(None),
         is_entered: false,
-        plan: &plan,
+        plan,
         folder: Folder::default(),
         kept: plan
             .skeleton
@@ -63,6 +73,14 @@ pub(crate) fn build(mut plan: Plan) -> Result<Built> {
         Some(kept) => kept.explain(&plan.file_system.steps, error),
         None => error,
     })
+}
+
+/// Hides the masked paths, and makes the read-only paths read-only.
+fn cover(root: BorrowedFd<'_>, plan: &Plan, covers: &mut Covers) -> Result<()> {
+    for path in &plan.file_system.masked {
+        mask(root, path, (plan.administrator, ""), covers)?;
+    }
+    plan.file_system.read_only.iter().try_for_each(|path| read_only(root, path))
 }
 
 fn is_proc(step: &Step) -> bool {
@@ -130,7 +148,7 @@ impl Builder<'_> {
             cover(root.as_fd(), self.plan, &mut covers)?;
         }
         if copies_detached && self.stage.is_none() && rest.iter().all(|step| self.needs_no_host(step)) {
-            super::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
+            pivot::enter(root.as_fd())?; // not later: there is nothing else to do until the disk is there
             self.is_entered = true;
         }
         rest.iter().try_for_each(|step| self.step(root.as_fd(), step))?;
@@ -209,7 +227,7 @@ impl Builder<'_> {
                 folder.with(root, at, |folder, name| write(folder, name, at, (&content, *mode), owner))
             }
             Step::Amend { at, change, missing, mode } => {
-                super::amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
+                amend::amend(root, at, change, missing.as_deref(), *mode, self.plan.administrator)
             }
             Step::Tmpfs { at, bytes, inodes, mode, owner, attributes } => {
                 let made = match self.kept.as_ref().and_then(|kept| kept.devices(at)) {
@@ -236,13 +254,13 @@ impl Builder<'_> {
                 attach(&made, folder.directory(root, at, 0o755)?.0.as_fd())
             }
             Step::Secrets { at, files } => {
-                let made = super::secrets::make(self.stage()?, root, at, files, self.plan.user)?;
+                let made = secrets::make(self.stage()?, root, at, files, self.plan.user)?;
                 self.secrets.set(Some(made));
                 Ok(())
             }
             Step::Proc { at } => attach(&proc()?, real_directory(root, at)?.as_fd()),
             Step::Pts { at } => attach(&pts()?, folder.directory(root, at, 0o755)?.0.as_fd()),
-            Step::Devices => super::device::defaults(root, self.plan.administrator),
+            Step::Devices => device::defaults(root, self.plan.administrator),
             Step::Freeze { at, attributes } => restrict(&resolve::open(root, at)?, *attributes),
             Step::Nest { at, root: nested, steps, points, program } => {
                 // A runtime in a user namespace cannot make an empty root read-only that has attributes already: they are locked, and it would have
@@ -260,7 +278,7 @@ impl Builder<'_> {
                     let kind = resolve::file_type(resolve::open(root, like)?)?;
                     resolve::target(made.as_fd(), point, kind).map(|_| ())
                 })?;
-                super::program::check(root, made.as_fd(), points, program, self.plan.user)
+                program::check(root, made.as_fd(), points, program, self.plan.user)
             }
         }
     }
@@ -307,13 +325,13 @@ impl Builder<'_> {
     /// Mounts the layers of an image copy-on-write, as the root.
     fn layers(&self, layers: &Layers) -> Result<OwnedFd> {
         self.upper("root", self.plan.administrator)?;
-        let made = super::layers::mount(self.stage()?, layers, "root", self.plan)?;
+        let made = layers::mount(self.stage()?, layers, "root", self.plan)?;
         as_root(made, layers)
     }
 
     /// Copies the layers of an image into memory and mounts the copy copy-on-write, as the root.
     fn gathered(&self, layers: &Layers) -> Result<OwnedFd> {
-        let tree = super::layers::gather(layers, self.plan)?;
+        let tree = layers::gather(layers, self.plan)?;
         restrict(&tree, Attributes::READ_ONLY)?;
         as_root(self.over_tree(&tree, "the copied image", "root", self.plan.administrator)?, layers)
     }

@@ -3,10 +3,10 @@
 //! All layers lie in one directory, so that one mount of it, read-only and with the container's ids, serves them all: forty layers cost
 //! forty names, not forty mounts. overlayfs keeps that mount's ids for each layer (lower layers with idmapped mounts: kernel 5.19).
 
-use super::mount::{attach, clone_tree, restrict_mapped, tmpfs};
 use super::plan::Plan;
-use super::resolve;
 use crate::error::{Context, Error, Kind, Result, Step as _};
+use crate::mounts::mount::{attach, clone_tree, restrict_mapped, tmpfs};
+use crate::mounts::resolve;
 use crate::spec::root::{Attributes, Layers};
 use crate::sys::weaken;
 use rustix::fs::{CWD, Mode, OFlags, openat};

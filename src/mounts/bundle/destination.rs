@@ -2,9 +2,9 @@
 //!
 //! The text of a path is judged before (`spec::config::check`); here it is what the text has become.
 
-use super::bundle_plan::Mount;
-use super::resolve;
+use super::plan::Mount;
 use crate::error::{Context, Error, Kind, Result};
+use crate::mounts::resolve;
 use crate::spec::config::check::{clean, may_be_covered};
 use crate::sys::weaken;
 use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, StatxFlags, fstatfs, openat2, statx};

@@ -1,0 +1,16 @@
+//! The disk cap: one small file system under everything that a sandbox can write. A full disk is ENOSPC for the agent and no problem of the host.
+//!
+//! As root it is an ext4 image on a loop device ([`template`] has the source of images). It has no journal, because the image does not outlive a crash.
+//! Without privilege it is a tmpfs, which init makes itself ([`Backing::Memory`](crate::spec::root::Backing)).
+
+mod description;
+mod format;
+mod image;
+mod kept;
+pub(crate) mod maker;
+mod pending;
+mod template;
+pub(crate) mod volatile;
+
+pub(crate) use description::{DiskFile, Size, Workshop};
+pub(crate) use pending::{Pending, begin, begin_ahead, forget_ahead};

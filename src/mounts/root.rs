@@ -1,0 +1,88 @@
+//! The root of a container as init makes it: [`build`](Root::build), [`seal`](Root::seal), [`enter`](Root::enter).
+//!
+//! Hooks and the terminal come between the first two. What one kind of root does not need is empty for it.
+
+use super::bundle::{self, Bundle};
+use super::{pivot, sandbox};
+use crate::error::Result;
+use crate::spec::root::{Ids, Root as Base};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// What the root is made of.
+#[derive(Debug)]
+pub(crate) enum Root {
+    /// The steps of a sandbox.
+    Sandbox(sandbox::Plan),
+    /// The directory and the mounts of a config.json.
+    Bundle(Bundle),
+}
+
+/// A root that was built and is not sealed yet.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The root directory, a mount.
+    pub root: OwnedFd,
+    /// The root directory of the file system under everything writable, readable; `None` if that is not capped.
+    pub scratch: Option<OwnedFd>,
+    /// The directory of the secrets, writable; `None` if there are none.
+    pub secrets: Option<OwnedFd>,
+    /// Whether this process has entered the root already.
+    is_entered: bool,
+    /// Mounts that become read-only when the root is sealed.
+    late: Vec<OwnedFd>,
+}
+
+impl Root {
+    /// Builds the root in the mount namespace of this process. Takes from the plan what can be used once.
+    pub(crate) fn build(&mut self) -> Result<Built> {
+        match self {
+            Root::Sandbox(plan) => {
+                let sandbox::Built { root, scratch, secrets, is_entered } = sandbox::build(plan)?;
+                Ok(Built { root, scratch: Some(scratch), secrets, is_entered, late: Vec::new() })
+            }
+            Root::Bundle(bundle) => {
+                let bundle::Built { root, scratch, late } = bundle::build(bundle)?;
+                Ok(Built { root, scratch, secrets: None, is_entered: false, late })
+            }
+        }
+    }
+
+    /// Makes what must come after the hooks: the console, the command's working directory, masks and read-only paths. A sandbox has no hooks and is sealed
+    /// by its steps.
+    pub(crate) fn seal(&self, built: &Built, directory: &Path, console: Option<BorrowedFd<'_>>) -> Result<()> {
+        let Root::Bundle(bundle) = self else { return Ok(()) };
+        if let Some(terminal) = console.filter(|_| bundle.own_mounts) {
+            bundle::show_console(built.root.as_fd(), terminal)?;
+        }
+        bundle::make_directory(built.root.as_fd(), directory);
+        bundle::seal(bundle, &built.root, &built.late)
+    }
+
+    /// Makes the built root the root of this process. From here on it can name no path of the host.
+    pub(crate) fn enter(&self, built: &Built) -> Result<()> {
+        match self {
+            Root::Sandbox(plan) if plan.file_system.root == Base::Host || built.is_entered => Ok(()),
+            Root::Sandbox(_) => pivot::enter(built.root.as_fd()),
+            Root::Bundle(bundle) => bundle.enter(built.root.as_fd()),
+        }
+    }
+
+    /// The sandbox's user, who gets the standard streams before init loses the power to give them away.
+    pub(crate) fn user(&self) -> Option<Ids> {
+        match self {
+            Root::Sandbox(plan) => Some(plan.user),
+            Root::Bundle(_) => None,
+        }
+    }
+
+    /// Whether a null device of the caller on a standard stream is replaced by the container's.
+    pub(crate) fn has_null_device(&self) -> bool {
+        matches!(self, Root::Bundle(bundle) if bundle.own_mounts)
+    }
+
+    /// Whether building copies files into memory, which the container's groups must count.
+    pub(crate) fn fills_memory(&self) -> bool {
+        matches!(self, Root::Sandbox(plan) if plan.fills_memory())
+    }
+}
