@@ -212,7 +212,7 @@ pub(super) fn resources(config: &Config) -> Resources {
     let mut resources = config.linux.resources.clone().unwrap_or_default();
     let rules = &mut resources.devices;
     // An ordinary user has no power over devices, and may make no rules.
-    if rules.is_empty() && !super::check::privileged() {
+    if rules.is_empty() && !crate::container::check::privileged() {
         return resources;
     }
     // What no rule allows is denied, as with runc, whatever the rules begin with.

@@ -1,8 +1,8 @@
 //! `pause`, `resume`, `update`, `events`: what a container's cgroup can do.
 
-use super::Containers;
 use super::id::ContainerId;
 use super::record::{Place, Record};
+use super::{Containers, group, signal};
 use crate::cgroup::{Cgroup, CgroupPath, Hierarchy};
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::resources::Resources;
@@ -50,7 +50,7 @@ impl Containers {
         group.widen(&Hierarchy::probe()?, &CgroupPath::parse(&record.cgroup_path)?, &limits)?;
         if let Some(unit) = &record.systemd {
             // Or it would put back what it was told before, at the next change of anything.
-            super::group::update(unit, &record.id, &limits)?;
+            group::update(unit, &record.id, &limits)?;
         }
         group.update(&limits)?;
         record.cgroup = Some(group.record());
@@ -69,7 +69,7 @@ impl Containers {
     /// Hands `print` a line of JSON every `interval`, and one each time that the kernel killed for want of memory, until the container has ended.
     pub fn events(&self, id: &ContainerId, interval: Duration, mut print: impl FnMut(String)) -> Result<()> {
         let (_, record, group) = self.see_group(id)?;
-        let init = super::signal::hold(&record)?.ok_or_else(|| Error::new(Kind::State, "container is not running"))?;
+        let init = signal::hold(&record)?.ok_or_else(|| Error::new(Kind::State, "container is not running"))?;
         let notifier = group.oom_notifier()?;
         let mut kills = group.evidence()?.oom_kills;
         let mut next = Instant::now() + interval;

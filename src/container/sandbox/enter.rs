@@ -5,8 +5,8 @@
 //! The recipe is that of `exec` of the OCI runtime (`process::join`). Never: a descriptor of the host's in the sandbox but for the three that are given.
 
 use super::running::Running;
-use super::tree;
 use crate::cgroup::Cgroup;
+use crate::container::tree;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::process::{self, Errand, Identity, Join, Message, OomScore, Refused, Spawned, Stdio, Vectors};
 use crate::spec::Confinement;

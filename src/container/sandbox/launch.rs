@@ -1,27 +1,21 @@
 //! From a spec to a running container: everything that can be refused is refused before the clone.
 
-use super::check::{self, Checked, privileged};
-use super::copied;
 use super::entry::Entry;
-use super::gateway::{self, Prepared, Wish};
-use super::link;
-use super::place::Place;
 use super::running::{Group, Running};
+use super::users::{self, Users};
+use super::{Place, link, processors};
 use crate::cgroup::{Cgroup, CgroupPath, PendingCgroup, Purpose};
-use crate::error::{Error, Kind, Result, Step};
+use crate::container::check::{self, Checked, privileged};
+use crate::container::gateway::{self, Prepared, Wish};
+use crate::error::{Error, Kind, Result};
 use crate::mounts::{self, disk};
-use crate::ns::{self, Helper, IdMap, Mapped, Maps, Range};
-use crate::process::{self, Plan, Stdio, UserNamespace, Vectors};
+use crate::ns::{self, Range};
+use crate::process::{self, Plan, Stdio, Vectors};
 use crate::spec::network::Network;
-use crate::spec::root::{Backing, FileSystem, Ids, Root, Shown, Step as Make};
+use crate::spec::root::Backing;
 use crate::spec::{Confinement, Container};
 use crate::sys::signal::restore_signal;
-use crate::sys::weaken;
 use std::os::fd::OwnedFd;
-use std::path::Path;
-
-/// User namespaces that a runtime may have in its cell: gVisor's makes one for each of its processes.
-const NESTED: u32 = 16;
 
 /// Starts the container; its command may still fail to start, which the first message tells. It keeps `handed` under the number that it has here.
 pub(crate) fn launch(
@@ -59,8 +53,8 @@ pub(crate) fn launch(
         None if privileged() => Users::callers(&spec),
         None => Users::own(&spec),
     };
-    if let (Some(tree), Some(range)) = (copy_of(&spec.file_system), &users.range) {
-        copied::give(tree, range.base)?;
+    if let (Some(tree), Some(range)) = (users::copy_of(&spec.file_system), &users.range) {
+        users::give(tree, range.base)?;
     }
     let (disk, maker) = match spec.file_system.scratch.backing {
         Backing::Image => {
@@ -86,7 +80,7 @@ pub(crate) fn launch(
         landlock: spec.landlock.clone(),
         environment: spec.command.environment,
         directory: spec.command.directory.clone(),
-        affinity: limits.as_ref().and_then(|limits| super::processors::of(&limits.cpu)),
+        affinity: limits.as_ref().and_then(|limits| processors::of(&limits.cpu)),
     };
     let command = process::Command {
         handed,
@@ -190,138 +184,4 @@ fn admit(begun: &mut PendingCgroup<'_>, spawned: &process::Spawned) -> Result<Gr
 fn sysctls(inside: Option<&process::Inside>) -> Vec<(String, String)> {
     let spares = inside.is_some_and(|inside| inside.wish.spares > 0);
     if spares { vec![("net/ipv4/ip_unprivileged_port_start".into(), "0".into())] } else { Vec::new() }
-}
-
-/// Ids of the container as the process that builds its root sees them.
-fn ids(range: Option<&Range>, uid: u32, gid: u32) -> Ids {
-    let base = range.filter(|_| !weaken::is_off("user-namespace")).map_or(0, |range| range.base);
-    Ids { uid: base + uid, gid: base + gid }
-}
-
-/// Whose ids the container uses, and the user namespaces that this takes.
-struct Users {
-    namespace: UserNamespace,
-    administrator: Ids,
-    user: Ids,
-    mappings: Vec<(Shown, OwnedFd)>,
-    user_xattr: bool,
-    range: Option<Range>,
-    /// A network namespace that was made ahead.
-    network: Option<OwnedFd>,
-    /// Children that are ending meanwhile.
-    helpers: Vec<Helper>,
-}
-
-impl Users {
-    /// The machine's root: a range of host ids of the container's own, and trees of files shown through idmapped mounts.
-    fn of_root(spec: &Container, range: Range) -> Result<Users> {
-        let (base, size) = (range.base, Range::SIZE);
-        let line = vec![IdMap { inside: 0, outside: base, size }];
-        let maps = Maps { uid: line.clone(), gid: line };
-        let step = || "map the sandbox's ids";
-        let is_cell = matches!(spec.confinement, Confinement::Cell { .. });
-        let Mapped { userns: inside, helper } =
-            ns::mapped_above(&maps, if is_cell { NESTED } else { 0 }).doing(step)?;
-        let copy = || {
-            inside
-                .try_clone()
-                .map_err(|cause| Error::os(Kind::UserNamespace, cause).doing("keep a user namespace open"))
-        };
-        let mut mappings = Vec::new();
-        let mut helpers = vec![helper];
-        for shown in shown(spec) {
-            let userns = match shown {
-                Shown::Stored => continue,
-                Shown::Inside => copy()?,
-                Shown::Users { uid, gid } if (uid, gid) == (spec.command.uid, spec.command.gid) => copy()?,
-                Shown::Users { uid, gid } => {
-                    let maps = Maps {
-                        uid: ns::swapped(base, size, uid, spec.command.uid),
-                        gid: ns::swapped(base, size, gid, spec.command.gid),
-                    };
-                    let Mapped { userns, helper } = ns::mapped(&maps).doing(|| "map the owner of the workspace")?;
-                    helpers.push(helper);
-                    userns
-                }
-            };
-            mappings.push((shown, userns));
-        }
-        Ok(Users {
-            namespace: UserNamespace::Entered(inside),
-            administrator: Ids { uid: base, gid: base },
-            user: ids(Some(&range), spec.command.uid, spec.command.gid),
-            mappings,
-            user_xattr: false,
-            range: Some(range),
-            // Only now: what was ordered is ready, or nearly so, and beside its making the user namespace took longer.
-            network: ns::ahead::network().filter(|_| !is_cell),
-            helpers,
-        })
-    }
-
-    /// The machine's root, who stays that.
-    fn callers(spec: &Container) -> Users {
-        let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
-        Users {
-            namespace: UserNamespace::Callers,
-            administrator: ids,
-            user: ids,
-            mappings: Vec::new(),
-            user_xattr: false,
-            range: None,
-            network: None,
-            helpers: Vec::new(),
-        }
-    }
-
-    /// An ordinary user: the one id that we have is the sandbox user's.
-    fn own(spec: &Container) -> Users {
-        let map = |inside, outside| vec![IdMap { inside, outside, size: 1 }];
-        let ids = Ids { uid: spec.command.uid, gid: spec.command.gid };
-        Users {
-            namespace: UserNamespace::Born(Maps {
-                uid: map(ids.uid, rustix::process::geteuid().as_raw()),
-                gid: map(ids.gid, rustix::process::getegid().as_raw()),
-            }),
-            administrator: ids,
-            user: ids,
-            mappings: Vec::new(),
-            user_xattr: true,
-            range: None,
-            network: None,
-            helpers: Vec::new(),
-        }
-    }
-}
-
-/// The tree that was made for this container, as its root or as that of another runtime's container in it.
-fn copy_of(file_system: &FileSystem) -> Option<&Path> {
-    let nested = file_system.steps.iter().filter_map(|step| match step {
-        Make::Nest { root, .. } => Some(root),
-        _ => None,
-    });
-    std::iter::once(&file_system.root).chain(nested).find_map(|root| match root {
-        Root::Copy(tree) => Some(tree.as_path()),
-        _ => None,
-    })
-}
-
-/// Every way in which some tree of the spec is shown, once.
-fn shown(spec: &Container) -> Vec<Shown> {
-    let of_root = |root: &Root| match root {
-        Root::Overlay { shown, .. } => Some(*shown),
-        Root::Layers(layers) => Some(layers.shown),
-        Root::Empty | Root::Kept | Root::Copy(_) | Root::Gathered(_) | Root::Host => None,
-    };
-    let steps = spec.file_system.steps.iter().filter_map(|step| match step {
-        Make::Bind { shown, .. } | Make::Overlay { shown, .. } => Some(*shown),
-        Make::Nest { root, .. } => of_root(root),
-        _ => None,
-    });
-    of_root(&spec.file_system.root).into_iter().chain(steps).fold(Vec::new(), |mut all, each| {
-        if !all.contains(&each) {
-            all.push(each);
-        }
-        all
-    })
 }

@@ -3,8 +3,8 @@
 use super::Containers;
 use super::id::ContainerId;
 use super::record::Record;
-use super::tree::Stat;
 use crate::cgroup::Cgroup;
+use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::state::Status;
 use rustix::io::Errno;

@@ -1,9 +1,9 @@
 //! A running container, as its supervisor holds it, and its removal.
 
 use super::entry::Entry;
-use super::gateway::Gateway;
 use super::link::Link;
 use crate::cgroup::{Cgroup, Evidence, Usage};
+use crate::container::gateway::Gateway;
 use crate::egress::{Ledger, Renewal, Row, Rule};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::mounts::disk::maker::{self, Maker};
@@ -318,7 +318,7 @@ impl Running {
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match &self.cgroup {
             Some(group) => group.0.processes(),
-            None => Ok(super::tree::descendants(self.spawned.pid)),
+            None => Ok(crate::container::tree::descendants(self.spawned.pid)),
         }
     }
 

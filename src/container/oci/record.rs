@@ -2,7 +2,7 @@
 //! whole), `config.json` (a copy of the bundle's, which may change or vanish), and `exec.fifo` as long as it waits to be started.
 
 use super::id::ContainerId;
-use super::tree::Stat;
+use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use crate::spec::config::{self, Config, Hooks};

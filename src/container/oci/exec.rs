@@ -2,8 +2,8 @@
 
 use super::converse::Answers;
 use super::create::unable;
+use super::creation::check_preserved;
 use super::id::ContainerId;
-use super::passed::check_preserved;
 use super::record::{self, FIFO, Record};
 use super::{Containers, prepare, signal, socket};
 use crate::cgroup::Cgroup;

@@ -5,10 +5,11 @@
 //! before it removes the cgroup, so that the counters are there.
 //! Never: a second gateway. If the monitor or the gateway is killed, the container has no network any more.
 
-use super::gateway::{Gateway, Prepared, USER, Wish};
 use super::receipt::{self, End};
-use super::tree::Stat;
 use crate::cgroup::{self, Cgroup};
+use crate::container::check::privileged;
+use crate::container::gateway::{Gateway, Prepared, USER, Wish};
+use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::Channel;
 use crate::ns::Range;
@@ -80,7 +81,7 @@ impl Monitor {
             group.open_counters();
         }
         let range = match &self.gateway {
-            Some(_) if super::privileged() => Some(Range::take(Path::new(ID_RANGES))?),
+            Some(_) if privileged() => Some(Range::take(Path::new(ID_RANGES))?),
             _ => None,
         };
         let mut gateway = match &self.gateway {

@@ -1,15 +1,15 @@
 //! `restore`: a container whose processes come from CRIU's images and whose surroundings from a bundle.
 
 use super::super::create::Undo;
-use super::super::creation::{Creation, streams};
+use super::super::creation::{self, Creation, streams};
 use super::super::group::Wanted;
 use super::super::record::{Place, Record};
-use super::super::tree::Stat;
-use super::super::{ContainerId, Containers, bundle, passed, prepare, signal, socket};
+use super::super::{ContainerId, Containers, bundle, prepare, signal, socket};
 use super::criu::Criu;
 use super::rpc::{CgroupRoot, InheritDescriptor, Kind as Of, Notification, Options, Request};
 use super::{CriuOptions, DESCRIPTORS, Directories, check, common, external, privileges};
 use crate::cgroup::Cgroup;
+use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::bundle::{Entry, make_mount_points, restore_attributes, root_for_criu};
@@ -60,7 +60,7 @@ impl Containers {
         crate::spec::config::check::check(&config)?;
         check(&config)?;
         let terminal = config.process.as_ref().is_some_and(|process| process.terminal);
-        passed::check_terminal(terminal, &wish.creation)?;
+        creation::check_terminal(terminal, &wish.creation)?;
         let mut options = Options {
             evasive_devices: Some(true),
             sibling: Some(true),

@@ -1,9 +1,10 @@
 //! Puts the protections of a container's annotations in force: what `create` makes before the container, and what it does when init is ready.
 
-use super::gateway::Wish;
 use super::monitor::{self, Monitor};
+use super::receipt;
 use super::record::Place;
-use super::{privileged, receipt};
+use crate::container::check::privileged;
+use crate::container::gateway::Wish;
 use crate::egress::{Policy, Rule, check_rules};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{self, Channel};

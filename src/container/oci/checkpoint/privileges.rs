@@ -1,7 +1,7 @@
 //! Whether restored processes have no more privileges than the configuration gives: CRIU puts back what the image says.
 
-use super::super::prepare;
-use super::super::tree::descendants;
+use crate::container::oci::prepare;
+use crate::container::tree::descendants;
 use crate::error::{Error, Kind, Result};
 use crate::spec::config::Config;
 use crate::sys::weaken;

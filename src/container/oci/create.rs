@@ -6,9 +6,9 @@ use super::group::Wanted;
 use super::id::ContainerId;
 use super::protect::Guard;
 use super::record::{FIFO, Place, REPORT, Record};
-use super::tree::Stat;
-use super::{Containers, bundle, group, notify, passed, prepare, socket};
+use super::{Containers, bundle, creation, group, notify, prepare, socket};
 use crate::cgroup::Cgroup;
+use crate::container::tree::Stat;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::mounts::{self, bundle::Entry};
@@ -99,8 +99,8 @@ impl Containers {
         let protections = Protections::parse(&config.annotations)?;
         protections.check(&config)?;
         let process = config.process.as_ref().ok_or_else(|| Error::new(Kind::Spec, "`process` is missing"))?;
-        passed::check_terminal(process.terminal, wish)?;
-        passed::check_preserved(wish.preserve_fds)?;
+        creation::check_terminal(process.terminal, wish)?;
+        creation::check_preserved(wish.preserve_fds)?;
         let (identity, unknown) = prepare::identity(process);
         let mut warnings = prepare::capability_warnings(&identity, unknown);
         warnings.extend(prepare::missing_privileges(process, &identity.capabilities, &config));
@@ -114,7 +114,7 @@ impl Containers {
         let notes = filter.kernel_flags().map(|flags| format!("seccomp filter flags: {flags}")).into_iter().collect();
         let (environment, home_is_missing) = prepare::environment(process);
         let mut environment = environment;
-        passed::preserve_listeners(&mut environment);
+        creation::preserve_listeners(&mut environment);
         let arguments: Vec<OsString> = process.args.iter().map(OsString::from).collect();
         let mut wanted = Wanted::new(&config, id, wish, prepare::resources(&config))?;
         let (namespaces, user_namespace) = prepare::namespaces(&config)?;
@@ -151,7 +151,7 @@ impl Containers {
             systemd: undo.unit.as_ref().map(|(unit, _)| unit.clone()),
             resctrl: undo.resctrl.clone(),
             own_pids: namespaces.makes(NamespaceKind::Pid),
-            streams: super::creation::streams(),
+            streams: creation::streams(),
             keeps_affinity: wish.no_cgroup,
             late_hooks: !config.hooks.poststart.is_empty() || !config.hooks.poststop.is_empty(),
             ..Record::new()
@@ -195,7 +195,7 @@ impl Containers {
                 handed: None,
                 errand: None,
                 outlives_parent: true,
-                preserved: wish.preserve_fds + passed::listeners(),
+                preserved: wish.preserve_fds + creation::listeners(),
                 home_is_missing,
                 gate: Some(make_gate(&undo.place.path)?),
                 hooks: config.hooks.start_container.clone(),

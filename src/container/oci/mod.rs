@@ -1,0 +1,69 @@
+//! Containers that an engine manages: each verb of the OCI runtime, and the record that holds a container between two of them.
+//!
+//! In: a bundle and what the caller wishes. Out: a container that goes on when its creator has ended.
+
+mod bundle;
+mod checkpoint;
+mod converse;
+mod create;
+mod creation;
+mod delete;
+mod exec;
+mod features;
+mod freeze;
+mod group;
+mod id;
+pub mod ids;
+mod look;
+mod monitor;
+mod notify;
+mod prepare;
+mod protect;
+#[cfg(test)]
+mod random;
+mod receipt;
+mod record;
+mod signal;
+mod socket;
+mod start;
+mod template;
+
+pub use checkpoint::{Cgroups, Checkpoint, CriuOptions, Restoration, Restored};
+pub use create::Created;
+pub use creation::Creation;
+pub use exec::{Executed, Execution};
+pub use features::features;
+pub use id::ContainerId;
+pub use look::Snapshot;
+pub use notify::Notify;
+pub use signal::signal_process;
+pub use template::template;
+
+use std::path::PathBuf;
+
+/// The containers whose records are below one directory.
+#[derive(Clone, Debug)]
+pub struct Containers {
+    root: PathBuf,
+    is_default: bool,
+}
+
+impl Containers {
+    /// Those of `root`; of `/run/brig` (an ordinary user's: `$XDG_RUNTIME_DIR/brig`) if the caller names none.
+    pub fn new(root: Option<PathBuf>) -> Containers {
+        let is_default = root.is_none();
+        Containers { root: root.unwrap_or_else(default_root), is_default }
+    }
+}
+
+/// As runc has it: whoever is root only in a user namespace, as under Podman for an ordinary user, is that user and may not write to `/run`.
+fn default_root() -> PathBuf {
+    let is_user = || {
+        !rustix::process::geteuid().is_root()
+            || (!crate::ns::is_initial() && std::env::var_os("USER").is_none_or(|name| name != "root"))
+    };
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty()) {
+        Some(path) if is_user() => PathBuf::from(path).join("brig"),
+        _ => PathBuf::from("/run/brig"),
+    }
+}
