@@ -40,6 +40,7 @@ impl Held {
                 uid,
                 gid,
                 groups: groups.to_vec(),
+                born_with_groups: false,
                 umask: None,
                 capabilities: if uid == 0 { EVERY } else { Capabilities::default() },
                 no_new_privileges: false,

@@ -347,6 +347,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     let kept = Identity { capabilities: kept(&command, has_own_users), ..command.identity.clone() };
     identity::bound_capabilities(&kept.capabilities)?;
     identity::become_user(&kept, None)?;
+    command.identity.born_with_groups = true;
     identity::be_undumpable()?;
     identity::take_capabilities(&kept.capabilities)?;
     Ok(Ready { command, stdio, master, adopts: false })
@@ -400,7 +401,6 @@ fn leaves_calls(filter: &seccomp::Program) -> bool {
         libc::SYS_setresuid,
         libc::SYS_close,
         libc::SYS_close_range,
-        libc::SYS_getgroups,
         libc::SYS_prlimit64,
         libc::SYS_rt_sigaction,
         libc::SYS_rt_sigprocmask,
