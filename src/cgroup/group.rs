@@ -45,6 +45,17 @@ pub(crate) struct Cgroup {
     pub(super) devices: DeviceControl,
 }
 
+/// The files by which a process joins groups that are full ([`Cgroup::join_full`]).
+#[derive(Debug)]
+pub(crate) struct FullJoin {
+    /// The v2 group to be born in, if that one counts no processes.
+    pub clone_into: Option<OwnedFd>,
+    /// The `tasks` files of the v1 groups that count no processes.
+    pub tasks: Vec<OwnedFd>,
+    /// The `cgroup.procs` file of the group that counts processes.
+    pub counted: OwnedFd,
+}
+
 impl Cgroup {
     /// Groups that exist already, with the device rules that they have.
     pub(super) fn of(groups: Vec<Group>) -> Cgroup {
@@ -90,12 +101,22 @@ impl Cgroup {
     /// The v1 groups' `tasks` files, which the new process passes to [`enter`]. Moving only the calling thread does not
     /// take the lock of the thread group; a write to `cgroup.procs` waits for it (docs/decisions/0002).
     pub(crate) fn join_files(&self) -> Result<Vec<OwnedFd>> {
-        self.v1()
-            .map(|group| {
-                let step = || format!("open `{}`", group.directory.path().join("tasks").display());
-                group.directory.writer("tasks").failing(Kind::Cgroup, step)
-            })
-            .collect()
+        self.v1().map(|group| open_file(group, "tasks")).collect()
+    }
+
+    /// How a process joins when the groups have as many processes as they may. The pids controller refuses a fork(2) in its
+    /// group, and not a move into it (cgroup-v2, "PID"). `None` if no group has that controller.
+    pub(crate) fn join_full(&self) -> Result<Option<FullJoin>> {
+        let Some(counted) = self.group(Controller::Pids) else { return Ok(None) };
+        let step = || "keep the container's cgroup open";
+        let directory =
+            self.clone_into().filter(|_| !counted.is_v2).map(|group| group.try_clone_to_owned()).transpose();
+        let others = self.v1().filter(|group| !std::ptr::eq(*group, counted));
+        Ok(Some(FullJoin {
+            clone_into: directory.failing(Kind::Cgroup, step)?,
+            tasks: others.map(|group| open_file(group, "tasks")).collect::<Result<_>>()?,
+            counted: open_file(counted, "cgroup.procs")?,
+        }))
     }
 
     /// Moves the process `pid`, with all its threads, into every group.
@@ -118,6 +139,11 @@ impl Cgroup {
         }
         Ok(is_counted)
     }
+}
+
+fn open_file(group: &Group, name: &str) -> Result<OwnedFd> {
+    let step = || format!("open `{}`", group.directory.path().join(name).display());
+    group.directory.writer(name).failing(Kind::Cgroup, step)
 }
 
 fn join_one(group: &Group, pid: i32) -> Result<()> {

@@ -24,6 +24,8 @@ pub(crate) struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Whether the process was born with these groups. It then makes no call for them, which a filter may refuse.
+    pub born_with_groups: bool,
     /// umask(2); `None` keeps it.
     pub umask: Option<u32>,
     /// What it may do besides.
@@ -62,11 +64,13 @@ pub(crate) struct Capabilities {
 pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Result<()> {
     #[cfg(feature = "weakened")]
     let identity = &Identity { uid: named_so(identity.uid), ..identity.clone() };
-    let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
-    match set_thread_groups(&groups) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::PERM) if groups.is_empty() || has_groups(&groups) => {}
-        Err(errno) => return Err(errno).failing(Kind::Identity, || "set the supplementary groups"),
+    if !identity.born_with_groups {
+        let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
+        match set_thread_groups(&groups) {
+            Err(rustix::io::Errno::PERM) if groups.is_empty() || has_groups(&groups) => Ok(()),
+            other => other,
+        }
+        .failing(Kind::Identity, || "set the supplementary groups")?;
     }
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     let allows = |call, id: u32| filter.is_none_or(|filter| filter.allows(call, [u64::from(id); 6]));
@@ -76,7 +80,7 @@ pub(super) fn become_user(identity: &Identity, filter: Option<&Program>) -> Resu
         .failing(Kind::Identity, || format!("become user {}", uid.as_raw()))
 }
 
-/// Whether these are our supplementary groups already: who was born with them may not be one who can set them.
+/// Whether these are our supplementary groups already: an ordinary user cannot set them, and needs not.
 fn has_groups(groups: &[Gid]) -> bool {
     let sorted = |groups: &[Gid]| {
         let mut all: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();

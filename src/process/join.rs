@@ -10,12 +10,12 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::seccomp;
 use crate::spec::root::Ids;
 use crate::sys::attributes::set_affinity;
-use crate::sys::clone::{SIBLING, Side, clone_process, clone_sibling_under_filter, close_from, exit};
-use crate::sys::{environment, weaken};
+use crate::sys::clone::{SIBLING, Side, clone_process, clone_sibling_under_filter, close_from, exit, wait};
+use crate::sys::{environment, ptrace, weaken};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, setrlimit};
+use rustix::process::{Resource, Signal, pidfd_send_signal, setrlimit};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use std::borrow::Cow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,6 +33,8 @@ pub(crate) struct Join {
     pub cgroup: Option<OwnedFd>,
     /// The `tasks` files of v1 cgroups.
     pub cgroup_tasks: Vec<OwnedFd>,
+    /// The `cgroup.procs` file of a full group, in which no process can be born: the process is moved in after its birth.
+    pub full_group: Option<OwnedFd>,
     /// CPUs until it is in the cgroup.
     pub first_affinity: Option<Vec<u64>>,
     /// How ready the kernel is to end it when memory runs out.
@@ -63,6 +65,8 @@ const JOIN: &str = "enter the container's namespaces";
 pub(crate) enum Refused {
     /// Its v2 group takes no processes, having groups below it or being of another kind; another group may.
     Group(Error),
+    /// No process can be born (EAGAIN): its groups may have as many as they may ([`crate::cgroup::Cgroup::join_full`]).
+    Full(Error),
     /// Anything else.
     Other(Error),
 }
@@ -94,19 +98,54 @@ fn start(plan: Join, cgroup: Option<BorrowedFd<'_>>) -> Result<Spawned, (Refused
         Err(errno) => {
             let error = Error::os(Kind::Namespace, errno).doing(START);
             let group = cgroup.is_some() && matches!(errno, Errno::BUSY | Errno::OPNOTSUPP);
-            Err((if group { Refused::Group(error) } else { Refused::Other(error) }, Box::new(plan)))
+            Err((if group { Refused::Group(error) } else { refused(error) }, Box::new(plan)))
         }
         Ok(Side::Child) => {
             drop(ours);
             std::panic::set_hook(Box::new(|_| exit(1)));
+            if visits && plan.full_group.is_some() && theirs.wait_for_go().is_err() {
+                exit(1);
+            }
             if visits { help(plan, (joined, root), theirs) } else { run(plan, (joined, root), &theirs) }
         }
-        Ok(Side::Parent(_, helper)) if visits => {
+        Ok(Side::Parent(pid, helper)) if visits => {
             drop(theirs);
-            born(ours, &helper, None, true).map_err(|error| (Refused::Other(error), Box::new(plan)))
+            let born = match &plan.full_group {
+                None => born(ours, &helper, None, true),
+                Some(group) => born_beside(ours, (pid, &helper), group).inspect_err(|_| {
+                    // What has ended already is gone.
+                    let _ = pidfd_send_signal(&helper, Signal::KILL);
+                    let _ = wait(helper.as_fd());
+                }),
+            };
+            born.map_err(|error| (refused(error), Box::new(plan)))
         }
         Ok(Side::Parent(pid, pidfd)) => Ok(Spawned::new(pid, pidfd, ours)),
     }
+}
+
+fn refused(error: Error) -> Refused {
+    if error.errno() == Some(Errno::AGAIN.raw_os_error()) { Refused::Full(error) } else { Refused::Other(error) }
+}
+
+/// Lets the helper go on, and moves the process that it makes into a full group. The container sees that process before it is in the group.
+/// With CAP_SYS_PTRACE a process inside could then make it fork, and the limits would not count the child. So we trace it until it is in the group.
+fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd) -> Result<Spawned> {
+    let step = || "move a new process into the container's cgroup, which is full";
+    let join = |pid: i32| rustix::io::write(group, pid.to_string().as_bytes()).map(drop);
+    let is_traced = !weaken::is_off("traced-newborn");
+    if is_traced {
+        ptrace::seize(pid).failing(Kind::Cgroup, step)?;
+    }
+    channel.say(Tag::Go)?;
+    if is_traced {
+        ptrace::hold_newborn(pid, join).failing(Kind::Cgroup, step)?;
+    }
+    let spawned = born(channel, helper, None, false)?;
+    if !is_traced {
+        join(spawned.pid).failing(Kind::Cgroup, step)?;
+    }
+    spawned.go().map(|()| spawned)
 }
 
 /// The helper's part. It stays outside of the container's PID namespace and does there all that is not the process's own to do: that one, our parent's
@@ -254,7 +293,9 @@ fn become_program(ready: Ready, parent: &Channel) -> ! {
 
 /// One line a step.
 fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), parent: &Channel) -> Result<Ready> {
-    let Join { init, adopts, cgroup_tasks, first_affinity, oom_score, entering, mut command, stdio, .. } = plan;
+    let Join {
+        init, adopts, cgroup_tasks, full_group, first_affinity, oom_score, entering, mut command, stdio, ..
+    } = plan;
     identity::die_with_supervisor(parent)?;
     identity::score(oom_score)?;
     identity::be_undumpable()?; // before anybody inside can see us (CVE-2016-9962)
@@ -263,6 +304,9 @@ fn prepare(plan: Join, (joined, root): (ThreadNameSpaceType, Option<OwnedFd>), p
     }
     crate::cgroup::enter(&cgroup_tasks).failing(Kind::Cgroup, || "move into the container's cgroup")?;
     drop(cgroup_tasks);
+    if let Some(group) = full_group.filter(|_| !joined.contains(ThreadNameSpaceType::PROCESS_ID)) {
+        crate::cgroup::enter(&[group]).failing(Kind::Cgroup, || "move into the container's cgroup")?; // no helper: it is ourselves
+    }
     command.attributes.label_ahead()?; // where no procfs is one of the container's
     close(&command, &stdio, [Some(init.as_fd()), root.as_ref().map(AsFd::as_fd), Some(parent.as_fd())])?;
     hide_caller()?;
@@ -303,6 +347,7 @@ fn become_command(mut command: Command, stdio: Stdio, has_own_users: bool, is_se
     let kept = Identity { capabilities: kept(&command, has_own_users), ..command.identity.clone() };
     identity::bound_capabilities(&kept.capabilities)?;
     identity::become_user(&kept, None)?;
+    command.identity.born_with_groups = true;
     identity::be_undumpable()?;
     identity::take_capabilities(&kept.capabilities)?;
     Ok(Ready { command, stdio, master, adopts: false })
@@ -356,7 +401,6 @@ fn leaves_calls(filter: &seccomp::Program) -> bool {
         libc::SYS_setresuid,
         libc::SYS_close,
         libc::SYS_close_range,
-        libc::SYS_getgroups,
         libc::SYS_prlimit64,
         libc::SYS_rt_sigaction,
         libc::SYS_rt_sigprocmask,

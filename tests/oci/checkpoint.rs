@@ -1,7 +1,7 @@
 //! `checkpoint` and `restore` with CRIU itself: what goes on, what it looks like afterwards, and what is refused. Beside runc where both can.
 
 use crate::sockets::receive_from;
-use crate::support::{Done, Lab, finish, skip};
+use crate::support::{Done, Lab, eventually, finish, skip};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::json;
 use std::io::Read;
@@ -245,6 +245,49 @@ fn a_terminal_comes_back_through_the_console_socket() {
     let mut bytes = [0; 4096];
     let length = terminal.read(&mut bytes).unwrap();
     assert!(String::from_utf8_lossy(&bytes[..length]).contains("word"));
+}
+
+/// A restored process gets its pid again. No other process in the namespace may have that pid, not even one that is not reaped yet.
+/// The caller of `run` reaps the container's first process, and pid 1 of the namespace the others.
+#[test]
+fn joined_pid_namespace_is_joined_again_if_the_pids_are_free() {
+    let Some(mut first) = lab() else { return };
+    first.sh("while :; do sleep 0.1; done").start();
+    let holder = first.state()["pid"].to_string();
+    let namespace = format!("/proc/{holder}/ns/pid");
+    let Some(mut lab) = lab() else { return };
+    let joined = json!({"type": "pid", "path": namespace});
+    lab.without("pid").config["linux"]["namespaces"].as_array_mut().unwrap().push(joined);
+    lab.sh(COUNT);
+    let quiet = || Stdio::null();
+    let mut run = lab.with_criu(&["run", "--keep", &lab.id]).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+    lab.counts_beyond(1);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", lab.state()["pid"])).unwrap();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
+    let pid: u32 = ids.split_whitespace().next_back().unwrap().parse().unwrap();
+    lab.checkpoint(&[]).succeeded();
+    run.wait().unwrap();
+    let stopped = lab.number();
+    let is_used = |pid: u32| first.exec(&format!("[ -e /proc/{pid} ]")).status == 0;
+    eventually("its processes are reaped", || !is_used(pid));
+
+    // Another process gets the pid, and the error names it.
+    let line = format!("echo {} > /proc/sys/kernel/ns_last_pid; sleep 1000 > /dev/null 2>&1 &", pid - 1);
+    finish(Command::new("nsenter").args(["--target", &holder, "--pid", "sh", "-c", &line])).succeeded();
+    assert!(is_used(pid));
+    lab.restore(&[]).failed_with(&format!("Can't fork for {pid}: File exists"));
+    lab.on(&["state"]).failed_with("does not exist");
+    first.exec(&format!("kill {pid}")).succeeded();
+    eventually("the other process is reaped", || !is_used(pid));
+
+    lab.restore(&[]).succeeded();
+    lab.counts_beyond(stopped + 3);
+    let inside = std::fs::read_link(format!("/proc/{}/ns/pid", lab.state()["pid"])).unwrap();
+    assert_eq!(inside, std::fs::read_link(&namespace).unwrap());
+    assert!(
+        first.exec(&format!("cat /proc/{pid}/cmdline")).out.contains("while :; do"),
+        "the other container does not see it"
+    );
 }
 
 #[test]

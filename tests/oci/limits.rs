@@ -244,3 +244,95 @@ fn what_a_container_uses_is_told_in_the_shape_that_runc_has() {
     let more: Vec<_> = ours.difference(&theirs).filter(|key| !key.contains(".psi") && !by_use(key)).collect();
     assert!(more.is_empty(), "runc has less: {more:?}");
 }
+
+/// What a line of shell prints with a container of two processes that may have no more, with `$RUN` (the runtime) and `$C` (the container).
+fn full(runtime: &str, change: impl Fn(&mut Lab), line: &str) -> Option<String> {
+    let mut lab = Lab::new()?;
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 2});
+    lab.config["linux"]["cgroupsPath"] = json!(format!("/{}", lab.id));
+    lab.sh("sleep 100 & exec sleep 100");
+    change(&mut lab);
+    std::fs::write(lab.path().join("config.json"), lab.config.to_string()).unwrap();
+    let whole = format!(
+        "$RUN run -d $C > /dev/null 2>&1 < /dev/null
+         for i in $(seq 100); do [ $($RUN ps -f json $C | tr , '\\n' | wc -l) = 2 ] && break; sleep 0.05; done
+         {line}
+         $RUN delete -f $C"
+    );
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", &whole]).current_dir(lab.path()).env("C", &lab.id).env("RUN", runtime);
+    let done = finish(&mut shell);
+    Some(format!("{}{}", done.out, done.err))
+}
+
+#[test]
+fn full_container_is_entered_as_with_runc() {
+    let brig = format!("{} --root records", env!("CARGO_BIN_EXE_brig"));
+    let words = "$RUN exec $C id -u; $RUN exec --user 1000:1000 $C id -u; $RUN exec $C /bin/false; echo $?
+        $RUN exec $C sh -c 'true & wait' > /dev/null 2>&1; echo fork: $?
+        $RUN exec -d --pid-file pid $C sleep 50 < /dev/null > /dev/null 2>&1; echo $?
+        cut -d : -f 2- /proc/$(cat pid)/cgroup > entered; $RUN state $C | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' > first
+        cut -d : -f 2- /proc/$(cat first)/cgroup | diff - entered && grep -q $C entered && echo in its groups";
+    for (name, change) in [
+        ("private", (|_| ()) as fn(&mut Lab)),
+        ("processes of the host", |lab| _ = lab.without("pid")),
+        ("user namespace", |lab| _ = lab.user_namespace()),
+        ("filter", |lab| {
+            lab.config["process"]["noNewPrivileges"] = json!(false);
+            let rule = json!({"names": ["mount"], "action": "SCMP_ACT_ERRNO"});
+            lab.config["linux"]["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]});
+        }),
+        // One place is free: for a helper, and then none for the process.
+        ("one free", |lab| lab.config["linux"]["resources"]["pids"] = json!({"limit": 3})),
+    ] {
+        let Some(ours) = full(&brig, change, words) else { return };
+        assert_eq!(ours, "0\n1000\n1\nfork: 2\n0\nin its groups\n", "{name}");
+    }
+    if crate::beside::has_runc() {
+        // Its own threads may find no place, which ends it with an error.
+        let often = "for i in $(seq 50); do $RUN exec $C id -u 2> /dev/null && break; done";
+        assert_eq!(full("runc --root runc", |_| (), often).unwrap(), "0\n");
+    }
+}
+
+/// Traces each process that `exec` makes in the container's PID namespace as soon as it can. Whether one of them was outside of the container's groups.
+fn traces_an_uncounted_process(lab: &mut Lab) -> bool {
+    lab.config["linux"]["resources"]["pids"] = json!({"limit": 1});
+    lab.args(&["sleep", "100"]).start();
+    let pid = lab.state()["pid"].to_string();
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let counted = |pid: &str| {
+        let of = |line: &str| line.contains(":pids:") || (is_v2_alone() && line.starts_with("0:"));
+        read(format!("/proc/{pid}/cgroup")).lines().find(|line| of(line)).map(str::to_owned)
+    };
+    let (own, group) = (space(&pid), counted(&pid));
+    (0..if lab.weakened.is_some() { 300 } else { 40 }).any(|_| {
+        let mut runtime = lab.command(&["exec", &lab.id, "true"]).spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", runtime.id());
+        let mut outside = false;
+        while runtime.try_wait().unwrap().is_none() {
+            for child in read(children.clone()).split_whitespace().filter(|child| space(child) == own) {
+                let number: i32 = child.parse().unwrap();
+                // SAFETY: both requests take no pointers.
+                let request = |request: libc::c_uint| unsafe { libc::ptrace(request as _, number, 0, 0) };
+                if request(libc::PTRACE_SEIZE as _) == 0 {
+                    let is_elsewhere = counted(child).is_some_and(|now| Some(now) != group);
+                    request(libc::PTRACE_INTERRUPT as _);
+                    let mut status = 0;
+                    // SAFETY: the kernel writes one int to a live local.
+                    unsafe { libc::waitpid(number, &raw mut status, libc::__WALL) };
+                    request(libc::PTRACE_DETACH as _);
+                    // A process that is ending is in no group.
+                    outside |= is_elsewhere && libc::WIFSTOPPED(status);
+                }
+            }
+        }
+        outside
+    })
+}
+
+#[test]
+fn process_that_enters_a_full_container_is_counted_before_it_can_be_traced() {
+    crate::attacks::attempt("traced-newborn", traces_an_uncounted_process);
+}

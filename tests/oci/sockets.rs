@@ -8,7 +8,7 @@ use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 /// Runs a command of ours that sends one descriptor to a socket at `path`; what came.
@@ -22,19 +22,25 @@ pub fn receive_from(lab: &Lab, path: &str, mut command: Command) -> (String, Own
     std::fs::set_permissions(lab.path().join(path), Permissions::from_mode(0o777)).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let (stream, _) = listener.accept().unwrap();
+    let (text, descriptor) = accept_descriptor(&stream);
+    assert!(child.wait().unwrap().success());
+    (text, descriptor.unwrap())
+}
+
+/// The text that comes from a socket, and the one descriptor beside it; none if the other side closes it before.
+pub fn accept_descriptor(stream: &UnixStream) -> (String, Option<OwnedFd>) {
     let mut bytes = vec![0; 16 << 10];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let length =
-        recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+        recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
     let mut descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| if let RecvAncillaryMessage::ScmRights(found) = message { Some(found) } else { None })
         .flatten()
         .collect();
-    assert_eq!(descriptors.len(), 1);
-    assert!(child.wait().unwrap().success());
-    (String::from_utf8(bytes[..length].to_vec()).unwrap(), descriptors.remove(0))
+    assert!(descriptors.len() <= 1);
+    (String::from_utf8(bytes[..length].to_vec()).unwrap(), descriptors.pop())
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::creation::check_preserved;
 use super::id::ContainerId;
 use super::record::{self, FIFO, Record};
 use super::{Containers, prepare, signal, socket};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, FullJoin};
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::process::{self, Command, Join, OomScore, Refused, SHOW, Spawned, Stdio, Vectors, attributes};
@@ -109,7 +109,7 @@ impl Containers {
         let init = signal::hold(&record)?.ok_or_else(|| refuse("cannot exec in a stopped container"))?;
         show_init(&path.join(FIFO), record.pid)?;
         let group = record.cgroup.as_ref().map(Cgroup::open).transpose()?;
-        let group = match group {
+        let mut group = match group {
             Some(group) if !wish.cgroups.is_empty() => {
                 Some(group.below(&wish.cgroups.iter().map(String::as_str).collect::<Vec<_>>())?)
             }
@@ -124,18 +124,30 @@ impl Containers {
         let unified =
             record.cgroup.iter().flat_map(|groups| groups.paths()).find(|(controller, _)| controller.is_empty());
         notes.extend(unified.map(|(_, path)| format!("using CLONE_INTO_CGROUP {path:?}")));
-        let spawned = match process::join(plan) {
-            Ok(spawned) => spawned,
+        let started = match process::join(plan) {
             // The container's init may have moved itself into a group below (systemd does), where the rest of it is now.
             Err((Refused::Group(_), mut plan)) if wish.cgroups.is_empty() => {
-                let group = group.as_ref().map(|group| group.of_process(record.pid)).transpose()?;
+                group = group.map(|group| group.of_process(record.pid)).transpose()?;
                 let directory =
                     group.as_ref().and_then(Cgroup::clone_into).map(|group| group.try_clone_to_owned()).transpose();
                 plan.cgroup = directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?;
-                process::join(*plan).map_err(|(refused, _)| reason(refused)).map_err(unable)?
+                process::join(*plan)
             }
-            Err((refused, _)) => return Err(unable(reason(refused))),
+            other => other,
         };
+        let started = match started {
+            // A container that has as many processes as it may can be entered all the same, as with runc.
+            Err((Refused::Full(error), mut plan)) => match group.as_ref().map(Cgroup::join_full).transpose()?.flatten()
+            {
+                Some(FullJoin { clone_into, tasks, counted }) => {
+                    (plan.cgroup, plan.cgroup_tasks, plan.full_group) = (clone_into, tasks, Some(counted));
+                    process::join(*plan).map_err(|(_, plan)| (Refused::Full(error), plan))
+                }
+                None => Err((Refused::Full(error), plan)),
+            },
+            other => other,
+        };
+        let spawned = started.map_err(|(refused, _)| unable(reason(refused)))?;
         let mut running = Executed { spawned, console: None, warnings, notes };
         match running.settle(wish, &config, &process, &record) {
             Ok(()) => Ok(running),
@@ -179,7 +191,7 @@ fn mask(cpus: &[u64]) -> String {
 
 fn reason(refused: Refused) -> Error {
     match refused {
-        Refused::Group(error) | Refused::Other(error) => error,
+        Refused::Group(error) | Refused::Full(error) | Refused::Other(error) => error,
     }
 }
 
@@ -297,6 +309,7 @@ fn plan(
         pid: record.pid,
         cgroup: directory.failing(Kind::Cgroup, || "keep the container's cgroup open")?,
         cgroup_tasks: group.map(Cgroup::join_files).transpose()?.unwrap_or_default(),
+        full_group: None,
         first_affinity: affinity.map(|affinity| list(&affinity.initial)).transpose()?.flatten(),
         adopts: false,
         entering: process::Identity::default(),

@@ -122,6 +122,7 @@ pub(super) fn identity(process: &Process) -> (Identity, Vec<String>) {
         uid: user.uid,
         gid: user.gid,
         groups: user.additional_gids.clone(),
+        born_with_groups: false,
         // As runc has it, where the specification leaves it open.
         umask: Some(user.umask.unwrap_or(0o022)),
         capabilities,

@@ -106,6 +106,7 @@ impl Running {
             adopts: group.is_none(),
             cgroup,
             cgroup_tasks,
+            full_group: None,
             first_affinity: None,
             entering: if entry.is_single { Identity { uid, gid, ..Identity::default() } } else { Identity::default() },
             oom_score: OomScore::Unprotected,
@@ -114,7 +115,7 @@ impl Running {
         };
         match process::join(plan) {
             Ok(spawned) => Ok(Entered { spawned, group }),
-            Err((Refused::Group(error) | Refused::Other(error), _)) => {
+            Err((Refused::Group(error) | Refused::Full(error) | Refused::Other(error), _)) => {
                 // A helper may still be ending in it; then it is removed with the sandbox's group.
                 let _ = group.is_some_and(|group| group.try_remove());
                 Err(error.doing(words))

@@ -82,7 +82,7 @@ impl Entry {
             Confinement::Cell { .. } => open(Identity { capabilities: EVERY, ..Identity::powerless(0, 0) }),
             Confinement::Nothing => {
                 let capabilities = if uid == 0 { EVERY } else { Capabilities::default() };
-                open(Identity { uid, gid, groups, umask: None, capabilities, no_new_privileges: false })
+                open(Identity { uid, gid, groups, umask: None, capabilities, ..Identity::default() })
             }
         })
     }

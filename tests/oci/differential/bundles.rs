@@ -11,12 +11,47 @@ pub enum Flow {
     Start,
     /// With these options of `exec`.
     Exec(Vec<String>),
+    /// With these command lines while it runs.
+    Verbs(Vec<Vec<String>>),
 }
+
+/// The container's name in a command line.
+pub const ID: &str = "ID";
 
 /// What was chosen.
 pub struct Plan {
     pub flow: Flow,
     pub words: Vec<String>,
+    /// Whether the container has a terminal.
+    pub terminal: bool,
+    /// Options before the first verb.
+    global: Vec<String>,
+    /// Options of the first verb.
+    options: Vec<String>,
+}
+
+impl Plan {
+    /// Nothing special.
+    pub fn empty() -> Plan {
+        Plan { flow: Flow::Run, words: Vec::new(), terminal: false, global: Vec::new(), options: Vec::new() }
+    }
+
+    /// Whether the runtime serves a terminal itself.
+    pub fn in_foreground(&self) -> bool {
+        match &self.flow {
+            Flow::Run => self.terminal,
+            Flow::Exec(options) => !self.terminal && options.iter().any(|option| option == "--tty"),
+            _ => false,
+        }
+    }
+
+    pub fn global(&self) -> Vec<&str> {
+        self.global.iter().map(String::as_str).collect()
+    }
+
+    pub fn options(&self) -> Vec<&str> {
+        self.options.iter().map(String::as_str).collect()
+    }
 }
 
 /// What a container says of itself, each section after a line that begins with `==`.
@@ -214,19 +249,32 @@ const FAULTS: [Choice; 9] = [
 pub fn plan(lab: &mut Lab, random: &mut Random) -> Plan {
     let mut words = Vec::new();
     finish(Command::new("chmod").arg("755").arg(lab.path())).succeeded();
-    let flow = match random.below(5) {
+    let flow = match random.below(7) {
         0 => Flow::Run,
         1 | 2 => Flow::Start,
-        _ => Flow::Exec(exec_options(random)),
+        3 | 4 => Flow::Exec(exec_options(random)),
+        _ => Flow::Verbs(verbs(random)),
     };
+    let global = options(random, &GLOBAL, 10);
+    let mut options = options(random, &OPTIONS, 8);
+    if matches!(flow, Flow::Run) && random.once_in(4) {
+        options.push("--keep".into());
+    }
+    let terminal = random.once_in(5);
+    lab.config["process"]["terminal"] = json!(terminal);
     words.push(match &flow {
         Flow::Run => "run".to_owned(),
         Flow::Start => "create and start".to_owned(),
         Flow::Exec(options) => format!("exec {}", options.join(" ")),
+        Flow::Verbs(all) => all.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join("; "),
     });
+    words.extend(global.iter().chain(&options).cloned());
+    if terminal {
+        words.push("terminal".into());
+    }
     let ending = *random.one_of(&["", "exit 7", "kill -9 $$", "kill -TERM $$; sleep 0.1"]);
     match flow {
-        Flow::Exec(_) => _ = lab.args(&["/bin/sleep", "100"]),
+        Flow::Exec(_) | Flow::Verbs(_) => _ = lab.args(&["/bin/sleep", "100"]),
         _ => _ = lab.sh(&format!("{PROBE}{ending}")),
     }
     for (name, change) in CHOICES {
@@ -241,7 +289,7 @@ pub fn plan(lab: &mut Lab, random: &mut Random) -> Plan {
         change(lab, random);
     }
     repair(lab);
-    Plan { flow, words }
+    Plan { flow, words, terminal, global, options }
 }
 
 /// What contradicts itself by chance, and would only ever be refused.
@@ -262,6 +310,86 @@ fn repair(lab: &mut Lab) {
     }
 }
 
+/// Options before a verb.
+const GLOBAL: [&str; 8] = [
+    "--debug",
+    "--log=log",
+    "--log-format=json",
+    "--log-format=text",
+    "--log-format=nope",
+    "--rootless=auto",
+    "--systemd-cgroup=false",
+    "--nope",
+];
+
+/// Options of `create` and `run`.
+const OPTIONS: [&str; 6] =
+    ["--no-pivot", "--no-new-keyring", "--preserve-fds=0", "--preserve-fds=7", "--bundle=.", "--nope"];
+
+/// One of these once in so many times.
+fn options(random: &mut Random, all: &[&str], count: u64) -> Vec<String> {
+    if random.once_in(count) { vec![(*random.one_of(all)).to_owned()] } else { Vec::new() }
+}
+
+/// Command lines for a container that runs.
+fn verbs(random: &mut Random) -> Vec<Vec<String>> {
+    const ALL: [&[&str]; 26] = [
+        &["pause", ID],
+        &["pause", ID],
+        &["resume", ID],
+        &["ps", ID],
+        &["ps", "--format=json", ID],
+        &["ps", "--format=nope", ID],
+        &["ps", ID, "-o", "comm,args"],
+        &["kill", ID],
+        &["kill", ID, "0"],
+        &["kill", ID, "SIGUSR1"],
+        &["kill", ID, "NOPE"],
+        &["kill", "--all", ID, "WINCH"],
+        &["events", "--stats", ID],
+        &["events", "--stats", ID],
+        &["list", "--quiet"],
+        &["list"],
+        &["list", "--format=json"],
+        &["list", "--format=nope"],
+        &["start", ID],
+        &["create", ID],
+        &["delete", ID],
+        &["exec", ID, "/bin/true"],
+        &["exec", "--detach", ID, "/bin/sleep", "50"],
+        &["state", "none"],
+        &["resume", "none"],
+        &["update", ID],
+    ];
+    const UPDATES: [&str; 13] = [
+        "--memory=67108864",
+        "--memory=-1",
+        "--memory-swap=134217728",
+        "--memory-reservation=33554432",
+        "--cpu-share=200",
+        "--cpu-quota=20000",
+        "--cpu-period=50000",
+        "--cpuset-cpus=0",
+        "--cpuset-cpus=99",
+        "--pids-limit=33",
+        "--pids-limit=-1",
+        "--cpu-share=nope",
+        "--resources=nope",
+    ];
+    let count = 2 + random.below(5);
+    let line = |random: &mut Random| -> Vec<String> {
+        let words: Vec<&str> = if random.once_in(3) {
+            let first = *random.one_of(&UPDATES);
+            let second = if random.once_in(2) { Some(*random.one_of(&UPDATES)) } else { None };
+            ["update", first].into_iter().chain(second).chain([ID]).collect()
+        } else {
+            random.one_of(&ALL).to_vec()
+        };
+        words.into_iter().map(str::to_owned).collect()
+    };
+    (0..count).map(|_| line(random)).collect()
+}
+
 fn exec_options(random: &mut Random) -> Vec<String> {
     let all = [
         "--user=1000:7",
@@ -273,6 +401,7 @@ fn exec_options(random: &mut Random) -> Vec<String> {
         "--additional-gids=9",
         "--cap=CAP_KILL",
         "--no-new-privs",
+        "--tty",
     ];
     all.iter().filter(|_| random.once_in(4)).map(|&each| each.to_owned()).collect()
 }
