@@ -5,13 +5,13 @@ use super::identity::{self, Capabilities, Identity, OomScore};
 use super::message::{Channel, Tag};
 use super::plan::{Command, Stdio};
 use super::spawned::{Spawned, born};
-use super::{directory, launch};
+use super::{directory, launch, newborn};
 use crate::error::{Context, Error, Kind, Result};
 use crate::seccomp;
 use crate::spec::root::Ids;
 use crate::sys::attributes::set_affinity;
 use crate::sys::clone::{SIBLING, Side, clone_process, clone_sibling_under_filter, close_from, exit, wait};
-use crate::sys::{environment, ptrace, weaken};
+use crate::sys::{environment, weaken};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -135,11 +135,11 @@ fn born_beside(channel: Channel, (pid, helper): (i32, &OwnedFd), group: &OwnedFd
     let join = |pid: i32| rustix::io::write(group, pid.to_string().as_bytes()).map(drop);
     let is_traced = !weaken::is_off("traced-newborn");
     if is_traced {
-        ptrace::seize(pid).failing(Kind::Cgroup, step)?;
+        newborn::seize(pid).failing(Kind::Cgroup, step)?;
     }
     channel.say(Tag::Go)?;
     if is_traced {
-        ptrace::hold_newborn(pid, join).failing(Kind::Cgroup, step)?;
+        newborn::hold(pid, join).failing(Kind::Cgroup, step)?;
     }
     let spawned = born(channel, helper, None, false)?;
     if !is_traced {

@@ -20,6 +20,7 @@ mod join;
 mod launch;
 mod lookup;
 mod message;
+mod newborn;
 mod newcomer;
 mod own;
 mod parent;

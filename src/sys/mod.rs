@@ -12,7 +12,6 @@ pub(crate) mod ioctl;
 pub(crate) mod mount;
 pub(crate) mod pidfd;
 pub(crate) mod probe;
-pub(crate) mod ptrace;
 pub(crate) mod seccomp;
 pub(crate) mod signal;
 pub(crate) mod weaken;
