@@ -4,7 +4,7 @@ use brig::error::{Error, Kind, Result, Step};
 use brig::sandbox::{LimitName, Limits, Network, NetworkMode, Rule};
 use clap::{ArgMatches, Args, FromArgMatches};
 
-#[derive(Args, Default)]
+#[derive(Args)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 #[command(next_help_heading = "Network")]
 pub(super) struct NetworkFlags {
@@ -68,7 +68,6 @@ impl NetworkFlags {
 }
 
 /// One flag for each limit, made from the table of limits, in its order.
-#[derive(Default)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct LimitFlags(pub(super) Vec<(LimitName, String)>);
 

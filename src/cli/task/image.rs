@@ -20,7 +20,7 @@ pub(super) enum Pull {
     Never,
 }
 
-#[derive(Args, Default)]
+#[derive(Args)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 pub(super) struct Flags {
     /// Run in an image: its layers are the root, copy-on-write; without a command it runs its own

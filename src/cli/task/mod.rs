@@ -13,7 +13,6 @@ mod image;
 mod list;
 mod logs;
 mod prune;
-mod quick;
 mod remove;
 mod resume;
 mod revoke;
@@ -95,12 +94,9 @@ pub(super) fn short_form(words: &[OsString]) -> Option<&[OsString]> {
 
 /// Runs `brig task run` with what follows these words.
 pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
-    let parsed = || {
-        let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
-        Direct::try_parse_from(words).map(|direct| (direct.store, direct.run))
-    };
-    match quick::read(rest).map_or_else(parsed, Ok) {
-        Ok((store, run)) => {
+    let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
+    match Direct::try_parse_from(words) {
+        Ok(Direct { store, run }) => {
             let json = run.json;
             super::ended(open_store(store).and_then(|store| run::main(&store, run)), json)
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 const MOST_TOLD: usize = 5;
 
 /// Run a command in a fresh sandbox on a copy-on-write workspace
-#[derive(Args, Default)]
+#[derive(Args)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 #[command(after_help = "\
 Examples:
@@ -46,7 +46,7 @@ The exit status is the command's own. A limit or a failure of ours has one of it
 pub(super) struct Arguments {
     /// Work on a folder, copy-on-write: it is never written
     #[arg(long, value_name = "PATH", conflicts_with_all = ["repo", "empty"])]
-    pub(super) dir: Option<PathBuf>,
+    dir: Option<PathBuf>,
     /// Where the workspace appears inside [default: a folder at its own path, anything else at /workspace]
     #[arg(long, value_name = "PATH")]
     at: Option<PathBuf>,
@@ -94,25 +94,25 @@ pub(super) struct Arguments {
     push_default_branch: bool,
     /// Work in an empty folder (the default)
     #[arg(long)]
-    pub(super) empty: bool,
+    empty: bool,
     /// The root file system [default: the host's own system folders, read-only]
     #[arg(long, value_name = "DIR")]
-    pub(super) rootfs: Option<PathBuf>,
+    rootfs: Option<PathBuf>,
     #[command(flatten)]
     image: super::image::Flags,
     /// Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it
     #[arg(long, value_name = "FILE|NAME")]
-    pub(super) profile: Option<PathBuf>,
+    profile: Option<PathBuf>,
     #[command(flatten)]
     network: NetworkFlags,
     /// Set a variable, or pass on the caller's own, which is then hidden in all output
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", help_heading = None)]
-    pub(super) environment: Vec<OsString>,
+    environment: Vec<OsString>,
     /// Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND
     #[arg(long = "secret", value_name = "NAME=SOURCE", help_heading = None)]
     secrets: Vec<String>,
     #[command(flatten)]
-    pub(super) limits: LimitFlags,
+    limits: LimitFlags,
     /// A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)
     #[arg(long = "artifact", value_name = "PATH")]
     artifacts: Vec<String>,
@@ -187,7 +187,7 @@ pub(super) struct Arguments {
     explain: bool,
     /// The command and its arguments; `--` before it is needed only if it begins with a dash
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
+    command: Vec<OsString>,
 }
 
 impl Arguments {
