@@ -55,7 +55,7 @@ impl LimitName {
     ];
 
     /// The name in profiles and receipts; flags have dashes for the underscores.
-    pub fn word(self) -> &'static str {
+    pub const fn word(self) -> &'static str {
         match self {
             LimitName::Cpus => "cpus",
             LimitName::CpuTime => "cpu_time",
@@ -95,7 +95,7 @@ impl LimitName {
     }
 
     /// The form of its value, for the help.
-    pub fn form(self) -> &'static str {
+    pub const fn form(self) -> &'static str {
         match self {
             LimitName::Cpus | LimitName::Pids | LimitName::Inodes | LimitName::OpenFiles | LimitName::IoIops => "N",
             LimitName::CpuTime | LimitName::Wall | LimitName::Idle => "TIME",

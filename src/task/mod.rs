@@ -18,13 +18,12 @@ mod store;
 
 pub use definition::explain::explain;
 pub(crate) use definition::hosted::rules as machine_rules;
-pub use definition::hosted::{
-    HostedRule, check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path,
-};
+pub use definition::hosted::{check_registry, hosted_rule_of_flag, hosted_rule_of_key, open_store, refuse_host_path};
 pub use definition::image::{ImageUsed, ImageWish};
-pub use definition::network::{resolver, size};
-pub use definition::options::{Variable, degradable, given_variable, read_profile, variable};
+pub use definition::profile::read_profile;
 pub use definition::receiver::Receiver;
+pub use definition::settings::values::{degradable, variable};
+pub use definition::settings::{GivenFlags, HostedRule, Setting, ValueKind, set_flags, settings};
 pub use definition::{Continued, Definition, Keep, ProfileUsed, WorkspaceSource};
 pub use ended::apply::{
     AppliedPaths, ApplyOptions, ChangedPath, PatchNotes, PatchOptions, apply, changed_paths, patch, secrets_in,

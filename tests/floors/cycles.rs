@@ -11,7 +11,6 @@ const KNOWN: [(&str, &str); 4] = [
         "sandbox",
         "backend control image limits location options outcome profile refusals report shown_limits streams supervise system trust",
     ),
-    ("task/definition", "hosted network options"),
 ];
 
 type Module = Vec<String>;

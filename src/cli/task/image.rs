@@ -1,11 +1,10 @@
-//! The flags of a task's image, and fetching it when it is not there.
+//! Fetching a task's image when it is not there.
 
-use super::flags::refuse_idle;
 use brig::error::{Error, Kind, Result};
 use brig::image;
-use brig::task::{Definition, ImageWish};
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
+use brig::task::ImageWish;
+use clap::ValueEnum;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 /// When an image is fetched from its registry.
@@ -18,69 +17,6 @@ pub(super) enum Pull {
     Always,
     /// Never
     Never,
-}
-
-#[derive(Args, Default)]
-#[cfg_attr(test, derive(Debug, PartialEq))]
-pub(super) struct Flags {
-    /// Run in an image: its layers are the root, copy-on-write; without a command it runs its own
-    #[arg(long, value_name = "REF", conflicts_with = "rootfs")]
-    image: Option<String>,
-    /// When to fetch the image from its registry [default: missing]
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHEN",
-        hide_possible_values = true,
-        help = "When to fetch the image: missing, always or never [default: missing]"
-    )]
-    pull: Option<Pull>,
-    /// Replace the image's Entrypoint ('' for none); its Cmd goes with it
-    #[arg(long, value_name = "COMMAND", requires = "image")]
-    entrypoint: Option<String>,
-    /// Run as this user of the image [default: the image's]
-    #[arg(short, long, value_name = "USER[:GROUP]", requires = "image")]
-    user: Option<String>,
-    /// Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]
-    #[arg(short, long, value_name = "DIR")]
-    workdir: Option<String>,
-    /// How the command is asked to end [default: the image's StopSignal, else SIGTERM]
-    #[arg(long, value_name = "SIGNAL", requires = "image")]
-    stop_signal: Option<String>,
-}
-
-impl Flags {
-    /// What they say; over what a profile has said.
-    pub(super) fn take(self, definition: &mut Definition) -> Result<Pull> {
-        if self.image.is_none() {
-            let own = [
-                ("--entrypoint", self.entrypoint.is_some()),
-                ("--user", self.user.is_some()),
-                ("--stop-signal", self.stop_signal.is_some()),
-                ("--pull", self.pull.is_some() && definition.image.is_none()),
-            ];
-            refuse_idle(&own, "an image, and the task has none", "--image")?;
-        }
-        let workdir = self.workdir.map(PathBuf::from).or(definition.directory.take());
-        if let Some(reference) = self.image {
-            definition.rootfs = None;
-            definition.image = Some(ImageWish {
-                reference,
-                entrypoint: self.entrypoint,
-                user: self.user,
-                working_directory: None,
-                stop_signal: self.stop_signal,
-            });
-        }
-        match &mut definition.image {
-            Some(image) => {
-                let workdir = workdir.and_then(|path| path.into_os_string().into_string().ok());
-                image.working_directory = workdir.or(image.working_directory.take());
-            }
-            None => definition.directory = workdir,
-        }
-        Ok(self.pull.unwrap_or_default())
-    }
 }
 
 /// Fetches the image unless it is there. In a process of its own: an ordinary user's store is written in a user namespace, which a

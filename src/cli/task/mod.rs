@@ -13,7 +13,6 @@ mod image;
 mod list;
 mod logs;
 mod prune;
-mod quick;
 mod remove;
 mod resume;
 mod revoke;
@@ -95,13 +94,10 @@ pub(super) fn short_form(words: &[OsString]) -> Option<&[OsString]> {
 
 /// Runs `brig task run` with what follows these words.
 pub(super) fn run_directly(rest: &[OsString]) -> ExitCode {
-    let parsed = || {
-        let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
-        Direct::try_parse_from(words).map(|direct| (direct.store, direct.run))
-    };
-    match quick::read(rest).map_or_else(parsed, Ok) {
-        Ok((store, run)) => {
-            let json = run.json;
+    let words = std::iter::once(OsString::from("brig task run")).chain(rest.iter().cloned());
+    match Direct::try_parse_from(words) {
+        Ok(Direct { store, run }) => {
+            let json = run.json();
             super::ended(open_store(store).and_then(|store| run::main(&store, run)), json)
         }
         Err(error) => super::usage(&error, super::wants_json(rest)),
@@ -160,7 +156,7 @@ mod tests {
     fn a_command_needs_no_dashes_and_keeps_its_own_flags() {
         let with = parse(&["--dir", ".", "--", "make", "-j4", "--json", "--", "x"]).unwrap();
         assert_eq!(parse(&["--dir", ".", "make", "-j4", "--json", "--", "x"]).unwrap(), with);
-        assert!(!with.json && with.command.len() == 5);
+        assert!(!with.json() && with.command.len() == 5);
         assert!(parse(&["--dirr", ".", "make"]).is_err(), "a flag before the command is brig's");
         let exec = |words: &[&str]| {
             let all = ["brig", "task", "exec"].iter().chain(words);
@@ -239,10 +235,7 @@ mod tests {
             };
             seen += 1;
             let rule = brig::task::hosted_rule_of_flag(&name);
-            assert!(
-                rule.is_some(),
-                "`{name}` has no rule: add it to ROWS of src/task/hosted/table.rs and to docs/host.md"
-            );
+            assert!(rule.is_some(), "`{name}` has no rule: add it to ROWS of src/task/definition/hosted/table.rs");
         }
         assert!(seen > 80, "{seen} flags");
     }

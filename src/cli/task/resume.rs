@@ -1,12 +1,11 @@
 //! `brig task resume`, `fork` and `discard`: what becomes of a kept workspace.
 
-use super::flags::{LimitFlags, of_flag, set_limits};
+use super::flags::SettingFlags;
 use super::run::tell;
 use super::screen::Screen;
 use crate::cli::{output, terminal};
 use brig::error::Result;
-use brig::sandbox::Limits;
-use brig::task::{Changed, Secret, Status, Store, Variable};
+use brig::task::{Changed, Status, Store};
 use clap::Args;
 use rustix::termios::isatty;
 use std::ffi::OsString;
@@ -60,7 +59,7 @@ struct Changes {
     #[arg(long = "secret", value_name = "NAME=SOURCE")]
     secrets: Vec<String>,
     #[command(flatten)]
-    limits: LimitFlags,
+    limits: SettingFlags<true>,
     /// The command and its arguments [default: those of the task before]
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -76,18 +75,10 @@ pub(super) struct DiscardArguments {
 
 impl Changes {
     fn take(self) -> Result<Changed> {
-        let parse = |each: &String| of_flag("--secret", None, Secret::parse(each));
-        let mut secrets = self.secrets.iter().map(parse).collect::<Result<Vec<_>>>()?;
-        set_limits(&mut Limits::default(), &self.limits.0)?;
-        let mut environment = Vec::new();
-        for word in &self.environment {
-            match of_flag("--env", None, brig::task::given_variable(word))? {
-                Variable::Set(name, value) => environment.push((name, value)),
-                Variable::Passed(secret) => secrets.push(secret),
-            }
-        }
         let command = (!self.command.is_empty()).then_some(self.command);
-        Ok(Changed { command, environment, secrets, limits: self.limits.0 })
+        let secrets = self.secrets.into_iter().map(OsString::from).collect();
+        let flags = [("--env", self.environment), ("--secret", secrets)].into_iter().chain(self.limits.0).collect();
+        Changed::new(command, flags)
     }
 }
 

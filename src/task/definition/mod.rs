@@ -6,9 +6,10 @@ pub(super) mod hosted;
 pub(super) mod image;
 pub(super) mod layout;
 pub(super) mod network;
-pub(super) mod options;
 pub(super) mod plan;
+pub(super) mod profile;
 pub(super) mod receiver;
+pub(super) mod settings;
 
 use self::image::ImageWish;
 use self::receiver::Receiver;

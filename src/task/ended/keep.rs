@@ -7,7 +7,8 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{LimitName, Limits};
 use crate::task::definition::network::Written;
-use crate::task::definition::options::read_profile;
+use crate::task::definition::profile::read_profile;
+use crate::task::definition::settings::{GivenFlags, set_flags};
 use crate::task::definition::{Continued, Definition, Keep, WorkspaceSource};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::records::record::Record;
@@ -121,11 +122,19 @@ pub struct Changed {
     pub environment: Vec<(OsString, OsString)>,
     /// The secrets, whose values are in no record either.
     pub secrets: Vec<Secret>,
-    /// Lower limits.
-    pub limits: Vec<(LimitName, String)>,
+    /// Flags of lower limits.
+    pub limits: GivenFlags,
 }
 
 impl Changed {
+    /// The changes that flags ask for: variables, secrets and limits.
+    pub fn new(command: Option<Vec<OsString>>, flags: GivenFlags) -> Result<Changed> {
+        let mut given = Definition::new(Vec::new());
+        set_flags(&flags, &mut given)?;
+        let limits = flags.into_iter().filter(|(flag, _)| !["--env", "--secret"].contains(flag)).collect();
+        Ok(Changed { command, environment: given.environment, secrets: given.secrets, limits })
+    }
+
     /// Takes the variables and secrets that are not given again from the task's profile, if that is still the same.
     fn with_profile(mut self, record: &Record) -> Result<Changed> {
         let Some(used) = &record.profile else { return Ok(self) };
@@ -182,9 +191,7 @@ impl Store {
         definition.network = note.network.network().doing(step)?;
         definition.git.settings = note.git;
         definition.limits = record.limits.clone();
-        for (name, text) in &changed.limits {
-            definition.limits.set(*name, text)?;
-        }
+        set_flags(&changed.limits, &mut definition)?;
         if let Some(name) = raised(&definition.limits, &record.limits) {
             return Err(Error::new(Kind::Usage, format!("`{}` would be more than it was", name.word()))
                 .doing(step())

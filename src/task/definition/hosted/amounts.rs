@@ -3,6 +3,7 @@
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{LimitName, Limits, NetworkMode};
 use crate::task::definition::Definition;
+use crate::task::definition::settings::values::{limit, size};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +62,6 @@ impl Ceilings {
     }
 
     fn set(&mut self, key: &str, text: &str) -> Result<()> {
-        let size = crate::task::definition::network::size;
         match key {
             "grace" => {
                 self.grace = humantime::parse_duration(text)
@@ -70,7 +70,7 @@ impl Ceilings {
             "artifact_bytes" => self.artifact_bytes = size(text)?,
             "network_rate" => self.network_rate = Some(size(text)?),
             "network_bytes" => self.network_bytes = Some(size(text)?),
-            _ => self.limits.set(crate::task::definition::options::limit(key)?, text)?,
+            _ => self.limits.set(limit(key)?, text)?,
         }
         Ok(())
     }

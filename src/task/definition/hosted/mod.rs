@@ -12,10 +12,10 @@ mod table;
 mod tests;
 
 pub(in crate::task) use paths::{pin_now, pin_profile};
-pub use table::{HostedRule, hosted_rule_of_flag, hosted_rule_of_key};
+pub use table::{hosted_rule_of_flag, hosted_rule_of_key};
 
 use super::Definition;
-use super::options::degradable;
+use super::settings::values::{degradable, place};
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::image::Reference;
@@ -223,9 +223,8 @@ fn refuse<T>(what: &str, instead: &str, key: &str) -> Result<T> {
 
 impl Rules {
     fn parse(text: &str) -> Result<Rules> {
-        let mut rules: Rules = toml::from_str(text).map_err(|cause| {
-            Error::new(Kind::Policy, super::options::place(text, &cause)).hint("docs/host.md has every key")
-        })?;
+        let mut rules: Rules = toml::from_str(text)
+            .map_err(|cause| Error::new(Kind::Policy, place(text, &cause)).hint("docs/host.md has every key"))?;
         rules.allow_degraded = rules.allow_degraded.iter().map(|name| degradable(name)).collect::<Result<_>>()?;
         rules.ceilings = Ceilings::parse(&rules.max).hint(|| "docs/host.md has every key")?;
         if let Some(name) = rules.backends.keys().find(|name| name.parse::<Backend>().is_err() || *name == "native") {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::sandbox::{Ech, LimitName, NetworkMode};
-use crate::task::WorkspaceSource;
 use crate::task::definition::receiver::Receiver;
+use crate::task::{HostedRule, WorkspaceSource};
 
 fn rules(text: &str) -> Rules {
     Rules::parse(text).unwrap()

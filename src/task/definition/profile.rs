@@ -1,0 +1,368 @@
+//! The profile file: keys of the table of settings, as TOML.
+
+use super::settings::values::{limit, line_at, place, place_at};
+use super::settings::{Setting, ValueKind, setting_of_key, settings};
+use super::{Definition, ProfileUsed};
+use crate::error::{Error, Kind, Result, Step};
+use crate::files;
+use crate::sandbox::{LimitName, Limits, Rule};
+use crate::task::secrets::Wish;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+/// Longer than any profile.
+const LONGEST: u64 = 1 << 20;
+
+/// The file of a profile, and the open file if it was named: a word without `/` and `.` is the NAME of `~/.config/brig/NAME.toml` (`$XDG_CONFIG_HOME`),
+/// anything else a path. A file in the working folder is `./NAME`: what lies in a workspace never stands for a profile of the user's.
+///
+/// A named file must be the caller's or root's, and no other user may write it: root with another user's HOME takes no settings from there. It is open
+/// when that is checked, so that no other file is read.
+fn profile_file(word: &Path) -> Result<(PathBuf, Option<File>)> {
+    let bytes = word.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.iter().any(|byte| matches!(byte, b'/' | b'.')) {
+        return Ok((word.to_owned(), None));
+    }
+    let path = config_folder()?.join(word).with_extension("toml");
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let open = opened.and_then(|file| file.metadata().map(|status| (file, status)));
+    let (file, status) = open
+        .map_err(|cause| files::failed(cause, format!("open `{}`", path.display())).of_kind(Kind::Profile))
+        .hint(|| format!("make that file, or name a file by its path: ./{}", word.display()))?;
+    let caller = rustix::process::geteuid().as_raw();
+    if (status.uid() == caller || status.uid() == 0) && status.mode() & 0o022 == 0 {
+        return Ok((path, Some(file)));
+    }
+    let cause = format!("`{}` is another user's, or others may write it", path.display());
+    let hint = "take the right to write away from others (chmod go-w), or name the file by its path";
+    Err(Error::new(Kind::Profile, cause).hint(hint))
+}
+
+/// The folder of the caller's profiles.
+fn config_folder() -> Result<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    base.map(|base| base.join("brig")).ok_or_else(|| {
+        Error::new(Kind::Profile, "neither HOME nor XDG_CONFIG_HOME is set").hint("name a file by its path")
+    })
+}
+
+/// Reads a profile, by its path or its name, into a definition. No error shows the text of a file that the caller may not read.
+pub fn read_profile(word: &Path, definition: &mut Definition) -> Result<()> {
+    let (path, named) = profile_file(word).doing(|| format!("find the profile `{}`", word.display()))?;
+    let path = path.as_path();
+    let (pinned, may_show) = super::hosted::pin_profile(path)?;
+    let held = pinned.path(path);
+    let named = named.filter(|_| !pinned.has(path));
+    let opened = named.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+    let text = files::read_bounded(opened.as_deref().unwrap_or(&held), LONGEST)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|cause| Error::new(Kind::Profile, cause.to_string())));
+    text.and_then(|text| {
+        let sha256 = files::digest(text.as_bytes());
+        definition.profile =
+            Some(ProfileUsed { path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), sha256 });
+        take_profile(&text, path, definition).map_err(|error| match may_show {
+            true => error,
+            false => Error::new(error.kind(), "it is not a valid profile; its text is not shown to this caller"),
+        })
+    })
+    .map_err(|error| error.of_kind(Kind::Profile))
+    .doing(|| format!("read the profile `{}`", path.display()))
+    .hint(|| "see docs/profile.md for every key and its form")
+}
+
+fn wrong(cause: String) -> Error {
+    Error::new(Kind::Profile, cause)
+}
+
+/// What a profile contains, with the types of values checked.
+struct Profile<'a> {
+    text: &'a str,
+    values: Vec<(&'static Setting, Vec<Value>)>,
+    secrets: BTreeMap<String, Spanned<Wish>>,
+}
+
+/// One value of a key.
+struct Value {
+    /// The name, in a table.
+    name: Option<String>,
+    word: String,
+    /// The line, from 1 on.
+    line: usize,
+}
+
+impl<'a> Profile<'a> {
+    fn parse(text: &'a str) -> Result<Profile<'a>> {
+        let table = DeTable::parse(text).map_err(|cause| wrong(place(text, &cause)))?;
+        let mut profile = Profile { text, values: Vec::new(), secrets: BTreeMap::new() };
+        profile.add("", table.into_inner())?;
+        Ok(profile)
+    }
+
+    /// Adds the keys of a table. An unknown key is an error that shows the line and the keys that there are.
+    fn add(&mut self, prefix: &str, table: DeTable<'_>) -> Result<()> {
+        for (key, value) in table {
+            let (word, name) = (key.get_ref(), format!("{prefix}{}", key.get_ref()));
+            let is_plain = !word.contains('.');
+            let is_table = is_plain && settings().iter().any(|each| each.key.starts_with(&format!("{name}.")));
+            let start = value.span().start;
+            match (setting_of_key(&name).filter(|_| is_plain), value.get_ref()) {
+                (Some(setting), _) => {
+                    let values = self.values_of(setting, value)?;
+                    self.values.push((setting, values));
+                }
+                (None, _) if name == "secrets" => {
+                    let read = BTreeMap::deserialize(ValueDeserializer::from(value));
+                    self.secrets = read.map_err(|cause| wrong(place(self.text, &cause)))?;
+                }
+                (None, DeValue::Table(table)) if is_table => {
+                    self.add(&format!("{name}."), table.clone())?;
+                    if name == "push" && self.get("push.branch").is_empty() {
+                        return Err(wrong(place_at(self.text, start, "missing field `branch`")));
+                    }
+                }
+                (None, other) if is_table => {
+                    let words = format!("invalid type: {}, expected a table", other.type_str());
+                    return Err(wrong(place_at(self.text, start, &words)));
+                }
+                (None, _) => {
+                    if prefix == "limits." {
+                        limit(word)?;
+                    }
+                    let words = format!("unknown field `{}`, expected {}", word.escape_debug(), known_keys(prefix));
+                    return Err(wrong(place_at(self.text, key.span().start, &words)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn values_of(&self, setting: &Setting, value: Spanned<DeValue<'_>>) -> Result<Vec<Value>> {
+        let text = self.text;
+        let line = line_at(text, value.span().start);
+        let one = |word: String| vec![Value { name: None, word, line }];
+        let several = |words: Vec<Spanned<String>>| {
+            words
+                .into_iter()
+                .map(|word| {
+                    let line = line_at(text, word.span().start);
+                    Value { name: None, word: word.into_inner(), line }
+                })
+                .collect()
+        };
+        let from = ValueDeserializer::from(value);
+        let values = match setting.kind {
+            ValueKind::Switch(_) => bool::deserialize(from).map(|is_on| one(is_on.to_string())),
+            ValueKind::Number => NonZeroU32::deserialize(from).map(|number| one(number.to_string())),
+            ValueKind::Path => PathBuf::deserialize(from).map(|path| one(path.to_string_lossy().into_owned())),
+            ValueKind::Codes => {
+                Vec::<u8>::deserialize(from).map(|codes| codes.iter().flat_map(|code| one(code.to_string())).collect())
+            }
+            ValueKind::Addresses => Vec::<IpAddr>::deserialize(from)
+                .map(|addresses| addresses.iter().flat_map(|address| one(address.to_string())).collect()),
+            ValueKind::Table | ValueKind::Variable => BTreeMap::<String, String>::deserialize(from)
+                .map(|table| table.into_iter().map(|(name, word)| Value { name: Some(name), word, line }).collect()),
+            ValueKind::Size | ValueKind::Limit(_) => toml::Value::deserialize(from).and_then(|value| {
+                Ok(one(match (value, setting.kind) {
+                    (toml::Value::String(text), _) => text,
+                    (toml::Value::Integer(number), _) => number.to_string(),
+                    (toml::Value::Float(number), ValueKind::Limit(_)) => number.to_string(),
+                    (other, kind) => {
+                        let form = if kind == ValueKind::Size { "size" } else { "text or a number" };
+                        let words = format!("`{}` is a {}, not a {form}", setting.key, other.type_str());
+                        return Err(serde::de::Error::custom(words));
+                    }
+                }))
+            }),
+            _ if setting.kind.is_list() => Vec::deserialize(from).map(several),
+            _ => String::deserialize(from).map(one),
+        };
+        values.map_err(|cause| wrong(place(text, &cause)))
+    }
+
+    fn get(&self, key: &str) -> &[Value] {
+        self.values.iter().find(|(setting, _)| setting.key == key).map_or(&[], |(_, values)| values)
+    }
+
+    fn has_limit(&self, name: LimitName) -> bool {
+        self.values.iter().any(|(setting, _)| setting.kind == ValueKind::Limit(name))
+    }
+
+    /// The rules of a key, each with its line.
+    fn rules(&self, key: &str) -> Result<Vec<(Rule, usize)>> {
+        self.get(key).iter().map(|value| Ok((Rule::parse(&value.word)?, value.line))).collect()
+    }
+}
+
+/// The keys of a table, in the words of serde.
+fn known_keys(prefix: &str) -> String {
+    let mut keys: Vec<String> = Vec::new();
+    for word in settings().iter().filter_map(|setting| setting.key.strip_prefix(prefix)?.split('.').next()) {
+        let key = format!("`{word}`");
+        if !word.is_empty() && !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    match keys.as_slice() {
+        [one] => one.clone(),
+        [one, other] => format!("{one} or {other}"),
+        all => format!("one of {}", all.join(", ")),
+    }
+}
+
+fn take_profile(text: &str, path: &Path, definition: &mut Definition) -> Result<()> {
+    let profile = Profile::parse(text)?;
+    // A relative path starts at the profile's own folder, wherever it is used.
+    let folder = path.parent().unwrap_or(Path::new("."));
+    for setting in settings().iter().filter(|setting| !setting.key.is_empty()) {
+        for Value { name, word, line } in profile.get(setting.key) {
+            let step = match setting.key {
+                "network.allow" | "network.deny" => format!("line {line}"),
+                "network.mode" => "read `network.mode`".to_owned(),
+                _ => String::new(),
+            };
+            let done = setting.set_key(definition, name.as_deref(), word, folder);
+            if step.is_empty() { done? } else { done.doing(|| step)? }
+        }
+    }
+    agrees_with_itself(&profile, &definition.limits)?;
+    check_lines(&profile.rules("network.allow")?, &profile.rules("network.deny")?)?;
+    for (name, wish) in profile.secrets {
+        let line = line_at(text, wish.span().start);
+        let secret = wish.into_inner().into_secret(&name, folder, &super::hosted::pin_now);
+        definition.secrets.push(secret.doing(|| format!("line {line}"))?);
+    }
+    definition.artifacts.check(&files::Pinned::default())?;
+    if let Some((code, one, other)) = definition.exit_codes.conflict() {
+        return Err(wrong(format!("`exit_codes`: {code} means `{one}` and cannot mean `{other}` too")));
+    }
+    Ok(())
+}
+
+/// A limit that can never be reached because of another one is a mistake of whoever wrote both.
+fn agrees_with_itself(profile: &Profile<'_>, limits: &Limits) -> Result<()> {
+    let says = |name: LimitName| profile.has_limit(name);
+    let useless = |name: LimitName, because: &str| {
+        Err(Error::new(Kind::Profile, format!("`{}` can never be reached: {because}", name.word()))
+            .hint("leave one of the two out, or change it"))
+    };
+    if says(LimitName::Idle) && says(LimitName::Wall) && limits.idle > limits.wall {
+        return useless(LimitName::Idle, "`wall` is shorter");
+    }
+    let most = limits.wall.mul_f64(limits.cpus);
+    if says(LimitName::CpuTime) && says(LimitName::Wall) && says(LimitName::Cpus) && limits.cpu_time > most {
+        return useless(LimitName::CpuTime, "`wall` times `cpus` is less");
+    }
+    Ok(())
+}
+
+/// Rules that another one of the same file makes pointless are a mistake of whoever wrote both. (A caller may take back what a profile allows.)
+fn check_lines(allow: &[(Rule, usize)], deny: &[(Rule, usize)]) -> Result<()> {
+    let says_nothing = "says nothing that the other does not say";
+    for (rules, others, words) in
+        [(allow, allow, says_nothing), (deny, deny, says_nothing), (allow, deny, "allows nothing: the other denies it")]
+    {
+        for (rule, line) in rules {
+            let shadows = |(other, _): &&(Rule, usize)| !std::ptr::eq(other, rule) && other.shadows(rule);
+            if let Some((other, at)) = others.iter().find(shadows) {
+                return Err(Error::new(Kind::Egress, format!("`{rule}` beside `{other}` of line {at} {words}"))
+                    .doing(format!("line {line}"))
+                    .hint("leave one of the two out"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/profile.md");
+
+    fn parse(text: &str) -> Result<Definition> {
+        let mut definition = Definition::new(vec!["true".into()]);
+        take_profile(text, Path::new("/etc/brig/p.toml"), &mut definition).map(|()| definition)
+    }
+
+    #[test]
+    fn the_example_of_the_page_is_a_profile_and_says_what_it_seems_to() {
+        let example = PAGE.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let definition = parse(example).unwrap();
+        assert_eq!(definition.rootfs.as_deref(), Some(Path::new("/etc/brig/roots/debian")));
+        assert_eq!(definition.limits.memory, 2 << 30);
+        assert_eq!((definition.network.policy.allowed.len(), definition.network.total), (3, Some(2 << 30)));
+        assert_eq!(definition.may_degrade, ["swap"]);
+        assert_eq!(definition.environment, [("API_MODE".into(), "test".into())]);
+    }
+
+    #[test]
+    fn an_unknown_key_is_answered_with_the_known_ones() {
+        for (text, words) in [
+            (
+                "bogus = 1",
+                "line 1 (`bogus = 1`): unknown field `bogus`, expected one of `at`, `git`, `push`, `rootfs`, `image`, ",
+            ),
+            ("[result]\nbogus = 1", "unknown field `bogus`, expected `path` or `schema`"),
+            ("[push]\nbogus = 1", "unknown field `bogus`, expected `branch` or `default_branch`"),
+            ("\"network.mode\" = \"none\"", "unknown field `network.mode`"),
+            ("\"secrets.*\" = {}", "unknown field `secrets.*`"),
+            ("[push]\ndefault_branch = true", "line 1 (`[push]`): missing field `branch`"),
+            ("network = 1", "line 1 (`network = 1`): invalid type: integer, expected a table"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let error = parse("[limits]\nbogus = 1").unwrap_err();
+        assert!(
+            error.to_string().contains("no limit `bogus`") && error.advice().unwrap().contains("cpus, "),
+            "{error:?}"
+        );
+    }
+
+    #[test]
+    fn the_page_has_a_row_for_every_limit_with_its_default() {
+        for (name, default) in Limits::default().rows() {
+            let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` | ", name.word())));
+            let row = row.unwrap_or_else(|| panic!("docs/profile.md has no row for `{}`", name.word()));
+            let default = if name == LimitName::Disk { "10G" } else { &default };
+            assert!(row.contains(default), "{row} must say {default}");
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_secret_is_a_setting() {
+        let error = parse("[secrets.NAME]\nbogus = 1").unwrap_err().to_string();
+        let keys: Vec<_> = error.split("expected one of").nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(keys.len() > 8, "{error}");
+        for key in keys {
+            assert!(setting_of_key(&format!("secrets.*.{key}")).is_some(), "`{key}` has no row in settings/rows.rs");
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused_with_its_line() {
+        for (text, words) in [
+            ("canary = \"yes\"", "line 1 (`canary = \\\"yes\\\"`): invalid type: string \"yes\", expected a boolean"),
+            ("[git]\ndepth = 0", "line 2 (`depth = 0`): invalid value: integer `0`, expected a nonzero u32"),
+            ("[git]\naddresses = [\"x\"]", "line 2"),
+            ("artifacts = \"x\"", "expected a sequence"),
+            ("artifact_bytes = 1.5", "`artifact_bytes` is a float, not a size"),
+            ("[limits]\nmemory = true", "`limits.memory` is a boolean, not a text or a number"),
+            ("[network]\nallow = [\n\"a b\"]", "line 3: "),
+            ("[network]\nmode = \"x\"", "read `network.mode`: there is no network `x`"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+}

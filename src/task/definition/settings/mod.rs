@@ -1,0 +1,365 @@
+//! The settings of a task: one table, of which flags, keys of profiles, rules of hosted mode and the docs are made.
+//!
+//! A new setting is one row of `rows.rs`. The keys of a profile are set first, then the flags, both in the order of the table.
+
+mod rows;
+pub(in crate::task) mod values;
+
+use super::Definition;
+use super::image::ImageWish;
+use crate::error::{Error, Kind, Result, Step};
+use crate::sandbox::{LimitName, Limits, NetworkMode};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What hosted mode does about one flag or key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostedRule {
+    /// It reaches and uses nothing of the host.
+    Free,
+    /// Its path must be in one of the operator's `folders`.
+    Folder,
+    /// Refused unless the operator sets this key.
+    Key(&'static str),
+    /// At most what the operator sets in `[max]`; without that key, this default.
+    AtMost(&'static str, &'static str),
+    /// Refused always.
+    Never,
+}
+
+/// The type of a value, which the parsers of the command line and of TOML check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueKind {
+    /// `true` or `false`. The flag has no value and means this one.
+    Switch(bool),
+    /// Text.
+    Text,
+    /// Several texts.
+    Texts,
+    /// Text that may be a secret: no error shows it.
+    Secret,
+    /// Several of these.
+    Secrets,
+    /// Several `NAME=VALUE` as bytes, which no error shows; in a profile a table.
+    Variable,
+    /// A table of texts; profiles only.
+    Table,
+    /// A path of the host. A relative one starts at the working folder, in a profile at the profile's folder.
+    Path,
+    /// A number from 1 on.
+    Number,
+    /// The same, for how many tasks run.
+    Count,
+    /// Exit codes; profiles only.
+    Codes,
+    /// Bytes.
+    Size,
+    /// A limit, with its own form.
+    Limit(LimitName),
+    /// A time such as `10s`.
+    Time,
+    /// IP addresses.
+    Addresses,
+    /// A backend.
+    Backend,
+    /// When an image is fetched.
+    Pull,
+}
+
+impl ValueKind {
+    /// Whether there may be several values. Those of flags are added to those of a profile.
+    pub fn is_list(self) -> bool {
+        use ValueKind::{Addresses, Codes, Secrets, Texts, Variable};
+        matches!(self, Texts | Secrets | Variable | Codes | Addresses)
+    }
+}
+
+type Setter = fn(&mut Definition, &Given<'_>) -> Result<()>;
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The flag, such as `--dir`; empty if only profiles have the setting.
+    pub flag: &'static str,
+    /// The letter of the flag.
+    pub short: Option<char>,
+    /// The key of a profile, such as `network.mode`; empty if only the command line has the setting. `*` is the name of a secret.
+    pub key: &'static str,
+    /// The type of the value.
+    pub kind: ValueKind,
+    /// The flag's value in the help, such as `PATH`.
+    pub form: &'static str,
+    /// The heading of the help.
+    pub group: Option<&'static str>,
+    /// The flag that this one needs.
+    pub needs: Option<&'static str>,
+    /// Flags that contradict this one.
+    pub excludes: &'static [&'static str],
+    /// What hosted mode does about it.
+    pub hosted: HostedRule,
+    words: &'static str,
+    set: Setter,
+}
+
+impl Setting {
+    const fn short(self, letter: char) -> Setting {
+        Setting { short: Some(letter), ..self }
+    }
+
+    const fn group(self, group: &'static str) -> Setting {
+        Setting { group: Some(group), ..self }
+    }
+
+    const fn needs(self, flag: &'static str) -> Setting {
+        Setting { needs: Some(flag), ..self }
+    }
+
+    const fn excludes(self, flags: &'static [&'static str]) -> Setting {
+        Setting { excludes: flags, ..self }
+    }
+
+    const fn help(self, help: &'static str) -> Setting {
+        Setting { words: help, ..self }
+    }
+}
+
+impl Setting {
+    /// What it is, for the help and the docs.
+    pub fn description(&self) -> String {
+        match self.kind {
+            ValueKind::Limit(name) => format!("{} [default: {}]", name.meaning(), Limits::default().value(name)),
+            _ => self.words.to_owned(),
+        }
+    }
+
+    /// Sets the value of a flag. The error names the flag and shows the value, unless that may be a secret.
+    fn set_flag(&self, definition: &mut Definition, word: &OsStr) -> Result<()> {
+        let done = (self.set)(definition, &Given { setting: self, name: None, word, folder: None });
+        let flag = self.flag;
+        match self.kind {
+            ValueKind::Switch(_) => done,
+            ValueKind::Secret | ValueKind::Secrets | ValueKind::Variable => {
+                done.map_err(|error| error.of_kind(Kind::Usage)).doing(|| format!("invalid value for `{flag}`"))
+            }
+            _ => done
+                .map_err(|error| error.of_kind(Kind::Usage))
+                .doing(|| format!("invalid value `{}` for `{flag}`", word.to_string_lossy().escape_debug())),
+        }
+    }
+
+    /// Sets the value of a key; `name` is that of the entry, where the key is a table.
+    pub(super) fn set_key(
+        &self,
+        definition: &mut Definition,
+        name: Option<&str>,
+        word: &str,
+        folder: &Path,
+    ) -> Result<()> {
+        (self.set)(definition, &Given { setting: self, name, word: word.as_ref(), folder: Some(folder) })
+    }
+}
+
+/// One value of a setting, as it was given.
+struct Given<'a> {
+    setting: &'a Setting,
+    /// The name of an entry of a table.
+    name: Option<&'a str>,
+    word: &'a OsStr,
+    /// The folder of the profile; `None` for a flag.
+    folder: Option<&'a Path>,
+}
+
+impl<'a> Given<'a> {
+    fn is_flag(&self) -> bool {
+        self.folder.is_none()
+    }
+
+    fn text(&self) -> Result<&'a str> {
+        self.word.to_str().ok_or_else(|| Error::new(Kind::Usage, "it is not UTF-8").hint("use letters of UTF-8"))
+    }
+
+    /// Replaces a value.
+    fn put<T>(&self, place: &mut T, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
+        *place = parser(self.text()?)?;
+        Ok(())
+    }
+
+    /// Replaces a value that may be missing.
+    fn some<T>(&self, place: &mut Option<T>, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
+        self.put(place, |text| parser(text).map(Some))
+    }
+
+    /// Adds a value.
+    fn push<T>(&self, place: &mut Vec<T>, parser: impl FnOnce(&str) -> Result<T>) -> Result<()> {
+        place.push(parser(self.text()?)?);
+        Ok(())
+    }
+
+    fn switch(&self, place: &mut bool) -> Result<()> {
+        self.put(place, checked)
+    }
+
+    /// A path in the sandbox.
+    fn inside(&self, place: &mut Option<PathBuf>) -> Result<()> {
+        *place = Some(self.word.into());
+        Ok(())
+    }
+
+    /// A path of the host.
+    fn path(&self, place: &mut Option<PathBuf>) -> Result<()> {
+        *place = Some(self.absolute()?);
+        Ok(())
+    }
+
+    /// The path is absolute: a task in the background has another working folder.
+    fn absolute(&self) -> Result<PathBuf> {
+        let path = self.folder.map_or_else(|| self.word.into(), |folder| folder.join(self.word));
+        std::path::absolute(&path)
+            .map_err(|cause| Error::os(Kind::Usage, cause).doing(format!("find `{}`", path.display())))
+    }
+
+    fn limit(&self, limits: &mut Limits) -> Result<()> {
+        match self.setting.kind {
+            ValueKind::Limit(name) => limits.set(name, self.text()?),
+            _ => Err(Error::new(Kind::Internal, format!("`{}` is not a limit", self.setting.flag))),
+        }
+    }
+
+    fn git_setting(&self, definition: &mut Definition, name: &str) -> Result<()> {
+        self.push(&mut definition.git.settings, |value| Ok((name.to_owned(), value.to_owned())))
+    }
+
+    fn of_image(&self, definition: &mut Definition, place: fn(&mut ImageWish) -> &mut Option<String>) -> Result<()> {
+        definition.image.iter_mut().try_for_each(|image| self.some(place(image), owned))
+    }
+}
+
+fn owned(text: &str) -> Result<String> {
+    Ok(text.to_owned())
+}
+
+/// Parses what the parser of the command line or of TOML has checked.
+fn checked<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T> {
+    text.parse().map_err(|cause: T::Err| Error::new(Kind::Usage, cause.to_string()))
+}
+
+fn time(text: &str) -> Result<Duration> {
+    let wrong = |cause| Error::new(Kind::Usage, format!("`grace`: {cause}")).hint("give it like `10s`");
+    humantime::parse_duration(text).map_err(wrong)
+}
+
+/// Every setting, in the order of the help.
+pub fn settings() -> &'static [Setting] {
+    rows::ROWS
+}
+
+/// Every key of a profile, as its words between dots.
+pub(super) fn setting_of_key(key: &str) -> Option<&'static Setting> {
+    settings().iter().find(|setting| setting.key == key)
+}
+
+/// Flags that were given, each with its values.
+pub type GivenFlags = Vec<(&'static str, Vec<OsString>)>;
+
+/// Sets flags in a definition, over what a profile has set.
+pub fn set_flags(flags: &GivenFlags, definition: &mut Definition) -> Result<()> {
+    let is_given = |flag: &str| flags.iter().any(|(given, _)| *given == flag);
+    let given = || {
+        settings().iter().filter_map(|setting| {
+            flags.iter().find(|(flag, _)| *flag == setting.flag).map(|(_, words)| (setting, words))
+        })
+    };
+    for (flag, about) in
+        [("--repo", "a repository, and the task works on none"), ("--image", "an image, and the task has none")]
+    {
+        // The parser does not refuse this where another flag excludes what this one needs.
+        if let Some((idle, _)) = given().find(|(setting, _)| setting.needs == Some(flag) && !is_given(flag)) {
+            let idle = idle.flag;
+            return Err(Error::new(Kind::Usage, format!("{idle} is about {about}"))
+                .hint(format!("name one with {flag}, or leave {idle} out")));
+        }
+    }
+    if is_given("--allow") || is_given("--learn") {
+        definition.network.mode = NetworkMode::Egress; // unless --network is given, which is set after this
+    }
+    for (setting, words) in given() {
+        words.iter().try_for_each(|word| setting.set_flag(definition, word))?;
+    }
+    if let Some(image) = &mut definition.image {
+        let directory = definition.directory.take().and_then(|path| path.into_os_string().into_string().ok());
+        image.working_directory = directory.or(image.working_directory.take());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn flags_and_keys_are_unique_and_have_help() {
+        let mut seen = BTreeSet::new();
+        for setting in settings() {
+            for name in [setting.flag, setting.key].into_iter().filter(|name| !name.is_empty()) {
+                assert!(seen.insert(name), "`{name}` has two rows");
+            }
+            let names = setting.needs.iter().chain(setting.excludes).filter(|name| name.starts_with("--"));
+            for name in names {
+                assert!(settings().iter().any(|other| other.flag == *name), "{setting:?}");
+            }
+            assert!(!setting.description().is_empty(), "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn every_limit_has_a_row_with_its_names() {
+        for name in LimitName::ALL {
+            let setting = settings().iter().find(|setting| setting.kind == ValueKind::Limit(name)).unwrap();
+            assert_eq!(setting.key, format!("limits.{}", name.word()));
+            assert_eq!(setting.flag, format!("--{}", name.word().replace('_', "-")));
+        }
+    }
+
+    /// The rows of docs/profile.md, without limits: these have a table of their own.
+    fn page() -> String {
+        let settings = settings().iter().filter(|setting| !setting.key.is_empty());
+        let rows = settings.filter(|setting| !matches!(setting.kind, ValueKind::Limit(_))).map(|setting| {
+            let flag = match (setting.flag, setting.form) {
+                ("", _) => String::new(),
+                (flag, "") => format!("`{flag}`"),
+                (flag, form) => format!("`{flag} {}`", form.replace('|', "\\|")),
+            };
+            let form = match setting.kind {
+                ValueKind::Switch(_) => "true or false",
+                ValueKind::Table | ValueKind::Variable => "table of texts",
+                ValueKind::Number => "number",
+                ValueKind::Codes => "list of codes",
+                ValueKind::Size => "size",
+                ValueKind::Time => "time",
+                ValueKind::Path => "path",
+                _ if setting.kind.is_list() => "list of texts",
+                _ => "text",
+            };
+            format!("| `{}` | {form} | {flag} | {} |", setting.key.replace('*', "NAME"), setting.description())
+        });
+        rows.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_page_about_profiles_has_the_table_of_keys() {
+        const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/profile.md");
+        const HEAD: &str = "| key | form | flag | what it sets |\n| --- | --- | --- | --- |\n";
+        let text = std::fs::read_to_string(PAGE).unwrap();
+        let (before, rest) = text.split_once(HEAD).unwrap();
+        let (rows, after) = rest.split_once("\n\n").unwrap();
+        let made = page();
+        if std::env::var_os("BRIG_DOCS").is_some_and(|value| value == "write") {
+            std::fs::write(PAGE, format!("{before}{HEAD}{made}\n\n{after}")).unwrap();
+        } else {
+            assert_eq!(rows, made, "run `BRIG_DOCS=write cargo test --lib settings`");
+        }
+    }
+}

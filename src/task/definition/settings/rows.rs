@@ -1,0 +1,323 @@
+//! The table of settings, in the order of the help. Assignment replaces what a profile has set, `push` adds to it.
+
+use super::HostedRule::{self, AtMost, Folder, Free, Key};
+use super::ValueKind::{
+    Addresses, Backend, Codes, Count, Limit, Number, Path as PATH, Pull, Secret as SecretText, Secrets, Size, Switch,
+    Table, Text, Texts, Time, Variable as VariableText,
+};
+use super::values::{Variable, degradable, given_variable, resolver, size};
+use super::{Given, Setter, Setting, ValueKind, checked, owned, time};
+use crate::error::{Error, Kind, Result};
+use crate::sandbox::{LimitName, Rule};
+use crate::task::definition::image::ImageWish;
+use crate::task::definition::receiver::Receiver;
+use crate::task::definition::{Definition, Keep, WorkspaceSource};
+use crate::task::git::{Elsewhere, PushOptions, absolute_repository};
+use crate::task::secrets::{Secret, Source};
+
+const NETWORK: &str = "Network";
+
+pub(super) static ROWS: &[Setting] = &[
+    row("--dir", "PATH", "", PATH, Folder, set_folder).excludes(&["--repo", "--empty"])
+        .help("Work on a folder, copy-on-write: it is never written"),
+    row("--at", "PATH", "at", PATH, Free, |it, v| v.inside(&mut it.at))
+        .help("Where the workspace appears inside [default: a folder at its own path, anything else at /workspace]"),
+    row("--repo", "PATH|URL", "", Text, Folder, set_repository).excludes(&["--empty"])
+        .help("Work on a clone of a git repository: a path, https://…, ssh://…, user@host:path or file://…"),
+    row("--ref", "REF", "", Text, Free, set_reference)
+        .needs("--repo")
+        .help("The branch, tag or commit of --repo"),
+    row("--depth", "N", "git.depth", Number, Free, |it, v| v.some(&mut it.git.depth, checked))
+        .needs("--repo")
+        .help("Fetch only this many commits of history"),
+    row("--filter", "FILTER", "git.filter", Text, Free, |it, v| v.some(&mut it.git.filter, owned))
+        .needs("--repo")
+        .help("Leave the contents of older commits out: blob:none, or blob:limit=SIZE"),
+    row("--submodules", "", "git.submodules", Switch(true), Free, |it, v| v.switch(&mut it.git.submodules))
+        .needs("--repo")
+        .help("Fetch the submodules of --repo too: those at its own host, and at the places of --git-from"),
+    row("--lfs", "", "git.lfs", Switch(true), Free, |it, v| v.switch(&mut it.git.lfs))
+        .needs("--repo")
+        .help("Fetch the contents of large files that git LFS keeps elsewhere"),
+    row("--git-from", "HOST|DIR", "git.from", Texts, Folder, add_place)
+        .needs("--repo")
+        .help("Where submodules and large files may be besides: a host, host:port, or a folder of this machine for a local --repo (repeat)"),
+    row("--git-credential", "SOURCE", "git.credential", SecretText, Folder, |it, v| v.some(&mut it.git.credential, Source::parse))
+        .needs("--repo")
+        .help("user:password or a token for --repo over https, which the agent never has. SOURCE as in --secret"),
+    row("--git-ssh-key", "SOURCE", "git.ssh_key", SecretText, Folder, |it, v| v.some(&mut it.git.ssh_key, Source::parse))
+        .needs("--repo")
+        .help("A private key for --repo over ssh, which the agent never has. SOURCE as in --secret"),
+    row("--git-known-hosts", "FILE", "git.known_hosts", PATH, Folder, |it, v| v.path(&mut it.git.known_hosts))
+        .needs("--repo")
+        .help("The host's key for --repo over ssh [default: ~/.ssh/known_hosts]"),
+    row("--git-ca", "FILE", "git.ca", PATH, Folder, |it, v| v.path(&mut it.git.ca))
+        .needs("--repo")
+        .help("The authorities that sign the certificate of --repo's host, in PEM form [default: this machine's]"),
+    row("--git-address", "ADDRESS", "git.addresses", Addresses, Key("networks"), |it, v| v.push(&mut it.git.addresses, checked))
+        .needs("--repo")
+        .help("An address that the name of --repo's host may lead to although it is none of the public internet (repeat)"),
+    key("git.name", Text, Free, |it, v| v.git_setting(it, "user.name"))
+        .help("The name of the author of commits [default: agent]"),
+    key("git.email", Text, Free, |it, v| v.git_setting(it, "user.email"))
+        .help("The address of the author of commits [default: agent@localhost]"),
+    key("git.settings", Table, Free, |it, v| v.git_setting(it, v.name.unwrap_or_default()))
+        .help("Settings of git in the sandbox"),
+    row("--push-branch", "BRANCH", "push.branch", Text, Free, set_branch)
+        .needs("--repo")
+        .help("When the command has succeeded, push its commits to this branch of --repo; fast-forward only"),
+    row("--push-default-branch", "", "push.default_branch", Switch(true), Free, set_default_branch).needs("--push-branch")
+        .help("Let the branch be the default one of --repo"),
+    row("--empty", "", "", Switch(true), Free, of_command_line)
+        .help("Work in an empty folder (the default)"),
+    row("--rootfs", "DIR", "rootfs", PATH, Folder, set_rootfs)
+        .help("The root file system [default: the host's own system folders, read-only]"),
+    row("--image", "REF", "image", Text, Key("registries"), set_image).excludes(&["--rootfs"])
+        .help("Run in an image: its layers are the root, copy-on-write; without a command it runs its own"),
+    row("--pull", "WHEN", "", Pull, Key("registries"), of_command_line)
+        .help("When to fetch the image: missing, always or never [default: missing]"),
+    row("--entrypoint", "COMMAND", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.entrypoint))
+        .needs("--image")
+        .help("Replace the image's Entrypoint ('' for none); its Cmd goes with it"),
+    row("--user", "USER[:GROUP]", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.user)).short('u')
+        .needs("--image")
+        .help("Run as this user of the image [default: the image's]"),
+    row("--workdir", "DIR", "workdir", Text, Free, |it, v| v.inside(&mut it.directory)).short('w')
+        .help("Start in this directory, meant from the workspace [default: the workspace; without one the image's WorkingDir]"),
+    row("--stop-signal", "SIGNAL", "", Text, Free, |it, v| v.of_image(it, |image| &mut image.stop_signal))
+        .needs("--image")
+        .help("How the command is asked to end [default: the image's StopSignal, else SIGTERM]"),
+    row("--profile", "FILE|NAME", "", PATH, Folder, of_command_line)
+        .help("Read limits and settings from a TOML file, or from NAME.toml in ~/.config/brig; flags go before it"),
+    row("--network", "MODE", "network.mode", Text, Key("allow_network_open"), |it, v| v.put(&mut it.network.mode, str::parse))
+        .group(NETWORK)
+        .help("none, egress (what --allow names), veth or pasta (every public address), or host (no protection at all) [default: none]"),
+    row("--allow", "RULE", "network.allow", Texts, Key("networks"), |it, v| v.push(&mut it.network.policy.allowed, Rule::parse))
+        .group(NETWORK)
+        .help("Allow a host: api.example.com:443, *.debian.org:80,443, 10.0.0.0/8:5432 (ports: 80 and 443 if none; repeat)"),
+    row("--deny", "RULE", "network.deny", Texts, Free, |it, v| v.push(&mut it.network.policy.denied, Rule::parse))
+        .group(NETWORK)
+        .help("Refuse what a rule covers although another one allows it"),
+    row("--resolver", "ADDRESS[:PORT]", "network.resolver", Text, Key("networks"), |it, v| v.some(&mut it.network.policy.resolver, resolver))
+        .group(NETWORK)
+        .help("Who resolves the allowed names [default: the host's own servers]"),
+    row("--learn", "", "", Switch(true), Key("allow_network_open"), |it, v| v.switch(&mut it.network.policy.learn))
+        .group(NETWORK)
+        .help("Let every public name through at ports 22, 80 and 443, and print what was reached as rules at the end"),
+    row("--ech", "pass|refuse", "network.ech", Text, Key("ech"), |it, v| v.some(&mut it.network.policy.ech, str::parse))
+        .group(NETWORK)
+        .help("Pass or refuse TLS hellos with an encrypted part (ECH), which browsers send to every server [default: pass]"),
+    row("--publish", "ADDRESS:PORT:PORT", "network.publish", Texts, Key("publish"), |it, v| v.push(&mut it.network.publish, str::parse))
+        .group(NETWORK)
+        .help("Lead a port of this host to a port inside: 127.0.0.1:8080:80 (repeat)"),
+    row("--network-rate", "SIZE", "network.rate", Size, AtMost("network_rate", "not limited"), |it, v| v.some(&mut it.network.rate, size))
+        .group(NETWORK)
+        .help("Bytes a second that may pass, both directions together"),
+    row("--network-bytes", "SIZE", "network.bytes", Size, AtMost("network_bytes", "not limited"), |it, v| v.some(&mut it.network.total, size))
+        .group(NETWORK)
+        .help("Bytes that may pass in all"),
+    row("--env", "NAME[=VALUE]", "env", VariableText, Free, add_variable).short('e')
+        .help("Set a variable, or pass on the caller's own, which is then hidden in all output"),
+    row("--secret", "NAME=SOURCE", "secrets.*.source", Secrets, Folder, |it, v| v.push(&mut it.secrets, Secret::parse))
+        .help("Give the command a secret as a file /run/secrets/NAME, hidden in all output. SOURCE: env:VARIABLE, file:PATH or cmd:COMMAND"),
+    secret("secrets.*.expose", Free)
+        .help("How the command gets the secret: file, env or broker [default: file]"),
+    secret("secrets.*.host", Key("networks"))
+        .help("With the broker: the hosts that the secret is for"),
+    secret("secrets.*.header", Free)
+        .help("With the broker: the header, with {} for the value [default: Authorization: Bearer {}]"),
+    secret("secrets.*.basic", Free)
+        .help("With the broker: the user of basic authentication"),
+    secret("secrets.*.methods", Free)
+        .help("With the broker: the methods of requests [default: all]"),
+    secret("secrets.*.paths", Free)
+        .help("With the broker: the paths of requests [default: all]"),
+    secret("secrets.*.ca", Folder)
+        .help("With the broker: certificates to trust for the host besides the machine's"),
+    secret("secrets.*.placeholder", Free)
+        .help("With the broker: the content of the variable [default: held-by-the-broker]"),
+    limit(LimitName::Cpus, "--cpus", "limits.cpus", AtMost("cpus", "2")),
+    limit(LimitName::CpuTime, "--cpu-time", "limits.cpu_time", AtMost("cpu_time", "4h")),
+    limit(LimitName::Memory, "--memory", "limits.memory", AtMost("memory", "4G")),
+    limit(LimitName::Swap, "--swap", "limits.swap", AtMost("swap", "0")),
+    limit(LimitName::Pids, "--pids", "limits.pids", AtMost("pids", "1024")),
+    limit(LimitName::Disk, "--disk", "limits.disk", AtMost("disk", "10G")),
+    limit(LimitName::Inodes, "--inodes", "limits.inodes", AtMost("inodes", "1000000")),
+    limit(LimitName::OpenFiles, "--open-files", "limits.open_files", AtMost("open_files", "8192")),
+    limit(LimitName::Wall, "--wall", "limits.wall", AtMost("wall", "2h")),
+    limit(LimitName::Idle, "--idle", "limits.idle", AtMost("idle", "30m")),
+    limit(LimitName::OutputBytes, "--output-bytes", "limits.output_bytes", AtMost("output_bytes", "256M")),
+    limit(LimitName::IoBps, "--io-bps", "limits.io_bps", AtMost("io_bps", "not limited")),
+    limit(LimitName::IoIops, "--io-iops", "limits.io_iops", AtMost("io_iops", "not limited")),
+    row("--artifact", "PATH", "artifacts", Texts, Free, |it, v| v.push(&mut it.artifacts.patterns, owned))
+        .help("A file of the workspace that comes out, if the command makes or changes it: result.json, reports/**, *.log (repeat)"),
+    row("--artifacts-dir", "DIR", "", PATH, Folder, |it, v| v.path(&mut it.artifacts.directory))
+        .help("Where to copy artifacts: a folder that is empty or not there yet [default: in the task's record]"),
+    row("--artifact-bytes", "SIZE", "artifact_bytes", Size, AtMost("artifact_bytes", "256M"), |it, v| v.put(&mut it.artifacts.bytes, size))
+        .help("Bytes of all artifacts together [default: 256M]"),
+    row("--result", "PATH", "result.path", Text, Free, |it, v| v.put(&mut it.result.path, owned))
+        .help("Where the command leaves its result, a JSON document that the receipt then has [default: .brig/result.json]"),
+    row("--result-schema", "FILE", "result.schema", PATH, Folder, |it, v| v.path(&mut it.result.schema))
+        .help("A JSON schema for the result: without one that fits, the task has not succeeded (outcome policy)"),
+    row("--no-changes", "", "changes", Switch(false), Free, |it, v| v.switch(&mut it.changes)).excludes(&["--keep", "--keep-on-failure", "--push-branch"])
+        .help("Keep nothing of the workspace but artifacts and the result: no `brig task diff`, `apply`, `export`"),
+    row("--ignored", "", "ignored", Switch(true), Free, |it, v| v.switch(&mut it.ignored)).excludes(&["--no-changes"])
+        .help("Keep what git ignores, such as build output, which is left out and counted otherwise"),
+    row("--canary", "", "canary", Switch(true), Free, |it, v| v.switch(&mut it.canary))
+        .help("Plant a made-up secret, and fail the task (outcome policy) if it shows up in anything that comes out"),
+    row("--backend", "BACKEND", "backend", Backend, Key("backends"), |it, v| v.put(&mut it.backend, str::parse))
+        .help("Who isolates: native, oci:/path/to/runtime (another OCI runtime), or local (nobody: for development only) [default: native]"),
+    row("--grace", "TIME", "grace", Time, AtMost("grace", "10s"), |it, v| v.put(&mut it.grace, time))
+        .help("How long the command may take to end when it is asked to [default: 10s]"),
+    row("--allow-degraded", "LIMIT", "allow_degraded", Texts, Key("allow_degraded"), |it, v| v.push(&mut it.may_degrade, degradable))
+        .help("Run although this limit or protection cannot be had on this machine (repeat, or separate by commas)"),
+    key("exit_codes.succeeded", Codes, Free, |it, v| v.push(&mut it.exit_codes.succeeded, checked))
+        .help("Exit codes that mean success, besides 0"),
+    key("exit_codes.retryable", Codes, Free, |it, v| v.push(&mut it.exit_codes.retryable, checked))
+        .help("Exit codes after which another attempt may succeed"),
+    key("exit_codes.needs_input", Codes, Free, |it, v| v.push(&mut it.exit_codes.needs_input, checked))
+        .help("Exit codes that mean that a person is needed"),
+    row("--tty", "", "", Switch(true), Free, of_command_line).short('t')
+        .help("Give the command a terminal [default: if input and output are one]"),
+    row("--no-tty", "", "", Switch(true), Free, of_command_line)
+        .help("Give the command no terminal"),
+    row("--keep", "", "", Switch(true), Free, |it, _| keep(it, Keep::Always)).excludes(&["--keep-on-failure"])
+        .help("Keep the workspace: `brig task resume` and `fork` go on from it; not with --image"),
+    row("--keep-on-failure", "", "", Switch(true), Free, |it, _| keep(it, Keep::OnFailure))
+        .help("Keep the workspace unless the task succeeds"),
+    row("--max-parallel", "NUMBER", "", Count, Free, |it, v| v.some(&mut it.max_parallel, checked))
+        .help("Begin only when fewer tasks of the store run that were begun with this flag; first come, first served"),
+    row("--queue-wait", "TIME", "", Time, Free, |it, v| v.some(&mut it.queue_wait, time)).needs("--max-parallel")
+        .help("With --max-parallel: how long to wait for the turn [default: for ever]"),
+    row("--hold", "", "", Switch(true), Free, hold).needs("--detach").excludes(&["command"])
+        .help("No command: the sandbox stays for `brig task exec` until it is stopped"),
+    row("--events", "WHERE", "", Texts, Folder, |it, v| v.push(&mut it.events, Receiver::parse))
+        .help("Send events elsewhere too: a path, unix:PATH, http://… or https://… (repeat for more)"),
+    row("--stream-json", "", "stream_json", Switch(true), Free, |it, v| v.switch(&mut it.stream_json))
+        .help("Lines of the output that are JSON objects are events of the agent's progress"),
+    row("--detach", "", "", Switch(true), Free, of_command_line).short('d').excludes(&["--explain"])
+        .help("Run in the background: print the task's id and return. `brig task attach`, `wait`, `stop` go on from there"),
+    row("--interactive", "", "", Switch(true), Free, of_command_line).short('i').needs("--detach")
+        .help("With --detach: keep the command's input open for `brig task attach`"),
+    row("--json", "", "", Switch(true), Free, of_command_line)
+        .help("Print the receipt as JSON on standard output, or {\"error\":…} if nothing was started; the command's own output goes to standard error"),
+    row("--explain", "", "", Switch(true), Free, of_command_line)
+        .help("Print what would be in force and run nothing"),
+];
+
+/// A setting with a flag, and a key unless that is empty.
+const fn row(
+    flag: &'static str,
+    form: &'static str,
+    key: &'static str,
+    kind: ValueKind,
+    hosted: HostedRule,
+    set: Setter,
+) -> Setting {
+    let (short, group, needs, excludes) = (None, None, None, &[]);
+    Setting { flag, short, form, key, kind, group, needs, excludes, hosted, set, words: "" }
+}
+
+const fn key(key: &'static str, kind: ValueKind, hosted: HostedRule, set: Setter) -> Setting {
+    row("", "", key, kind, hosted, set)
+}
+
+/// A key of `[secrets.NAME]`, which the reader of profiles sets as a whole.
+const fn secret(key: &'static str, hosted: HostedRule) -> Setting {
+    row("", "", key, Text, hosted, of_command_line)
+}
+
+const fn limit(name: LimitName, flag: &'static str, key: &'static str, hosted: HostedRule) -> Setting {
+    row(flag, name.form(), key, Limit(name), hosted, |it, v| v.limit(&mut it.limits)).group("Limits")
+}
+
+/// For what is not in a definition: the caller uses it.
+fn of_command_line(_: &mut Definition, _: &Given<'_>) -> Result<()> {
+    Ok(())
+}
+
+fn set_folder(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    it.workspace = WorkspaceSource::Directory(v.absolute()?);
+    Ok(())
+}
+
+fn set_repository(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    it.workspace = WorkspaceSource::Repository { url: absolute_repository(v.text()?), reference: None };
+    Ok(())
+}
+
+fn set_reference(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    match &mut it.workspace {
+        WorkspaceSource::Repository { reference, .. } => v.some(reference, owned),
+        _ => Ok(()),
+    }
+}
+
+fn add_place(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    v.push(&mut it.git.elsewhere, |text| match Elsewhere::parse(text)? {
+        Elsewhere::Folder(_) => v.absolute().map(Elsewhere::Folder),
+        host => Ok(host),
+    })
+}
+
+fn set_branch(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    it.git.push = Some(PushOptions { branch: v.text()?.to_owned(), default_branch: false });
+    Ok(())
+}
+
+fn set_default_branch(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    it.git.push.iter_mut().try_for_each(|push| v.switch(&mut push.default_branch))
+}
+
+fn keep(it: &mut Definition, keep: Keep) -> Result<()> {
+    it.keep = keep;
+    Ok(())
+}
+
+/// A flag replaces the image of a profile; a profile with both is refused.
+fn set_rootfs(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    if v.is_flag() {
+        it.image = None;
+    }
+    it.rootfs = Some(v.absolute()?);
+    Ok(())
+}
+
+fn set_image(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    if v.is_flag() {
+        it.rootfs = None;
+    }
+    it.image = Some(ImageWish { reference: v.text()?.to_owned(), ..ImageWish::default() });
+    Ok(())
+}
+
+fn add_variable(it: &mut Definition, v: &Given<'_>) -> Result<()> {
+    let Some(name) = v.name else {
+        match given_variable(v.word)? {
+            Variable::Set(name, value) => it.environment.push((name, value)),
+            Variable::Passed(secret) => it.secrets.push(secret),
+        }
+        return Ok(());
+    };
+    let value = v.text()?;
+    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        return Err(Error::new(Kind::Profile, format!("`env.{}` is no variable", name.escape_debug())));
+    }
+    it.environment.push((name.into(), value.into()));
+    Ok(())
+}
+
+fn hold(it: &mut Definition, _: &Given<'_>) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        // An ordinary user enters by way of the command, which must be a program then: a process of ours cannot be looked into.
+        return Err(Error::new(
+            Kind::Usage,
+            "--hold is root's: an ordinary user enters a sandbox by way of its command",
+        )
+        .hint("give it a command that waits: `brig task run -d … -- sleep infinity`"));
+    }
+    it.holds = true;
+    it.command = vec!["hold".into()];
+    it.limits.idle = it.limits.wall; // it has no output
+    Ok(())
+}
