@@ -8,10 +8,7 @@ const KNOWN: [(&str, &str); 5] = [
     ("egress/gateway", "brokered connection"),
     ("image", "config keep load progress rootless source store"),
     ("mounts", "disk format kept maker plan template"),
-    (
-        "sandbox",
-        "backend control image limits location options outcome profile refusals report shown_limits streams supervise system trust",
-    ),
+    ("sandbox", "backend image location options profile shown_limits trust"),
     ("task/definition", "hosted network options"),
 ];
 
