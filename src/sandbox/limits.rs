@@ -172,7 +172,7 @@ impl Limits {
 
     /// The disk limit that holds: the one that was set, or the default of the backing.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        let default = if super::profile::on_disk() { Limits::DISK } else { self.memory / 2 };
+        let default = if crate::container::privileged() { Limits::DISK } else { self.memory / 2 };
         self.disk.unwrap_or(default)
     }
 

@@ -3,12 +3,12 @@
 
 use super::outcome::Stopped;
 use super::streams::Notice;
-use super::supervise::{Seen, State, Watch};
+use super::supervise::{Findings, State, Watch};
 use crate::error::{Error, Kind, Result};
 
 impl Watch<'_> {
     /// Takes over a line of the account, or learns that the gateway has ended.
-    pub(super) fn hear_gateway(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn receive_from_gateway(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let (is_over, row) = self.running.hear_gateway()?;
         if let Some(row) = row {
             self.sink.notice(Notice::Egress(row))?;
@@ -21,14 +21,14 @@ impl Watch<'_> {
     }
 
     /// The program that leads its packets out has ended.
-    pub(super) fn lose_link(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn lose_link(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.has_lost_link = true;
         let error = Error::new(Kind::Network, "the program `pasta` of the sandbox's network has ended");
         self.lose(Stopped::Link, error.hint("run the task again"), state, seen)
     }
 
     /// Nobody tells of a device that somebody removes on the host; it is looked for now and then.
-    pub(super) fn look_at_link(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn look_at_link(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         if state.has_lost_link || !self.running.has_lost_device() {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl Watch<'_> {
         self.lose(Stopped::Link, error.hint("run the task again, and leave the devices `brig*` alone"), state, seen)
     }
 
-    fn lose(&mut self, why: Stopped, error: Error, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn lose(&mut self, why: Stopped, error: Error, state: &mut State, seen: &mut Findings) -> Result<()> {
         if seen.ended.is_none() && seen.stopped.is_none() {
             seen.failure.get_or_insert(error);
             self.ask(why, state, seen)?;

@@ -3,7 +3,7 @@
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::report::{Sample, seconds};
-use super::supervise::{DISK_SAMPLE, SAMPLE, Seen, State, Watch};
+use super::supervise::{DISK_SAMPLE, Findings, SAMPLE, State, Watch};
 use crate::egress::Ledger;
 use crate::error::{Context, Kind, Result};
 use rustix::fs::StatVfs;
@@ -28,7 +28,7 @@ impl Watch<'_> {
     }
 
     /// Reads every meter once.
-    pub(super) fn sample(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn sample(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.running.tidy();
         if let Some(usage) = self.running.usage()? {
             let in_seconds = |nanoseconds: Option<u64>| nanoseconds.map(|value| value as f64 / 1e9);
@@ -81,7 +81,7 @@ impl Watch<'_> {
 
     /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
     /// see a full disk before somebody makes room on it again.
-    pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.disk_seen = Instant::now();
         state.next_disk = state.disk_seen + SAMPLE;
         let Some(room) = self.room()? else { return Ok(()) };
@@ -109,7 +109,7 @@ impl Watch<'_> {
     }
 
     /// Ends the sandbox if too much waits in its netlink sockets, which no group counts.
-    pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
         let most = self.limits.memory / Limits::UNCOUNTED;
         let bytes = if state.is_ready { state.queues.bytes(self.running, most, !self.own_network)? } else { 0 };
@@ -120,7 +120,7 @@ impl Watch<'_> {
     }
 
     /// Ends the sandbox if it holds too many record locks, which no group counts. It needs time in the kernel to make many.
-    pub(super) fn look_at_locks(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn look_at_locks(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let seconds = seen.usage.cpu_system_seconds.unwrap_or(0.0);
         if seconds < state.lock_seconds + LOCK_SECONDS {
             return Ok(());
@@ -133,7 +133,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn end_for_memory(&mut self, evidence: String, seen: &mut Seen) -> Result<()> {
+    fn end_for_memory(&mut self, evidence: String, seen: &mut Findings) -> Result<()> {
         if seen.stopped.is_some() {
             return Ok(());
         }

@@ -5,7 +5,6 @@
 //! An agent cannot use up the supervisor's time: after [`MOST_ANSWERS`] requests the listeners are closed, and the kernel refuses the rest (ENOSYS).
 
 use super::known;
-use super::supervise::Ready;
 use crate::container::{self, next_waiting, refuse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -58,11 +57,10 @@ impl Refusals {
         }
     }
 
-    /// What to wait for.
-    pub(super) fn watch<'own>(&'own self, waits: &mut Vec<(Ready, PollFd<'own>)>) {
-        for (index, listener) in self.listeners.iter().enumerate() {
-            waits.push((Ready::Refusal(index), PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
-        }
+    /// The listeners, for poll(2), each with its index for [`Refusals::answer`].
+    pub(super) fn waits(&self) -> impl Iterator<Item = (usize, PollFd<'_>)> {
+        let wait = |listener| PollFd::from_borrowed_fd(OwnedFd::as_fd(listener), PollFlags::IN);
+        self.listeners.iter().map(wait).enumerate()
     }
 
     /// Refuses one request, and counts it. `init` is the first process of the sandbox.

@@ -12,7 +12,7 @@ use super::report::{Cleanup, Degraded, Guarantee, Report};
 use super::signals::Signals;
 use super::streams::{Progress, Sink, Streams};
 use super::submounts::{self, Submounts};
-use super::supervise::{Seen, Watch};
+use super::supervise::{Findings, Watch};
 use super::system;
 use super::trust;
 use crate::container::{self, Checked, Place, Running};
@@ -55,7 +55,7 @@ pub(crate) struct Audience<'run> {
 }
 
 /// A sandbox that is on its way: its init builds it, and meanwhile we have time for what else there is to do. Dropped, it ends and is removed.
-pub(crate) struct Begun<'run> {
+pub(crate) struct PendingSandbox<'run> {
     options: &'run Options,
     degraded: Vec<Degraded>,
     started: Result<Started>,
@@ -77,7 +77,7 @@ struct Started {
 }
 
 /// Begins the options' command in a new sandbox. An error means that nothing was started; what goes wrong later is in the report.
-pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
+pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
     let Planned { mut spec, checked, mut degraded, submounts } = plan(options, &site.place.stage, container::check)?;
@@ -105,20 +105,20 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<Begun<'_>> {
                 let (forward_input, launched) = (site.forward_input, Instant::now());
                 Started { running, launched, streams, signals, progress, forward_input, disk_bytes, stop_signal }
             });
-    Ok(Begun { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
+    Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
 /// Both at once, where there is nothing else to do.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
     let mut begun = begin(options, site)?;
-    begun.give_way();
+    begun.wait_for_start();
     Ok(begun.watch(audience))
 }
 
-impl Begun<'_> {
+impl PendingSandbox<'_> {
     /// Leaves the processors to init, to the disk that it waits for and to the command that it starts, until init is done or a moment has passed. What is
     /// done then is done beside the command, where before it would have kept it waiting.
-    pub(crate) fn give_way(&mut self) {
+    pub(crate) fn wait_for_start(&mut self) {
         let Ok(started) = &mut self.started else { return };
         match started.running.settle(Instant::now() + A_MOMENT) {
             Ok(()) => started.running.catch_up(),
@@ -166,7 +166,7 @@ fn stop_signal(options: &Options) -> Result<Signal> {
 }
 
 /// Ends the gateway and takes its account over.
-fn close_account(running: &mut Running, seen: &mut Seen) -> Option<Ledger> {
+fn close_account(running: &mut Running, seen: &mut Findings) -> Option<Ledger> {
     let ledger = running.close_account();
     for (sent, received) in ledger.iter().map(Ledger::bytes).chain(running.device_bytes()) {
         *seen.usage.network_sent_bytes.get_or_insert(0) += sent;
@@ -179,7 +179,7 @@ fn close_account(running: &mut Running, seen: &mut Seen) -> Option<Ledger> {
 fn finish(
     options: &Options,
     mut running: Running,
-    mut seen: Seen,
+    mut seen: Findings,
     degraded: Vec<Degraded>,
     collect: &mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 ) -> Report {
@@ -251,7 +251,7 @@ struct Planned {
 /// The spec that the options and this machine give.
 fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Checked>) -> Result<Planned> {
     let degraded = backend::given_up(options)?;
-    let system = system::look();
+    let system = system::find_folders();
     let facts = profile::Facts {
         system: &system,
         workspace_owner: match &options.workspace {

@@ -6,7 +6,7 @@
 use super::limits::LimitName;
 use super::options::Options;
 use crate::spec::root::{Attributes, Shown, Source, Step};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const GROUP: &str = "/sys/fs/cgroup";
 /// Where the files are before they are shown at [`GROUP`], over the mount of the host's.
@@ -14,9 +14,6 @@ const FILES: &str = "/sys/fs/limits";
 const TABLE: &str = "/proc/cgroups";
 /// Microseconds.
 const PERIOD: u64 = 100_000;
-
-/// Where the host may have mounted cgroup v2.
-pub(super) const HIERARCHIES: [&str; 2] = [GROUP, "/sys/fs/cgroup/unified"];
 
 /// The steps that show the limits; after that of /proc. `hierarchy` is where the host has cgroup v2, and `is_mixed` whether it has v1 too.
 pub(super) fn steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool) -> Vec<Step> {
@@ -59,12 +56,4 @@ pub(super) fn steps(options: &Options, hierarchy: Option<&Path>, is_mixed: bool)
         steps.push(show(Source::Root(Path::new(FILES).join("cgroups")), TABLE));
     }
     steps
-}
-
-/// Where the host has cgroup v2.
-pub(super) fn hierarchy() -> Option<PathBuf> {
-    /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
-    const MAGIC: i128 = 0x6367_7270;
-    let is_v2 = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
-    HIERARCHIES.iter().find(is_v2).map(PathBuf::from)
 }

@@ -10,7 +10,7 @@ pub(crate) struct Signals(SignalFd);
 
 /// What a signal wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum SignalKind {
     /// That we end.
     End,
     /// That the command's terminal gets the size of ours.
@@ -30,14 +30,14 @@ impl Signals {
     }
 
     /// The next one that has come.
-    pub(super) fn next(&self) -> Option<Came> {
+    pub(super) fn next(&self) -> Option<SignalKind> {
         let signal = self.0.read_signal().ok().flatten()?;
-        Some(if signal.ssi_signo == Signal::SIGWINCH as u32 { Came::Resized } else { Came::End })
+        Some(if signal.ssi_signo == Signal::SIGWINCH as u32 { SignalKind::Resized } else { SignalKind::End })
     }
 
     /// Whether one came that wants the end.
     pub(crate) fn wants_end(&self) -> bool {
-        std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came == Came::End))
+        std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came == SignalKind::End))
     }
 }
 

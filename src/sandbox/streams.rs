@@ -93,7 +93,7 @@ pub(crate) trait Sink {
     }
 
     /// The gate is open: passes on what was kept. Says whether nothing is left of it; until then no more is read.
-    fn go_on(&mut self, _stream: Stream) -> bool {
+    fn pass_kept_output(&mut self, _stream: Stream) -> bool {
         true
     }
 }

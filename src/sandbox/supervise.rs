@@ -5,7 +5,7 @@ use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
 use super::refusals::Refusals;
 use super::report::{Usage, seconds};
-use super::signals::{Came, Signals};
+use super::signals::{SignalKind, Signals};
 use super::streams::{Notice, Sink, Slot, Streams};
 use crate::container::{self, Queues, Running};
 use crate::error::{Context, Error, Kind, Result};
@@ -29,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// What the watch saw.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Findings {
     pub ended: Option<Ended>,
     pub failure: Option<Error>,
     /// Whether the failure came before the command did anything.
@@ -97,7 +97,7 @@ pub(super) struct State {
     over: Option<Instant>,
     blocked: [bool; 2],
     pub cpu_ns: u64,
-    told: Told,
+    sent: SentNotices,
     next_usage: Instant,
 }
 
@@ -110,7 +110,7 @@ impl State {
 
 /// What the sink has heard.
 #[derive(Debug, Default)]
-struct Told {
+struct SentNotices {
     is_ready: bool,
     is_paused: bool,
     is_stopping: bool,
@@ -119,7 +119,7 @@ struct Told {
 
 impl Watch<'_> {
     /// Watches until every process is gone and all output has come, or nothing can be watched any more: then it is ended here.
-    pub(super) fn run(mut self) -> Seen {
+    pub(super) fn run(mut self) -> Findings {
         let now = Instant::now();
         let mut state = State {
             started: self.launched,
@@ -137,10 +137,10 @@ impl Watch<'_> {
             over: None,
             blocked: [true, true],
             cpu_ns: 0,
-            told: Told::default(),
+            sent: SentNotices::default(),
             next_usage: now + FIRST_USAGE,
         };
-        let mut seen = Seen::default();
+        let mut seen = Findings::default();
         if let Err(error) = self.watch(&mut state, &mut seen) {
             self.give_up(error, &mut state, &mut seen);
         }
@@ -149,7 +149,7 @@ impl Watch<'_> {
         seen
     }
 
-    fn watch(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn watch(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let out_of_memory = self.running.oom_notifier()?;
         self.running.take_refusals().into_iter().for_each(|listener| seen.refusals.add(listener));
         let stdin = rustix::stdio::stdin();
@@ -166,7 +166,7 @@ impl Watch<'_> {
                 if let Some(notifier) = &out_of_memory {
                     waits.push((Ready::OutOfMemory, PollFd::from_borrowed_fd(notifier.as_fd(), PollFlags::IN)));
                 }
-                seen.refusals.watch(&mut waits);
+                waits.extend(seen.refusals.waits().map(|(index, wait)| (Ready::Refusal(index), wait)));
                 if self.forward_input && self.streams.wants_input() {
                     waits.push((Ready::Input, PollFd::from_borrowed_fd(stdin, PollFlags::IN)));
                 }
@@ -174,7 +174,7 @@ impl Watch<'_> {
             if let Some(control) = self.control.as_deref().filter(|_| state.is_ready && state.over.is_none()) {
                 // Those of an input that is closed are read too, so that their end is seen.
                 let reads = self.streams.wants_input() || !self.streams.takes_input();
-                control.watch(reads, &mut waits);
+                waits.extend(control.waits(reads).into_iter().map(|(slot, wait)| (Ready::Control(slot), wait)));
             }
             if let Some(progress) = &self.progress {
                 waits.push((Ready::Progress, PollFd::from_borrowed_fd(progress.as_fd(), PollFlags::IN)));
@@ -188,7 +188,7 @@ impl Watch<'_> {
             }
             self.forget();
             self.check_deadlines(state, seen)?;
-            self.tell(state, seen)?;
+            self.send_notices(state, seen)?;
         }
         self.streams.close();
         self.sink.end()?;
@@ -198,11 +198,11 @@ impl Watch<'_> {
         }
         while self.progress.is_some() && self.take_progress()? {}
         self.sample(state, seen)?;
-        self.tell(state, seen)
+        self.send_notices(state, seen)
     }
 
     /// Ends a sandbox whose watch is broken. What was seen of it stays, and nobody writes any more to what is collected from it next.
-    fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Seen) {
+    fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Findings) {
         let ended = self.unpause(state).and(self.running.kill());
         if let Some(control) = &mut self.control {
             control.end(); // the kernel waits for those before pid 1 is gone
@@ -223,10 +223,10 @@ impl Watch<'_> {
         state.over.is_some_and(|since| self.streams.ended() || since.elapsed() >= DRAIN)
     }
 
-    fn handle(&mut self, what: Ready, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn handle(&mut self, what: Ready, state: &mut State, seen: &mut Findings) -> Result<()> {
         match what {
-            Ready::Channel => self.hear(state, seen),
-            Ready::Gateway => self.hear_gateway(state, seen),
+            Ready::Channel => self.receive_message(state, seen),
+            Ready::Gateway => self.receive_from_gateway(state, seen),
             Ready::Link => self.lose_link(state, seen),
             Ready::Signals => self.obey(state, seen),
             Ready::OutOfMemory => self.out_of_memory(seen),
@@ -251,7 +251,7 @@ impl Watch<'_> {
                     self.look_at_disk(state, seen)?;
                 }
                 match slot {
-                    Slot::Gate(stream) => state.blocked[stream as usize] = !self.sink.go_on(stream),
+                    Slot::Gate(stream) => state.blocked[stream as usize] = !self.sink.pass_kept_output(stream),
                     Slot::Read(stream) => state.blocked[stream as usize] = true,
                     Slot::Write => {}
                 }
@@ -263,7 +263,7 @@ impl Watch<'_> {
         }
     }
 
-    fn check_output(&mut self, seen: &mut Seen) -> Result<()> {
+    fn check_output(&mut self, seen: &mut Findings) -> Result<()> {
         if self.streams.count > self.limits.output_bytes && seen.stopped.is_none() {
             let evidence = format!("{} bytes of output", self.streams.count);
             seen.hits.push(LimitHit { limit: LimitName::OutputBytes, evidence });
@@ -272,7 +272,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn hear(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn receive_message(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         match self.running.receive()? {
             Some(Message::Scratch(_) | Message::Secrets(_)) => {}
             Some(Message::Console(master)) => self.streams.adopt(master)?,
@@ -300,9 +300,9 @@ impl Watch<'_> {
     }
 
     /// Once asks, twice kills.
-    fn obey(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn obey(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         while let Some(came) = self.signals.next() {
-            if came == Came::Resized {
+            if came == SignalKind::Resized {
                 self.resize();
             } else if seen.stopped == Some(Stopped::Cancelled) {
                 self.running.kill()?;
@@ -321,20 +321,20 @@ impl Watch<'_> {
     }
 
     /// Asks the command to end, and notes when the grace is over.
-    pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Seen) -> Result<()> {
+    pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Findings) -> Result<()> {
         self.unpause(state)?; // who stands still cannot end
         seen.stopped.get_or_insert(why);
         state.kill_at.get_or_insert(Instant::now() + self.grace);
         self.running.signal(self.stop_signal)
     }
 
-    pub(super) fn kill(&mut self, why: Stopped, seen: &mut Seen) -> Result<()> {
+    pub(super) fn kill(&mut self, why: Stopped, seen: &mut Findings) -> Result<()> {
         seen.stopped.get_or_insert(why);
         self.running.kill()
     }
 
     /// v1 has no memory.oom.group: the kernel killed one process, and the rest would go on in a state that nobody wrote.
-    fn out_of_memory(&mut self, seen: &mut Seen) -> Result<()> {
+    fn out_of_memory(&mut self, seen: &mut Findings) -> Result<()> {
         let killed = self.running.evidence()?.is_some_and(|evidence| evidence.oom_kills > 0);
         if killed && seen.stopped.is_none() {
             self.kill(Stopped::Memory, seen)?;
@@ -343,20 +343,20 @@ impl Watch<'_> {
     }
 
     /// Tells the sink what has changed since it was told last.
-    fn tell(&mut self, state: &mut State, seen: &Seen) -> Result<()> {
-        if state.is_ready && !std::mem::replace(&mut state.told.is_ready, state.is_ready) {
+    fn send_notices(&mut self, state: &mut State, seen: &Findings) -> Result<()> {
+        if state.is_ready && !std::mem::replace(&mut state.sent.is_ready, state.is_ready) {
             self.sink.notice(Notice::State("running"))?;
         }
         let is_paused = state.paused.is_some();
-        if std::mem::replace(&mut state.told.is_paused, is_paused) != is_paused {
+        if std::mem::replace(&mut state.sent.is_paused, is_paused) != is_paused {
             self.sink.notice(Notice::State(if is_paused { "paused" } else { "running" }))?;
         }
-        for hit in seen.hits.get(state.told.hits..).unwrap_or_default() {
+        for hit in seen.hits.get(state.sent.hits..).unwrap_or_default() {
             self.sink.notice(Notice::Limit(hit.clone()))?;
         }
-        state.told.hits = seen.hits.len();
-        if let (Some(why), false) = (seen.stopped, state.told.is_stopping) {
-            state.told.is_stopping = true;
+        state.sent.hits = seen.hits.len();
+        if let (Some(why), false) = (seen.stopped, state.sent.is_stopping) {
+            state.sent.is_stopping = true;
             self.sink.notice(Notice::Stopping(format!("{why:?}").to_lowercase()))?;
         }
         Ok(())
@@ -416,7 +416,7 @@ impl Watch<'_> {
         next.saturating_duration_since(now)
     }
 
-    fn check_deadlines(&mut self, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn check_deadlines(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let now = Instant::now();
         if state.over.is_some() {
             return Ok(());

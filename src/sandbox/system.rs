@@ -52,13 +52,16 @@ const SETTINGS: [&str; 25] = [
     "/etc/maven/logging",
 ];
 
+/// Possible mount points of cgroup v2 on the host.
+const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
 /// Larger files are mounted.
 const COPIED: u64 = 128 << 10;
 /// This file is mounted too: each installation of a library changes it, and each change would be another kept root.
 const CHANGING: &str = "/etc/ld.so.cache";
 
 /// Looks at the host.
-pub(crate) fn look() -> System {
+pub(crate) fn find_folders() -> System {
     let mut system = System::default();
     for path in TOP.map(Path::new) {
         match fs::read_link(path) {
@@ -68,7 +71,7 @@ pub(crate) fn look() -> System {
         }
     }
     SETTINGS.iter().for_each(|path| system.add(Path::new(path)));
-    system.hierarchy = super::shown_limits::hierarchy();
+    system.hierarchy = hierarchy();
     system
 }
 
@@ -93,6 +96,14 @@ impl System {
             self.settings.push(path.to_owned());
         }
     }
+}
+
+/// The host's mount point of cgroup v2.
+fn hierarchy() -> Option<PathBuf> {
+    /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+    const MAGIC: i128 = 0x6367_7270;
+    let is_v2 = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|found| i128::from(found.f_type) == MAGIC);
+    HIERARCHIES.iter().find(is_v2).map(PathBuf::from)
 }
 
 fn version(status: &Metadata) -> Version {
@@ -124,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_host_has_a_usr_and_no_secret_is_among_the_settings() {
-        let system = look();
+        let system = find_folders();
         assert!(system.folders.contains(&PathBuf::from("/usr")));
         let secret = ["shadow", "private", "ssh", "sudoers", "machine-id"];
         assert!(SETTINGS.iter().all(|path| !secret.iter().any(|word| Path::new(path).ends_with(word))));

@@ -1,7 +1,7 @@
 //! Work with files inside a running sandbox, by a process of ours that is one of the sandbox's: its user, its root, its filter, its Landlock
 //! rules. Whatever a path leads to there, through whatever links, is the sandbox's own; nothing of the host has a name.
 //!
-//! In on standard input: one line of JSON, [`Errand`], then data. Out: data on standard output, on failure an error on standard error.
+//! In on standard input: one line of JSON, [`FileRequest`], then data. Out: data on standard output, on failure an error on standard error.
 
 use super::archive;
 use super::signals::Signals;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// What is to be done with a path of the sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Errand {
+pub(crate) enum FileRequest {
     /// The bytes of a file.
     Read(PathBuf),
     /// A file from the bytes that follow.
@@ -103,29 +103,29 @@ fn work() -> Result<()> {
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
     input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).failing(Kind::Lost, || "read what is to be done")?;
-    let errand = serde_json::from_slice(&line).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))?;
+    let request = serde_json::from_slice(&line).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))?;
     let mut out = std::io::stdout().lock();
     let said = |done: std::io::Result<u64>, path: &Path| done.map(|_| ()).failing(Kind::Store, || words("copy", path));
-    match errand {
-        Errand::Read(path) => said(std::io::copy(&mut open(&path)?, &mut out), &path),
-        Errand::Write { path, mode } => {
+    match request {
+        FileRequest::Read(path) => said(std::io::copy(&mut open(&path)?, &mut out), &path),
+        FileRequest::Write { path, mode } => {
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(mode).custom_flags(libc::O_NONBLOCK);
             let mut file = options.open(&path).failing(Kind::NotFound, || words("write", &path))?;
             must_be_file(&file, &path)?;
             said(std::io::copy(&mut input, &mut file), &path)
         }
-        Errand::List(path) => {
+        FileRequest::List(path) => {
             let entries = list(&path).failing(Kind::NotFound, || words("list", &path))?;
-            say(&mut out, &entries, &path)
+            write_json(&mut out, &entries, &path)
         }
-        Errand::Look(path) => {
+        FileRequest::Look(path) => {
             let status = std::fs::metadata(&path).failing(Kind::NotFound, || words("look at", &path))?;
-            say(&mut out, &describe(String::new(), &status), &path)
+            write_json(&mut out, &describe(String::new(), &status), &path)
         }
-        Errand::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
-        Errand::Unpack(target, name) => archive::unpack_at(input, &target, &name, archive::Bounds::NONE),
-        Errand::Hold => loop {
+        FileRequest::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
+        FileRequest::Unpack(target, name) => archive::unpack_at(input, &target, &name, archive::Bounds::NONE),
+        FileRequest::Hold => loop {
             std::thread::park(); // a signal ends us, or pid 1's end does
         },
     }
@@ -176,7 +176,7 @@ fn describe(name: String, status: &std::fs::Metadata) -> FileEntry {
     FileEntry { name, kind: word.into(), size: status.len(), mode: status.mode() & 0o7777, modified: status.mtime() }
 }
 
-fn say<T: Serialize>(out: &mut impl Write, value: &T, path: &Path) -> Result<()> {
+fn write_json<T: Serialize>(out: &mut impl Write, value: &T, path: &Path) -> Result<()> {
     let bytes = serde_json::to_vec(value).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     out.write_all(&bytes).and_then(|()| out.flush()).failing(Kind::Lost, || words("tell of", path))
 }

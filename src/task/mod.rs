@@ -43,7 +43,7 @@ pub use life::pump::{Console, Left};
 pub use life::watcher::Watcher;
 pub use output::artifact::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
 pub use output::changes::Selection;
-pub use output::handback::{Handback, NotTaken, RunnableFile};
+pub use output::handback::{ChangeSet, NotTaken, RunnableFile};
 pub use output::result::{ResultOptions, TaskResult};
 pub use output::schema::Schema;
 pub use records::event::{Event, Reader};

@@ -24,7 +24,7 @@ pub(super) struct Delegate<'name> {
 }
 
 /// What is known of a runtime by the beginning of its file's name.
-struct Kin {
+struct RuntimeKind {
     name: &'static str,
     /// Words before its verb, besides `--root`.
     words: &'static [&'static str],
@@ -39,9 +39,9 @@ struct Kin {
 }
 
 /// Any other gets a bundle and no flags.
-const KIN: [Kin; 4] = [
+const RUNTIME_KINDS: [RuntimeKind; 4] = [
     // gVisor. Its own sandbox is another kernel in user space; the cell's groups hold it, so it needs none.
-    Kin {
+    RuntimeKind {
         name: "runsc",
         words: &["--ignore-cgroups"],
         network: Some(["--network=none", "--network=host"]),
@@ -49,7 +49,7 @@ const KIN: [Kin; 4] = [
         landlock: false,
         holds: "a kernel of its own (gVisor)",
     },
-    Kin {
+    RuntimeKind {
         name: "crun",
         words: &["--cgroup-manager=disabled"],
         network: None,
@@ -57,7 +57,7 @@ const KIN: [Kin; 4] = [
         landlock: false,
         holds: "the filter of the bundle",
     },
-    Kin {
+    RuntimeKind {
         name: "brig",
         words: &["--cgroup-manager=disabled"],
         network: None,
@@ -65,7 +65,7 @@ const KIN: [Kin; 4] = [
         landlock: true,
         holds: "the filter of the bundle",
     },
-    Kin {
+    RuntimeKind {
         name: "",
         words: &[],
         network: None,
@@ -76,9 +76,9 @@ const KIN: [Kin; 4] = [
 ];
 
 impl Delegate<'_> {
-    fn kin(&self) -> &'static Kin {
+    fn kind(&self) -> &'static RuntimeKind {
         let name = self.runtime.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        KIN.iter().find(|kin| name.starts_with(kin.name)).unwrap_or(&KIN[KIN.len() - 1])
+        RUNTIME_KINDS.iter().find(|kind| name.starts_with(kind.name)).unwrap_or(&RUNTIME_KINDS[RUNTIME_KINDS.len() - 1])
     }
 
     /// Where it really is; it must be a program.
@@ -98,10 +98,10 @@ impl Delegate<'_> {
 
     /// The runtime's words before its verb.
     fn words(&self, at: &Path, options: &Options) -> Vec<OsString> {
-        let kin = self.kin();
+        let kind = self.kind();
         let mut words: Vec<OsString> = vec![at.into(), "--root".into(), cell::STATE.into()];
-        words.extend(kin.words.iter().map(OsString::from));
-        words.extend(kin.network.map(|[none, other]| match options.network.mode {
+        words.extend(kind.words.iter().map(OsString::from));
+        words.extend(kind.network.map(|[none, other]| match options.network.mode {
             NetworkMode::None => none.into(),
             _ => other.into(), // what the cell's has: the gateway's sockets, or devices
         }));
@@ -118,7 +118,7 @@ impl Isolates for Delegate<'_> {
 
     fn lacks(&self, _options: &Options) -> Vec<Degraded> {
         let reason = || format!("`{}` knows no Landlock rules", self.runtime.display());
-        let missing = !self.kin().landlock;
+        let missing = !self.kind().landlock;
         missing.then(|| Degraded { name: "landlock".to_owned(), reason: reason() }).into_iter().collect()
     }
 
@@ -143,19 +143,19 @@ impl Isolates for Delegate<'_> {
 
     fn shape(&self, asked: Container, options: &Options, _stage: &Path) -> Result<Container> {
         let path = self.real_path()?;
-        let system = system::look();
+        let system = system::find_folders();
         let is_shown = system.folders.iter().any(|folder| path.starts_with(folder));
         let at = if is_shown { path.clone() } else { cell::RUNTIME.into() };
         let own = (!is_shown).then_some(path);
-        let tool = cell::Tool { words: self.words(&at, options), passes_signals: self.kin().passes_signals };
+        let tool = cell::Tool { words: self.words(&at, options), passes_signals: self.kind().passes_signals };
         cell::around(asked, &system, own, options.terminal, &tool)
     }
 
     fn words(&self) -> Vec<(&'static str, String)> {
-        let kin = self.kin();
+        let kind = self.kind();
         vec![
-            ("seccomp", kin.holds.to_owned()),
-            ("landlock", if kin.landlock { "rules in the bundle".to_owned() } else { "none".to_owned() }),
+            ("seccomp", kind.holds.to_owned()),
+            ("landlock", if kind.landlock { "rules in the bundle".to_owned() } else { "none".to_owned() }),
             (
                 "user",
                 "in the runtime's container: no capabilities, no_new_privs; the runtime: root of a cell".to_owned(),

@@ -6,10 +6,10 @@
 mod cell;
 mod delegate;
 mod local;
-mod native;
 
 use super::options::Options;
 use super::report::{Degraded, Guarantee};
+use crate::container;
 use crate::error::{Error, Kind, Result, Step as _};
 use crate::spec::Container;
 use std::fmt;
@@ -34,6 +34,36 @@ pub(crate) trait Isolates {
     fn words(&self) -> Vec<(&'static str, String)>;
 }
 
+/// Brig's own namespaces, filter and Landlock rules, as they were requested.
+struct Native;
+
+impl Isolates for Native {
+    fn guarantee(&self) -> Guarantee {
+        match (container::privileged(), container::nested()) {
+            (true, _) => Guarantee::Full,
+            (_, true) => Guarantee::Nested,
+            _ => Guarantee::Rootless,
+        }
+    }
+
+    /// What this machine cannot give `container` says, limit by limit.
+    fn lacks(&self, _options: &Options) -> Vec<Degraded> {
+        Vec::new()
+    }
+
+    fn check(&self, _options: &Options) -> Result<()> {
+        Ok(())
+    }
+
+    fn shape(&self, asked: Container, _options: &Options, _stage: &Path) -> Result<Container> {
+        Ok(asked)
+    }
+
+    fn words(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}
+
 /// A backend by its name: `native`, `oci:PATH`, `local`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
@@ -50,7 +80,7 @@ impl Backend {
     /// Who does it.
     pub(crate) fn isolates(&self) -> Box<dyn Isolates + '_> {
         match self {
-            Backend::Native => Box::new(native::Native),
+            Backend::Native => Box::new(Native),
             Backend::Oci(path) => Box::new(delegate::Delegate { runtime: path }),
             Backend::Local => Box::new(local::Local),
         }

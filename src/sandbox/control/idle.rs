@@ -1,7 +1,7 @@
 //! Being steered while there is no sandbox yet: whoever asks for the end gets it, everybody else is told to wait.
 
 use super::super::signals::Signals;
-use super::wire::{Heard, Reply, Request};
+use super::wire::{ClientMessage, Reply, Request};
 use super::{Connected, Control};
 use crate::error::{Context, Error, Kind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -33,7 +33,7 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
     drop(waits);
     let mut found = if signals.wants_end() { Idle::Cancelled } else { Idle::Nothing };
     for (client, _) in control.clients.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
-        if hear(client) == Idle::Cancelled {
+        if answer_early_request(client) == Idle::Cancelled {
             found = Idle::Cancelled;
         }
     }
@@ -47,8 +47,11 @@ impl Control {
     pub(crate) fn is_asked_to_end(&mut self) -> bool {
         self.accept();
         let asks = |client: &&mut Connected| client.peer.peek().is_some_and(|request| is_end(&request));
-        let found =
-            self.clients.iter_mut().filter(asks).fold(false, |found, client| found | (hear(client) == Idle::Cancelled));
+        let found = self
+            .clients
+            .iter_mut()
+            .filter(asks)
+            .fold(false, |found, client| found | (answer_early_request(client) == Idle::Cancelled));
         self.forget();
         found
     }
@@ -59,9 +62,9 @@ fn is_end(request: &Request) -> bool {
     matches!(request, Request::Stop { .. } | Request::Kill { signal: 9 | 15 | 2 })
 }
 
-fn hear(client: &mut Connected) -> Idle {
-    let reply = match client.peer.hear() {
-        Ok(Some(Heard::Request(request))) if is_end(&request) => {
+fn answer_early_request(client: &mut Connected) -> Idle {
+    let reply = match client.peer.receive() {
+        Ok(Some(ClientMessage::Request(request))) if is_end(&request) => {
             client.gone |= client.peer.reply(&Reply::Done, None).is_err();
             return Idle::Cancelled;
         }

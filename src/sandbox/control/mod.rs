@@ -6,22 +6,22 @@
 
 mod client;
 mod idle;
-mod serve;
 mod session;
 mod wire;
 
 pub(crate) use client::Client;
 pub(crate) use idle::{Idle, idle};
-pub(super) use serve::Slot;
+pub(super) use session::Session;
+pub(super) use wire::{ClientMessage, Request};
 pub(crate) use wire::{Exec, Reply};
 
 use crate::error::{Context, Kind, Result};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
 };
-use session::Session;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use wire::Peer;
@@ -36,21 +36,41 @@ const CLIENTS: usize = 64;
 pub(crate) struct Control {
     listener: OwnedFd,
     path: PathBuf,
-    clients: Vec<Connected>,
+    pub(super) clients: Vec<Connected>,
     /// Process trees that were killed because their clients are gone, until they are gone too.
     ending: Vec<Session>,
 }
 
-/// One who is connected.
+/// A client's connection.
 #[derive(Debug)]
-struct Connected {
-    peer: Peer,
+pub(super) struct Connected {
+    pub(super) peer: Peer,
     /// Whether its bytes are the command's input.
-    is_attached: bool,
+    pub(super) is_attached: bool,
     /// The process that it has started.
-    session: Option<Session>,
-    /// Whether it is to be forgotten.
-    gone: bool,
+    pub(super) session: Option<Session>,
+    /// Whether the supervisor drops the connection next.
+    pub(super) gone: bool,
+}
+
+impl Connected {
+    /// Sends a reply. A client that does not take it is dropped.
+    pub(super) fn answer(&mut self, reply: &Reply) {
+        self.gone |= self.peer.reply(reply, None).is_err();
+    }
+}
+
+/// What of the control socket is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// A client connects.
+    Listener,
+    /// A client has sent a message, or has closed its connection.
+    Client(usize),
+    /// A client's process reports its start.
+    Start(usize),
+    /// A client's process has ended.
+    End(usize),
 }
 
 impl Control {
@@ -70,7 +90,7 @@ impl Control {
     }
 
     /// Takes in whoever waits to be connected, if it may be: this user, or the machine's root.
-    fn accept(&mut self) {
+    pub(super) fn accept(&mut self) {
         while self.clients.len() < CLIENTS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(socket) = accept_with(&self.listener, flags) else { return };
@@ -84,6 +104,26 @@ impl Control {
                 });
             }
         }
+    }
+
+    /// The descriptors for poll(2). Takes messages of attached clients only if the command `takes_input`.
+    pub(super) fn waits(&self, takes_input: bool) -> Vec<(Slot, PollFd<'_>)> {
+        let mut waits = Vec::new();
+        let mut add = |slot, descriptor| waits.push((slot, PollFd::from_borrowed_fd(descriptor, PollFlags::IN)));
+        if self.clients.len() < CLIENTS {
+            add(Slot::Listener, self.listener.as_fd());
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if takes_input || !client.is_attached {
+                add(Slot::Client(index), client.peer.as_fd());
+            }
+            let Some(session) = &client.session else { continue };
+            match session.channel() {
+                Some(channel) => add(Slot::Start(index), channel),
+                None => session.pidfd().into_iter().for_each(|pidfd| add(Slot::End(index), pidfd)),
+            }
+        }
+        waits
     }
 
     /// Ends all that was started for clients. Before pid 1 is waited for: the kernel lets that go only when nobody else is left unreaped.
@@ -100,7 +140,7 @@ impl Control {
     }
 
     /// Ends the processes of clients that are gone, and forgets what has ended.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         for client in self.clients.iter_mut().filter(|client| client.gone) {
             let session = client.session.take();
             session.iter().for_each(Session::end);
@@ -111,7 +151,7 @@ impl Control {
     }
 
     /// Whether files are copied in or out now.
-    pub(in crate::sandbox) fn is_copying(&self) -> bool {
+    pub(super) fn is_copying(&self) -> bool {
         self.clients.iter().filter_map(|client| client.session.as_ref()).any(Session::is_copying)
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A process and how far it has come.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(in crate::sandbox) struct Session {
     entered: Entered,
     /// Whether its program has taken over, or never will.
     is_settled: bool,
@@ -24,7 +24,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Starts it, and gives its ends of the pipes to who asked.
-    pub(super) fn start(running: &Running, exec: Exec, peer: &Peer) -> Result<Session> {
+    pub(in crate::sandbox) fn start(running: &Running, exec: Exec, peer: &Peer) -> Result<Session> {
         let step = || "make pipes for the process";
         let mut ours = Vec::new();
         let stdio = match exec.terminal {
@@ -53,37 +53,37 @@ impl Session {
     }
 
     /// What to wait for: its first words, then its end.
-    pub(super) fn channel(&self) -> Option<BorrowedFd<'_>> {
+    pub(in crate::sandbox) fn channel(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_settled).then(|| self.entered.channel())
     }
 
     /// Readable when it ends; `None` when that is known.
-    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+    pub(in crate::sandbox) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         (!self.has_ended).then(|| self.entered.pidfd())
     }
 
     /// Whether it copies files now.
-    pub(super) fn is_copying(&self) -> bool {
+    pub(in crate::sandbox) fn is_copying(&self) -> bool {
         self.copies && !self.has_ended
     }
 
     /// Kills the process and all that it has started, without waiting for their end.
-    pub(super) fn end(&self) {
+    pub(in crate::sandbox) fn end(&self) {
         // What cannot be killed here ends with the sandbox.
         let _ = self.entered.end();
     }
 
     /// Whether the process and its tree are gone after [`Session::end`].
-    pub(super) fn is_gone(&self) -> bool {
+    pub(in crate::sandbox) fn is_gone(&self) -> bool {
         self.entered.is_gone()
     }
 
-    pub(super) fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+    pub(in crate::sandbox) fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
         if self.has_ended { Ok(()) } else { self.entered.signal(signal) }
     }
 
     /// Passes its next word on; the listener of its filter is for the watch.
-    pub(super) fn hear(&mut self, peer: &Peer, refusals: &mut Refusals) -> Result<(), Errno> {
+    pub(in crate::sandbox) fn pass_message(&mut self, peer: &Peer, refusals: &mut Refusals) -> Result<(), Errno> {
         match self.entered.receive() {
             Ok(Some(Message::Refusals(listener))) => {
                 refusals.add(listener);
@@ -107,13 +107,13 @@ impl Session {
     }
 
     /// Waits for the end of the process.
-    pub(super) fn wait(&self) {
+    pub(in crate::sandbox) fn wait(&self) {
         // One that was waited for already has ended.
         let _ = self.entered.reap();
     }
 
     /// Waits for its end and tells the client its status, once.
-    pub(super) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
+    pub(in crate::sandbox) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
         if std::mem::replace(&mut self.has_ended, true) {
             return Ok(());
         }

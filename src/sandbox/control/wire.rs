@@ -88,7 +88,7 @@ pub(crate) enum Reply {
 
 /// A message from one who steers.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ClientMessage {
     /// A wish.
     Request(Request),
     /// Bytes for the command; none for the end of them.
@@ -124,12 +124,12 @@ impl Peer {
     }
 
     /// The next message of one who steers; `None` when it is gone.
-    pub(crate) fn hear(&self) -> Result<Option<Heard>> {
-        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "hear from a client")?;
+    pub(crate) fn receive(&self) -> Result<Option<ClientMessage>> {
+        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from a client")?;
         let Some(packet) = packet else { return Ok(None) };
         match packet.bytes.split_first() {
-            Some((&INPUT, bytes)) => Ok(Some(Heard::Input(bytes.to_vec()))),
-            Some((&JSON, bytes)) => parse(bytes).map(|request| Some(Heard::Request(request))),
+            Some((&INPUT, bytes)) => Ok(Some(ClientMessage::Input(bytes.to_vec()))),
+            Some((&JSON, bytes)) => parse(bytes).map(|request| Some(ClientMessage::Request(request))),
             _ => Err(Error::new(Kind::Lost, "a client said nothing that is known")),
         }
     }
@@ -143,7 +143,7 @@ impl Peer {
 
     /// The sandbox's next word; `None` when it is gone.
     pub(crate) fn answer(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
-        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "hear from the sandbox")?;
+        let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from the sandbox")?;
         let Some(packet) = packet else { return Ok(None) };
         let bytes = packet.bytes.strip_prefix(&[JSON]).unwrap_or_default();
         Ok(Some((parse(bytes)?, packet.descriptor)))
@@ -178,8 +178,8 @@ mod tests {
         let (ours, theirs) = pair();
         ours.ask(&Request::Kill { signal: 15 }).unwrap();
         ours.input(b"keys").unwrap();
-        assert!(matches!(theirs.hear(), Ok(Some(Heard::Request(Request::Kill { signal: 15 })))));
-        assert!(matches!(theirs.hear(), Ok(Some(Heard::Input(bytes))) if bytes == b"keys"));
+        assert!(matches!(theirs.receive(), Ok(Some(ClientMessage::Request(Request::Kill { signal: 15 })))));
+        assert!(matches!(theirs.receive(), Ok(Some(ClientMessage::Input(bytes))) if bytes == b"keys"));
         theirs.reply(&Reply::Stream(Some(1)), Some(std::io::stdin().as_fd())).unwrap();
         assert!(matches!(ours.answer(), Ok(Some((Reply::Stream(Some(1)), Some(_))))));
         drop(theirs);
@@ -198,8 +198,8 @@ mod tests {
         };
         assert!(ours.ask(&Request::Exec(exec)).is_err());
         ours.0.send(b"J{\"dance\":1}", None).unwrap();
-        assert!(theirs.hear().is_err());
+        assert!(theirs.receive().is_err());
         ours.0.send(b"?", None).unwrap();
-        assert!(theirs.hear().is_err());
+        assert!(theirs.receive().is_err());
     }
 }

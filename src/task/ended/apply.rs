@@ -7,7 +7,7 @@ use crate::error::{Context, Error, Kind, Result, Step};
 use crate::task::definition::WorkspaceSource;
 use crate::task::definition::hosted::pin_now;
 use crate::task::output::changes::{self, Binary, Change, Changes, DiffOptions, Selection};
-use crate::task::output::handback::{Handback, LISTED, leave_result_out, open_tree};
+use crate::task::output::handback::{ChangeSet, LISTED, leave_result_out, open_tree};
 use crate::task::store::Store;
 use serde::Serialize;
 use std::io::Write;
@@ -78,7 +78,7 @@ pub fn patch(store: &Store, id: &str, options: &PatchOptions, out: &mut dyn Writ
 }
 
 /// The tree that the changes were made from. `None` if there was none, or if its path names another folder by now.
-fn base(store: &Store, id: &str, handback: &Handback) -> Result<Option<OwnedFd>> {
+fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>> {
     let Some(path) = handback.base.as_deref() else { return Ok(None) };
     let record = store.record(id)?;
     let is_the_users = record.workspace.folder().is_some_and(|folder| folder == path);
@@ -200,12 +200,12 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     })
 }
 
-fn left_out(why: changes::Why) -> &'static str {
+fn left_out(why: changes::LeftOutReason) -> &'static str {
     match why {
-        changes::Why::Git => "it is in `.git`",
-        changes::Why::LinkOut => "the link may lead out of the tree",
-        changes::Why::OurName => "its name is the one that applying uses itself",
-        changes::Why::NotEmpty => "the folder still holds something else",
+        changes::LeftOutReason::Git => "it is in `.git`",
+        changes::LeftOutReason::LinkOut => "the link may lead out of the tree",
+        changes::LeftOutReason::OurName => "its name is the one that applying uses itself",
+        changes::LeftOutReason::NotEmpty => "the folder still holds something else",
     }
 }
 
@@ -230,7 +230,7 @@ fn origin(store: &Store, id: &str) -> Result<PathBuf> {
 }
 
 /// The record of an ended task's changes; where it is and what it was made from, if anything changed.
-fn load(store: &Store, id: &str) -> Result<(Changes, Option<(PathBuf, Handback)>)> {
+fn load(store: &Store, id: &str) -> Result<(Changes, Option<(PathBuf, ChangeSet)>)> {
     let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
     let receipt = store.final_receipt(id)?;
     let handback = receipt.changes.ok_or_else(|| {

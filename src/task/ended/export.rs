@@ -4,9 +4,9 @@ use super::apply::open_base;
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::Pinned;
 use crate::sandbox::Limits;
-use crate::task::git::{self, Budget, Errand, GitOptions, Head, Work};
+use crate::task::git::{self, Budget, GitJob, GitOptions, Head, Work};
 use crate::task::output::changes::{Changes, is_off};
-use crate::task::output::handback::Handback;
+use crate::task::output::handback::ChangeSet;
 use crate::task::redact::Redactor;
 use crate::task::store::Store;
 use serde::Serialize;
@@ -25,14 +25,14 @@ pub struct Exported {
 }
 
 /// Where an ended workspace stands.
-pub(crate) fn head_of(handback: &Handback, base: &Path) -> Result<Head> {
+pub(crate) fn head_of(handback: &ChangeSet, base: &Path) -> Result<Head> {
     let Some(path) = &handback.path else { return git::head(None, base) };
     let changes = Changes::load(&path.join("changes.json"))?;
     git::head(Some((&changes, path)), base)
 }
 
 /// The commit of a folder that is a repository, and the one at which the task ended, if it made any.
-pub(crate) fn commits_of(handback: &Handback, folder: &Path) -> Option<(String, String)> {
+pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String, String)> {
     if !folder.join(".git/HEAD").exists() {
         return None;
     }
@@ -43,8 +43,8 @@ pub(crate) fn commits_of(handback: &Handback, folder: &Path) -> Option<(String, 
 
 /// Its commits as a file; `None` if all of them are in the base.
 pub(crate) fn bundle_of(
-    errand: &Errand<'_>,
-    handback: &Handback,
+    errand: &GitJob<'_>,
+    handback: &ChangeSet,
     base: (&Path, &str),
     commit: &str,
     branch: &str,
@@ -91,7 +91,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     let (may_degrade, account) = (degraded.as_slice(), RefCell::default()); // it reaches no network
     let (options, redactor) = (&options, &redactor);
     let budget = &Budget::new(&Limits::default());
-    let errand = Errand {
+    let errand = GitJob {
         store,
         id,
         may_degrade,

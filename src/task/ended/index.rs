@@ -4,7 +4,7 @@
 //! stays right. A row that is missing or torn is made again from the records; one of a task that is gone counts for nothing, and when too
 //! many do, the file is written anew.
 
-use super::reconcile::settle;
+use super::reconcile::reconcile_one;
 use crate::error::{Error, Kind, Result};
 use crate::files::{self, Durability};
 use crate::task::records::receipt::Receipt;
@@ -91,7 +91,7 @@ impl Store {
             }
             let row = match self.summary(id) {
                 // A store that can only be read has the row all the same.
-                Ok(row) if row.status == Status::Lost && settle(self, id).is_ok() => self.summary(id),
+                Ok(row) if row.status == Status::Lost && reconcile_one(self, id).is_ok() => self.summary(id),
                 other => other,
             };
             match row {

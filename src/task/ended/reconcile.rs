@@ -9,9 +9,9 @@ use crate::files::{self, Attempt, Lock};
 use crate::sandbox::{self, Cleanup, Guarantee, Outcome, Report, Usage};
 use crate::task::git;
 use crate::task::records::event;
-use crate::task::records::receipt::{Course, Receipt};
+use crate::task::records::receipt::{AttemptRecord, Receipt};
 use crate::task::records::record::Record;
-use crate::task::secrets::Held;
+use crate::task::secrets::TaskSecrets;
 use crate::task::store::{EVENTS, LOG, REMOVED, Status, Store, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
 impl Store {
     /// The receipt of a task that has ended. A task that has neither a receipt nor a running supervisor gets one here.
     pub fn final_receipt(&self, id: &str) -> Result<Receipt> {
-        settle(self, id)?;
+        reconcile_one(self, id)?;
         self.receipt(id)?.ok_or_else(|| {
             if self.task(id).exists() {
                 Error::new(Kind::State, format!("the task `{id}` is still running"))
@@ -62,7 +62,7 @@ impl Store {
 }
 
 /// Reconciles a task that is lost and has no lock that [`reap`] could find: its supervisor could not write the receipt.
-pub(crate) fn settle(store: &Store, id: &str) -> Result<()> {
+pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
     if store.status(id)? == Status::Lost {
         store.begin(id)?.leave();
         reap_one(store, id)?;
@@ -118,7 +118,10 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
         Err(error) => return Err(error),
     };
     let report = Report { cleanup, ..last_seen(&directory, &begun) };
-    json::write(&directory.join("receipt.json"), &Receipt::new(&begun, report, Course::default(), &Held::none()))?;
+    json::write(
+        &directory.join("receipt.json"),
+        &Receipt::new(&begun, report, AttemptRecord::default(), &TaskSecrets::none()),
+    )?;
     Ok(is_gone)
 }
 

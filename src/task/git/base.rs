@@ -4,7 +4,7 @@ use super::courier::Courier;
 use super::mirror::Found;
 use super::remote::{Remote, local_path, name_of};
 use super::shell::{FETCH_MISSING, LFS_FROM, PACK_NAMES, most_names};
-use super::{Errand, mirror, submodule};
+use super::{GitJob, mirror, submodule};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox;
@@ -36,7 +36,7 @@ pub(super) fn to_default(branch: &str) -> Error {
 }
 
 /// Refuses a push to the default branch before the work is done.
-fn check_push(errand: &Errand<'_>, found: &Found) -> Result<()> {
+fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
     let Some(push) = errand.options.push.as_ref().filter(|push| !push.default_branch) else { return Ok(()) };
     let is_default = found.default.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(&push.branch);
     if is_default { Err(to_default(&push.branch)) } else { Ok(()) }
@@ -113,12 +113,12 @@ if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; f
 "#;
 
 /// The repository that a task names: as it was when it was checked where it is held open, else by its name.
-pub(super) fn named_path(errand: &Errand<'_>, path: &Path) -> Result<PathBuf> {
+pub(super) fn named_path(errand: &GitJob<'_>, path: &Path) -> Result<PathBuf> {
     if errand.pinned.has(path) { Ok(path.to_owned()) } else { local_path(path) }
 }
 
 /// The checkout of a reference, made now or long ago.
-pub(crate) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
+pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
     let reference = reference.unwrap_or("HEAD");
     if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
         return Err(Error::new(Kind::Usage, format!("`{}` is no name of a commit", reference.escape_debug()))
@@ -157,7 +157,7 @@ pub(crate) fn base(errand: &Errand<'_>, remote: &Remote, reference: Option<&str>
     Ok(Base { path: finished, commit, identity: place })
 }
 
-fn make(errand: &Errand<'_>, remote: &Remote, source: &Path, commit: &str, finished: &Path) -> Result<()> {
+fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finished: &Path) -> Result<()> {
     let origin = match remote {
         Remote::Far(far) => far.url.clone(),
         Remote::Local(path) => path.to_string_lossy().into_owned(),

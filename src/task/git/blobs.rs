@@ -3,7 +3,7 @@
 //! The repository is the user's, and its objects may be an agent's. A courier without network reads them through an object store of its own:
 //! configuration, hooks and references of the repository are not read.
 
-use super::Errand;
+use super::GitJob;
 use super::courier::Courier;
 use crate::error::Result;
 use crate::sandbox;
@@ -34,7 +34,7 @@ pub(crate) struct ObjectStore<'run> {
 /// Reads the blobs of these names, none over `largest` bytes, and passes on each that is there. The content is as the store has it: the caller
 /// compares it with the name.
 pub(crate) fn read_blobs(
-    errand: &Errand<'_>,
+    errand: &GitJob<'_>,
     store: &ObjectStore<'_>,
     names: &[&str],
     largest: u64,

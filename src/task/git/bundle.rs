@@ -4,7 +4,7 @@
 //! copies objects by their names into a new store, makes a bundle of what is new since the base, and takes that in again in another new store, which
 //! checks every object and that nothing is missing (git-fsck(1)). Configuration, hooks, alternates and references of the agent's are not looked at.
 
-use super::Errand;
+use super::GitJob;
 use super::courier::Courier;
 use super::shell::OVER_BASE;
 use crate::error::{Context, Kind, Result, Step};
@@ -60,7 +60,7 @@ pub(crate) struct Work<'run> {
 }
 
 /// Makes the bundle of an ended workspace's commits, in the task's directory; `None` if all of them are in the base.
-pub(crate) fn bundle(errand: &Errand<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
+pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
     let task = errand.store.task(errand.id);
     let unfinished = task.join(".new-bundle");
     let finished = task.join(DIRECTORY);

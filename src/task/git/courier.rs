@@ -1,10 +1,10 @@
 //! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
 
-use super::Errand;
+use super::GitJob;
 use super::captured::Captured;
 use super::growth::Growth;
 use super::reach::{Reach, meaning, meaning_here, meaning_of_silence};
-use super::remote::Far;
+use super::remote::RemoteHost;
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::{self, Audience, Ledger, Options, Outcome, Report, Site, Stopped};
 use crate::task::redact::SHORTEST;
@@ -51,10 +51,10 @@ pub(super) struct Answer {
 
 /// One errand in the making.
 pub(super) struct Courier<'run> {
-    errand: &'run Errand<'run>,
+    errand: &'run GitJob<'run>,
     options: Options,
     settings: Vec<String>,
-    far: Option<&'run Far>,
+    far: Option<&'run RemoteHost>,
     /// What it holds: in no word of it.
     hidden: Vec<Zeroizing<String>>,
     growth: Option<Growth>,
@@ -62,7 +62,7 @@ pub(super) struct Courier<'run> {
 
 impl<'run> Courier<'run> {
     /// Runs this script of the shell, in which `git "$@"` is git with everything dangerous off. Its working directory is empty.
-    pub(super) fn new(errand: &'run Errand<'run>, script: &str) -> Courier<'run> {
+    pub(super) fn new(errand: &'run GitJob<'run>, script: &str) -> Courier<'run> {
         let words = ["sh", "-euc", script, "sh"];
         let mut options = Options::new(words.into_iter().map(OsString::from).collect());
         options.grace = GRACE;
@@ -112,7 +112,7 @@ impl<'run> Courier<'run> {
     }
 
     /// Lets it reach this host and nothing else, with the credentials for it.
-    pub(super) fn reach(mut self, far: &'run Far) -> Result<Courier<'run>> {
+    pub(super) fn reach(mut self, far: &'run RemoteHost) -> Result<Courier<'run>> {
         let errand = self.errand;
         let reach =
             Reach::new(errand.options, errand.resolver, far).doing(|| format!("reach the repository `{}`", far.url))?;
@@ -194,7 +194,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// The error of a courier that ended badly.
-pub(super) fn failed(answer: &Answer, errand: &Errand<'_>, far: Option<&Far>) -> Error {
+pub(super) fn failed(answer: &Answer, errand: &GitJob<'_>, far: Option<&RemoteHost>) -> Error {
     if matches!(answer.outcome, Outcome::Timeout | Outcome::CpuTime | Outcome::Memory) {
         return errand.budget.reached(&answer.outcome);
     }

@@ -3,7 +3,7 @@
 //! `.gitmodules` is hostile input. What it names is read as the user's own word is ([`Remote::parse`]: no transport that runs programs, no
 //! credential, no plain http), and beyond that it leads to the repository's own host, or to a place that the user has named.
 
-use super::remote::{Far, Remote, Scheme, host_of};
+use super::remote::{Remote, RemoteHost, Scheme, host_of};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Rule;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ impl Elsewhere {
         }
     }
 
-    fn has(&self, far: &Far) -> bool {
+    fn has(&self, far: &RemoteHost) -> bool {
         match self {
             Elsewhere::Host(host, Some(port)) => *host == far.host && *port == far.port,
             Elsewhere::Host(host, None) => *host == far.host && is_standard(far),
@@ -52,17 +52,17 @@ impl Elsewhere {
 const NO_PORT: u16 = 0;
 
 /// Whether it is reached as hosts are out there, with TLS or ssh.
-fn is_standard(far: &Far) -> bool {
+fn is_standard(far: &RemoteHost) -> bool {
     matches!((far.scheme, far.port), (Scheme::Https, 443) | (Scheme::Ssh, 22))
 }
 
 /// Whether that is the repository's own host: where its credentials may go.
-pub(super) fn is_own(far: &Far, top: &Far) -> bool {
+pub(super) fn is_own(far: &RemoteHost, top: &RemoteHost) -> bool {
     far.host == top.host && ((far.scheme, far.port) == (top.scheme, top.port) || is_standard(far))
 }
 
 /// What a courier that fetches the contents of large files may reach besides: the named hosts, and over TLS the one that told of them by ssh.
-pub(super) fn of_lfs(far: &Far, also: &[Elsewhere]) -> Result<Vec<Rule>> {
+pub(super) fn of_lfs(far: &RemoteHost, also: &[Elsewhere]) -> Result<Vec<Rule>> {
     let own = (far.scheme == Scheme::Ssh).then_some((far.host.as_str(), 443));
     let named = also.iter().filter_map(|each| match each {
         Elsewhere::Host(host, port) => Some((host.as_str(), port.unwrap_or(443))),
@@ -77,7 +77,7 @@ pub(super) fn of_lfs(far: &Far, also: &[Elsewhere]) -> Result<Vec<Rule>> {
 
 /// Where the server of a repository tells of the contents of large files (git-lfs, docs/api/server-discovery.md). What `.lfsconfig` in the repository
 /// says about that does not count.
-pub(super) fn lfs_url(far: &Far) -> String {
+pub(super) fn lfs_url(far: &RemoteHost) -> String {
     if far.scheme == Scheme::Ssh {
         return far.url.clone();
     }
@@ -115,7 +115,7 @@ pub(super) fn submodule(top: &Remote, parent: &Remote, also: &[Elsewhere], url: 
 /// What to do about a submodule that cannot be had.
 pub(super) const LEAVE: &str = "leave submodules out (`git.submodules`), or correct `.gitmodules` in the repository";
 
-fn named(far: &Far) -> String {
+fn named(far: &RemoteHost) -> String {
     match is_standard(far) {
         true if !far.host.contains(':') => far.host.clone(),
         _ => far.place(),

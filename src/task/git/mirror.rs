@@ -3,9 +3,9 @@
 use super::courier::Courier;
 use super::elsewhere::lfs_url;
 use super::growth::{Growth, exceeds};
-use super::remote::{Far, name_of};
+use super::remote::{RemoteHost, name_of};
 use super::shell::{FETCH_MISSING, LFS_INTO_MIRROR, PACK_NAMES, most_names};
-use super::{Errand, head::is_id};
+use super::{GitJob, head::is_id};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::sandbox::{Limits, size};
@@ -120,7 +120,7 @@ const MOST_LARGE_FILES: u64 = 1_000_000;
 const DEEPEST: usize = 6;
 
 /// Brings the mirror up to date. Returns where it is, the commit that `reference` names, and the default branch.
-pub(super) fn fetch(errand: &Errand<'_>, far: &Far, reference: &str) -> Result<Found> {
+pub(super) fn fetch(errand: &GitJob<'_>, far: &RemoteHost, reference: &str) -> Result<Found> {
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
     // A shallow or partial mirror would make the others' history end where its own does.
@@ -157,7 +157,7 @@ fn measured(mirror: &Path) -> Result<files::Contents> {
 }
 
 /// What a mirror may be.
-fn most(errand: &Errand<'_>) -> files::Contents {
+fn most(errand: &GitJob<'_>) -> files::Contents {
     let entries = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
     files::Contents { entries, bytes: 2 * Limits::DISK, depth: DEEPEST }
 }
@@ -168,7 +168,7 @@ fn described(contents: &files::Contents) -> String {
 }
 
 /// Removes a mirror that has become too large: what writes to it is git, and git reads what a remote sends.
-fn check(errand: &Errand<'_>, mirror: &Path) -> Result<()> {
+fn check(errand: &GitJob<'_>, mirror: &Path) -> Result<()> {
     let (found, most) = (measured(mirror)?, most(errand));
     if !exceeds(&found, &most) || is_off("courier-names") {
         return Ok(());

@@ -207,7 +207,7 @@ impl GitOptions {
 }
 
 /// What every courier of a task shares.
-pub(super) struct Errand<'run> {
+pub(super) struct GitJob<'run> {
     /// Where tasks, mirrors and bases are kept.
     pub store: &'run Store,
     /// The task's id.
@@ -232,7 +232,7 @@ pub(super) struct Errand<'run> {
     pub control: &'run RefCell<Option<Control>>,
 }
 
-impl Errand<'_> {
+impl GitJob<'_> {
     /// Whether a user asks for the end of the task, which is noted: a courier that is killed while it starts reports a failed start.
     fn is_asked_to_end(&self) -> bool {
         let is_asked = self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end);

@@ -4,7 +4,7 @@ use super::base::{Base, identity, named_path, to_default};
 use super::courier::{Courier, failed};
 use super::remote::Remote;
 use super::shell::OVER_BASE;
-use super::{Errand, PushOptions};
+use super::{GitJob, PushOptions};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Outcome;
 use crate::task::output::changes::is_off;
@@ -96,7 +96,7 @@ const SEARCH: &str = "30";
 
 /// Pushes the bundle's commit. `Ok` says whether the branch was there already.
 pub(crate) fn push(
-    errand: &Errand<'_>,
+    errand: &GitJob<'_>,
     remote: &Remote,
     wanted: &PushOptions,
     base: &Base,

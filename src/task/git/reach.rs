@@ -5,7 +5,7 @@
 //! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent; so what is read is
 //! overwritten before the agent's first process is forked from ours.
 
-use super::remote::{Far, Scheme};
+use super::remote::{RemoteHost, Scheme};
 use super::{GitOptions, elsewhere};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -39,7 +39,7 @@ pub(super) struct Reach {
 }
 
 /// The network of a courier for this host.
-pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &Far) -> Result<Network> {
+pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Network> {
     let mut allowed = far.rules(&options.addresses)?;
     if options.lfs {
         allowed.extend(elsewhere::of_lfs(far, &options.elsewhere)?);
@@ -49,7 +49,7 @@ pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &
 }
 
 /// Says the first thing that is wrong, before anything is made. A command that gives a credential is not run for that.
-pub(super) fn check(options: &GitOptions, far: &Far) -> Result<()> {
+pub(super) fn check(options: &GitOptions, far: &RemoteHost) -> Result<()> {
     network(options, None, far)?;
     let used = match far.scheme {
         Scheme::Https | Scheme::Http => {
@@ -69,7 +69,7 @@ pub(super) fn check(options: &GitOptions, far: &Far) -> Result<()> {
 
 impl Reach {
     /// Reads the credentials and says what they are used for.
-    pub(super) fn new(options: &GitOptions, resolver: Option<SocketAddr>, far: &Far) -> Result<Reach> {
+    pub(super) fn new(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Reach> {
         let mut reach = Reach {
             network: network(options, resolver, far)?,
             files: Vec::new(),
@@ -84,7 +84,7 @@ impl Reach {
         Ok(reach)
     }
 
-    fn by_http(&mut self, options: &GitOptions, far: &Far) -> Result<()> {
+    fn by_http(&mut self, options: &GitOptions, far: &RemoteHost) -> Result<()> {
         // A server that says nothing for two minutes is not waited for until the end of time.
         self.settings.extend(["http.lowSpeedLimit=1".to_owned(), "http.lowSpeedTime=120".to_owned()]);
         if let Some(path) = &options.ca {
@@ -200,7 +200,7 @@ pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
 
 /// What it means that a courier failed without a word. At the level of errors ssh says nothing of a connection that is cut after it has said its own
 /// version (sshpkt_fatal logs that as information).
-pub(super) fn meaning_of_silence(far: &Far) -> Option<(String, String)> {
+pub(super) fn meaning_of_silence(far: &RemoteHost) -> Option<(String, String)> {
     (far.scheme == Scheme::Ssh).then(|| (NO_ANSWER.to_owned(), SEE_PORT.to_owned()))
 }
 
@@ -269,7 +269,7 @@ const MEANINGS: [(&str, &str, &str); 23] = [
 
 /// What a failure means and what to do; `None` if only git's own words are there to say it.
 pub(super) fn meaning(
-    far: &Far,
+    far: &RemoteHost,
     options: &GitOptions,
     words: &str,
     egress: Option<&Ledger>,
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_connection_of_ssh_that_is_cut_without_a_word_is_a_host_that_does_not_answer() {
-        let far = |scheme| Far { url: String::new(), scheme, host: "a.test".to_owned(), port: 22 };
+        let far = |scheme| RemoteHost { url: String::new(), scheme, host: "a.test".to_owned(), port: 22 };
         let means = |scheme| meaning_of_silence(&far(scheme));
         assert_eq!(means(Scheme::Ssh).unwrap().0, NO_ANSWER);
         assert!(means(Scheme::Https).is_none());

@@ -12,12 +12,12 @@ pub(crate) enum Remote {
     /// A path of the host.
     Local(PathBuf),
     /// Somewhere else.
-    Far(Far),
+    Far(RemoteHost),
 }
 
 /// A repository on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Far {
+pub(crate) struct RemoteHost {
     /// The URL, as git takes it.
     pub url: String,
     /// How it is reached.
@@ -96,11 +96,11 @@ impl Remote {
         if scheme == Scheme::Http && !is_this_machine(&host) {
             return refuse("over plain http everybody on the way reads and changes it", "use https://");
         }
-        Ok(Remote::Far(Far { url: text.to_owned(), scheme, host, port }))
+        Ok(Remote::Far(RemoteHost { url: text.to_owned(), scheme, host, port }))
     }
 }
 
-impl Far {
+impl RemoteHost {
     /// The host and the port as one word, as in a URL.
     pub fn place(&self) -> String {
         if self.host.contains(':') {
@@ -150,11 +150,11 @@ fn without_password(text: &str) -> String {
 }
 
 /// `user@host:path`, where no slash comes before the colon.
-fn short(text: &str) -> Option<Far> {
+fn short(text: &str) -> Option<RemoteHost> {
     let (before, path) = text.split_once(':')?;
     let (user, host) = before.rsplit_once('@').unwrap_or(("", before));
     let far = !before.contains('/') && !path.is_empty() && !host.is_empty() && is_plain(user) && is_plain(host);
-    far.then(|| Far { url: text.to_owned(), scheme: Scheme::Ssh, host: host.to_ascii_lowercase(), port: 22 })
+    far.then(|| RemoteHost { url: text.to_owned(), scheme: Scheme::Ssh, host: host.to_ascii_lowercase(), port: 22 })
 }
 
 /// Nothing that a program could take for an option or a shell for more (CVE-2017-1000117).

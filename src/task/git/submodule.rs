@@ -8,7 +8,7 @@
 use super::courier::Courier;
 use super::elsewhere::{LEAVE, allows_path, is_own, submodule};
 use super::remote::Remote;
-use super::{Errand, GitOptions, head::is_id, mirror, remote::local_path};
+use super::{GitJob, GitOptions, head::is_id, mirror, remote::local_path};
 use crate::error::{Error, Kind, Result, Step};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ struct Link {
 }
 
 /// All submodules of a commit, fetched.
-pub(super) fn modules(errand: &Errand<'_>, top: &Remote, source: &Path, commit: &str) -> Result<Vec<Module>> {
+pub(super) fn modules(errand: &GitJob<'_>, top: &Remote, source: &Path, commit: &str) -> Result<Vec<Module>> {
     let top = match top {
         Remote::Local(_) => Remote::Local(source.to_owned()),
         far => far.clone(),
@@ -114,13 +114,13 @@ fn shown(path: &str) -> String {
     if path.is_empty() { ".".to_owned() } else { path.escape_debug().to_string() }
 }
 
-fn links(errand: &Errand<'_>, parent: &Parent) -> Result<Vec<Link>> {
+fn links(errand: &GitJob<'_>, parent: &Parent) -> Result<Vec<Link>> {
     let listed = Courier::new(errand, LIST).show(&parent.source, "/source").with("COMMIT", &parent.commit).run(None)?;
     read(&listed)
 }
 
 /// Finds where one comes from, and fetches it if that is far.
-fn place(errand: &Errand<'_>, top: &Remote, parent: &Parent, link: Link) -> Result<Module> {
+fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Result<Module> {
     let prefix = if parent.path.is_empty() { String::new() } else { format!("{}/", parent.path) };
     let path = format!("{prefix}{}", link.path);
     let step = || format!("fetch the submodule `{path}`");
@@ -152,7 +152,7 @@ fn place(errand: &Errand<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
             if !own {
                 (options.credential, options.ssh_key) = (None, None);
             }
-            let errand = Errand { options: &options, ..*errand };
+            let errand = GitJob { options: &options, ..*errand };
             let source = mirror::fetch(&errand, &far, &link.commit).doing(step)?.source;
             (Remote::Far(far), source)
         }

@@ -43,7 +43,7 @@ impl Watch {
     }
 
     /// Notes the place if it has shown up since the last time.
-    pub(crate) fn look(&mut self, place: impl Into<String>) {
+    pub(crate) fn note_place(&mut self, place: impl Into<String>) {
         if self.redactor.take_seen(NAME) {
             self.places.push(place.into());
         }
@@ -70,7 +70,7 @@ impl Watch {
                 _ => {}
             }
             let place = self.redactor.text(&format!("the changed file {}", entry.path));
-            self.look(place);
+            self.note_place(place);
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Watch {
             let rows = ledger.rows.iter().flat_map(|row| [&row.host, &row.rule]);
             rows.chain(&ledger.faults).for_each(|text| drop(self.redactor.text(text)));
         }
-        self.look("the network");
+        self.note_place("the network");
     }
 
     /// The error of an attempt in which it showed up.

@@ -7,7 +7,7 @@
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
 use crate::files;
-use crate::sandbox::{Bounds, Client, Errand, Exec, FileEntry, Reply, Rule, Sample};
+use crate::sandbox::{Bounds, Client, Exec, FileEntry, FileRequest, Reply, Rule, Sample};
 use crate::task::records::receipt::Receipt;
 use crate::task::store::{Status, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ impl Store {
                 return Ok(Some(receipt));
             }
             if self.status(id)? == Status::Lost {
-                crate::task::ended::reconcile::settle(self, id)?;
+                crate::task::ended::reconcile::reconcile_one(self, id)?;
                 return self.receipt(id)?.map(Some).ok_or_else(|| {
                     Error::new(Kind::Lost, "its supervisor died before it had begun").doing(format!("wait for `{id}`"))
                 });
@@ -202,7 +202,7 @@ impl Live {
     }
 
     /// Starts the errand that works on files in the sandbox.
-    fn errand(&self, errand: &Errand) -> Result<Executed> {
+    fn errand(&self, errand: &FileRequest) -> Result<Executed> {
         let exec = Exec { command: Vec::new(), environment: Vec::new(), directory: None, terminal: None, errand: true };
         let started = self.start(exec)?;
         let mut line = serde_json::to_vec(errand).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
@@ -215,20 +215,20 @@ impl Live {
 
     /// Reads a file in the sandbox into `sink`. The path is one of the sandbox's, links and all.
     pub fn read_file(&self, path: &Path, sink: &mut dyn Write) -> Result<u64> {
-        let mut started = self.errand(&Errand::Read(path.to_owned()))?;
+        let mut started = self.errand(&FileRequest::Read(path.to_owned()))?;
         started
             .receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write a copy".into())))
     }
 
     /// Writes a file in the sandbox, as its user; `mode` is for one that is new.
     pub fn write_file(&self, path: &Path, mode: u32, source: &mut dyn Read) -> Result<()> {
-        let mut started = self.errand(&Errand::Write { path: path.to_owned(), mode })?;
-        started.give(|input| std::io::copy(source, input).map(|_| ()))
+        let mut started = self.errand(&FileRequest::Write { path: path.to_owned(), mode })?;
+        started.write_input(|input| std::io::copy(source, input).map(|_| ()))
     }
 
     /// What is in a folder of the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
-        let mut started = self.errand(&Errand::List(path.to_owned()))?;
+        let mut started = self.errand(&FileRequest::List(path.to_owned()))?;
         let mut bytes = Vec::new();
         started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
@@ -236,7 +236,7 @@ impl Live {
 
     /// What a path of the sandbox is, links followed there; its `name` is empty.
     pub fn look(&self, path: &Path) -> Result<FileEntry> {
-        let mut started = self.errand(&Errand::Look(path.to_owned()))?;
+        let mut started = self.errand(&FileRequest::Look(path.to_owned()))?;
         let mut bytes = Vec::new();
         started.receive(|output| output.read_to_end(&mut bytes).map(|_| ()).map_err(lost))?;
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
@@ -244,7 +244,7 @@ impl Live {
 
     /// Writes a tree of the sandbox as a tar stream, under the name `name`.
     pub fn pack(&self, path: &Path, name: &Path, sink: &mut dyn Write) -> Result<()> {
-        let mut started = self.errand(&Errand::Pack(path.to_owned(), name.to_owned()))?;
+        let mut started = self.errand(&FileRequest::Pack(path.to_owned(), name.to_owned()))?;
         let copy = |output: &mut File| {
             std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write the archive".into()))
         };
@@ -255,15 +255,15 @@ impl Live {
     pub fn copy_out(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
         let limits = self.store.record(&self.id)?.limits;
         let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
-        let mut started = self.errand(&Errand::Pack(path.to_owned(), name.to_owned()))?;
+        let mut started = self.errand(&FileRequest::Pack(path.to_owned(), name.to_owned()))?;
         started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
     }
 
     /// Copies a tree of ours into a folder of the sandbox, under the name `name`.
     pub fn copy_in(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
-        let mut started = self.errand(&Errand::Unpack(target.to_owned(), name.to_owned()))?;
+        let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
         let mut packed = Ok(0);
-        let given = started.give(|input| {
+        let given = started.write_input(|input| {
             packed = crate::sandbox::pack(path, name, input);
             Ok(())
         });
@@ -273,8 +273,8 @@ impl Live {
 
     /// Makes what a tar stream holds in a folder of the sandbox; its one top name is `name`.
     pub fn unpack(&self, target: &Path, name: &Path, source: &mut dyn Read) -> Result<()> {
-        let mut started = self.errand(&Errand::Unpack(target.to_owned(), name.to_owned()))?;
-        started.give(|input| std::io::copy(source, input).map(|_| ()))
+        let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
+        started.write_input(|input| std::io::copy(source, input).map(|_| ()))
     }
 }
 
@@ -315,7 +315,7 @@ impl Executed {
         }
     }
 
-    fn give(&mut self, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
+    fn write_input(&mut self, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
         let written = match self.input.take() {
             Some(input) => write(&mut File::from(input)).map_err(lost),
             None => Ok(()),

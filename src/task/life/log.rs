@@ -7,7 +7,7 @@ use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::{Lines, Writer};
 use crate::task::records::receipt::Receipt;
 use crate::task::redact::{Redactor, Stream as Redacted};
-use crate::task::secrets::Held;
+use crate::task::secrets::TaskSecrets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::os::fd::BorrowedFd;
@@ -28,7 +28,7 @@ pub(crate) struct Log<'run> {
     streams: [Redacted; 2],
     /// What has come out of the redactor; kept for the next time.
     passed: Vec<u8>,
-    held: &'run mut Held,
+    held: &'run mut TaskSecrets,
     /// What the workspace's files were at the start. Its steps begin when the command runs.
     pub(crate) snapshot: Option<SnapshotInSteps>,
     is_running: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Log<'run> {
 
 /// What the command does besides writing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct LogOptions {
     /// Whether it speaks stream-json on its output.
     pub stream_json: bool,
     /// Whether somebody types at its terminal.
@@ -48,9 +48,9 @@ impl<'run> Log<'run> {
     pub(crate) fn create(
         directory: &Path,
         id: &str,
-        manner: Manner,
+        manner: LogOptions,
         watcher: &'run mut dyn Watcher,
-        held: &'run mut Held,
+        held: &'run mut TaskSecrets,
     ) -> Result<Log<'run>> {
         let writer = Writer::create(directory, id)?;
         Ok(Log {
@@ -157,7 +157,7 @@ impl Sink for Log<'_> {
         Ok(())
     }
 
-    fn go_on(&mut self, stream: Stream) -> bool {
+    fn pass_kept_output(&mut self, stream: Stream) -> bool {
         self.watcher.go_on(stream == Stream::Error)
     }
 

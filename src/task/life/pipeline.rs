@@ -32,9 +32,9 @@ use crate::task::git::{Base, Budget};
 use crate::task::output::folder_snapshot::SnapshotInSteps;
 use crate::task::records::event::Writer;
 use crate::task::records::forward;
-use crate::task::records::receipt::{Course, Receipt, Timing};
+use crate::task::records::receipt::{AttemptRecord, Receipt, Timing};
 use crate::task::records::record::Record;
-use crate::task::secrets::Held;
+use crate::task::secrets::TaskSecrets;
 use crate::task::store::{Alive, Store, json, new_id};
 use request::Request;
 use serde_json::json;
@@ -48,7 +48,7 @@ pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) ->
     // The first descriptor that is opened: a shell can write to its number.
     let progress = Progress::open()?;
     let mut request = Request::check(store, definition)?;
-    let mut held = Held::read(&request.secrets)?;
+    let mut held = TaskSecrets::read(&request.secrets)?;
     request.begin_disk_early();
     request.make_room()?;
     request.open_image(watcher)?;
@@ -117,9 +117,9 @@ const PHASES: [Phase; 5] = [
 struct Attempt<'run> {
     request: &'run Request<'run>,
     record: &'run Record,
-    held: &'run mut Held,
+    held: &'run mut TaskSecrets,
     /// What the receipt takes from the attempt.
-    course: Course,
+    course: AttemptRecord,
     /// How many rows of [`PHASES`] began.
     begun: usize,
     /// The socket by which a user ends the task, from its announcement on.
@@ -141,12 +141,17 @@ struct Attempt<'run> {
 }
 
 impl<'run> Attempt<'run> {
-    fn new(request: &'run Request<'run>, record: &'run Record, held: &'run mut Held, progress: Progress) -> Self {
+    fn new(
+        request: &'run Request<'run>,
+        record: &'run Record,
+        held: &'run mut TaskSecrets,
+        progress: Progress,
+    ) -> Self {
         Attempt {
             request,
             record,
             held,
-            course: Course::default(),
+            course: AttemptRecord::default(),
             begun: 0,
             control: RefCell::default(),
             turn: None,

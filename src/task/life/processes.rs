@@ -26,13 +26,13 @@ pub struct TaskProcess {
 impl Live {
     /// Its processes. One that ends meanwhile is left out.
     pub fn processes(&self) -> Result<Vec<TaskProcess>> {
-        let mut found: Vec<_> = self.process_ids()?.into_iter().filter_map(look).collect();
+        let mut found: Vec<_> = self.process_ids()?.into_iter().filter_map(read_process).collect();
         found.sort_by_key(|process| process.inside);
         Ok(found)
     }
 }
 
-fn look(pid: i32) -> Option<TaskProcess> {
+fn read_process(pid: i32) -> Option<TaskProcess> {
     let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).ok();
     let stat = String::from_utf8_lossy(&read("stat")?).into_owned();
     let status = String::from_utf8_lossy(&read("status")?).into_owned();

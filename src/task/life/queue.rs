@@ -43,7 +43,7 @@ pub(crate) enum Waited {
 }
 
 /// What is asked of the queue.
-pub(crate) struct Wish<'task> {
+pub(crate) struct TurnRequest<'task> {
     pub id: &'task str,
     /// How many at once.
     pub most: u32,
@@ -54,15 +54,20 @@ pub(crate) struct Wish<'task> {
 }
 
 /// Waits for a turn, and until the machine has room for one more.
-pub(crate) fn wait(store: &Store, wish: &Wish<'_>, control: &mut Control, signals: &Signals) -> Result<Waited> {
-    let step = || format!("wait for the turn of the task `{}`", wish.id);
+pub(crate) fn wait(
+    store: &Store,
+    request: &TurnRequest<'_>,
+    control: &mut Control,
+    signals: &Signals,
+) -> Result<Waited> {
+    let step = || format!("wait for the turn of the task `{}`", request.id);
     let directory = store.root().join("queue");
     files::create_directories(&directory, 0o700)?;
     let changes = watch(&directory)?;
-    let (number, turn) = take_ticket(&directory, wish.id)?;
-    let end = wish.patience.map(|patience| Instant::now() + patience);
+    let (number, turn) = take_ticket(&directory, request.id)?;
+    let end = request.patience.map(|patience| Instant::now() + patience);
     loop {
-        let why = match why_not_yet(&directory, number, wish)? {
+        let why = match why_not_yet(&directory, number, request)? {
             None => return Ok(Waited::Turn(turn)),
             Some(why) => why,
         };
@@ -117,7 +122,7 @@ fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
 }
 
 /// Why it is not our turn; `None` if it is.
-fn why_not_yet(directory: &Path, number: u64, wish: &Wish<'_>) -> Result<Option<String>> {
+fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Result<Option<String>> {
     let mut before = 0;
     for (_, path) in tickets(directory)?.into_iter().filter(|(other, _)| *other < number) {
         match Lock::attempt(&path)? {
@@ -126,11 +131,11 @@ fn why_not_yet(directory: &Path, number: u64, wish: &Wish<'_>) -> Result<Option<
             Attempt::Taken(_lock) => drop(std::fs::remove_file(&path)),
             Attempt::Missing => {}
         }
-        if before >= wish.most {
+        if before >= request.most {
             return Ok(Some(format!("{} run or wait before it", before)));
         }
     }
-    Ok(no_memory(wish.memory, before > 0))
+    Ok(no_memory(request.memory, before > 0))
 }
 
 /// Whether there is too little memory for one more. Alone it may try: nobody will give any back.
@@ -148,9 +153,9 @@ mod tests {
     #[test]
     fn turns_come_in_order_and_the_dead_are_passed_over() {
         let directory = tempfile::tempdir().unwrap();
-        let wish = |most| Wish { id: "t", most, patience: None, memory: 0 };
+        let request = |most| TurnRequest { id: "t", most, patience: None, memory: 0 };
         let mut turns: Vec<_> = (0..4).map(|_| take_ticket(directory.path(), "t").unwrap()).collect();
-        let ready = |number, most| why_not_yet(directory.path(), number, &wish(most)).unwrap().is_none();
+        let ready = |number, most| why_not_yet(directory.path(), number, &request(most)).unwrap().is_none();
         let numbers: Vec<_> = turns.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers.iter().map(|&number| ready(number, 2)).collect::<Vec<_>>(), [true, true, false, false]);
         // One in the middle ends, then the first dies with its ticket left behind.

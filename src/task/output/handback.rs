@@ -1,6 +1,6 @@
 //! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt.
 //!
-//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`Handback`] for the receipt.
+//! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`ChangeSet`] for the receipt.
 //! Not here: how a hostile tree is read (`changes`), what is done with the changes later (`apply`).
 
 use super::changes::path::json_length;
@@ -22,7 +22,7 @@ use std::time::SystemTime;
 
 /// The changes of a workspace, as the receipt has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handback {
+pub struct ChangeSet {
     /// Where the record and the copies are; `None` if nothing changed.
     pub path: Option<PathBuf>,
     /// The tree that the workspace was shown from; `None` for an empty workspace.
@@ -58,7 +58,7 @@ pub struct Handback {
     pub(crate) newer_bases: usize,
 }
 
-impl Handback {
+impl ChangeSet {
     /// Whether the command has written nothing at all in the workspace.
     pub(crate) fn is_nothing(&self) -> bool {
         self.path.is_none() && self.skipped == 0 && self.ignored == 0 && self.complete
@@ -119,13 +119,13 @@ pub(crate) fn collect(
     (into, result): (&Path, &str),
     started: SystemTime,
     limits: &changes::Limits,
-) -> Result<Handback> {
-    let Some((upper, form)) = upper else { return Ok(Handback { complete: true, ..Handback::default() }) };
+) -> Result<ChangeSet> {
+    let Some((upper, form)) = upper else { return Ok(ChangeSet { complete: true, ..ChangeSet::default() }) };
     let lower = base.map(open_tree).transpose()?;
     let (above, worktree) = lower.as_ref().zip(base).map_or((None, None), repository_of);
     let base = base.map(Path::to_owned);
     if !files::has_entries(upper).failing(Kind::Workspace, || "list the workspace's changes")? {
-        return Ok(Handback { base, complete: true, ..Handback::default() });
+        return Ok(ChangeSet { base, complete: true, ..ChangeSet::default() });
     }
     let workspace = changes::Workspace {
         upper: upper.as_fd(),
@@ -161,10 +161,10 @@ pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
     }
 }
 
-fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> Handback {
+fn summary(changes: &Changes, path: Option<PathBuf>, base: Option<PathBuf>) -> ChangeSet {
     let count =
         |change| changes.entries.iter().filter(|each| !each.path.is_in_git() && each.change() == change).count();
-    Handback {
+    ChangeSet {
         path,
         base,
         added: count(Change::Added),

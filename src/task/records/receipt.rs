@@ -6,10 +6,10 @@ use crate::sandbox::{Cleanup, Degraded, Ledger, LimitHit, Limits, Outcome, Refus
 use crate::task::definition::ProfileUsed;
 use crate::task::git::Push;
 use crate::task::output::artifact::Artifacts;
-use crate::task::output::handback::Handback;
+use crate::task::output::handback::ChangeSet;
 use crate::task::output::result::TaskResult;
 use crate::task::redact::Redactor;
-use crate::task::secrets::{Held, SecretUse};
+use crate::task::secrets::{SecretUse, TaskSecrets};
 use crate::task::store::Store;
 use crate::task::store::json::{now, read};
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ pub struct Receipt {
     pub redactions: u64,
     /// What changed in the workspace; missing if the task never came so far.
     #[serde(default)]
-    pub changes: Option<Handback>,
+    pub changes: Option<ChangeSet>,
     /// The files that came out; missing if none were asked for.
     #[serde(default)]
     pub artifacts: Option<Artifacts>,
@@ -145,7 +145,7 @@ pub struct Timing {
 
 /// What an attempt came to know on its way.
 #[derive(Debug, Default)]
-pub(crate) struct Course {
+pub(crate) struct AttemptRecord {
     /// The commit that the workspace began with.
     pub commit_in: Option<String>,
     /// The commit at which it ended.
@@ -155,7 +155,7 @@ pub(crate) struct Course {
     /// What its couriers reached.
     pub couriers: Option<Ledger>,
     /// What changed in it.
-    pub changes: Option<Handback>,
+    pub changes: Option<ChangeSet>,
     /// The files that came out.
     pub artifacts: Option<Artifacts>,
     /// What the task says of itself.
@@ -187,7 +187,7 @@ fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
 }
 
 /// What the command called its files.
-fn names(mut changes: Handback, redactor: &Redactor) -> Handback {
+fn names(mut changes: ChangeSet, redactor: &Redactor) -> ChangeSet {
     changes.runnable.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
     changes
 }
@@ -207,7 +207,7 @@ impl From<&Error> for Failure {
 }
 
 impl Receipt {
-    pub(crate) fn new(record: &Record, report: Report, course: Course, held: &Held) -> Receipt {
+    pub(crate) fn new(record: &Record, report: Report, course: AttemptRecord, held: &TaskSecrets) -> Receipt {
         let redactor = held.redactor();
         let error = report.error.as_ref().map(|error| Failure::redacted(error, redactor));
         // Also what quotes nobody today: an error below may begin to.
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn no_text_that_quotes_the_command_has_a_secret() {
-        let held = Held::none();
+        let held = TaskSecrets::none();
         assert!(held.redactor().add("API_KEY", VALUE.as_bytes()));
         let words = || vec![format!("about {VALUE}")];
         let report = Report {
@@ -302,8 +302,8 @@ mod tests {
             cleanup: Cleanup { removed: words(), left: words() },
         };
         let runnable = vec![RunnableFile { path: format!(".githooks/{VALUE}"), why: "a hook".to_owned() }];
-        let changes = Some(Handback { runnable, ..Handback::default() });
-        let course = Course { couriers: Some(ledger()), changes, ..Course::default() };
+        let changes = Some(ChangeSet { runnable, ..ChangeSet::default() });
+        let course = AttemptRecord { couriers: Some(ledger()), changes, ..AttemptRecord::default() };
         let record = json!({
             "schema": 3, "id": "t0", "created": "", "command": ["true"], "environment_names": [], "workspace": "empty", "rootfs": null,
             "limits": Limits::default(), "supervisor": 1, "may_degrade": [], "exit_codes": {}, "stream_json": false, "continued_from": null,

@@ -9,7 +9,7 @@ use crate::task::definition::{Definition, ProfileUsed, WorkspaceSource};
 use crate::task::output::artifact::ArtifactOptions;
 use crate::task::output::folder_snapshot::FolderIdentity;
 use crate::task::output::result::ResultOptions;
-use crate::task::secrets::{Held, SecretUse};
+use crate::task::secrets::{SecretUse, TaskSecrets};
 use crate::task::store::Store;
 use crate::task::store::json::{now, read, write};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ impl Record {
         definition: &Definition,
         layout: &Layout,
         image: Option<&Opened>,
-        held: &Held,
+        held: &TaskSecrets,
     ) -> Record {
         // A value that the caller wrote into the command all the same is hidden at least here.
         let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());

@@ -57,7 +57,7 @@ impl Dumps {
     }
 
     /// What the text says at its beginning.
-    pub(super) fn look(&self, text: &[u8], whole: bool) -> Dumped {
+    pub(super) fn parse_start(&self, text: &[u8], whole: bool) -> Dumped {
         let (mut bytes, mut at) = ([0; READ], 0);
         for count in 0..READ {
             let spaces = text[at..].iter().take(2).take_while(|&&byte| byte == b' ').count();

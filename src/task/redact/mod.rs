@@ -29,7 +29,7 @@ use dumps::{Dumped, Dumps};
 use filter::Filter;
 use known::Known;
 use needles::{Compared, Needle};
-use shapes::{SHAPES, Seen, Swallow};
+use shapes::{Match, SHAPES, Swallow};
 
 /// What is looked for: every value in every form, and the shapes.
 #[derive(Clone)]
@@ -117,7 +117,7 @@ impl Patterns {
 
     /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
     /// `later`: other things may begin before it.
-    fn look(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>, known: &mut Known) -> Verdict {
+    fn match_at(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>, known: &mut Known) -> Verdict {
         let mut found = Verdict::No;
         for candidate in self.filter.candidates(text, at) {
             let seen = match candidate {
@@ -132,7 +132,7 @@ impl Patterns {
                         swallow: None,
                     }),
                 },
-                Candidate::Dump => match self.dumps.look(&text[at..], whole) {
+                Candidate::Dump => match self.dumps.parse_start(&text[at..], whole) {
                     Dumped::No => Verdict::No,
                     Dumped::Begun => Verdict::Wait { hold: at },
                     Dumped::Whole(length, name) => {
@@ -143,9 +143,9 @@ impl Patterns {
                     }
                 },
                 Candidate::Shape(index) => match (SHAPES[index].look)(&SHAPES[index], &text[at..], whole, known) {
-                    Seen::No => Verdict::No,
-                    Seen::Begun { hold } => Verdict::Wait { hold: at + hold },
-                    Seen::Whole { from, to, swallow } => {
+                    Match::No => Verdict::No,
+                    Match::Begun { hold } => Verdict::Wait { hold: at + hold },
+                    Match::Whole { from, to, swallow } => {
                         let label = Label::Shape(SHAPES[index].name);
                         let hide = Hide { place: at, from: at + from, to: at + to, label, swallow };
                         if from > 0 {

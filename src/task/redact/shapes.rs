@@ -13,7 +13,7 @@ pub(super) struct Shape {
     /// What must follow.
     rest: Rest,
     /// Looks at a text that has passed the filter; the flag says that nothing more comes.
-    pub look: fn(&Shape, &[u8], bool, &mut Known) -> Seen,
+    pub look: fn(&Shape, &[u8], bool, &mut Known) -> Match,
 }
 
 /// What follows the beginning of a token.
@@ -25,7 +25,7 @@ struct Rest {
 
 /// What looking says; places are from the beginning of the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum Match {
     No,
     /// More must come; what is before `hold` may be seen in any case.
     Begun {
@@ -106,7 +106,7 @@ const fn token(name: &'static str, prefix: &'static [u8], letters: Letters, leas
 const fn special(
     name: &'static str,
     prefix: &'static [u8],
-    look: fn(&Shape, &[u8], bool, &mut Known) -> Seen,
+    look: fn(&Shape, &[u8], bool, &mut Known) -> Match,
 ) -> Shape {
     Shape { name, prefix, rest: Rest { letters: Letters::Dashed, least: 0 }, look }
 }
@@ -155,16 +155,16 @@ impl Shape {
     }
 
     /// What follows the prefix, or what there is to say without it.
-    fn after<'text>(&self, text: &'text [u8]) -> Result<&'text [u8], Seen> {
+    fn after<'text>(&self, text: &'text [u8]) -> Result<&'text [u8], Match> {
         match text.strip_prefix(self.prefix) {
             Some(rest) => Ok(rest),
-            None if self.prefix.starts_with(text) => Err(Seen::Begun { hold: 0 }),
-            None => Err(Seen::No),
+            None if self.prefix.starts_with(text) => Err(Match::Begun { hold: 0 }),
+            None => Err(Match::No),
         }
     }
 }
 
-fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
@@ -172,14 +172,14 @@ fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     let length = known.run(rest, shape.rest.letters);
     let ends = length < rest.len();
     if length < shape.rest.least {
-        return if ends { Seen::No } else { Seen::Begun { hold: 0 } };
+        return if ends { Match::No } else { Match::Begun { hold: 0 } };
     }
     let swallow = (!ends).then_some(Swallow::Letters(shape.rest.letters));
-    Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow }
+    Match::Whole { from: 0, to: shape.prefix.len() + length, swallow }
 }
 
 /// Keys of the old kind have a fixed word in their middle; without it `sk-` is the end of `task-`.
-fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const MIDDLE: &[u8] = b"T3BlbkFJ";
     /// With its middle in here.
     const LONGEST: usize = 200;
@@ -190,27 +190,27 @@ fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen
     let length = known.run(rest, Letters::Dashed);
     if known.find(rest, MIDDLE, length.min(LONGEST)).is_some() {
         let swallow = (length == rest.len()).then_some(Swallow::Letters(Letters::Dashed));
-        return Seen::Whole { from: 0, to: shape.prefix.len() + length, swallow };
+        return Match::Whole { from: 0, to: shape.prefix.len() + length, swallow };
     }
-    if length == rest.len() && length < LONGEST { Seen::Begun { hold: 0 } } else { Seen::No }
+    if length == rest.len() && length < LONGEST { Match::Begun { hold: 0 } } else { Match::No }
 }
 
 /// Four letters and sixteen more.
-fn aws_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn aws_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LENGTH: usize = 16;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
         Err(seen) => return seen,
     };
     match known.short_run(rest, capital, LENGTH) {
-        LENGTH.. => Seen::Whole { from: 0, to: shape.prefix.len() + LENGTH, swallow: None },
-        less if less == rest.len() => Seen::Begun { hold: 0 },
-        _ => Seen::No,
+        LENGTH.. => Match::Whole { from: 0, to: shape.prefix.len() + LENGTH, swallow: None },
+        less if less == rest.len() => Match::Begun { hold: 0 },
+        _ => Match::No,
     }
 }
 
 /// Forty letters without a shape, known by the name before them.
-fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LENGTH: usize = 40;
     const MOST_BETWEEN: usize = 8;
     let rest = match shape.after(text) {
@@ -220,41 +220,41 @@ fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen
     let between = known.short_run(rest, |byte| b" \t=:\"'\\".contains(&byte), MOST_BETWEEN + 1);
     let from = shape.prefix.len() + between;
     if between == rest.len() && between <= MOST_BETWEEN {
-        return Seen::Begun { hold: from };
+        return Match::Begun { hold: from };
     }
     if between == 0 || between > MOST_BETWEEN {
-        return Seen::No;
+        return Match::No;
     }
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'/' || byte == b'+';
     let length = known.short_run(&rest[between..], letter, LENGTH);
     match length {
-        LENGTH.. => Seen::Whole { from, to: from + LENGTH, swallow: None },
-        less if between + less == rest.len() => Seen::Begun { hold: from },
-        _ => Seen::No,
+        LENGTH.. => Match::Whole { from, to: from + LENGTH, swallow: None },
+        less if between + less == rest.len() => Match::Begun { hold: from },
+        _ => Match::No,
     }
 }
 
 /// Three parts with points between (RFC 7519); each but the signature is a JSON object or long enough to be one.
-fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LEAST: usize = 8;
     const LONGEST: usize = 16 << 10;
     if let Err(seen) = shape.after(text) {
         return seen;
     }
-    let unsure = |length: usize| if length < LONGEST { Seen::Begun { hold: 0 } } else { Seen::No };
+    let unsure = |length: usize| if length < LONGEST { Match::Begun { hold: 0 } } else { Match::No };
     let mut at = 0;
     for _ in 0..2 {
         let length = known.run(&text[at..], Letters::Dashed);
         at += length;
         match text.get(at) {
             None => return unsure(at),
-            Some(_) if at >= LONGEST => return Seen::No, // as if it had come in pieces
+            Some(_) if at >= LONGEST => return Match::No, // as if it had come in pieces
             Some(b'.') if length >= LEAST => at += 1,
-            Some(_) => return Seen::No,
+            Some(_) => return Match::No,
         }
     }
     let to = at + known.run(&text[at..], Letters::Dashed);
-    Seen::Whole { from: 0, to, swallow: (to == text.len()).then_some(Swallow::Letters(Letters::Dashed)) }
+    Match::Whole { from: 0, to, swallow: (to == text.len()).then_some(Swallow::Letters(Letters::Dashed)) }
 }
 
 /// No key is longer; what comes after so much is shown again.
@@ -262,7 +262,7 @@ const LONGEST_KEY: usize = 64 << 10;
 const KEY_END: &[u8] = b"-----END";
 
 /// From the line `-----BEGIN … PRIVATE KEY…-----` to its end (RFC 7468); also within JSON, where lines are not lines.
-fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
+fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LONGEST_LABEL: usize = 64;
     const DASHES: usize = 5;
     let rest = match shape.after(text) {
@@ -271,30 +271,30 @@ fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Seen {
     };
     let label = known.short_run(rest, |byte| capital(byte) || byte == b' ', LONGEST_LABEL + 1);
     if label > LONGEST_LABEL {
-        return Seen::No;
+        return Match::No;
     }
     let dashes = known.short_run(&rest[label..], |byte| byte == b'-', DASHES + 1);
     if label + dashes == rest.len() && dashes < DASHES {
-        return Seen::Begun { hold: 0 };
+        return Match::Begun { hold: 0 };
     }
     let private = rest[..label].windows(11).any(|each| each == b"PRIVATE KEY");
     if dashes != DASHES || !private {
-        return Seen::No;
+        return Match::No;
     }
     let from = shape.prefix.len() + label + dashes;
     let key = &text[from..];
     if let Some(end) = known.find(key, KEY_END, LONGEST_KEY) {
-        return Seen::Whole { from, to: from + end + KEY_END.len(), swallow: None };
+        return Match::Whole { from, to: from + end + KEY_END.len(), swallow: None };
     }
     let key = &key[..key.len().min(LONGEST_KEY)];
     let to = from + key.len();
     let last = key[key.len().saturating_sub(KEY_END.len() - 1)..].to_vec();
     let swallow = (to == text.len()).then(|| Swallow::Key { left: LONGEST_KEY - key.len(), last });
-    Seen::Whole { from, to, swallow }
+    Match::Whole { from, to, swallow }
 }
 
 /// The password of `scheme://user:password@host` (RFC 3986, 3.2.1). The rest is seen.
-fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Seen {
+fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Match {
     const LONGEST_USER: usize = 128;
     const LONGEST_PASSWORD: usize = 512;
     fn part(byte: u8) -> bool {
@@ -310,22 +310,22 @@ fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Seen {
     };
     let user = known.short_run(rest, part, LONGEST_USER + 1);
     if user > LONGEST_USER {
-        return Seen::No;
+        return Match::No;
     }
     match rest.get(user) {
-        None => return Seen::Begun { hold: text.len() },
+        None => return Match::Begun { hold: text.len() },
         Some(b':') => {}
-        Some(_) => return Seen::No,
+        Some(_) => return Match::No,
     }
     let after = &rest[user + 1..];
     // No other shape of this kind can begin in it, so that it is walked once.
     let length = known.short_run(after, password, usize::MAX);
     let from = shape.prefix.len() + user + 1;
     if length == after.len() && length <= LONGEST_PASSWORD && !whole {
-        return Seen::Begun { hold: from };
+        return Match::Begun { hold: from };
     }
     match after[..length].iter().rposition(|&byte| byte == b'@') {
-        Some(end) if end > 0 => Seen::Whole { from, to: from + end, swallow: None },
-        _ => Seen::No,
+        Some(end) if end > 0 => Match::Whole { from, to: from + end, swallow: None },
+        _ => Match::No,
     }
 }

@@ -57,7 +57,7 @@ impl Stream {
     /// Puts out what of `text` may be seen and keeps its end in `held`. The first `settled` bytes of it are out already.
     fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
         let mut settled = std::mem::take(&mut self.settled);
-        settled = self.go_on(text, settled);
+        settled = self.skip_swallowed(text, settled);
         let mut at = 0;
         let mut keep = None;
         // What was found, but begins behind places that are not looked at yet.
@@ -70,7 +70,7 @@ impl Stream {
             }
             let Some(place) = next else { break };
             at = place + 1;
-            match patterns.look(text, place, whole, &mut later, &mut known) {
+            match patterns.match_at(text, place, whole, &mut later, &mut known) {
                 Verdict::No => {}
                 Verdict::Wait { .. } if whole => {}
                 Verdict::Wait { hold } => {
@@ -143,7 +143,7 @@ impl Stream {
         {
             at = next + 1;
             let mut later = Vec::new();
-            match patterns.look(text, next, false, &mut later, known) {
+            match patterns.match_at(text, next, false, &mut later, known) {
                 Verdict::No => {}
                 Verdict::Wait { hold: from } | Verdict::Hide(Hide { from, .. }) => hold = hold.min(from),
             }
@@ -153,7 +153,7 @@ impl Stream {
     }
 
     /// Hides what follows hidden places and belongs to them; returns how far that goes.
-    fn go_on(&mut self, text: &[u8], from: usize) -> usize {
+    fn skip_swallowed(&mut self, text: &[u8], from: usize) -> usize {
         let mut furthest = from;
         self.swallows.retain_mut(|swallow| {
             let to = from + swallow.take(&text[from..]);

@@ -43,7 +43,7 @@ impl SecretUse {
 }
 
 /// The secrets in force, and what became of them.
-pub(crate) struct Held {
+pub(crate) struct TaskSecrets {
     each: Vec<One>,
     redactor: Redactor,
     requests: Option<PathBuf>,
@@ -63,9 +63,9 @@ struct One {
 /// Where requests to take a secret back are left, in the task's directory.
 const REQUESTS: &str = "revoke";
 
-impl Held {
+impl TaskSecrets {
     /// Reads every value. Nothing has been made yet: what cannot be read or hidden refuses the task.
-    pub(crate) fn read(secrets: &[Secret]) -> Result<Held> {
+    pub(crate) fn read(secrets: &[Secret]) -> Result<TaskSecrets> {
         super::check(secrets)?;
         let redactor = Redactor::new();
         let mut each = Vec::new();
@@ -101,7 +101,7 @@ impl Held {
             each.push(One { secret: secret.clone(), value, version, told });
         }
         let broker = vault::open(secrets)?;
-        Ok(Held { each, redactor, requests: None, broker, renewing: None, looked: None })
+        Ok(TaskSecrets { each, redactor, requests: None, broker, renewing: None, looked: None })
     }
 
     /// What the gateway gets, if it is to add secrets to requests.
@@ -123,8 +123,15 @@ impl Held {
     }
 
     /// None at all.
-    pub(crate) fn none() -> Held {
-        Held { each: Vec::new(), redactor: Redactor::new(), requests: None, broker: None, renewing: None, looked: None }
+    pub(crate) fn none() -> TaskSecrets {
+        TaskSecrets {
+            each: Vec::new(),
+            redactor: Redactor::new(),
+            requests: None,
+            broker: None,
+            renewing: None,
+            looked: None,
+        }
     }
 
     /// Whether there is none.

@@ -9,7 +9,7 @@ mod oauth;
 mod source;
 mod vault;
 
-pub(super) use held::Held;
+pub(super) use held::TaskSecrets;
 pub use held::{SecretUse, revoke};
 pub use source::Source;
 

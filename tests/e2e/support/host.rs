@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Everything of a lab's tasks that must be gone when they are over.
 #[derive(Debug, Default)]
-pub struct Left {
+pub struct Remains {
     /// Processes of brig with this lab's store; a sandbox lives only as long as its pid 1, which is one of them.
     pub processes: Vec<(i32, String)>,
     /// Control groups named after a task.
@@ -20,10 +20,10 @@ pub struct Left {
     pub files: Vec<PathBuf>,
 }
 
-impl Left {
-    pub(super) fn of(lab: &Lab) -> Left {
+impl Remains {
+    pub(super) fn of(lab: &Lab) -> Remains {
         let path = lab.path().to_string_lossy().into_owned();
-        Left {
+        Remains {
             processes: processes_of(lab),
             cgroups: lab.ids().iter().flat_map(|id| cgroups_of(id)).collect(),
             mounts: fs::read_to_string("/proc/self/mountinfo")
@@ -38,10 +38,10 @@ impl Left {
     }
 
     /// The same when the kernel has had time: it frees a loop device shortly after its last user.
-    pub(super) fn settled(lab: &Lab) -> Left {
+    pub(super) fn settled(lab: &Lab) -> Remains {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
-            let left = Left::of(lab);
+            let left = Remains::of(lab);
             if left.is_empty() || Instant::now() > end {
                 return left;
             }

@@ -1,6 +1,6 @@
 //! A place for one test: its own store and files, and the proof at the end that nothing else is left of it.
 
-use super::host::Left;
+use super::host::Remains;
 use super::{Run, Started, Task, program};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -135,7 +135,7 @@ impl Lab {
 
     /// Asserts that nothing is left, now.
     pub fn assert_clean(&self) {
-        let left = Left::settled(self);
+        let left = Remains::settled(self);
         assert!(left.is_empty(), "left behind: {left:#?}");
         // A test beside this one may have killed a brig a moment ago, and reaps soon; what stays is ours.
         let mut leaks = self.brig(["doctor", "--leaks"]);
@@ -153,7 +153,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            Left::of(self).remove();
+            Remains::of(self).remove();
         } else {
             self.assert_clean();
         }

@@ -6,7 +6,7 @@ use crate::host;
 use crate::sandbox::{Outcome, Report};
 use crate::task::definition::{WorkspaceSource, exposure, plan};
 use crate::task::ended::export;
-use crate::task::git::{self, Errand, ObjectStore, Push, PushState};
+use crate::task::git::{self, GitJob, ObjectStore, Push, PushState};
 use crate::task::output::changes::path::TreePath;
 use crate::task::output::changes::{BaseWriter, KnownBase, KnownContent, LARGEST_TEXT};
 use crate::task::output::folder_snapshot::FolderIdentity;
@@ -99,7 +99,7 @@ impl Attempt<'_> {
             None => ObjectStore { folder, objects: ".git/objects" },
         };
         // The request to end was for the command.
-        let errand = Errand { control: &RefCell::default(), ..self.errand() };
+        let errand = GitJob { control: &RefCell::default(), ..self.errand() };
         let mut take = |name: &str, bytes: &[u8]| {
             let known = blobs.get(name).into_iter().flatten();
             known.into_iter().try_for_each(|known| writer.put(known, bytes))

@@ -9,10 +9,10 @@ use crate::task::definition::WorkspaceSource;
 use crate::task::life::canary;
 use crate::task::output::artifact::{self, Source};
 use crate::task::output::changes::{Form, Limits};
-use crate::task::output::handback::{self, Handback};
-use crate::task::records::receipt::{Course, Timing};
+use crate::task::output::handback::{self, ChangeSet};
+use crate::task::records::receipt::{AttemptRecord, Timing};
 use crate::task::redact::Redactor;
-use crate::task::secrets::Held;
+use crate::task::secrets::TaskSecrets;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -37,7 +37,7 @@ impl<'run> Collector<'run> {
         request: &'run Request<'run>,
         id: &str,
         options: &Options,
-        held: &Held,
+        held: &TaskSecrets,
         started: SystemTime,
     ) -> Collector<'run> {
         let (definition, redactor) = (&request.definition, held.redactor().clone());
@@ -62,12 +62,12 @@ impl<'run> Collector<'run> {
         }
     }
 
-    pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut Course) -> Result<()> {
+    pub(super) fn collect(&mut self, scratch: BorrowedFd<'_>, course: &mut AttemptRecord) -> Result<()> {
         let began = Instant::now();
         let upper = handback::upper(scratch, self.base.as_deref())?;
         self.look_for_canary("its output or its events");
         self.collect_changes(upper.as_ref(), course)?;
-        let is_untouched = course.changes.as_ref().is_some_and(Handback::is_nothing);
+        let is_untouched = course.changes.as_ref().is_some_and(ChangeSet::is_nothing);
         let source = upper.as_ref().filter(|_| !is_untouched);
         let source = source.map(|(upper, form)| Source { upper: upper.as_fd(), form: *form });
         let expected = &self.request.expected;
@@ -87,7 +87,7 @@ impl<'run> Collector<'run> {
         Ok(())
     }
 
-    fn collect_changes(&mut self, upper: Option<&(OwnedFd, Form)>, course: &mut Course) -> Result<()> {
+    fn collect_changes(&mut self, upper: Option<&(OwnedFd, Form)>, course: &mut AttemptRecord) -> Result<()> {
         let definition = &self.request.definition;
         if !definition.changes && self.canary.is_none() {
             return Ok(());
@@ -114,7 +114,7 @@ impl<'run> Collector<'run> {
 
     fn look_for_canary(&mut self, place: &str) {
         if let Some(canary) = &mut self.canary {
-            canary.look(place);
+            canary.note_place(place);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sandbox::{DiskFile, Outcome, Report, Signals, Workspace};
 use crate::task::definition::{Continued, Keep, WorkspaceSource};
 use crate::task::ended::keep;
-use crate::task::git::{self, Budget, Errand, Remote};
+use crate::task::git::{self, Budget, GitJob, Remote};
 use crate::task::life::queue::{self, Waited};
 use crate::task::life::watcher::Watcher;
 use crate::task::records::event::Writer;
@@ -16,7 +16,7 @@ impl Attempt<'_> {
     /// Waits until so few other tasks run that this one may begin.
     pub(super) fn wait_for_turn(&mut self) -> Result<(), Box<Report>> {
         let (id, definition) = (self.id(), &self.request.definition);
-        let wish = queue::Wish {
+        let wish = queue::TurnRequest {
             id,
             most: definition.max_parallel.unwrap_or(u32::MAX),
             patience: definition.queue_wait,
@@ -109,16 +109,16 @@ impl Attempt<'_> {
             // An event that cannot be written does not end the work.
             let _ = writer.borrow_mut().bounded("progress", json!({ "git": text }));
         };
-        let errand = Errand { progress: &progress, ..self.errand() };
+        let errand = GitJob { progress: &progress, ..self.errand() };
         let base = git::base(&errand, &Remote::parse(url)?, reference);
         watcher.borrow_mut().progress("");
         base
     }
 
     /// What the couriers of this task share.
-    pub(super) fn errand(&self) -> Errand<'_> {
+    pub(super) fn errand(&self) -> GitJob<'_> {
         let request = self.request;
-        Errand {
+        GitJob {
             store: request.store,
             id: self.id(),
             may_degrade: &request.definition.may_degrade,

@@ -14,7 +14,7 @@ use crate::task::life::watcher::Watcher;
 use crate::task::life::{canary, missing};
 use crate::task::output::result::Expected;
 use crate::task::records::record::Record;
-use crate::task::secrets::{Held, Secret};
+use crate::task::secrets::{Secret, TaskSecrets};
 use crate::task::store::Store;
 use std::borrow::Cow;
 
@@ -101,7 +101,7 @@ impl<'run> Request<'run> {
         Ok(())
     }
 
-    pub(super) fn record(&self, id: &str, held: &Held) -> Record {
+    pub(super) fn record(&self, id: &str, held: &TaskSecrets) -> Record {
         let mut record = Record::new(id, &self.definition, &self.layout, self.image.as_ref(), held);
         record.guarantee = self.declared.or(record.guarantee);
         record

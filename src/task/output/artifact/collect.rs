@@ -164,7 +164,7 @@ impl Walk<'_> {
     fn visit(&mut self, patterns: &Patterns, tree: &Tree) -> Result<Option<(OwnedFd, Frame)>> {
         let (Some(frame), Some(directory)) = (tree.state(), tree.get(0)) else { return Ok(None) };
         let name = tree.name().to_bytes();
-        let look = patterns.look(&frame.progress, name);
+        let look = patterns.match_name(&frame.progress, name);
         let is_taken = frame.is_taken || !look.matches.is_empty();
         if !is_taken && look.below.is_over() {
             return Ok(None);

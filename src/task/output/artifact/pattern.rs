@@ -88,7 +88,7 @@ impl Patterns {
     }
 
     /// What `name` is in a directory that has come so far.
-    pub(super) fn look(&self, above: &Progress, name: &[u8]) -> Look {
+    pub(super) fn match_name(&self, above: &Progress, name: &[u8]) -> Look {
         let mut reached = Vec::new();
         for &(index, at) in &above.0 {
             let pattern = &self.0[index];
@@ -147,7 +147,7 @@ mod tests {
         let patterns = Patterns::parse(&patterns.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>()).unwrap();
         let mut progress = patterns.root();
         for name in path.split(|byte| *byte == b'/') {
-            let look = patterns.look(&progress, name);
+            let look = patterns.match_name(&progress, name);
             if !look.matches.is_empty() {
                 return true;
             }

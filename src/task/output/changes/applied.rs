@@ -39,12 +39,12 @@ pub(crate) struct Applied {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) path: TreePath,
-    pub(crate) why: Why,
+    pub(crate) why: LeftOutReason,
 }
 
 /// Why a change was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum LeftOutReason {
     /// It is in a `.git` directory.
     Git,
     /// It is a link that leads out of the tree, or may.
@@ -114,19 +114,21 @@ impl Difference {
 }
 
 /// Whether an entry is left out whatever the target looks like, and whatever is forced.
-pub(super) fn left_out(entry: &Entry, options: Options) -> Option<Why> {
+pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason> {
     let first = entry.path.names().next().unwrap_or_default();
     if first.eq_ignore_ascii_case(STAGING.as_bytes()) {
-        return Some(Why::OurName);
+        return Some(LeftOutReason::OurName);
     }
     let git_guard = !options.include_git && !super::tree::is_off("changes-git");
     if git_guard && entry.path.is_in_git() {
-        return Some(Why::Git);
+        return Some(LeftOutReason::Git);
     }
     // Whoever overwrites what stands in the way of one file has not asked for the links beside it.
     let link_guard = !super::tree::is_off("changes-links");
     match &entry.now {
-        Some(Node::Symlink { target }) if link_guard && leads_out(&entry.path, &target.0) => Some(Why::LinkOut),
+        Some(Node::Symlink { target }) if link_guard && leads_out(&entry.path, &target.0) => {
+            Some(LeftOutReason::LinkOut)
+        }
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Applying, through real overlays: what the agent saw is what the user gets, or nothing changes; and the ways out that were tried.
 
 use super::lab::{Lab, is_root, picture};
-use super::{Applied, Changes, Difference, Form, Options, Why, apply, leads_out};
+use super::{Applied, Changes, Difference, Form, LeftOutReason, Options, apply, leads_out};
 use crate::error::Kind;
 use std::fs;
 use std::os::fd::AsFd;
@@ -102,7 +102,7 @@ fn force_overwrites_files_and_never_whole_directories() {
     lab.shell("target", "echo mine >a; echo mine >b; echo mine >n; echo mine >d/mine");
     let applied = run(&lab, &changes, FORCE).unwrap();
     assert_eq!(applied.conflicts.len(), 3);
-    assert_eq!((applied.left_out.len(), applied.left_out[0].why), (1, Why::NotEmpty));
+    assert_eq!((applied.left_out.len(), applied.left_out[0].why), (1, LeftOutReason::NotEmpty));
     lab.shell(
         "target",
         r#"test "$(cat a)" = "$(printf 'a\nx')"; test ! -e b; test "$(cat n)" = new; test "$(ls d)" = mine"#,
@@ -171,7 +171,7 @@ fn git_is_left_out_unless_asked_for() {
                  echo evil >.git/config; echo evil >sub/.GIT/config; echo ok >sub/ok";
     let Some((lab, changes)) = simple("mkdir .git; echo good >.git/config", agent) else { return };
     let applied = run(&lab, &changes, PLAIN).unwrap();
-    assert!(applied.left_out.iter().all(|each| each.why == Why::Git) && applied.left_out.len() == 5);
+    assert!(applied.left_out.iter().all(|each| each.why == LeftOutReason::Git) && applied.left_out.len() == 5);
     lab.shell("target", "test \"$(cat .git/config)\" = good; test ! -e .git/hooks; test ! -e sub/.GIT; test -e sub/ok");
     let _ = run(&lab, &changes, Options { include_git: true, ..PLAIN }).unwrap();
     lab.shell("target", "test \"$(cat .git/config)\" = evil; test -x .git/hooks/post-checkout");
@@ -227,7 +227,7 @@ fn only_one_apply_runs_and_the_record_cannot_use_its_name() {
     assert_eq!(error.kind(), Kind::Exists);
     fs::remove_dir(lab.at("target/.brig-apply")).unwrap();
     let applied = run(&lab, &changes, PLAIN).unwrap();
-    assert_eq!(applied.left_out.iter().map(|each| each.why).collect::<Vec<_>>(), [Why::OurName; 2]);
+    assert_eq!(applied.left_out.iter().map(|each| each.why).collect::<Vec<_>>(), [LeftOutReason::OurName; 2]);
     assert!(!lab.at("target/.brig-apply").exists());
 }
 

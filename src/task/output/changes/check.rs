@@ -3,7 +3,7 @@
 //! Each entry is compared with what is there: equal to the base (do it), equal to what the agent left (done already), or neither
 //! (a conflict). Directories that go must hold nothing but what goes with them.
 
-use super::applied::{Applied, Conflict, Difference, LeftOut, Options, Why, left_out};
+use super::applied::{Applied, Conflict, Difference, LeftOut, LeftOutReason, Options, left_out};
 use super::copy;
 use super::path::TreePath;
 use super::record::{Base, Changes, Content, Entry, Node};
@@ -23,7 +23,7 @@ pub(super) struct Plan<'a> {
     /// Directories that are made, the outermost first.
     pub(super) directories: Vec<(&'a TreePath, u32)>,
     /// Files and then links that are written.
-    pub(super) contents: Vec<Put<'a>>,
+    pub(super) contents: Vec<PlannedWrite<'a>>,
     /// Directories whose mode is set at the end, the deepest first.
     pub(super) modes: Vec<(&'a TreePath, u32)>,
     pub(super) applied: Applied,
@@ -33,16 +33,16 @@ pub(super) struct Plan<'a> {
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) path: &'a TreePath,
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<FileStamp>,
 }
 
 /// A file or link that is written.
 #[derive(Debug)]
-pub(super) struct Put<'a> {
+pub(super) struct PlannedWrite<'a> {
     pub(super) path: &'a TreePath,
     pub(super) node: &'a Node,
     /// What it takes the place of; `None` if nothing may be there.
-    pub(super) replaces: Option<Seen>,
+    pub(super) replaces: Option<FileStamp>,
     /// What is written instead of the copy, if the user's edit was merged with the agent's.
     pub(super) merged: Option<Merged>,
 }
@@ -56,16 +56,16 @@ pub(super) struct Merged {
 
 /// What was checked, to be recognised when it is moved away: what somebody writes in between is put back, not lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct FileStamp {
     inode: u64,
     size: u64,
     modified: [i64; 2],
     pub(super) owner: (u32, u32),
 }
 
-impl Seen {
-    pub(super) fn of(status: &Stat) -> Seen {
-        Seen {
+impl FileStamp {
+    pub(super) fn of(status: &Stat) -> FileStamp {
+        FileStamp {
             inode: status.st_ino,
             size: tree::size(status),
             modified: tree::modified(status),
@@ -162,7 +162,7 @@ impl<'a> Check<'a, '_> {
     fn write(&mut self, entry: &'a Entry, there: Option<&Stat>) {
         let path = &entry.path;
         let there_is_directory = there.is_some_and(|status| tree::file_type(status) == FileType::Directory);
-        let seen = there.map(Seen::of);
+        let seen = there.map(FileStamp::of);
         match &entry.now {
             None => self.remove(path, if there_is_directory { None } else { seen }),
             Some(Node::Directory { mode }) => {
@@ -178,7 +178,7 @@ impl<'a> Check<'a, '_> {
                 if there_is_directory {
                     self.remove(path, None);
                 }
-                self.plan.contents.push(Put {
+                self.plan.contents.push(PlannedWrite {
                     path,
                     node,
                     replaces: if there_is_directory { None } else { seen },
@@ -189,7 +189,7 @@ impl<'a> Check<'a, '_> {
         self.plan.applied.changed.push(path.clone());
     }
 
-    fn remove(&mut self, path: &'a TreePath, seen: Option<Seen>) {
+    fn remove(&mut self, path: &'a TreePath, seen: Option<FileStamp>) {
         self.going.insert(path);
         self.plan.removals.push(Removal { path, seen });
     }
@@ -215,7 +215,7 @@ impl<'a> Check<'a, '_> {
             if stays_possible {
                 self.plan.removals.retain(|removal| removal.path != path);
                 self.plan.applied.changed.retain(|changed| changed != path);
-                self.plan.applied.left_out.push(LeftOut { path: path.clone(), why: Why::NotEmpty });
+                self.plan.applied.left_out.push(LeftOut { path: path.clone(), why: LeftOutReason::NotEmpty });
             } else {
                 self.plan.applied.conflicts.push(Conflict { path: path.clone(), difference: Difference::NotEmpty });
             }
@@ -294,7 +294,7 @@ fn is_base(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Resul
             same_mode(*mode) && has_digest(parent, entry, *size, status, sha256)?
         }
         (Some(Base::File { mode, size, content: Content::Unread(time) }), FileType::RegularFile) => {
-            same_mode(*mode) && tree::size(status) == *size && Seen::of(status).modified == *time
+            same_mode(*mode) && tree::size(status) == *size && FileStamp::of(status).modified == *time
         }
         (Some(Base::Symlink { target }), FileType::Symlink) => {
             tree::link_target(parent.as_fd(), entry.path.name())? == target.0

@@ -1,6 +1,6 @@
 //! What collecting finds, through real overlays, and what a hostile upper directory cannot do to it.
 
-use super::lab::{Lab, give, is_root, listing};
+use super::lab::{Lab, give_to_user, is_root, listing};
 use super::{Form, Limits, Reason};
 use std::fs;
 use std::os::fd::AsFd;
@@ -264,7 +264,7 @@ fn copies_are_plain() {
         "upper",
         "echo a >a; chmod 6755 a; setfattr -n user.x -v y a; truncate -s 100M s; echo end >>s; : >none; chmod 0 none",
     );
-    give(&lab.at("upper/a"));
+    give_to_user(&lab.at("upper/a"));
     lab.shell("upper", if is_root() { "chmod 6755 a" } else { "true" });
     let changes = lab.collect();
     let status = fs::metadata(lab.at("out/files/a")).unwrap();

@@ -6,7 +6,7 @@
 //! they were.
 
 use super::applied::STAGING;
-use super::check::{Plan, Put, Removal, Seen};
+use super::check::{FileStamp, Plan, PlannedWrite, Removal};
 use super::copy::{self, Digest, Failure};
 use super::path::TreePath;
 use super::record::Node;
@@ -114,13 +114,13 @@ impl<'a> Work<'a, '_> {
         file.write_all(list.as_bytes()).failing(Kind::Disk, || "write the list")
     }
 
-    fn stage_one(&mut self, name: &str, put: &Put<'_>, store: &Store) -> Result<()> {
+    fn stage_one(&mut self, name: &str, put: &PlannedWrite<'_>, store: &Store) -> Result<()> {
         let owner = put.replaces.map_or(self.owner, |seen| seen.owner);
         if let Some(merged) = &put.merged {
             let mut to =
                 tree::create(self.staging.as_fd(), name.as_bytes(), 0o600).failing(Kind::Disk, || "make the file")?;
             to.write_all(&merged.bytes).failing(Kind::Disk, || "write the merged file")?;
-            give(&to, owner).failing(Kind::Workspace, || "set the owner")?;
+            set_owner(&to, owner).failing(Kind::Workspace, || "set the owner")?;
             return fchmod(&to, Mode::from_raw_mode(merged.mode & 0o777)).failing(Kind::Workspace, || "set the mode");
         }
         match put.node {
@@ -143,7 +143,7 @@ impl<'a> Work<'a, '_> {
                 if copied != (*sha256, *size) {
                     return Err(Error::new(Kind::Store, "the copy is not what the record says"));
                 }
-                give(&to, owner).failing(Kind::Workspace, || "set the owner")?;
+                set_owner(&to, owner).failing(Kind::Workspace, || "set the owner")?;
                 fchmod(&to, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set the mode")?;
                 if status.st_nlink > 1 {
                     self.links.insert(linked, name.to_owned());
@@ -210,10 +210,10 @@ impl<'a> Work<'a, '_> {
             .failing(Kind::State, || "make it")?;
         self.undo.push(Undo::Unmake { path });
         let made = tree::directory(parent.as_fd(), path.name()).failing(Kind::State, || "open it")?;
-        give(&made, self.owner).failing(Kind::Workspace, || "set the owner")
+        set_owner(&made, self.owner).failing(Kind::Workspace, || "set the owner")
     }
 
-    fn put(&mut self, new: String, put: &Put<'a>) -> Result<()> {
+    fn put(&mut self, new: String, put: &PlannedWrite<'a>) -> Result<()> {
         let path = put.path;
         let parent = self.parent(path)?;
         let Some(seen) = put.replaces else {
@@ -244,10 +244,10 @@ impl<'a> Work<'a, '_> {
     }
 
     /// What was pushed out must be what was checked: an edit that came in between is not lost.
-    fn is_as_seen(&self, staged: &str, seen: Seen) -> Result<()> {
+    fn is_as_seen(&self, staged: &str, seen: FileStamp) -> Result<()> {
         let status =
             tree::status(self.staging.as_fd(), staged.as_bytes()).failing(Kind::Workspace, || "read what was there")?;
-        if status.map(|status| Seen::of(&status)) == Some(seen) {
+        if status.map(|status| FileStamp::of(&status)) == Some(seen) {
             return Ok(());
         }
         Err(Error::new(Kind::State, "it was changed at this moment")
@@ -301,7 +301,7 @@ impl<'a> Work<'a, '_> {
             Undo::Remake { path, mode, owner } => in_parent(path, &|parent, name| {
                 mkdirat(parent, name_path(name), Mode::RWXU)?;
                 let made = tree::directory(parent, name)?;
-                give(&made, *owner)?;
+                set_owner(&made, *owner)?;
                 fchmod(&made, Mode::from_raw_mode(*mode))
             }),
             Undo::Mode { path, mode } => {
@@ -322,7 +322,7 @@ impl<'a> Work<'a, '_> {
 }
 
 /// Gives what we made as root to the owner of the tree: nobody wants files of root's in their project.
-fn give(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<(), Errno> {
+fn set_owner(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<(), Errno> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }

@@ -118,7 +118,7 @@ pub(super) fn is_root() -> bool {
 }
 
 /// Gives a file to the ordinary user, where the tests run as root.
-pub(super) fn give(path: &Path) {
+pub(super) fn give_to_user(path: &Path) {
     if is_root() {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }

@@ -4,7 +4,7 @@
 //! conflicts that are left. Lines that touch each other are a conflict: nobody has seen them together. Never here: markers in a file.
 
 use super::applied::{Conflict, Difference};
-use super::check::{Merged, Plan, Put, Seen};
+use super::check::{FileStamp, Merged, Plan, PlannedWrite};
 use super::copy;
 use super::diff::{LARGEST_TEXT, is_text};
 use super::hunks::lines;
@@ -60,7 +60,7 @@ pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, targe
 /// Both edits of one file; `None` if they cannot be joined, or if a side is not what the record says.
 fn one(
     entry: &Entry,
-    put: &Put<'_>,
+    put: &PlannedWrite<'_>,
     (copies, bases): (&Store, &Store),
     target: BorrowedFd<'_>,
     deadline: Instant,
@@ -75,7 +75,7 @@ fn one(
     let (file, status) = tree::file(parent.as_fd(), entry.path.name()).ok()?;
     let ours = read(file.try_clone().ok()?, tree::size(&status))?;
     // As it was checked, and not written while it was read.
-    let is_as_seen = put.replaces.is_some_and(|seen| fstat(&file).is_ok_and(|status| Seen::of(&status) == seen));
+    let is_as_seen = put.replaces.is_some_and(|seen| fstat(&file).is_ok_and(|status| FileStamp::of(&status) == seen));
     let is_recorded = copy::digest_of(&base) == *old && copy::digest_of(&theirs) == *sha256;
     if !is_as_seen || !is_recorded || ![&base, &ours, &theirs].iter().all(|text| is_text(text)) {
         return None;

@@ -33,7 +33,7 @@ pub(crate) mod store;
 pub(crate) mod tree;
 mod wire;
 
-pub(crate) use applied::{Options, Why};
+pub(crate) use applied::{LeftOutReason, Options};
 pub(crate) use apply::apply;
 pub(in crate::task) use collect::{Workspace, collect};
 pub(in crate::task) use diff::LARGEST_TEXT;

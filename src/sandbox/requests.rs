@@ -1,77 +1,32 @@
-//! What the watch does for those who steer.
+//! What the supervisor does for the clients of the control socket.
 
-use super::super::outcome::Stopped;
-use super::super::streams::Notice;
-use super::super::supervise::{Ready, Seen, State, Watch};
-use super::session::Session;
-use super::wire::{Heard, Reply, Request};
-use super::{Connected, Control};
+use super::control::{ClientMessage, Connected, Reply, Request, Session, Slot};
+use super::outcome::Stopped;
+use super::streams::Notice;
+use super::supervise::{Findings, State, Watch};
 use crate::egress::Rule;
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
-use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-/// What of the control socket is ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sandbox) enum Slot {
-    /// Somebody wants to be connected.
-    Listener,
-    /// A client says something, or is gone.
-    Client(usize),
-    /// A process of a client's says how its start went.
-    Begun(usize),
-    /// A process of a client's has ended.
-    Ended(usize),
-}
-
-impl Control {
-    /// What to wait for. Bytes for the command are only taken when it takes some.
-    pub(in crate::sandbox) fn watch<'own>(&'own self, takes_input: bool, waits: &mut Vec<(Ready, PollFd<'own>)>) {
-        let mut add = |slot, descriptor| {
-            waits.push((Ready::Control(slot), PollFd::from_borrowed_fd(descriptor, PollFlags::IN)));
-        };
-        if self.clients.len() < super::CLIENTS {
-            add(Slot::Listener, self.listener.as_fd());
-        }
-        for (index, client) in self.clients.iter().enumerate() {
-            if takes_input || !client.is_attached {
-                add(Slot::Client(index), client.peer.as_fd());
-            }
-            let Some(session) = &client.session else { continue };
-            match session.channel() {
-                Some(channel) => add(Slot::Begun(index), channel),
-                None => session.pidfd().into_iter().for_each(|pidfd| add(Slot::Ended(index), pidfd)),
-            }
-        }
-    }
-}
-
-impl Connected {
-    /// Answers; who does not take its answers is forgotten.
-    fn answer(&mut self, reply: &Reply) {
-        self.gone |= self.peer.reply(reply, None).is_err();
-    }
-}
-
 impl Watch<'_> {
     /// Serves one thing that is ready.
-    pub(in crate::sandbox) fn serve(&mut self, slot: Slot, state: &mut State, seen: &mut Seen) {
+    pub(super) fn serve(&mut self, slot: Slot, state: &mut State, seen: &mut Findings) {
         match slot {
             Slot::Listener => {
                 if let Some(control) = &mut self.control {
                     control.accept();
                 }
             }
-            Slot::Client(index) => self.hear_client(index, state, seen),
-            Slot::Begun(index) => self.with(index, |client| {
+            Slot::Client(index) => self.receive_from_client(index, state, seen),
+            Slot::Start(index) => self.with(index, |client| {
                 if let Some(session) = &mut client.session {
-                    client.gone |= session.hear(&client.peer, &mut seen.refusals).is_err();
+                    client.gone |= session.pass_message(&client.peer, &mut seen.refusals).is_err();
                 }
             }),
-            Slot::Ended(index) => self.with(index, |client| {
+            Slot::End(index) => self.with(index, |client| {
                 if let Some(session) = &mut client.session {
                     client.gone |= session.report_end(&client.peer).is_err();
                 }
@@ -80,7 +35,7 @@ impl Watch<'_> {
     }
 
     /// Forgets who is gone. After all that was ready was served: numbers of clients change.
-    pub(in crate::sandbox) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         if let Some(control) = &mut self.control {
             control.forget();
         }
@@ -92,19 +47,19 @@ impl Watch<'_> {
         }
     }
 
-    fn hear_client(&mut self, index: usize, state: &mut State, seen: &mut Seen) {
+    fn receive_from_client(&mut self, index: usize, state: &mut State, seen: &mut Findings) {
         let mut heard = Ok(None);
-        self.with(index, |client| heard = client.peer.hear());
+        self.with(index, |client| heard = client.peer.receive());
         match heard {
             Ok(None) => self.with(index, |client| client.gone = true),
-            Ok(Some(Heard::Input(bytes))) => {
+            Ok(Some(ClientMessage::Input(bytes))) => {
                 let mut is_attached = false;
                 self.with(index, |client| is_attached = client.is_attached);
                 if is_attached {
                     self.streams.feed(&bytes);
                 }
             }
-            Ok(Some(Heard::Request(request))) => match self.carry_out(index, request, state, seen) {
+            Ok(Some(ClientMessage::Request(request))) => match self.carry_out(index, request, state, seen) {
                 Ok(None) => {}
                 Ok(Some(reply)) => self.with(index, |client| client.answer(&reply)),
                 Err(error) => self.with(index, |client| client.answer(&Reply::Failed(error))),
@@ -124,7 +79,7 @@ impl Watch<'_> {
         index: usize,
         request: Request,
         state: &mut State,
-        seen: &mut Seen,
+        seen: &mut Findings,
     ) -> Result<Option<Reply>> {
         match request {
             Request::Stop { grace } => {
@@ -180,7 +135,7 @@ impl Watch<'_> {
     }
 
     /// To the process that this client has started, else to the command. SIGKILL ends the whole sandbox.
-    fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Seen) -> Result<()> {
+    fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Findings) -> Result<()> {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| Error::new(Kind::Usage, format!("{number} is no signal that has a name")))?;
         let clients = self.control.as_ref().map(|control| control.clients.as_slice()).unwrap_or_default();
@@ -211,7 +166,7 @@ impl Watch<'_> {
     }
 
     /// Lets them go on. One that is not paused goes on anyway.
-    pub(in crate::sandbox) fn unpause(&mut self, state: &mut State) -> Result<()> {
+    pub(super) fn unpause(&mut self, state: &mut State) -> Result<()> {
         if let Some(since) = state.paused {
             self.running.thaw()?;
             state.paused = None;
