@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Cycles that are still there: the parent module, and the children that import each other. This list only becomes shorter.
-const KNOWN: [(&str, &str); 4] = [
-    ("image", "config keep load progress rootless source store"),
+const KNOWN: [(&str, &str); 3] = [
     ("mounts", "disk format kept maker plan template"),
     (
         "sandbox",
