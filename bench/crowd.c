@@ -2,9 +2,9 @@
 //
 //   crowd COUNT SECONDS NAMESPACE COMMAND [ARGUMENT…]
 //
-// `{}` in an argument is the number of the copy. NAMESPACE is the mount namespace to start them in, or `-`. Whoever is not done after SECONDS is
-// killed, and has failed. Prints: seconds of all together, how many failed, the peak memory of the largest of all processes in KiB, and for each
-// that did not fail the microseconds from its start to its end.
+// `{}` in an argument is the number of the copy. NAMESPACE is the mount namespace to start them in, or `-`. A copy that runs
+// longer than SECONDS is killed and counts as failed. Prints the total seconds, the number of failed copies, and the peak
+// memory of the largest process in KiB. Then for each success the microseconds from its start to its end.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,19 +1,19 @@
-/* The least that a start can cost: the kernel's own work for a sandbox, in the order in which brig asks for it, and nothing else. No file is
- * parsed, no state is kept, nothing is checked. bench/run puts it beside every start, with the same things on.
+/* The lower bound of a start: only the kernel's work for a sandbox, in brig's order. Parses no file, keeps no state, checks
+ * nothing. bench/run compares each start with it, with the same protections.
  *
- *   floor run [OPTIONS] ROOT COMMAND...      make, run, wait, remove
- *   floor create FIFO [OPTIONS] ROOT COMMAND...   make, and leave the first process waiting for FIFO
- *   floor start FIFO                         let it go on
- *   floor delete GROUP...                    remove its cgroups
- *   floor exec PID [OPTIONS] COMMAND...      another process in the namespaces of PID
- *   floor filter PID                         print the seccomp filter of a process (ptrace(2), PTRACE_SECCOMP_GET_FILTER)
+ *   floor run [OPTIONS] ROOT COMMAND...      make, run, wait, remove.
+ *   floor create FIFO [OPTIONS] ROOT COMMAND...   make; the first process waits for FIFO.
+ *   floor start FIFO                         continue it.
+ *   floor delete GROUP...                    remove its cgroups.
+ *   floor exec PID [OPTIONS] COMMAND...      run another process in the namespaces of PID.
+ *   floor filter PID                         print the filter of a process (ptrace(2), PTRACE_SECCOMP_GET_FILTER).
  *
- *   --group DIR        make this cgroup (v2: be born in it; v1: join by `tasks`), remove it afterwards; with exec: join it
- *   --put FILE VALUE   write a file of a cgroup
- *   --user             a user namespace: 65536 ids from 100000
- *   --filter FILE      load this seccomp filter
- *   --disk DIRECTORY   ROOT is made as for a task: a tmpfs, the host's /usr read-only with mapped ids, Landlock, and everything writable on a
- *                      copy of the ext4 image `template` in DIRECTORY, in a volatile overlay there
+ *   --group DIR        make this cgroup, enter it (v2: by the clone; v1: by `tasks`), remove it; exec enters it.
+ *   --put FILE VALUE   write a file of a cgroup.
+ *   --user             a user namespace: 65536 ids from 100000.
+ *   --filter FILE      load this seccomp filter.
+ *   --disk DIRECTORY   make ROOT as for a task: a tmpfs, the host's /usr read-only with mapped ids, Landlock.
+ *                      Everything writable is a volatile overlay on a copy of DIRECTORY's ext4 image `template`.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -284,7 +284,7 @@ static _Noreturn void first(int gate, const char *fifo, int ready) {
     prctl(PR_SET_PDEATHSIG, fifo ? 0 : SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
     if (disk_path) {
-        // As for a task: a reaper, and the command as its child with an id of its own.
+        // As for a task: a reaper, and the command as its child with another id.
         ok(setns(users, CLONE_NEWUSER), "setns");
         pid_t child = ok(fork(), "fork");
         int status = 0;
@@ -330,7 +330,7 @@ static int user_namespace(void) {
     waitpid(pid, NULL, 0);
     return made;
 }
-/* An empty file whose writes nobody waits for; `at` is a new directory with what the overlay needs. */
+/* An empty file without synchronous writes. `at` is a new directory for the overlay. */
 static int volatile_file(int at) {
     static const char *keys[] = {"lowerdir", "upperdir", "workdir"}, *names[] = {"lower", "upper", "work"};
     char path[64];
@@ -411,14 +411,13 @@ static void remove_groups(char **names, int count) {
     for (int each = 0; each < count; each++)
         while (rmdir(names[each]) < 0) {
             if (errno != EBUSY) die(names[each]);
-            sched_yield(); // who was waited for is not yet gone from it
+            sched_yield(); // the process that exited is still counted in it
         }
 }
 
 static int run(const char *fifo) {
     if (disk_path) {
-        // The disk is mounted meanwhile. Unmounting it writes the image out: as with brig, that is left to somebody in the background, who
-        // closes it last.
+        // The disk is mounted meanwhile. Unmounting it writes the image: as in brig, a background process closes it last.
         ok(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, between), "socketpair");
         if (spawn(0, -1) == 0) {
             char byte, made[32];

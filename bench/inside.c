@@ -1,8 +1,8 @@
-// Work whose time is to be compared inside and outside a sandbox. It tells its own time, so that the sandbox's start is not in it.
+// Work to time inside and outside a sandbox. It measures itself, without the start of the sandbox.
 //
-//   inside getpid COUNT            a system call that does nothing, COUNT times
-//   inside open COUNT FILE         open and close of a file
-//   inside time COUNT COMMAND…     a command with its output thrown away
+//   inside getpid COUNT            a trivial system call, COUNT times.
+//   inside open COUNT FILE         open and close a file.
+//   inside time COUNT COMMAND…     run a command and discard its output.
 //
 // Prints microseconds: of one call, or a line for each run of the command.
 #define _GNU_SOURCE

@@ -1,13 +1,13 @@
-// Times commands in turn, so that what disturbs the machine disturbs all of them alike. Those with the same first word in their names (up to a space or a
-// slash) follow each other as they are given; the order of the rest is another one in each round, since a command also bears what the one before it has left
-// to the kernel to take apart.
+// Times commands in turn, so that disturbances of the machine affect all of them alike. The order is random in each round:
+// a command also pays for the kernel's deferred cleanup after the previous one. Names with the same first word (up to a
+// space or a slash) stay together in their order.
 //
 //   interleave ROUNDS PAUSE_MS NAME COMMAND [ARGUMENT…] ::: NAME COMMAND …
 //
-// NAME@PATH starts it in the mount namespace that PATH names; entering it is not timed. A NAME that begins with `-` is run in its turn, after no
-// pause, and not reported. Prints a line for each: name, median, 99th percentile and least of start + run + end in microseconds. A command
-// that ends with anything but 0, or takes longer than 60 s, is left out from then on with its last words on stderr; with it goes whatever has the
-// same first word in its name. The exit status is then 1.
+// NAME@PATH starts it in the mount namespace of PATH; entering is not timed. A NAME with a leading `-` runs in its turn,
+// without a pause, and is not reported. Prints a line for each: name, median, 99th percentile and minimum of start + run +
+// end in microseconds. A command that fails, or takes longer than 60 s, is excluded with its last output on stderr. All
+// names with the same first word are excluded, too. The exit status is then 1.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ enum { MOST = 64, LONGEST_S = 60 };
 
 struct subject {
     const char *name;
-    int mounts; // its mount namespace, or -1 for ours
+    int mounts; // its mount namespace, or -1 for the current one
     int left_out;
     char **arguments;
     double *times;
@@ -54,7 +54,7 @@ static void enter(int mounts) {
     }
 }
 
-// Microseconds, or less than 0 when it went wrong.
+// Microseconds, or a negative number on failure.
 static double once(const struct subject *subject, posix_spawn_file_actions_t *actions, int words) {
     pid_t pid;
     int status;
@@ -92,7 +92,7 @@ static int below(int limit) {
     return (int)(state % (unsigned)limit);
 }
 
-// The order of a round: whoever has the same first word as the one before stays behind it.
+// The order of a round: a name with the first word of the previous one stays behind it.
 static void shuffle(const struct subject *subjects, int number, int *order) {
     int firsts[MOST], groups = 0, at = 0;
     for (int each = 0; each < number; each++)

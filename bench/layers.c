@@ -1,10 +1,11 @@
-/* What mounting a root of many layers costs: an overlay of them with a fresh upper layer on a tmpfs, in a mount namespace that ends with it.
+/* The cost of mounting a root of many layers: an overlay with a new upper layer on a tmpfs, in a temporary mount namespace.
  *
  * usage: layers dirs|erofs ROUNDS FOLDER LAYER...
  *
- * Layers are named topmost first: directories, or EROFS images that are mounted from their files (Linux 6.12), unattached, and given to the
- * overlay as descriptors (6.13). One line a round: microseconds of mounting, of the first walk through the root's names, and of the end of
- * the namespace. ROUNDS 0: mounts it and reads every file in it once, which whoever asked may time.
+ * Layers, topmost first, are directories or EROFS images. Images are mounted from their files (Linux 6.12), unattached, and
+ * passed to the overlay as descriptors (6.13). Prints a line for each round: microseconds of mounting, of the first walk
+ * through the root's names, and of the end of the namespace. ROUNDS 0: mounts it and reads every file once, for the caller
+ * to time.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -71,7 +72,7 @@ static long once(int erofs, const char *folder, char **layers, long *walk) {
         }
         int image = begin("erofs");
         set(image, CONFIG_STRING, "source", *layer, 0);
-        // Left open: an unattached mount without a descriptor is gone before the overlay has cloned it.
+        // Stays open: without a descriptor an unattached mount ends before the overlay clones it.
         set(overlay, CONFIG_FD, "lowerdir+", NULL, mounted(image));
         close(image);
     }

@@ -1,5 +1,5 @@
-/* The least that unpacking must write: every file of uncompressed tars (ustar, as bench/unpack makes them), one thread a processor, with
- * nothing checked, no owner, no time and no attribute set.
+/* The lower bound of unpacking: writes every file of uncompressed tars (ustar, from bench/unpack), one thread for each
+ * processor. Checks nothing and sets no owner, time or attribute.
  *
  * usage: write DIRECTORY TAR...
  */

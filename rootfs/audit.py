@@ -13,13 +13,13 @@ import struct
 import sys
 import tarfile
 
-# Directories that everybody may write, with the sticky bit, as everywhere.
+# World-writable directories with the sticky bit, as usual.
 OPEN = {"tmp", "var/tmp", "run/lock", "dev/shm"}
 KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=\s:,-]{100}")
 TOKEN = re.compile(rb"\b(ghp_[A-Za-z0-9]{36}|github_pat_\w{60}|AKIA[0-9A-Z]{16}|sk-[A-Za-z0-9]{40}|xox[bp]-[0-9A-Za-z-]{20,}|npm_[A-Za-z0-9]{36})\b")
 PASSWORD = re.compile(rb"^[^:]+:\$", re.M)
 LARGEST = 32 << 20
-# The library carries the published keys of its own self-tests.
+# The library contains the published keys of its self-tests.
 SELF_TESTS = re.compile(r"usr/lib/[^/]+/libgnutls\.so\.[0-9.]+")
 
 

@@ -1,7 +1,7 @@
-//! What this machine can do for a sandbox: the facts of `host`, and what a start with the default limits would be told.
+//! The checks of this machine: the facts of `host`, and the result of a start with default limits.
 //!
-//! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing.
-//! It stands on the top floor, beside `task`: it asks the same function that a start asks, so that both say the same.
+//! In: nothing. Out: [`Check`]s, each with its remedy and its section in `docs/host.md`. Changes nothing. It is on
+//! the top floor, beside `task`: it calls the same function as a start, so their answers agree.
 
 use crate::error::Error;
 use crate::host;
@@ -9,7 +9,7 @@ pub use crate::host::{Check, State};
 use crate::sandbox::{self, Guarantee};
 use crate::task;
 
-/// Looks at everything.
+/// Runs all checks.
 pub fn examine() -> Vec<Check> {
     let mut checks = vec![mode(), guarantee()];
     checks.extend(host::checks());
@@ -17,14 +17,14 @@ pub fn examine() -> Vec<Check> {
     checks
 }
 
-/// Whether the operator has made rules, and whether anything could start under them.
+/// Whether the operator has rules, and whether a start is possible under them.
 fn mode() -> Check {
     const NAME: &str = "mode";
     let refused = |error: &Error| {
         Check::bad(NAME, State::Missing, error.to_string(), error.advice().unwrap_or("see docs/host.md").to_owned())
     };
     match task::machine_rules() {
-        Ok(None) => Check::good(NAME, "open: whoever starts a task says what it may do"),
+        Ok(None) => Check::good(NAME, "open: the caller of a task sets its rules"),
         Ok(Some(rules)) => match rules.objection(sandbox::guarantee()) {
             Some(error) => refused(&error),
             None => Check::good(NAME, rules.words()),
@@ -37,12 +37,12 @@ fn guarantee() -> Check {
     const NAME: &str = "guarantee";
     match sandbox::guarantee() {
         Guarantee::Full => {
-            Check::good(NAME, "full: run by root, so each sandbox has host ids of its own and a disk cap on a device")
+            Check::good(NAME, "full: run by root, so each sandbox has separate host ids and a disk cap on a device")
         }
         Guarantee::Nested => Check::bad(
             NAME,
             State::Weaker,
-            "nested: run by the root of another user namespace, who has no more than an ordinary user",
+            "nested: run by the root of another user namespace, with the rights of an ordinary user",
             "run as the machine's root for the full guarantee",
         ),
         _ => Check::bad(
@@ -72,7 +72,7 @@ fn groups() -> Vec<Check> {
     vec![Check::good("cgroups", possible.groups), limits]
 }
 
-/// What to do about limits that cannot be enforced: each with its own remedy, and those that somebody could do without by name.
+/// The remedies for limits that cannot be enforced, and the names of the optional ones.
 fn remedy<'a>(refused: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
     let mut remedies: Vec<_> = refused.clone().map(|(_, fix)| fix).collect();
     remedies.dedup();

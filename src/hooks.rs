@@ -19,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How much output of a failed hook the error shows.
+/// The most output of a failed hook in the error, in bytes.
 const MAX_OUTPUT: usize = 4096;
 
 /// Runs hooks in order, until one fails. `moment` is the name of the list, for errors.
@@ -92,8 +92,8 @@ fn split_variable(variable: &[u8]) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(&variable[..at]), OsStr::from_bytes(&variable[at + 1..])))
 }
 
-/// The state as a sealed file for stdin. A write to a pipe would block while the hook does not read, beyond its time limit, and
-/// SIGPIPE, which has its default action before the last hooks, would kill brig when the hook ends first.
+/// The state as a sealed file for stdin. A write to a pipe could block beyond the time limit while the hook does not
+/// read. And SIGPIPE, which has its default action before the last hooks, would kill brig when the hook ends first.
 fn state_file(state: &State) -> Result<File> {
     let step = || "write the state for its stdin";
     let text = serde_json::to_vec(state).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;

@@ -1,8 +1,8 @@
-//! Landlock: a second fence around files, abstract sockets and signals, which holds even if a mount is wrong.
+//! Landlock: a second fence around files, abstract sockets and signals, even if a mount is wrong.
 //!
-//! In: [`spec::landlock`](crate::spec::landlock) rules with paths of the container. Out: this thread, and all that it starts, restricted for good, at the
-//! highest ABI that the kernel has. Source: landlock(7), Documentation/userspace-api/landlock.rst.
-//! It must come after the mounts (a restricted process cannot mount) and before seccomp.
+//! In: [`spec::landlock`](crate::spec::landlock) rules with paths of the container. Out: this thread and its
+//! children, restricted at the kernel's highest ABI. Source: landlock(7), Documentation/userspace-api/landlock.rst.
+//! It runs after the mounts (a restricted process cannot mount) and before seccomp.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::landlock::{Access, Landlock};
@@ -15,27 +15,27 @@ use ::landlock::{
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The newest ABI that we ask for; the kernel takes the part that it knows.
+/// The newest ABI that brig requests. The kernel applies the part that it has.
 const NEWEST: ABI = ABI::V6;
 
-/// How far the restriction went.
+/// The extent of the restriction.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Enforced {
-    /// Everything that was asked for at the newest ABI that we know.
+    /// All rules hold.
     Fully,
-    /// The kernel knows an older ABI: the file rules hold, some newer kinds of access are not covered.
+    /// An older kernel: the file rules hold, some newer kinds of access are not covered.
     Partly,
-    /// The kernel has none, and the rules allow that.
+    /// The kernel lacks Landlock, and the rules are optional.
     Not,
 }
 
-/// The ABI that the kernel has, as landlock(7) counts them; `None` without Landlock.
+/// The kernel's ABI, as landlock(7) counts them; `None` without Landlock.
 pub(crate) fn abi() -> Option<u32> {
     if weaken::is_off("kernel-landlock") { None } else { crate::sys::probe::landlock_abi().ok() }
 }
 
-/// Puts the rules in force. Without Landlock in the kernel it fails unless the rules are optional.
+/// Enforces the rules. Fails without Landlock in the kernel, unless the rules are optional.
 pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
     if weaken::is_off("landlock") {
         return Ok(Enforced::Not);
@@ -48,11 +48,11 @@ pub(crate) fn restrict(rules: &Landlock) -> Result<Enforced> {
         .and_then(Ruleset::create)
         .map_err(|cause| failed(cause.to_string()))?;
     for rule in &rules.rules {
-        // Not the crate's PathFd: the standard library takes O_PATH for a part of O_ACCMODE on musl and drops it, and without it a folder that
-        // its owner alone may read cannot be opened.
+        // Not the crate's PathFd: on musl the standard library drops O_PATH as a part of O_ACCMODE. Then a folder
+        // that only its owner can read could not be opened.
         let place = match rustix::fs::open(&rule.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(place) => place,
-            // What is not there needs no permission.
+            // A missing path needs no permission.
             Err(Errno::NOENT | Errno::NOTDIR) => continue,
             Err(cause) => return Err(failed(format!("`{}`: {cause}", rule.path.display()))),
         };

@@ -290,7 +290,7 @@ fn archives_that_readers_disagree_about_are_refused() {
         ("xattr-long", "extended attribute is too large"),
         ("xattr-name", "name is empty or too long"),
         ("device-number", "is out of range"),
-        ("directory-with-data", "is no file and yet has data"),
+        ("directory-with-data", "is not a file and has data"),
         ("unknown-type", "unknown type"),
     ] {
         refused(case, reason);

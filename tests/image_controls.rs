@@ -52,7 +52,7 @@ fn a_digest_that_is_a_path_leads_out_of_the_store() {
     let record = std::fs::read_dir(scratch.path("store/images")).unwrap().next().unwrap().unwrap().path();
     std::fs::rename(record, scratch.path("elsewhere")).unwrap();
     let inspect = |guard: &str| scratch.weakened(guard, &["inspect", "sha256:../../elsewhere"]);
-    inspect("").refused("there is no such image");
+    inspect("").refused("the store has no such image");
     let ran = inspect("image-digest-grammar").good();
     assert!(ran.out.contains("\"layers\""), "{}", ran.out);
 }

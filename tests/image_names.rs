@@ -166,7 +166,7 @@ fn a_bare_tag_is_no_name() {
     };
     let (names, said) = load("1.0", &[]);
     assert_eq!(names, "-");
-    assert!(said.contains("`1.0` is no name of an image: give it one with --name NAME:TAG"), "{said}");
+    assert!(said.contains("the tag `1.0` is not a complete name: name the image with --name NAME:TAG"), "{said}");
     for (tag, arguments, expected) in
         [("1.0", &["--name", "tool:2"][..], "tool:2"), ("tool:3", &[], "tool:3"), ("me/tool", &[], "me/tool:latest")]
     {

@@ -495,7 +495,11 @@ fn a_task_fetches_the_image_that_is_not_there_and_no_other() {
     };
     let never = task(&["--pull", "never"]);
     assert_eq!(never.status, 125, "{}", never.err);
-    assert!(never.err.contains("there is no such image") || never.err.contains("not in the store"), "{}", never.err);
+    assert!(
+        never.err.contains("the store has no such image") || never.err.contains("not in the store"),
+        "{}",
+        never.err
+    );
     assert!(proxy.requests().is_empty());
     let first = task(&[]);
     assert_eq!((first.status, first.out.as_str()), (0, "hello\n"), "{}", first.err);

@@ -1,4 +1,4 @@
-//! Groups below a container's: one that `exec --cgroup` names, one that init moved itself to, and one that is made for a
+//! Groups below a container's: those that `exec --cgroup` names, those that init moved itself to, and those for a
 //! process tree of a sandbox.
 
 use super::directory::{self, Directory};

@@ -56,7 +56,7 @@ pub(super) enum MemoryKind {
     KernelTcp,
 }
 
-/// Bytes of one kind of memory. `None` is no such file, or no limit.
+/// Bytes of one kind of memory. `None` means a missing file or an absent limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemoryCounters {
     pub current: Option<u64>,
@@ -217,7 +217,7 @@ fn device(word: &str) -> Option<(u64, u64)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The text of a counter's file; empty if there is none.
+/// The text of a counter's file; empty if it is missing.
 pub(super) fn text(group: &Group, file: impl AsRef<str>) -> String {
     group.directory.count(file.as_ref()).unwrap_or_default()
 }

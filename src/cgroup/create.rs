@@ -62,8 +62,8 @@ impl Cgroup {
         PendingCgroup::new(hierarchy, path, existing, purpose, limits)
     }
 
-    /// Completes the group at `path` that systemd made for `pid`: makes the v1 groups that systemd does not manage, and
-    /// writes the limits that systemd cannot express.
+    /// Completes the group at `path` that systemd made for `pid`. Makes the v1 groups that systemd does not manage,
+    /// and writes the limits that systemd cannot express.
     pub(crate) fn adopt(
         hierarchy: &Hierarchy,
         path: &CgroupPath,
@@ -237,9 +237,9 @@ impl Cgroup {
             .hint("pause the container first"))
     }
 
-    /// Makes `owner` the owner of the v2 group, so that the container's root can make groups in it: of the directory and
-    /// the files that the kernel names for this, no other (cgroup-v2.rst, "Model of Delegation"). v1 groups are never
-    /// delegated: their controllers are not safe for an untrusted owner.
+    /// Makes `owner` the owner of the v2 group, so that the container's root can make groups in it. Changes the
+    /// directory and the files that the kernel names for this, no other (cgroup-v2.rst, "Model of Delegation"). v1
+    /// groups are never delegated: their controllers are not safe for an untrusted owner.
     pub(crate) fn give_to(&self, owner: u32) -> Result<()> {
         let Some(group) = self.v2() else { return Ok(()) };
         let path = group.directory.path();

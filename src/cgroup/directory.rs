@@ -205,9 +205,7 @@ fn read_all(file: &OwnedFd) -> Result<String, Errno> {
 pub(super) fn permission_hint() -> String {
     let has_systemd = Path::new("/run/systemd/system").exists();
     let fix = match (rustix::process::geteuid().is_root(), has_systemd) {
-        (true, _) => {
-            "mount the cgroup file system writable; inside a container, give that a group of its own to manage"
-        }
+        (true, _) => "mount the cgroup file system writable; inside a container, give it a separate group to manage",
         (false, true) => "systemd-run --user --scope -p Delegate=yes brig …",
         (false, false) => "run as root, or have root chown a group to you and start you in a child of it",
     };

@@ -37,7 +37,7 @@ impl Cgroup {
             let counts = flat(&text);
             let of = |key: &str| counts.get(key).copied().unwrap_or(0);
             evidence.oom_kills = of("oom_kill");
-            // v1's `memory.failcnt` is no proof: it counts each time the limit was touched, mostly with success.
+            // v1's `memory.failcnt` proves nothing: it counts each time the limit was touched, mostly with success.
             evidence.oom_events = if group.is_v2 { of("oom") } else { of("oom_kill") };
         }
         if let Some(group) = self.group(Controller::Pids) {

@@ -29,7 +29,7 @@ pub(super) struct Group {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceControl {
-    /// There are no rules.
+    /// The container has no rules.
     NotAsked,
     /// The kernel checks every use of a device.
     InForce,
@@ -125,8 +125,8 @@ impl Cgroup {
     }
 
     /// Moves a helper of the container into the v1 groups that share out and count processor time, and into no other
-    /// group: the helper outlives the container, and the memory limit must not kill it. Returns whether [`Cgroup::usage`]
-    /// counts its time. A v2 group cannot be joined for its time alone.
+    /// group. The helper outlives the container, and the memory limit must not kill it. Returns whether
+    /// [`Cgroup::usage`] counts its time. A v2 group cannot be joined for its time alone.
     pub(crate) fn join_time(&self, pid: i32) -> Result<bool> {
         const TIME: Controllers = Controllers::of(&[Controller::Cpu, Controller::Cpuacct]);
         let is_main = |group: &Group| self.main().is_some_and(|main| std::ptr::eq(main, group));

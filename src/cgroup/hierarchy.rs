@@ -157,8 +157,8 @@ impl Hierarchy {
         self.v1.iter().find(|tree| tree.controllers.has(controller))
     }
 
-    /// The directories of a container's groups at `path`, or of the caller's own groups without a path, each with the name
-    /// of its v1 controller (empty for v2).
+    /// The directories of a container's groups at `path`, each with the name of its v1 controller (empty for v2).
+    /// Without a path: those of the caller's own groups.
     pub(crate) fn directories(&self, path: Option<&CgroupPath>) -> Vec<(String, PathBuf)> {
         let directory = |tree: &Tree| match path {
             Some(CgroupPath::Absolute(path)) => join(&tree.mount, path),
@@ -241,8 +241,8 @@ fn cgroup_mount(line: &str) -> Option<Mount> {
     Some(Mount { root, point: PathBuf::from(point), options })
 }
 
-/// This process's path below the mounted part of the hierarchy. Its group may be outside of that part (a bind mount of
-/// another part, a group above the cgroup namespace): then the mount's root stands for it.
+/// This process's path below the mounted part of the hierarchy. Its group may be outside of that part: a bind mount
+/// of another part, or a group above the cgroup namespace. Then the mount's root stands for it.
 fn below(path: &str, root: &str) -> String {
     let inside = if root == "/" { Some(path) } else { path.strip_prefix(root) };
     match inside {

@@ -112,8 +112,8 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Removes the container's groups and those below them. Retries a busy group for a second, then returns what is left,
-    /// with the error of the first group. A group that is gone is not an error.
+    /// Removes the container's groups and those below them. Retries a busy group for a second, then returns the
+    /// remaining groups, with the error of the first one. A group that is gone is not an error.
     pub(crate) fn remove(&self) -> Result<(), BusyGroups> {
         let mut left = BusyGroups { paths: Vec::new(), processes: BTreeSet::new(), errno: Errno::BUSY };
         for group in &self.groups {

@@ -9,8 +9,8 @@ use crate::error::{Error, Kind, Result, Step};
 use crate::spec::resources::Resources;
 use rustix::io::Errno;
 
-/// Performs all writes. Repeats a write at the end that the kernel refused because of the old value of another file
-/// (memory above memory and swap, a period below the quota, a burst above it).
+/// Performs all writes. A write may depend on the old value of another file: memory above memory and swap, a period
+/// below the quota, a burst above it. If the kernel refuses it, it is repeated at the end.
 pub(super) fn write_all(cgroup: &Cgroup, writes: &[Write]) -> Result<()> {
     let mut refused = Vec::new();
     for write in writes {
@@ -74,8 +74,8 @@ impl Cgroup {
         })
     }
 
-    /// Completes `limits` with current values where one v2 file holds two of them: a new period keeps the quota, a new
-    /// quota keeps the period, and a new swap limit needs the current memory limit.
+    /// Completes `limits` with current values where one v2 file holds two of them. A new period keeps the quota, a
+    /// new quota keeps the period. A new swap limit needs the current memory limit.
     pub(crate) fn completed(&self, limits: &Resources) -> Resources {
         let mut limits = limits.clone();
         let read = |controller, file| {

@@ -293,7 +293,7 @@ pub(super) fn enable_above(tree: &Tree, top: &Path, below: &Path, controllers: C
     above.into_iter().try_for_each(|parent| enable_controllers(tree, parent, controllers))
 }
 
-/// Moves all processes of the caller's own delegated group, this one included, into a child: a group with processes
+/// Moves all processes of the caller's own delegated group, this one included, into a child. A group with processes
 /// cannot enable controllers for children (cgroup-v2.rst, "No Internal Process Constraint").
 fn move_processes(directory: &Directory) -> Result<()> {
     let path = directory.path().join(SUPERVISOR);

@@ -1,23 +1,23 @@
-//! Answers of HTTP/1.1 from a host of the broker's, as they pass (RFC 9112, section 6). Pure.
+//! Answers of HTTP/1.1 from a brokered host, as they pass (RFC 9112, section 6). Pure.
 //!
-//! In: which requests were passed on, what the server says, and what is looked for. Out: what the client is told. Heads and trailers are looked
-//! through one by one, content as the server means it: over the borders of its chunks. These are written anew, so that what is held back of one
-//! comes in the next, and what servers add to their sizes is left out.
-//! Never: an answer whose end two programs could see at two places, one that nobody asked for, another protocol that nobody asked for.
+//! In: the requests that were passed on, the server's bytes, and the needles. Out: the client's bytes, with each
+//! needle hidden. The search covers each head and trailer alone, and content across the borders of its chunks. Chunks
+//! are written again: bytes held back from one come in the next, and chunk extensions are left out. Never: an answer
+//! whose end two programs could see at two places, an unrequested answer, an unrequested change of protocol.
 
 use super::broker::{Mask, Needles, asks_to_change};
 use super::http::{self, Content, Head, LONGEST_HEAD};
 use crate::sys::weaken;
 use std::collections::VecDeque;
 
-/// Requests whose answers are still to come; further ones wait.
+/// Requests whose answers are outstanding. Further requests wait.
 const MOST_ASKED: usize = 256;
-/// A size of a chunk, with what is added to it, is no longer than this.
+/// The longest line with the size of a chunk and its extensions, in bytes.
 const LONGEST_SIZE: usize = 1024;
 
-/// What a request says about the end of its answer.
+/// What a request determines about the end of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum RequestKind {
     /// A head and nothing else.
     Head,
     /// Perhaps another protocol.
@@ -33,17 +33,17 @@ enum State {
     Close,
     Size,
     Chunk(u64),
-    /// The end of a line behind a chunk.
+    /// The line end after a chunk.
     ChunkEnd,
     Trailers,
-    /// Another protocol has begun.
+    /// Another protocol follows.
     Changed,
 }
 
 /// The answers of one connection.
 #[derive(Debug)]
 pub(super) struct Answers {
-    asked: VecDeque<Asked>,
+    asked: VecDeque<RequestKind>,
     state: State,
     mask: Mask,
     status: Option<u16>,
@@ -54,31 +54,31 @@ impl Answers {
         Answers { asked: VecDeque::new(), state: State::Head, mask: Mask::new(), status: None }
     }
 
-    /// A request was passed on.
+    /// Records a request that was passed on.
     pub(super) fn expect(&mut self, head: &Head) {
         self.asked.push_back(match head.method.as_str() {
-            "HEAD" => Asked::Head,
-            _ if asks_to_change(head) => Asked::Change,
-            _ => Asked::Other,
+            "HEAD" => RequestKind::Head,
+            _ if asks_to_change(head) => RequestKind::Change,
+            _ => RequestKind::Other,
         });
     }
 
-    /// Whether further requests must wait for answers: there are many, or the next bytes may be another protocol's.
+    /// Whether further requests must wait: many answers are outstanding, or the next bytes may be another protocol's.
     pub(super) fn are_full(&self) -> bool {
-        self.asked.len() >= MOST_ASKED || self.asked.back() == Some(&Asked::Change)
+        self.asked.len() >= MOST_ASKED || self.asked.back() == Some(&RequestKind::Change)
     }
 
-    /// Whether the connection is another protocol's from now on.
+    /// Whether the connection has changed to another protocol.
     pub(super) fn are_over(&self) -> bool {
         self.state == State::Changed
     }
 
-    /// Whether the client has been told a part of an answer.
+    /// Whether the client has received a part of an answer.
     pub(super) fn are_within_one(&self) -> bool {
         self.state != State::Head
     }
 
-    /// How many bytes are held back that may be the beginning of a secret.
+    /// Bytes that are held back because they may begin a secret.
     pub(super) fn waiting(&self) -> usize {
         self.mask.waiting()
     }
@@ -88,8 +88,8 @@ impl Answers {
         self.status.take()
     }
 
-    /// One step with what the server says: how many bytes were taken, 0 if more must come.
-    pub(super) fn server_says(
+    /// Takes one step with the server's bytes. Returns how many bytes were taken, 0 if more must come.
+    pub(super) fn read_server(
         &mut self,
         bytes: &[u8],
         needles: &Needles,
@@ -124,7 +124,7 @@ impl Answers {
             }
             State::Size => {
                 let Some(text) = http::line(bytes, LONGEST_SIZE)? else { return Ok(0) };
-                self.state = match http::chunk_size(text).ok_or("the size of a chunk is no number")? {
+                self.state = match http::chunk_size(text).ok_or("the size of a chunk is not a number")? {
                     0 => State::Trailers,
                     size => State::Chunk(size),
                 };
@@ -157,15 +157,15 @@ impl Answers {
         }
     }
 
-    /// What comes after a head.
+    /// Returns the state after a head.
     fn begin(&mut self, lines: &[&[u8]]) -> Result<State, &'static str> {
         let (first, rest) = lines.split_first().ok_or("an empty line before the answer")?;
         let (status, is_old) = status(first)?;
         let fields = fields(rest)?;
-        let asked = *self.asked.front().ok_or("an answer that nobody asked for")?;
+        let asked = *self.asked.front().ok_or("an answer without a request")?;
         match status {
-            101 if asked != Asked::Change => return Err("another protocol that nobody asked for"),
-            100 | 102..200 => return Ok(State::Head), // the answer itself is still to come
+            101 if asked != RequestKind::Change => return Err("a change of protocol without a request"),
+            100 | 102..200 => return Ok(State::Head), // the final answer follows
             _ => {}
         }
         self.asked.pop_front();
@@ -173,7 +173,7 @@ impl Answers {
         if status == 101 || weaken::is_off("broker-chunks") {
             return Ok(State::Changed);
         }
-        if asked == Asked::Head || matches!(status, 204 | 304) {
+        if asked == RequestKind::Head || matches!(status, 204 | 304) {
             return Ok(State::Head);
         }
         let says_length =
@@ -186,14 +186,14 @@ impl Answers {
         })
     }
 
-    /// Nothing more has come for long: tells what is held back.
+    /// Sends what is held back, because no more bytes came for long.
     pub(super) fn release(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         let mut told = Vec::new();
         self.mask.release(needles, &mut told);
         self.put(out, &told);
     }
 
-    /// Nothing more comes: tells what is held back.
+    /// Sends what is held back, because no more bytes come.
     pub(super) fn end(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         let mut told = Vec::new();
         self.mask.finish(needles, &mut told);
@@ -216,13 +216,13 @@ fn put_chunk(out: &mut Vec<u8>, content: &[u8]) {
     }
 }
 
-/// The lines up to the first empty one, and how many bytes they are with that.
+/// The lines up to the first empty line, and their bytes with that line.
 struct Section<'all> {
     lines: Vec<&'all [u8]>,
     length: usize,
 }
 
-/// The first one, if it is whole.
+/// Returns the first section if it is whole.
 fn section(bytes: &[u8]) -> Result<Option<Section<'_>>, &'static str> {
     let (mut at, mut lines) = (0, Vec::new());
     while let Some(text) = http::plain_line(&bytes[at..], LONGEST_HEAD)? {
@@ -238,7 +238,7 @@ fn section(bytes: &[u8]) -> Result<Option<Section<'_>>, &'static str> {
     if bytes.len() > LONGEST_HEAD { Err("the head is too long") } else { Ok(None) }
 }
 
-/// The number of a status line, and whether it is HTTP/1.0's.
+/// The number of a status line, and whether it is HTTP/1.0.
 fn status(line: &[u8]) -> Result<(u16, bool), &'static str> {
     let is_old = match line.get(..9) {
         Some(b"HTTP/1.1 ") => false,
@@ -251,11 +251,11 @@ fn status(line: &[u8]) -> Result<(u16, bool), &'static str> {
             let digit = |byte: u8| u16::from(byte - b'0');
             Ok((digit(one) * 100 + digit(two) * 10 + digit(three), is_old))
         }
-        _ => Err("the status is no number"),
+        _ => Err("the status is not a number"),
     }
 }
 
-/// The headers; bytes that are no UTF-8 stand in values, where nothing is read from them.
+/// Parses the headers. Bytes that are not UTF-8 occur in values only, and nothing reads those.
 fn fields(lines: &[&[u8]]) -> Result<Vec<(String, String)>, &'static str> {
     lines.iter().map(|line| http::field(&String::from_utf8_lossy(line))).collect()
 }

@@ -1,4 +1,5 @@
-//! DNS messages (RFC 1035): a question from the sandbox and our answer to it; a question to the world and its answer to us. Pure.
+//! DNS messages (RFC 1035): the sandbox's questions and the gateway's answers; the gateway's questions and a server's
+//! replies. Pure.
 
 use super::rule::canonical;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,13 +11,13 @@ const OPT: u16 = 41;
 const ANY: u16 = 255;
 const INTERNET: u16 = 1;
 const HEADER: usize = 12;
-/// Flags: this is a response, recursion is available.
+/// Flags of a response: QR and recursion available.
 const RESPONSE: u16 = 0x8080;
 const RECURSION_DESIRED: u16 = 0x0100;
 const TRUNCATED: u16 = 0x0200;
-/// How long an answer may be kept inside, in seconds. What it stands for never changes.
+/// Seconds that the sandbox may cache an answer. Its meaning never changes.
 const TIME_TO_LIVE: u32 = 60;
-/// The size of UDP answers that we take, and say we take (the DNS flag day of 2020).
+/// The largest UDP answer that the gateway accepts and announces (DNS flag day 2020).
 pub(super) const LARGEST_DATAGRAM: u16 = 1232;
 
 /// The result code of an answer.
@@ -30,33 +31,33 @@ pub(super) enum Code {
     Refused = 5,
 }
 
-/// What the sandbox asks.
+/// A question of the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     id: u16,
     flags: u16,
-    /// The bytes of the question section, which go back as they came (some clients play with upper and lower case).
+    /// The question section, which goes back unchanged: some clients randomise upper and lower case.
     section: Vec<u8>,
     has_options: bool,
-    /// In lower case, without a dot at the end; empty for what is no host name.
+    /// In lower case, without a dot at the end. Empty if it is not a host name.
     pub name: String,
-    /// The type of record.
+    /// The record type.
     pub kind: u16,
 }
 
-/// One record of an answer.
+/// A record of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     Address(IpAddr),
     Pointer(String),
 }
 
-/// Reads a question. An error is the answer to give, or nothing for what deserves none.
+/// Reads a question. An error contains the answer to send, or `None` if the message deserves none.
 pub(super) fn read_question(bytes: &[u8]) -> Result<Question, Option<Vec<u8>>> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let (Some(id), Some(flags)) = (field(0), field(2)) else { return Err(None) };
     if flags & 0x8000 != 0 || bytes.len() < HEADER {
-        return Err(None); // a response, or a torn message
+        return Err(None); // a response or an incomplete message
     }
     let refuse = |code| Err(Some(message(id, flags, code, &[], &[], false)));
     if flags & 0x7800 != 0 {
@@ -70,7 +71,7 @@ pub(super) fn read_question(bytes: &[u8]) -> Result<Question, Option<Vec<u8>>> {
     if class != INTERNET {
         return refuse(Code::Refused);
     }
-    // An OPT record, if there is one, is the first after the question of the clients that we know: the root's name and its type.
+    // Clients put an OPT record first after the question: the root's name, then its type.
     let has_options = bytes.get(end + 4..end + 7).is_some_and(|next| next == [0, 0, OPT as u8]);
     let name = canonical(&labels).unwrap_or_default();
     let section = bytes.get(HEADER..end + 4).unwrap_or_default().to_vec();
@@ -78,22 +79,22 @@ pub(super) fn read_question(bytes: &[u8]) -> Result<Question, Option<Vec<u8>>> {
 }
 
 impl Question {
-    /// The answer with these records; `Good` and no record says that the name has none of this type.
+    /// The answer with these records. `Good` without a record means that the name has none of this type.
     pub(super) fn answer(&self, code: Code, records: &[Record]) -> Vec<u8> {
         message(self.id, self.flags, code, &self.section, records, self.has_options)
     }
 
-    /// Which records of a name with these two addresses are asked for.
+    /// The requested records of a name with these two addresses.
     pub(super) fn addresses(&self, v4: Ipv4Addr, v6: Ipv6Addr) -> Vec<Record> {
         match self.kind {
             A => vec![Record::Address(v4.into())],
             AAAA => vec![Record::Address(v6.into())],
             ANY => vec![Record::Address(v4.into()), Record::Address(v6.into())],
-            _ => Vec::new(), // HTTPS and SVCB among them: no parameters, no encrypted hello, no QUIC
+            _ => Vec::new(), // also HTTPS and SVCB: no encrypted hello, no QUIC
         }
     }
 
-    /// The address that a question for a PTR record is about.
+    /// The address that a PTR question is about.
     pub(super) fn pointed(&self) -> Option<IpAddr> {
         if self.kind != PTR {
             return None;
@@ -146,7 +147,8 @@ fn encoded(name: &str) -> Vec<u8> {
     out
 }
 
-/// A name at `at` as text with dots, and where it ends. Labels with bytes that no host name has make it one that matches nothing.
+/// Reads the name at `at` as text with dots, and returns its end. A byte that host names exclude makes a name that
+/// matches nothing.
 fn labels(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     let mut text = String::new();
     let mut end = None;
@@ -164,7 +166,7 @@ fn labels(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
             high @ 192.. => {
                 let target = usize::from(u16::from_be_bytes([high & 0x3f, *bytes.get(at + 1)?]));
                 end = end.or(Some(at + 2));
-                at = (target < at).then_some(target)?; // only backwards, so that it ends
+                at = (target < at).then_some(target)?; // backwards only, so that the loop ends
             }
             _ => return None,
         }
@@ -172,7 +174,7 @@ fn labels(bytes: &[u8], mut at: usize) -> Option<(String, usize)> {
     None
 }
 
-/// A question to the world.
+/// Writes a question to a server outside.
 pub(super) fn write_question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + name.len() + 17);
     [id, RECURSION_DESIRED, 1, 0, 0, 1].into_iter().for_each(|field: u16| out.extend(field.to_be_bytes()));
@@ -184,20 +186,20 @@ pub(super) fn write_question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     out
 }
 
-/// What the world answered.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// These addresses, for at most so many seconds.
+    /// Addresses, and for how many seconds they are valid.
     Addresses(Vec<IpAddr>, u32),
-    /// There is no such name, or it has no such record.
+    /// The name or its record does not exist.
     Nothing(&'static str),
-    /// The answer was too long for a datagram; what there was room for.
+    /// The answer was too long for a datagram; these addresses fitted.
     Truncated(Vec<IpAddr>, u32),
-    /// The server could not say.
+    /// The server failed.
     Failed,
 }
 
-/// Reads the answer to the question `id`, `name`, `kind`; `None` if it is none to this question.
+/// Reads the reply to the question `id`, `name`, `kind`. `None` if it answers another question.
 pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option<Reply> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let flags = field(2)?;
@@ -210,11 +212,11 @@ pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option
     }
     match flags & 0xf {
         0 => {}
-        3 => return Some(Reply::Nothing("there is no such name")),
+        3 => return Some(Reply::Nothing("no such name")),
         _ => return Some(Reply::Failed),
     }
     let (found, least, is_whole) = addresses(bytes, at + 4, field(6)?);
-    // A cut may be in the middle of a record; nothing else may.
+    // Only a truncated reply may end within a record.
     match (is_whole, flags & TRUNCATED != 0) {
         (_, true) => Some(Reply::Truncated(found, least)),
         (false, false) => None,
@@ -223,10 +225,11 @@ pub(super) fn read_reply(bytes: &[u8], id: u16, name: &str, kind: u16) -> Option
     }
 }
 
-/// The addresses of `count` records at `at`, for how many seconds they all may be kept, and whether all records were there.
+/// Reads `count` records at `at`. Returns their addresses, the shortest lifetime in seconds, and whether all records
+/// were complete.
 fn addresses(bytes: &[u8], mut at: usize, count: u16) -> (Vec<IpAddr>, u32, bool) {
     let (mut found, mut least) = (Vec::new(), u32::MAX);
-    // Aliases are the server's to follow: every address in its answer is one of the name.
+    // The server follows aliases: each address in its answer belongs to the name.
     for _ in 0..count {
         let Some((address, seconds, end)) = record(bytes, at) else { return (found, least, false) };
         found.extend(address);
@@ -236,7 +239,7 @@ fn addresses(bytes: &[u8], mut at: usize, count: u16) -> (Vec<IpAddr>, u32, bool
     (found, least, true)
 }
 
-/// The address that the record at `at` has, if it has one, its seconds, and where it ends.
+/// Reads the record at `at`: its address if it has one, its seconds, and where it ends.
 fn record(bytes: &[u8], at: usize) -> Option<(Option<IpAddr>, u32, usize)> {
     let field = |at: usize| bytes.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
     let at = labels(bytes, at)?.1;
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!(read_reply(&answer, 7, "other.example.com", AAAA), None);
         assert_eq!(read_reply(&answer, 7, "api.example.com", A), None);
         let refused = question.answer(Code::NoSuchName, &[]);
-        assert_eq!(read_reply(&refused, 7, "api.example.com", AAAA), Some(Reply::Nothing("there is no such name")));
+        assert_eq!(read_reply(&refused, 7, "api.example.com", AAAA), Some(Reply::Nothing("no such name")));
         let none = question.answer(Code::Good, &[]);
         assert_eq!(read_reply(&none, 7, "api.example.com", AAAA), Some(Reply::Nothing("it has no address")));
     }

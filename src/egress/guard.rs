@@ -1,7 +1,7 @@
-//! Addresses that a name of the world must not lead to. Pure.
+//! Addresses that an allowed name must not resolve to. Pure.
 //!
-//! A name is allowed because of whom it belongs to; where it points is for its owner to say, at any moment. So what it points to must be an address of
-//! the public internet, and of another host than this one, unless a rule about addresses names that very range (DNS rebinding).
+//! The owner of a name decides where it points, and may change that at any time (DNS rebinding). So the address must
+//! be public and must not belong to this host, unless an address rule names that very range.
 
 use super::rule::Rule;
 use crate::spec::network::Prefix;
@@ -15,7 +15,7 @@ const fn v6(first: u16, second: u16, third: u16, length: u8) -> Prefix {
     Prefix { address: IpAddr::V6(Ipv6Addr::new(first, second, third, 0, 0, 0, 0, 0)), length }
 }
 
-/// Ranges that are not the public internet, with what they are (IANA's special-purpose registries).
+/// Ranges outside the public internet, and what they are (IANA special-purpose registries).
 const SPECIAL: [(Prefix, &str); 26] = [
     (v4(0, 0, 0, 0, 8), "this host"),
     (v4(10, 0, 0, 0, 8), "a private network"),
@@ -45,14 +45,14 @@ const SPECIAL: [(Prefix, &str); 26] = [
     (v6(0xff00, 0, 0, 8), "multicast"),
 ];
 
-/// Every range that is not the public internet.
+/// Every range outside the public internet.
 pub(crate) fn special() -> impl Iterator<Item = Prefix> {
     SPECIAL.iter().map(|(range, _)| *range)
 }
 
-/// Why an address that a name led to is not dialled; `None` if it may be. Only a rule about addresses within the same special range opens it, or
-/// about this address if it is the host's own, which `is_own` says.
-pub(crate) fn objection(
+/// Returns why an address that a name resolved to must not be dialled; `None` if it may be. Only an address rule
+/// within the same special range opens it. `is_own`: the address belongs to this host, so a rule must name it.
+pub(crate) fn check_address(
     address: IpAddr,
     port: u16,
     rules: &[Rule],
@@ -78,7 +78,7 @@ mod tests {
 
     fn check(address: &str, rules: &[&str], allowed: bool) {
         let rules: Vec<_> = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
-        assert_eq!(objection(address.parse().unwrap(), 443, &rules, |_| false).is_none(), allowed, "{address}");
+        assert_eq!(check_address(address.parse().unwrap(), 443, &rules, |_| false).is_none(), allowed, "{address}");
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         check("127.0.0.1", &["127.0.0.1:443"], true);
         check("127.0.0.1", &["127.0.0.1:80"], false);
         check("127.0.0.1", &["127.0.0.2:443"], false);
-        check("169.254.169.254", &["128.0.0.0/2:443"], false); // a range that merely includes it does not mean it
+        check("169.254.169.254", &["128.0.0.0/2:443"], false); // a range that includes it does not open it
         check("10.1.2.3", &["api.example.com:443"], false);
     }
 
@@ -138,7 +138,7 @@ mod tests {
             let rules: Vec<_> = rules.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
             for address in ["8.8.8.123", "::ffff:8.8.8.123"] {
                 let is_own = |asked: IpAddr| asked == IpAddr::from([8, 8, 8, 123]);
-                let found = objection(address.parse().unwrap(), 443, &rules, is_own);
+                let found = check_address(address.parse().unwrap(), 443, &rules, is_own);
                 assert_eq!(found, (!allowed).then_some("an address of this host"), "{rules:?}");
             }
         }

@@ -1,32 +1,33 @@
-//! The first message of a TLS client (RFC 8446, 4.1.2): which server it says it wants. Pure.
+//! The first message of a TLS client (RFC 8446, 4.1.2): the server name in it. Pure.
 
 /// TLS records of the handshake begin with this byte.
 pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
-/// Encrypted Client Hello, and its predecessor, which hid the name alone.
+/// Encrypted Client Hello, and its predecessor, which hid only the name.
 const ENCRYPTED: [u16; 2] = [0xfe0d, 0xffce];
-/// More than any client sends: post-quantum keys make about two kilobytes.
+/// Larger than any client's hello: post-quantum keys take about two kilobytes.
 pub(super) const LARGEST: usize = 16 * 1024;
 
-/// What a hello says.
+/// The content of a hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// It has not come whole yet.
+    /// More bytes must come.
     Incomplete,
-    /// The name of the server, in lower case; `None` if there is none.
+    /// The server name in lower case, if the hello has one.
     Name(Option<String>),
-    /// The same, with a part that is encrypted: the server may take another name from there. Browsers send one that says nothing to every server.
+    /// The same, with an encrypted part that may name another server. Browsers send a meaningless one to every
+    /// server.
     Encrypted(Option<String>),
-    /// It is no hello.
+    /// Not a hello.
     Invalid,
 }
 
-/// Reads what came so far from the beginning of a connection.
+/// Reads the first bytes of a connection.
 pub(super) fn read(bytes: &[u8]) -> Hello {
     let mut handshake = Vec::new();
     let mut rest = bytes;
-    // The message may be spread over several records: whoever wants to hide a name splits it.
+    // A client that hides the name splits the message over several records.
     loop {
         let [kind, major, _, high, low, ..] = *rest else { return incomplete(bytes) };
         if kind != HANDSHAKE || major != 3 {
@@ -65,7 +66,7 @@ fn take<'all>(from: &mut &'all [u8], count: usize) -> Option<&'all [u8]> {
     Some(taken)
 }
 
-/// Takes what a length of `width` bytes says.
+/// Takes as many bytes as a length of `width` bytes announces.
 fn field<'all>(from: &mut &'all [u8], width: usize) -> Option<&'all [u8]> {
     let length = take(from, width)?.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     take(from, length)
@@ -86,7 +87,7 @@ fn body_of(mut body: &[u8]) -> Option<Hello> {
         let data = field(&mut extensions, 2)?;
         match kind {
             _ if ENCRYPTED.contains(&kind) => is_encrypted = true,
-            SERVER_NAME if name.is_some() => return None, // two names: whichever we took, the server may take the other
+            SERVER_NAME if name.is_some() => return None, // of two names, the server may take the other one
             SERVER_NAME => name = Some(server_name(data)?),
             _ => {}
         }
@@ -94,7 +95,7 @@ fn body_of(mut body: &[u8]) -> Option<Hello> {
     Some(if is_encrypted { Hello::Encrypted(name) } else { Hello::Name(name) })
 }
 
-/// RFC 6066, 3: a list with one name of the only type that there is.
+/// RFC 6066, 3: a list with one name of the only type.
 fn server_name(mut data: &[u8]) -> Option<String> {
     let mut list = field(&mut data, 2)?;
     let kind = take(&mut list, 1)?;

@@ -1,48 +1,48 @@
-//! Requests of HTTP/1.1 as they pass (RFC 9112): whom each one is for, and where it ends. Pure.
+//! Requests of HTTP/1.1 as they pass (RFC 9112): the host and the end of each. Pure.
 //!
-//! A connection may carry many requests, and each may name another host. So each is read, as strictly as can be: what two programs could
-//! understand in two ways is refused (request smuggling).
+//! Each request of a connection may name another host, so each is read. What two programs could understand in two
+//! ways is refused (request smuggling).
 
 use super::rule::canonical;
 use crate::sys::weaken;
 
-/// A head longer than this is refused.
+/// The longest head that is accepted, in bytes.
 pub(super) const LONGEST_HEAD: usize = 64 * 1024;
 
-/// How long the content of a request, or of an answer, is.
+/// The length of a request's or an answer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Length(u64),
     Chunked,
 }
 
-/// The head of one request.
+/// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub method: String,
-    /// As it came: a path, or the whole URL.
+    /// Unchanged: a path or the whole URL.
     pub target: String,
-    /// The host that it is for, in canonical form, with the port if one is named.
+    /// The host in canonical form, and the port if one is named.
     pub host: Option<(String, Option<u16>)>,
     pub content: Content,
-    /// Whether it asks to go on as a websocket.
+    /// Whether it asks for a websocket.
     pub websocket: bool,
     /// Whether it is HTTP/1.0.
     pub old: bool,
-    /// Names and values, in their order.
+    /// Names and values in their order.
     pub fields: Vec<(String, String)>,
 }
 
-/// What the bytes so far are.
+/// What the next bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// More must come.
     More,
-    /// So many bytes belong to the content of the request whose head was passed on.
+    /// So many bytes of the current request's content.
     Content(usize),
     /// A head of so many bytes.
     Head(Box<Head>, usize),
-    /// Not as it must be.
+    /// Not a valid request.
     Invalid(&'static str),
 }
 
@@ -55,7 +55,7 @@ enum State {
     Trailer,
 }
 
-/// The requests of one connection.
+/// The requests of a connection.
 #[derive(Debug)]
 pub(super) struct Requests {
     state: State,
@@ -66,7 +66,7 @@ impl Requests {
         Requests { state: State::Head }
     }
 
-    /// Reads from the front of what was not passed on yet.
+    /// Reads from the front of the bytes that were not passed on.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Step {
         if bytes.is_empty() {
             return Step::More;
@@ -90,7 +90,7 @@ impl Requests {
                 self.state = if count == left { State::Head } else { State::Length(left - count) };
                 Step::Content(count as usize)
             }
-            // With the two bytes at its end.
+            // The chunk includes the line end after it.
             State::Chunk(left) => {
                 let count = left.min(bytes.len() as u64);
                 let part = &bytes[..count as usize];
@@ -104,7 +104,7 @@ impl Requests {
                 Ok(None) => Step::More,
                 Err(cause) => Step::Invalid(cause),
                 Ok(Some(text)) => match chunk_size(text) {
-                    None => Step::Invalid("the size of a chunk is no number"),
+                    None => Step::Invalid("the size of a chunk is not a number"),
                     Some(0) => {
                         self.state = State::Trailer;
                         Step::Content(text.len() + 2)
@@ -122,26 +122,26 @@ impl Requests {
                     self.state = State::Head;
                     Step::Content(2)
                 }
-                Ok(Some(_)) => Step::Invalid("a trailer"), // it could name another host to a careless server
+                Ok(Some(_)) => Step::Invalid("a trailer"), // a careless server could take another host from it
             },
         }
     }
 }
 
-/// Whether the part of a chunk of which `left` bytes were to come has the end of a line where the chunk ends.
+/// Whether a chunk ends with a line end. `left` bytes of it were to come before this part.
 fn ends_well(part: &[u8], left: u64) -> bool {
     let from_end = |distance: u64| left.checked_sub(distance).and_then(|at| part.get(usize::try_from(at).ok()?));
     from_end(2).is_none_or(|&byte| byte == b'\r') && from_end(1).is_none_or(|&byte| byte == b'\n')
 }
 
-/// How long a chunk is that begins with this line.
+/// The length of a chunk that begins with this line.
 pub(super) fn chunk_size(text: &str) -> Option<u64> {
     let digits = text.split(';').next()?.trim_end_matches([' ', '\t']);
     (!digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// A line that ends as lines must, without its end.
+/// A line with a valid end, without that end.
 pub(super) fn plain_line(bytes: &[u8], longest: usize) -> Result<Option<&[u8]>, &'static str> {
     let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
         return if bytes.len() > longest { Err("a line is too long") } else { Ok(None) };
@@ -201,7 +201,7 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
     let content = content(&fields, old)?;
     let host = host(&fields, target, method)?;
     if host.is_none() && !old {
-        return Err("there is no Host");
+        return Err("the Host header is missing");
     }
     let websocket = values(&fields, "upgrade").any(|value| value.eq_ignore_ascii_case("websocket"))
         && content == Content::Length(0);
@@ -212,7 +212,7 @@ fn head(bytes: &[u8]) -> Result<Option<(Head, usize)>, &'static str> {
 pub(super) fn field(text: &str) -> Result<(String, String), &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header without a colon")?;
     if !is_token(name) {
-        return Err("a header's name is not as it must be"); // continued lines and blanks before the colon among them
+        return Err("a header's name is not as it must be"); // also continued lines and blanks before the colon
     }
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
@@ -222,14 +222,14 @@ pub(super) fn values<'all>(fields: &'all [(String, String)], name: &'all str) ->
     fields.iter().filter(move |(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }
 
-/// How long the content is after these headers; `old` is HTTP/1.0.
+/// The length of the content after these headers. `old`: HTTP/1.0.
 pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content, &'static str> {
     let codings: Vec<_> = values(fields, "transfer-encoding").collect();
     let lengths: Vec<_> = values(fields, "content-length").collect();
     match (codings.as_slice(), lengths.as_slice()) {
         ([], []) => Ok(Content::Length(0)),
         ([], [one]) if !one.is_empty() && one.len() <= 18 && one.bytes().all(|byte| byte.is_ascii_digit()) => {
-            one.parse().map(Content::Length).map_err(|_| "Content-Length is no number")
+            one.parse().map(Content::Length).map_err(|_| "Content-Length is not a number")
         }
         ([], _) => Err("Content-Length is not one number"),
         ([one], []) if one.eq_ignore_ascii_case("chunked") && !old => Ok(Content::Chunked),
@@ -239,8 +239,8 @@ pub(super) fn content(fields: &[(String, String)], old: bool) -> Result<Content,
     }
 }
 
-/// A host and its port, as in a Host header: nothing before, between or after them, since a server that reads on would see another host
-/// (RFC 3986, 3.2).
+/// Parses a host and its port, as in a Host header. Rejects any other text, which a server could take for another
+/// host (RFC 3986, 3.2).
 fn authority(text: &str) -> Option<(String, Option<u16>)> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(inner) => {
@@ -264,7 +264,7 @@ fn authority(text: &str) -> Option<(String, Option<u16>)> {
     Some((host, port))
 }
 
-/// Whom a request is for: the Host header and, if the target is a whole URL, that too; they must agree.
+/// The host of a request: the Host header and, if the target is a whole URL, its host. The two must agree.
 fn host(
     fields: &[(String, String)],
     target: &str,
@@ -273,7 +273,7 @@ fn host(
     let mut hosts = values(fields, "host");
     let named = match (hosts.next(), hosts.next()) {
         (None, _) => None,
-        (Some(one), None) => Some(authority(one).ok_or("Host is no host")?),
+        (Some(one), None) => Some(authority(one).ok_or("Host is not a host name")?),
         _ => return Err("more than one Host"),
     };
     if method == "CONNECT" {
@@ -294,7 +294,7 @@ fn host(
     Ok(Some(by_url))
 }
 
-/// An answer of our own.
+/// An answer of the gateway.
 pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
     let reason = match status {
         403 => "Forbidden",
@@ -314,7 +314,7 @@ pub(super) fn answer(status: u16, words: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The heads of all requests in `text`, fed in parts of `size`, or why they were refused.
+    /// Feeds `text` in parts of `size`. Returns the heads of all requests, or why they were refused.
     fn pass(text: &str, size: usize) -> Result<Vec<Head>, &'static str> {
         let (mut requests, mut held, mut heads) = (Requests::new(), Vec::new(), Vec::new());
         for part in text.as_bytes().chunks(size) {
@@ -353,15 +353,15 @@ mod tests {
         let get = |rest: &str| format!("GET / HTTP/1.1\r\n{rest}\r\n\r\n");
         for (text, words) in [
             (get("Host: a.example\r\nHost: b.example"), "more than one Host"),
-            (get("X: 1"), "no Host"),
+            (get("X: 1"), "the Host header is missing"),
             (get("Host : a.example"), "header's name"),
             (get("Host: a.example\r\n X: b.example"), "header's name"),
             (get("Host: a.example\nHost: b.example"), "without CR"),
             (get("Host: a.example\r\nX: 1\rHost: b.example"), "control character"),
-            (get("Host: a.example, b.example"), "no host"),
-            (get("Host: a.example@b.example"), "no host"),
-            (get("Host: [a.example].b.example"), "no host"),
-            (get("Host: a.example").replace("GET / ", "GET http://[a.example].b.example/ "), "no host"),
+            (get("Host: a.example, b.example"), "is not a host name"),
+            (get("Host: a.example@b.example"), "is not a host name"),
+            (get("Host: [a.example].b.example"), "is not a host name"),
+            (get("Host: a.example").replace("GET / ", "GET http://[a.example].b.example/ "), "names no host"),
             (get("Host: a.example\r\nContent-Length: 1\r\nContent-Length: 1"), "not one number"),
             (get("Host: a.example\r\nContent-Length: +1"), "not one number"),
             (get("Host: a.example\r\nContent-Length: 1\r\nTransfer-Encoding: chunked"), "together"),
@@ -372,7 +372,7 @@ mod tests {
             (get("Host: a.example").replace("GET / ", "GET  / "), "three words"),
             (get("Host: a.example").replace("HTTP/1.1", "HTTP/2.0"), "neither HTTP"),
             ("\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n".into(), "empty line"),
-            (get("Host: a.example\r\nTransfer-Encoding: chunked") + "0x1\r\na\r\n", "no number"),
+            (get("Host: a.example\r\nTransfer-Encoding: chunked") + "0x1\r\na\r\n", "is not a number"),
             (get("Host: a.example\r\nTransfer-Encoding: chunked") + "1\r\nab\r\n", "does not end"),
             (get("Host: a.example\r\nTransfer-Encoding: chunked") + "0\r\nHost: b.example\r\n\r\n", "trailer"),
         ] {

@@ -1,26 +1,27 @@
-//! The account of what a sandbox reached and what it was refused, and the messages between the gateway and its supervisor.
+//! The account of what a sandbox reached and what was refused, and the messages between the gateway and the
+//! supervisor.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// More different rows than this are one row.
+/// The most rows. Further ones are added to one row.
 const MOST: usize = 512;
-/// More faults than this are not told.
+/// The most faults.
 const MOST_FAULTS: usize = 64;
-/// Different statuses of a line; a server that answers with more of them has the others as status 0.
+/// The most different statuses of a row. Further ones count as status 0.
 const MOST_STATUSES: usize = 64;
-/// Bytes of a host, a rule or a fault. They quote whoever is inside, and a line must fit into one message to the supervisor, also with every byte
-/// escaped.
+/// Bytes of a host, a rule or a fault. They quote the sandbox, and a row with every byte escaped must fit into one
+/// message.
 const LONGEST: usize = 512;
 
-/// One line of the account: a host, a port and what became of it.
+/// A row of the account: a host, a port and the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// The name or address that was wanted.
+    /// The requested name or address.
     pub host: String,
-    /// The port; missing where only the name was asked for.
+    /// The port, unless only the name was requested.
     pub port: Option<u16>,
     /// Whether it was reached.
     pub allowed: bool,
@@ -28,11 +29,11 @@ pub struct Row {
     pub rule: String,
     /// How often.
     pub count: u64,
-    /// Bytes that left.
+    /// Bytes that left the sandbox.
     pub sent_bytes: u64,
-    /// Bytes that came.
+    /// Bytes that entered the sandbox.
     pub received_bytes: u64,
-    /// The statuses of the server's answers, each with how often; only where the broker reads them.
+    /// How often the server answered with each status. Only brokered hosts have them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub statuses: BTreeMap<u16, u64>,
     /// The first time, RFC 3339.
@@ -44,18 +45,18 @@ pub struct Row {
 /// The whole account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Its lines, in the order in which they began.
+    /// The rows, in the order of their first request.
     pub rows: Vec<Row>,
-    /// What was asked for while it ran and could not be done.
+    /// Requests of the operator that failed while the gateway ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
-    /// Which lines the other side has not seen yet.
+    /// The rows that the supervisor has not received in their present form.
     #[serde(skip)]
     changed: Vec<bool>,
 }
 
 impl Ledger {
-    /// Counts one decision and returns the number of its line.
+    /// Counts a decision and returns the number of its row.
     pub(super) fn note(&mut self, host: &str, port: Option<u16>, allowed: bool, rule: &str) -> usize {
         let (host, rule) = (&*shortened(host), &*shortened(rule));
         let now = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
@@ -84,7 +85,7 @@ impl Ledger {
         self.mark(index)
     }
 
-    /// Adds bytes to a line.
+    /// Adds bytes to a row.
     pub(super) fn add_bytes(&mut self, index: usize, sent: u64, received: u64) {
         if sent + received > 0 {
             self.rows[index].sent_bytes += sent;
@@ -94,7 +95,7 @@ impl Ledger {
         }
     }
 
-    /// Counts statuses of answers in a line.
+    /// Counts statuses of answers in a row.
     pub(super) fn add_statuses(&mut self, index: usize, statuses: impl Iterator<Item = u16>) {
         for status in statuses {
             let known = &mut self.rows[index].statuses;
@@ -110,18 +111,18 @@ impl Ledger {
         index
     }
 
-    /// A line that the other side has not seen yet.
+    /// The next row to send.
     pub(super) fn next_change(&mut self) -> Option<usize> {
         self.changed.iter().position(|&changed| changed)
     }
 
-    /// The other side has seen it.
+    /// Records that a row was sent.
     pub(super) fn told(&mut self, index: usize) {
         self.changed[index] = false;
     }
 
-    /// Takes over a line as the gateway has it, and returns it if it has a decision that was not known. Its number comes from a process that
-    /// strangers talk to: a line stands at its number and nowhere else, and what is missing before it is said.
+    /// Takes over a row from the gateway, and returns it if it contains a new decision. The gateway faces hostile
+    /// clients, so the number is checked: a row keeps its number, and missing rows are reported.
     pub(crate) fn put(&mut self, index: usize, row: Row) -> Option<Row> {
         if index >= MOST {
             self.fault("the gateway told a line that its account cannot have");
@@ -141,7 +142,7 @@ impl Ledger {
         new
     }
 
-    /// Notes what is wrong, once.
+    /// Records a fault, once.
     pub(crate) fn fault(&mut self, words: &str) {
         let words = shortened(words);
         if self.faults.len() < MOST_FAULTS && !self.faults.iter().any(|each| *each == words) {
@@ -149,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Adds the lines of another account, each to the one of the same host, port, verdict and rule.
+    /// Adds the rows of another account to those of the same host, port, verdict and rule.
     pub(crate) fn add(&mut self, other: Ledger) {
         for row in other.rows {
             let same = |own: &Row| {
@@ -173,17 +174,17 @@ impl Ledger {
         self.faults.extend(other.faults);
     }
 
-    /// Bytes that left and bytes that came, of all lines.
+    /// Bytes that left and bytes that entered, in all rows.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         self.rows.iter().fold((0, 0), |(sent, received), row| (sent + row.sent_bytes, received + row.received_bytes))
     }
 
-    /// Connections that were let through.
+    /// Connections that were allowed.
     pub(crate) fn connections(&self) -> u64 {
         self.rows.iter().filter(|row| row.allowed && row.port.is_some()).map(|row| row.count).sum()
     }
 
-    /// What was wanted as rules, each once: for a profile.
+    /// The requests as rules, each once, for a profile.
     pub fn as_rules(&self) -> Vec<String> {
         let mut rules: Vec<_> =
             self.rows.iter().filter_map(|row| row.port.map(|port| format!("{}:{port}", row.host))).collect();
@@ -193,7 +194,7 @@ impl Ledger {
     }
 }
 
-/// A text that is no longer than a line may have it.
+/// The text, cut to the longest that a row may contain.
 pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= LONGEST {
         return Cow::Borrowed(text);
@@ -206,29 +207,29 @@ pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     Cow::Owned(text[..end].to_owned() + MARK)
 }
 
-/// What the gateway says.
+/// Messages of the gateway.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// A line as it is now.
+    /// A row in its present form.
     Row(usize, Row),
-    /// Something that was asked of it could not be done.
+    /// An order that failed.
     Fault(String),
-    /// All lines are told; it ends.
+    /// All rows were sent; the gateway ends.
     Done,
 }
 
-/// What it is told.
+/// Orders to the gateway.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// A rule that holds from now on.
+    /// Adds a rule.
     Allow(String),
-    /// What a rule covers is refused from now on, and cut.
+    /// Refuses what a rule covers, and cuts open connections.
     Deny(String),
-    /// The value in the file that comes along holds from now on.
+    /// Replaces a secret with the value in the attached file.
     Replace,
-    /// No request gets the secret of this name any more.
+    /// Stops adding the secret of this name.
     Revoke(String),
-    /// Tell what is left to tell, and end.
+    /// Send the remaining rows and end.
     Finish,
 }
 

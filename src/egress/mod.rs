@@ -1,9 +1,10 @@
-//! What a sandbox may reach of the world, and the process that lets it through.
+//! Network access by domain, and the gateway process that enforces it.
 //!
-//! In: a [`Policy`] of [`Rule`]s. Out: connections by name to allowed servers, and a [`Ledger`] of what was reached and refused.
-//! Inside the sandbox every allowed name has an address of its own that leads nowhere but to a socket of the gateway; so names are checked where
-//! connections are made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http`, `answers` are pure; `gateway` is the
-//! process, `broker` what it knows of secrets. Not here: who starts it and what it may do itself (`container`), how the sockets come about (`net`).
+//! In: a [`Policy`] of [`Rule`]s. Out: connections to allowed servers, and a [`Ledger`]. Inside the sandbox every
+//! allowed name has a local address that leads to a socket of the gateway. So names are checked where connections are
+//! made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http`, `answers` are
+//! pure. `gateway` is the process; `broker` adds secrets. Not here: the start and the confinement of the gateway
+//! (`container`), the making of its sockets (`net`).
 
 mod answers;
 mod broker;
@@ -26,7 +27,7 @@ pub(crate) use ledger::{Order, Word};
 pub use policy::{Ech, Policy};
 pub use rule::{Rule, check_rules};
 
-/// Numbers that look like chance and are the same each time (xorshift).
+/// Deterministic pseudo-random numbers (xorshift).
 #[cfg(test)]
 fn random() -> impl FnMut() -> u32 {
     let mut seed = 0x9e37_79b9_u32;

@@ -4,12 +4,12 @@ use crate::spec::network::{NAMES_V4, NAMES_V6};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The first addresses of the range are the gateway's own.
+/// The first addresses of the range belong to the gateway.
 const FIRST: u32 = 256;
-/// How many names a sandbox may have at once; the oldest makes room.
+/// The most names of a sandbox at once. A new name replaces the oldest.
 const MOST: u32 = 4096;
 
-/// Which address stands for which name. One name has one IPv4 and one IPv6 address.
+/// Which address stands for which name. A name has one IPv4 and one IPv6 address.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     by_name: HashMap<String, u32>,
@@ -18,7 +18,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The number of a name, new if need be.
+    /// The number of a name. An unknown name gets a new one.
     pub(super) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.by_name.get(name) {
             return *number;

@@ -8,19 +8,20 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Below a `*.suffix`: how many labels, and how many bytes, a name may have. Names of services fit, data seldom.
+/// The most labels and bytes of a name below a `*.suffix`. Names of services fit, encoded data seldom does.
 const MOST_LABELS: usize = 5;
 const MOST_BYTES: usize = 100;
-/// The ports that are listened at while a run's wishes are recorded.
+/// The ports of the listening sockets while a run is recorded.
 const LEARNED_PORTS: [u16; 3] = [22, 80, 443];
 
-/// What becomes of a TLS hello with an encrypted part (ECH), by which a server may take another name than the one that the gateway sees.
+/// What to do with a TLS hello that has an encrypted part (ECH). The server may take another name from it than the
+/// gateway sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ech {
-    /// It passes if the name that can be seen is the rule's.
+    /// Pass it if a rule allows the visible name.
     Pass,
-    /// The connection is reset.
+    /// Reset the connection.
     Refuse,
 }
 
@@ -38,32 +39,32 @@ impl FromStr for Ech {
     }
 }
 
-/// All that the gateway needs to know.
+/// The configuration of the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// What is allowed.
     pub allowed: Vec<Rule>,
-    /// What is refused although a rule allows it.
+    /// What is refused even if a rule allows it.
     pub denied: Vec<Rule>,
-    /// Who resolves the names that are dialled; the host's own servers if there is none.
+    /// The resolver for names that are dialled; by default the host's.
     pub resolver: Option<SocketAddr>,
-    /// Whether every name of the public internet is let through and recorded.
+    /// Allow and record every public name.
     pub learn: bool,
-    /// What becomes of encrypted TLS hellos; refused where nothing is said.
+    /// Treatment of encrypted TLS hellos; refused by default.
     pub ech: Option<Ech>,
 }
 
-/// What is to become of a connection.
+/// The decision on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It goes on, by this rule.
+    /// Allowed by this rule.
     Allowed(String),
-    /// It does not, and why.
+    /// Denied for this reason.
     Denied(String),
 }
 
 impl Policy {
-    /// What is made in a network namespace that the gateway serves by this policy, with so many sockets for rules that come later.
+    /// What to make in the network namespace for this policy, with `spares` sockets for later rules.
     pub(crate) fn served(&self, spares: usize) -> Served {
         let mut served = Served { names: true, ports: ports(&self.allowed), routes: Vec::new(), spares };
         if self.learn {
@@ -75,7 +76,7 @@ impl Policy {
         served
     }
 
-    /// Whether a name is answered at all, whatever the port.
+    /// Whether DNS answers a name, whatever the port.
     pub(crate) fn answers(&self, name: &str) -> bool {
         let host = Host::Name(name.to_owned());
         if name.is_empty() || self.denied.iter().any(|rule| rule.names(&host)) && !self.reachable(&host) {
@@ -89,7 +90,7 @@ impl Policy {
         ports.into_iter().any(|&port| matches!(self.verdict(host, port), Verdict::Allowed(_)))
     }
 
-    /// Whether a connection may be made.
+    /// Decides on a connection.
     pub(crate) fn verdict(&self, host: &Host, port: u16) -> Verdict {
         if let Some(rule) = self.denied.iter().find(|rule| rule.covers(host, port)) {
             return Verdict::Denied(format!("denied by `{rule}`"));
@@ -110,8 +111,9 @@ impl Policy {
         }
     }
 
-    /// Why an address that a name led to is not dialled. `is_own` says whether it is the host's.
-    pub(crate) fn objection(
+    /// Returns why an address that a name resolved to must not be dialled. `is_own` tests whether it belongs to the
+    /// host.
+    pub(crate) fn check_address(
         &self,
         address: IpAddr,
         port: u16,
@@ -120,11 +122,11 @@ impl Policy {
         if crate::sys::weaken::is_off("egress-rebinding") {
             None
         } else {
-            guard::objection(address, port, &self.allowed, is_own)
+            guard::check_address(address, port, &self.allowed, is_own)
         }
     }
 
-    /// The addresses that are dialled for one that was named: a rule about `localhost` means both of the host's loopback.
+    /// The addresses to dial for a named one. A rule for `localhost` covers both loopback addresses of the host.
     pub(crate) fn dialled(&self, address: IpAddr, port: u16) -> Vec<IpAddr> {
         let is_loopback = |rule: &Rule| rule.is_loopback() && rule.covers(&Host::Address(address), port);
         let mut all = vec![address];
@@ -134,7 +136,7 @@ impl Policy {
         all
     }
 
-    /// Adds a rule that holds from now on, and takes back what says the opposite.
+    /// Adds a rule and removes the denials that contradict it.
     pub(crate) fn allow(&mut self, rule: Rule) {
         self.denied.retain(|each| each.to_string() != rule.to_string());
         if !self.allowed.contains(&rule) {
@@ -142,7 +144,7 @@ impl Policy {
         }
     }
 
-    /// Refuses from now on what a rule covers.
+    /// Refuses what a rule covers.
     pub(crate) fn deny(&mut self, rule: Rule) {
         self.allowed.retain(|each| each.to_string() != rule.to_string());
         if !self.denied.contains(&rule) {
@@ -151,7 +153,7 @@ impl Policy {
     }
 }
 
-/// Whether a name below a `*.suffix` is one that people give: data that is to leave in names is long.
+/// Whether a name below a `*.suffix` is short. Data that leaves in names is long.
 fn is_modest(name: &str) -> bool {
     name.len() <= MOST_BYTES && name.split('.').count() <= MOST_LABELS + 2 || crate::sys::weaken::is_off("egress-wild")
 }

@@ -1,4 +1,4 @@
-//! The rules of an allow-list: what they look like, what they cover, and what is wrong with a list. Pure.
+//! The rules of an allow-list: syntax, coverage, and checks of a list. Pure.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::network::{NAMES_V4, NAMES_V6, Prefix};
@@ -12,15 +12,15 @@ const MOST_PORTS: usize = 256;
 /// The longest name (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 253;
 
-/// What `localhost` is about.
+/// The addresses of `localhost`.
 pub(super) const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
-/// What a connection is for.
+/// The destination of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Host {
     /// A name, in lower case and without a dot at its end.
     Name(String),
-    /// An address that stands for itself.
+    /// An address.
     Address(IpAddr),
 }
 
@@ -33,20 +33,20 @@ impl fmt::Display for Host {
     }
 }
 
-/// Which hosts a rule is about.
+/// The hosts of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
     /// This name.
     Name(String),
-    /// Every name below this one, not itself.
+    /// Every name below this one, without the name itself.
     Below(String),
-    /// Addresses that stand for themselves.
+    /// Addresses.
     Range(Prefix),
-    /// `localhost`: the host's loopback, of either family.
+    /// The host's loopback, of either family.
     Loopback,
 }
 
-/// One rule: `host`, `*.suffix` or a range of addresses, with `:ports`.
+/// A rule: `host`, `*.suffix` or a range of addresses, with `:ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pattern: Pattern,
@@ -64,7 +64,7 @@ impl Rule {
         })
     }
 
-    /// Whether it is about this host, whatever the port.
+    /// Whether it covers this host, whatever the port.
     pub(crate) fn names(&self, host: &Host) -> bool {
         match (&self.pattern, host) {
             (Pattern::Name(name), Host::Name(asked)) => name == asked,
@@ -75,7 +75,7 @@ impl Rule {
         }
     }
 
-    /// Whether it is about `localhost`.
+    /// Whether it names `localhost`.
     pub(crate) fn is_loopback(&self) -> bool {
         self.pattern == Pattern::Loopback
     }
@@ -90,7 +90,7 @@ impl Rule {
         &self.ports
     }
 
-    /// The one name it is about, if it is about one.
+    /// Its name, unless it covers several names.
     pub(crate) fn exact(&self) -> Option<Host> {
         match &self.pattern {
             Pattern::Name(name) => Some(Host::Name(name.clone())),
@@ -98,7 +98,7 @@ impl Rule {
         }
     }
 
-    /// The range of addresses it is about, if it is about addresses.
+    /// Its range of addresses, if it has one.
     pub(crate) fn range(&self) -> Option<Prefix> {
         match self.pattern {
             Pattern::Range(range) => Some(range),
@@ -107,7 +107,7 @@ impl Rule {
         }
     }
 
-    /// Whether it covers names that nobody wrote down.
+    /// Whether it covers names that the rule does not spell out.
     pub(crate) fn is_wild(&self) -> bool {
         matches!(self.pattern, Pattern::Below(_))
     }
@@ -137,16 +137,13 @@ fn is_below(name: &str, suffix: &str) -> bool {
     name.strip_suffix(suffix).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
-/// A rule that another one makes pointless is a mistake of whoever wrote both; and so are more ports than there are sockets for.
+/// Rejects a rule that another rule makes redundant, and more ports than sockets.
 pub fn check_rules(rules: &[Rule]) -> Result<()> {
     for (index, rule) in rules.iter().enumerate() {
         let other = rules.iter().enumerate().find(|(other, each)| *other != index && each.shadows(rule));
         if let Some((_, other)) = other {
-            return Err(Error::new(
-                Kind::Egress,
-                format!("the rule `{rule}` says nothing that `{other}` does not say"),
-            )
-            .hint("leave one of the two out"));
+            return Err(Error::new(Kind::Egress, format!("the rule `{rule}` is redundant: `{other}` covers it"))
+                .hint("leave one of the two out"));
         }
     }
     match ports(rules).len() {
@@ -175,7 +172,7 @@ fn parse(text: &str) -> Result<Rule, String> {
     Ok(Rule { pattern: pattern(host)?, ports, text: text.to_owned() })
 }
 
-/// The host and the ports, apart.
+/// Splits the host from the ports.
 fn split(text: &str) -> Result<(&str, Option<&str>), String> {
     if text.contains("://") {
         return Err("a rule is a host with ports, not a URL".into());
@@ -198,7 +195,7 @@ fn split(text: &str) -> Result<(&str, Option<&str>), String> {
 fn port_list(list: &str) -> Result<Vec<u16>, String> {
     let number = |text: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("`{}` is no port from 1 to 65535", text.escape_debug())),
+        _ => Err(format!("`{}` is not a port from 1 to 65535", text.escape_debug())),
     };
     let mut ports = Vec::new();
     for part in list.split(',') {
@@ -206,7 +203,7 @@ fn port_list(list: &str) -> Result<Vec<u16>, String> {
             Some((first, last)) => {
                 let (first, last) = (number(first)?, number(last)?);
                 if first > last || usize::from(last - first) >= MOST_PORTS {
-                    return Err(format!("`{part}` is no range of at most {MOST_PORTS} ports"));
+                    return Err(format!("`{part}` is not a range of at most {MOST_PORTS} ports"));
                 }
                 ports.extend(first..=last);
             }
@@ -223,19 +220,19 @@ fn pattern(host: &str) -> Result<Pattern, String> {
         if range.covers(&NAMES_V4) || NAMES_V4.covers(&range) || range.covers(&NAMES_V6) || NAMES_V6.covers(&range) {
             let whole = range.length == 0;
             return Err(match whole {
-                true => "every address is no allow-list".into(),
+                true => "a rule for every address is not an allow-list".into(),
                 false => format!("{NAMES_V4} and {NAMES_V6} stand for names inside the sandbox"),
             });
         }
         return Ok(Pattern::Range(range));
     }
     if host == "*" {
-        return Err("every host is no allow-list".into());
+        return Err("a rule for every host is not an allow-list".into());
     }
     let found = name(host.strip_prefix("*.").unwrap_or(host))?;
     match (host.starts_with("*."), found.as_str()) {
         (false, "localhost") => Ok(Pattern::Loopback),
-        // RFC 6761, 6.3: these names never leave a machine, and programs inside take them for the sandbox itself.
+        // RFC 6761, 6.3: these names never leave a machine, and programs inside resolve them to the sandbox itself.
         (_, name) if name == "localhost" || is_below(name, "localhost") => {
             Err(format!("`{host}` is the sandbox itself: write `localhost` for the host's loopback"))
         }
@@ -249,7 +246,7 @@ fn range(host: &str) -> Result<Option<Prefix>, String> {
         return Ok(Some(Prefix::of_one(address)));
     }
     let Some((address, length)) = host.split_once('/') else { return Ok(None) };
-    let wrong = || format!("`{}` is no range of addresses", host.escape_debug());
+    let wrong = || format!("`{}` is not a range of addresses", host.escape_debug());
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let length: u8 = length.parse().map_err(|_| wrong())?;
     let range = Prefix::new(address, length).ok_or_else(wrong)?;
@@ -259,7 +256,7 @@ fn range(host: &str) -> Result<Option<Prefix>, String> {
     }
 }
 
-/// A host name in the form in which names are compared; `None` if it is none.
+/// A host name in the form in which names are compared; `None` if it is invalid.
 pub(crate) fn canonical(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
     let label = |label: &str| {
@@ -277,8 +274,8 @@ fn name(text: &str) -> Result<String, String> {
     if text.contains('*') {
         return Err("`*` may only stand for the whole beginning of a name, as in `*.example.com`".into());
     }
-    let name = canonical(text).ok_or_else(|| format!("`{}` is no host name", text.escape_debug()))?;
-    // What looks like an address and is none (`127.1`, `0x7f.1`) means one to some programs.
+    let name = canonical(text).ok_or_else(|| format!("`{}` is not a host name", text.escape_debug()))?;
+    // Some programs take `127.1` and `0x7f.1` for addresses.
     match name.rsplit('.').next() {
         Some(last) if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") => {
             Err(format!("`{name}` is neither a name nor an address"))
@@ -329,24 +326,24 @@ mod tests {
             assert!(error.contains(words), "{rule}: {error}");
         };
         check("https://example.com", "not a URL");
-        check("example.com:0", "no port");
-        check("example.com:70000", "no port");
-        check("example.com:", "no port");
-        check("example.com:9-1", "no range");
-        check("*", "no allow-list");
-        check("0.0.0.0/0:443", "no allow-list");
-        check("::/0", "no allow-list");
+        check("example.com:0", "is not a port");
+        check("example.com:70000", "is not a port");
+        check("example.com:", "is not a port");
+        check("example.com:9-1", "is not a range of at most");
+        check("*", "is not an allow-list");
+        check("0.0.0.0/0:443", "is not an allow-list");
+        check("::/0", "is not an allow-list");
         check("198.18.4.0/24:443", "stand for names");
         check("198.0.0.0/8:443", "stand for names");
         check("10.0.0.1/8:1", "bits below its length");
-        check("10.0.0.0/33:1", "no range of addresses");
+        check("10.0.0.0/33:1", "is not a range of addresses");
         check("a.*.com", "whole beginning");
         check("bücher.example", "xn--");
         check("127.1:80", "neither a name nor an address");
-        check("a..b:80", "no host name");
+        check("a..b:80", "is not a host name");
         check("*.localhost:80", "the sandbox itself");
         check("app.localhost:80", "the sandbox itself");
-        check("", "no host name");
+        check("", "is not a host name");
         check("[::1", "`]` is missing");
     }
 

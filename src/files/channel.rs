@@ -1,4 +1,4 @@
-//! A pair of connected sockets for whole messages, each with at most one descriptor (unix(7), SOCK_SEQPACKET and SCM_RIGHTS).
+//! Connected sockets for whole messages, each with at most one descriptor (unix(7), SOCK_SEQPACKET and SCM_RIGHTS).
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,12 +18,12 @@ pub(crate) struct Channel(OwnedFd);
 pub(crate) struct Packet {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// What came with it.
+    /// The attached descriptor.
     pub descriptor: Option<OwnedFd>,
 }
 
 impl Channel {
-    /// The largest message: an error chain of our own words.
+    /// The largest message: an error chain.
     pub(crate) const LARGEST: usize = 16 * 1024;
 
     /// Two connected ends.
@@ -32,7 +32,7 @@ impl Channel {
         Ok((Channel(one), Channel(other)))
     }
 
-    /// The same end under another number.
+    /// Duplicates the descriptor.
     pub(crate) fn try_clone(&self) -> std::io::Result<Channel> {
         self.0.try_clone().map(Channel)
     }
@@ -48,19 +48,20 @@ impl Channel {
         sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
     }
 
-    /// Sends one message unless that takes a wait.
+    /// Sends a message without waiting.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
         rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(|_| ())
     }
 
-    /// Waits for the next message; `None` when the other end is gone.
+    /// Waits for the next message; `None` when the other end is closed.
     pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
         self.receive_up_to(Self::LARGEST)
     }
 
-    /// The same for messages of at most `largest` bytes; what is longer arrives cut. On a socket that does not wait, EAGAIN says that there is none.
+    /// Receives a message of at most `largest` bytes; a longer one is truncated. EAGAIN on a non-blocking socket: no
+    /// message waits.
     pub(crate) fn receive_up_to(&self, largest: usize) -> Result<Option<Packet>, Errno> {
-        // How long it is is asked first: a buffer for the longest is four pages to fill.
+        // Ask for the length first: a buffer for the largest message touches four pages.
         let Some(length) = patiently(|| {
             recv(&self.0, &mut [0_u8; 0][..], RecvFlags::PEEK | RecvFlags::TRUNC).map(|(_, length)| length)
         })?
@@ -109,13 +110,13 @@ impl AsFd for Channel {
     }
 }
 
-/// The length that `call` returns, which is not disturbed by a signal; `None` at the end.
+/// The length that `call` returns, repeated after signals; `None` at the end.
 fn patiently(mut call: impl FnMut() -> Result<usize, Errno>) -> Result<Option<usize>, Errno> {
     let mut was_reset = false;
     loop {
         match call() {
             Err(Errno::INTR) => {}
-            // The other end was closed with words of ours unread. What it said before that can still be heard: the error comes first, and once.
+            // The other end closed with unread bytes. The error comes once and first; its earlier messages follow.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) | Ok(0) => return Ok(None),
             other => return other.map(Some),

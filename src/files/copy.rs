@@ -1,11 +1,11 @@
-//! The content of files: where the data is, and copies that keep the holes.
+//! The content of files: data ranges, and copies that keep holes.
 
 use rustix::fs::{SeekFrom, Stat, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Where the next data at or after `offset` begins and ends, both at most `size`. No data: both are `size`.
+/// The next data range at or after `offset`, at most to `size`. Without data both ends are `size`.
 pub(crate) fn next_data(file: &File, offset: u64, size: u64) -> Result<(u64, u64), Errno> {
     let data = match seek(file, SeekFrom::Data(offset)) {
         Ok(data) => data.min(size),
@@ -24,8 +24,8 @@ pub(crate) fn next_data(file: &File, offset: u64, size: u64) -> Result<(u64, u64
     Ok((data, end))
 }
 
-/// Copies `source`, which has this status, into the empty file `target`: shared extents where the file system has them, else the data within
-/// the kernel. Holes stay holes. A source that grows meanwhile is cut; one that shrinks gets zeros.
+/// Copies `source`, which has this status, into the empty file `target`: by shared extents if possible, else within
+/// the kernel. Holes stay holes. A source that grows is cut; one that shrinks is padded with zeros.
 pub(crate) fn copy_data(source: &File, target: &File, status: &Stat) -> io::Result<()> {
     let size = u64::try_from(status.st_size).unwrap_or(0);
     if size == 0 {
@@ -50,7 +50,7 @@ pub(crate) fn copy_data(source: &File, target: &File, status: &Stat) -> io::Resu
     Ok(ftruncate(target, size)?)
 }
 
-/// Copies the bytes between two offsets, as far as the source has them; returns how many.
+/// Copies the bytes between two offsets, as far as the source has them. Returns how many.
 fn copy_range(source: &File, target: &File, start: u64, end: u64) -> io::Result<u64> {
     let (mut from, mut to) = (start, start);
     while from < end {
@@ -59,7 +59,7 @@ fn copy_range(source: &File, target: &File, start: u64, end: u64) -> io::Result<
             Ok(0) => break,
             Ok(_) => {}
             Err(_) => {
-                // Since Linux 5.19 only between file systems of one kind: then sendfile(2) or read(2).
+                // Since Linux 5.19 only between file systems of one type: then sendfile(2) or read(2).
                 seek(source, SeekFrom::Start(from))?;
                 seek(target, SeekFrom::Start(from))?;
                 from += io::copy(&mut source.take(end - from), &mut &*target)?;

@@ -1,4 +1,4 @@
-//! Locks on files with flock(2): the kernel drops them when the holder dies, so a crash never leaves one behind.
+//! Locks on files with flock(2). The kernel releases them when the holder exits, also after a crash.
 
 use crate::error::{Context, Kind, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -7,25 +7,25 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// A held lock; dropping it releases it. A child that inherits the descriptor would hold it too, so it is close-on-exec.
+/// A lock, released on drop. Close-on-exec: a child with the descriptor would hold it, too.
 #[derive(Debug)]
 pub(crate) struct Lock {
     file: File,
 }
 
-/// What an attempt at a lock found.
+/// The result of an attempt to lock.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// It was free and is ours now.
+    /// It was free and is now locked.
     Taken(Lock),
-    /// Somebody holds it.
+    /// Another process holds it.
     Held,
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
 }
 
 impl Lock {
-    /// Waits until nobody else holds the lock of `path` (made if missing) and takes it.
+    /// Waits for the lock of `path` (created if missing) and takes it.
     pub(crate) fn wait(path: &Path) -> Result<Lock> {
         let file = open(path, true)?;
         loop {
@@ -38,8 +38,8 @@ impl Lock {
         Ok(Lock { file })
     }
 
-    /// Takes the lock of `path` (made if missing) as soon as it is free. While another process holds it, `pause` is called again and again: it waits for
-    /// a moment, and its error ends the wait.
+    /// Takes the lock of `path` (created if missing) when it is free. Until then `pause` is called repeatedly: it
+    /// waits for a moment, and its error ends the wait.
     pub(crate) fn wait_while(path: &Path, mut pause: impl FnMut() -> Result<()>) -> Result<Lock> {
         let file = open(path, true)?;
         loop {
@@ -52,13 +52,13 @@ impl Lock {
         }
     }
 
-    /// Writes down that what the lock is for is used now: the file's time of modification.
+    /// Records the use of the locked item: the file's modification time.
     pub(crate) fn touch(&self) {
-        // A time that stays old makes what is locked be removed and made again: nothing is lost.
+        // An item with an old time may be removed and made again, without a loss.
         let _ = self.file.set_modified(std::time::SystemTime::now());
     }
 
-    /// Looks at the lock of `path`, and takes it if it is free. Never makes the file: whoever only looks leaves nothing.
+    /// Takes the lock of `path` if it is free. Never creates the file: a query must not leave files.
     pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
         let file = match open(path, false) {
             Ok(file) => file,

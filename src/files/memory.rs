@@ -1,4 +1,4 @@
-//! Files without a name, in memory (memfd_create(2)): what one process hands to another and no disk has.
+//! Anonymous files in memory (memfd_create(2)), to pass data between processes without a disk.
 
 use super::failed;
 use crate::error::{Context, Kind, Result};
@@ -8,22 +8,22 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// More than this is no message of ours.
+/// The largest message between our processes.
 const LARGEST: u64 = 16 << 20;
 
-/// An empty one.
+/// Creates an empty file.
 pub(crate) fn new_memory(name: &str) -> Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC).failing(Kind::Internal, || "make a file in memory")
 }
 
-/// Writes it from its beginning.
+/// Writes at the beginning.
 pub(crate) fn write_memory(memory: impl AsFd, bytes: &[u8]) -> Result<()> {
     let step = || "write a file in memory".to_owned();
     let file = memory.as_fd().try_clone_to_owned().map(File::from).map_err(|cause| failed(cause, step()))?;
     file.write_all_at(bytes, 0).map_err(|cause| failed(cause, step()))
 }
 
-/// The whole of one that nobody else reads, by read(2) alone.
+/// Reads a file that has no other reader, by read(2) alone.
 pub(crate) fn take_memory(memory: OwnedFd) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::from(memory).take(LARGEST).read_to_end(&mut bytes);
@@ -31,7 +31,7 @@ pub(crate) fn take_memory(memory: OwnedFd) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The whole of it, whatever others have read.
+/// Reads the whole file, whatever its offset.
 pub(crate) fn read_memory(memory: impl AsFd) -> Result<Vec<u8>> {
     let step = || "read a file in memory".to_owned();
     let file = memory.as_fd().try_clone_to_owned().map(File::from).map_err(|cause| failed(cause, step()))?;

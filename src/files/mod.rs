@@ -1,7 +1,7 @@
-//! Files of our own on disk: atomic replace, creation, locks that a crash releases; and the sockets between processes of ours.
+//! Our own files on disk: atomic replacement, creation, crash-safe locks; and the sockets between our processes.
 //!
-//! In: paths below the store or the state directory, which only we write. Out: whole files, never torn ones.
-//! Not here: anything inside a container's root or a workspace; those paths are hostile and go through `mounts::resolve`.
+//! In: paths below the store or the state directory, which only brig writes. Out: whole files. Not here: paths in a
+//! container's root or a workspace. Those are hostile and go through `mounts::resolve`.
 
 mod channel;
 mod copy;
@@ -22,7 +22,9 @@ pub(crate) use memory::{new_memory, read_memory, take_memory, write_memory};
 pub(crate) use pinned::Pinned;
 pub(crate) use slot::Slot;
 pub(crate) use tree::{Contents, bytes_on_disk, contents, empty_directory, remove_directory, remove_entry};
-pub(crate) use walk::{Bounds, DIRECTORY, Left, Names, Step as WalkStep, Stop, Walk, has_entries, open_directory};
+pub(crate) use walk::{
+    Bounds, DIRECTORY, LeftDirectory, Names, Step as WalkStep, Stop, Walk, has_entries, open_directory,
+};
 
 use crate::error::{Error, Kind, Result};
 use std::fs::{self, OpenOptions};
@@ -30,21 +32,21 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Whether a write must survive a power cut before the call returns.
+/// Whether a write must survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// In the page cache is enough: after a power cut there is no process to describe either.
+    /// The page cache is enough: after a power cut the process that it describes is gone, too.
     Cached,
-    /// fsync(2) of the file before it gets its name.
+    /// fsync(2) before the file gets its name.
     Synced,
 }
 
-/// Writes `bytes` to `path` so that a reader sees the old file or the whole new one: a temporary name, then rename(2).
+/// Writes `bytes` to `path` atomically: under a temporary name, then rename(2).
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> Result<()> {
     replace_by(path, mode, durability, |file| file.write_all(bytes))
 }
 
-/// The same for what `write` writes.
+/// Writes the output of `write` atomically.
 pub(crate) fn replace_by(
     path: &Path,
     mode: u32,
@@ -53,7 +55,7 @@ pub(crate) fn replace_by(
 ) -> Result<()> {
     let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = (|| {
-        // A new file: what is in its place may be a link, or what a crash left.
+        // A new file: an existing one may be a link or left by a crash.
         let make = || OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary);
         let mut file = match make() {
             Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -69,20 +71,20 @@ pub(crate) fn replace_by(
         fs::rename(&temporary, path)
     })();
     if written.is_err() {
-        // The error below is the one that matters; a name that was never made cannot be removed.
+        // The error below matters; a name that was never made cannot be removed.
         let _ = fs::remove_file(&temporary);
     }
     written.map_err(|cause| failed(cause, format!("write `{}`", path.display())))
 }
 
-/// Passes on so many bytes and no more: what is longer would not be read back ([`read_bounded`]).
+/// Passes on a bounded number of bytes: [`read_bounded`] would reject more.
 pub(crate) struct Bounded<Out> {
     out: Out,
     left: u64,
 }
 
 impl<Out> Bounded<Out> {
-    /// One that passes on at most `limit` bytes.
+    /// A writer of at most `limit` bytes.
     pub(crate) fn new(out: Out, limit: u64) -> Bounded<Out> {
         Bounded { out, left: limit }
     }
@@ -101,18 +103,18 @@ impl<Out: Write> Write for Bounded<Out> {
     }
 }
 
-/// Makes a directory and its parents with `mode`, like mkdir -p. One that is there already is fine.
+/// Makes a directory and its parents with `mode`, like mkdir -p. An existing one is fine.
 pub(crate) fn create_directories(path: &Path, mode: u32) -> Result<()> {
     let made = fs::DirBuilder::new().recursive(true).mode(mode).create(path);
     made.map_err(|cause| failed(cause, format!("make the directory `{}`", path.display())))
 }
 
-/// Reads a whole file of ours, at most `limit` bytes: what is longer is not ours or is broken.
+/// Reads a whole file of brig, at most `limit` bytes. A longer one is foreign or corrupt.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| {
-        // With room for all of it, and to see that it ends there: without, it is read in pieces that begin at 32 bytes.
+        // Room for the whole file and its end; std would begin with 32 bytes.
         bytes.reserve(file.metadata()?.len().min(limit) as usize + 64);
         file.take(limit + 1).read_to_end(&mut bytes)
     });
@@ -130,7 +132,8 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     hash::hexadecimal(&hash::sha256(bytes))
 }
 
-/// An error of a file of ours: no space is the user's to mend, a missing one is missing, everything else is the store's.
+/// The error of a file of brig: a full disk is the user's to free, a missing file is `NotFound`, anything else is the
+/// store's.
 pub(crate) fn failed(cause: std::io::Error, step: String) -> Error {
     let kind = match cause.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Kind::Disk,

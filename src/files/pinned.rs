@@ -1,4 +1,5 @@
-//! Paths of the host that are held open from their check on: what is opened later is what was checked, whatever has taken the name since.
+//! Host paths that stay open from their check on: a later open reaches the checked file, even if its name changed
+//! meanwhile.
 
 use super::failed;
 use crate::error::{Error, Kind, Result};
@@ -12,24 +13,25 @@ use std::sync::Arc;
 
 const HOLD: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// No link is followed, and nothing above the folder is reached (openat2(2), kernel 5.6).
+/// Follows no link and never leaves the folder (openat2(2), Linux 5.6).
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// Paths by their names, each with what it named when it was checked.
+/// Paths by name, each with the file that was checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pinned(Vec<Pin>);
 
 #[derive(Clone, Debug)]
 struct Pin {
     path: PathBuf,
-    /// The path, or the deepest folder on its way that was there.
+    /// The path, or its deepest existing folder.
     held: Arc<OwnedFd>,
-    /// What was not there yet.
+    /// The missing rest.
     rest: PathBuf,
 }
 
 impl Pinned {
-    /// Opens `real`, a path without links, below `folder`, and holds it for `path`; `rest` is what of `path` is not there yet.
+    /// Opens `real`, a path without links, below `folder`, and pins it as `path`. `rest` is the missing part of
+    /// `path`.
     pub(crate) fn hold(&mut self, path: &Path, (folder, real): (&Path, &Path), rest: PathBuf) -> Result<()> {
         if weaken::is_off("pinned-paths") {
             return Ok(());
@@ -48,7 +50,7 @@ impl Pinned {
         Ok(())
     }
 
-    /// Holds a folder that is open for `path`.
+    /// Pins an open folder as `path`.
     pub(crate) fn add(&mut self, path: &Path, folder: OwnedFd) {
         self.0.push(Pin { path: path.to_owned(), held: Arc::new(folder), rest: PathBuf::new() });
     }
@@ -57,24 +59,25 @@ impl Pinned {
         self.0.iter().find(|pin| pin.path == path)
     }
 
-    /// Whether something is held for this path.
+    /// Whether this path is pinned.
     pub(crate) fn has(&self, path: &Path) -> bool {
         self.pin(path).is_some()
     }
 
-    /// The path by which this process, or a child that has its descriptors, opens what is held; `path` itself where nothing is.
+    /// The path by which this process, or a child with its descriptors, opens the pinned file; `path` itself if it is
+    /// not pinned.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         match self.pin(path) {
             None => path.to_owned(),
             Some(pin) => {
                 let held = PathBuf::from(format!("/proc/self/fd/{}", pin.held.as_raw_fd()));
-                // Not with an empty rest: a slash at the end of a file's path is an error.
+                // Not with an empty rest: a trailing slash on a file's path is an error.
                 if pin.rest.as_os_str().is_empty() { held } else { held.join(&pin.rest) }
             }
         }
     }
 
-    /// Opens a folder, which is made with those on its way where it is missing. Where it is held, no link is followed.
+    /// Opens a folder and creates its missing parts. Follows no link below a pinned folder.
     pub(crate) fn make_directories(&self, path: &Path, mode: u32) -> Result<OwnedFd> {
         let step = |errno: Errno| failed(errno.into(), format!("make the directory `{}`", path.display()));
         let Some(pin) = self.pin(path) else {
@@ -93,8 +96,8 @@ impl Pinned {
         Ok(at)
     }
 
-    /// Opens a held file to append to it, made if it is missing; `None` where nothing is held. It must be a file with one name: a second
-    /// name can be that of another owner's file.
+    /// Opens a pinned file for appending, created if missing; `None` if it is not pinned. The file must have one
+    /// name: a second name can be another owner's file.
     pub(crate) fn append(&self, path: &Path) -> Result<Option<File>> {
         let Some(pin) = self.pin(path) else { return Ok(None) };
         let step = |errno: Errno| failed(errno.into(), format!("append to `{}`", path.display()));
@@ -116,7 +119,7 @@ impl Pinned {
         Ok(Some(opened.into()))
     }
 
-    /// Every descriptor.
+    /// All descriptors.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|pin| pin.held.as_fd())
     }
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A folder with `a` in it, and a victim beside it.
+    /// A folder with `a` in it, and a victim next to it.
     fn lab() -> (tempfile::TempDir, PathBuf, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let (folder, victim) = (directory.path().join("folder"), directory.path().join("victim"));
@@ -136,7 +139,7 @@ mod tests {
         (directory, folder, victim)
     }
 
-    /// Puts a link to the victim in the place of `path`.
+    /// Replaces `path` by a link to the victim.
     fn exchange(path: &Path, victim: &Path) {
         std::fs::rename(path, path.with_extension("moved")).unwrap();
         symlink(victim, path).unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Removes a directory with everything in it; returns whether it was there. A link in its place is an error.
+/// Removes a directory and its content. Returns whether it existed. A link in its place is an error.
 pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     let top = match openat(CWD, path, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(false),
@@ -25,7 +25,7 @@ pub(crate) fn remove_directory(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes `name` in `parent`, whatever it is, with everything below it. A missing name is not an error.
+/// Removes the file or tree `name` in `parent`. A missing name is not an error.
 pub(crate) fn remove_entry(parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     let removed = remove(parent, name);
     removed.failing(Kind::Store, || format!("remove `{}`", String::from_utf8_lossy(name).escape_debug()))
@@ -49,7 +49,7 @@ fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Removes everything in a directory. Directories of ours without permissions for us get them first.
+/// Empties a directory. Opens its closed subdirectories first.
 pub(crate) fn empty_directory(top: OwnedFd) -> std::result::Result<(), Stop> {
     let mut walk = Walk::through(top, Bounds::NONE, ())?;
     while let Some(step) = walk.next()? {
@@ -87,14 +87,14 @@ fn unlink(at: BorrowedFd<'_>, name: impl Arg + Copy, flags: AtFlags) -> std::res
     if unlinked == Err(Errno::NOENT) { Ok(()) } else { unlinked }
 }
 
-/// Gives us the permissions of a directory of ours. Without privileges its mode counts for its owner, too.
+/// Gives the owner access to a directory: without privileges the mode binds the owner, too.
 fn open_up(at: BorrowedFd<'_>, name: impl Arg) -> std::result::Result<(), Errno> {
     let directory =
         openat(at, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     chmod(format!("/proc/self/fd/{}", directory.as_raw_fd()), Mode::RWXU)
 }
 
-/// What a tree takes up.
+/// The size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
     /// Files, directories and links below it.
@@ -105,14 +105,14 @@ pub(crate) struct Contents {
     pub depth: usize,
 }
 
-/// Bytes of a tree, or of a file, on the disk. What cannot be read counts nothing.
+/// Bytes of a tree or a file on the disk. Unreadable parts count as zero.
 pub(crate) fn bytes_on_disk(path: &Path) -> u64 {
     let Ok(status) = std::fs::symlink_metadata(path) else { return 0 };
     let inside = if status.is_dir() { contents(path).unwrap_or_default().bytes } else { 0 };
     status.blocks() * 512 + inside
 }
 
-/// Counts a tree. What vanishes meanwhile counts nothing.
+/// Counts a tree. Skips files that vanish meanwhile.
 pub(crate) fn contents(path: &Path) -> io::Result<Contents> {
     let mut found = Contents::default();
     let mut walk = Walk::through(openat(CWD, path, DIRECTORY, Mode::empty())?, Bounds::NONE, ())?;

@@ -1,15 +1,16 @@
 //! The walker of trees that another user or an agent wrote: any width, any depth, any names.
 //!
-//! A walk visits one tree, or several trees in step (a source and its copy, the two sides of an overlay), depth first and without recursion.
-//! Input: open directories. Output: each name ([`Step::Entry`]), then the end of its directory ([`Step::End`]).
-//! The caller decides per name: it opens what it wants by the descriptors of [`Walk::side`] and enters a directory with [`Walk::enter`].
+//! A walk visits one tree, or several trees in step: a source and its copy, the two sides of an overlay. It goes depth
+//! first and is not recursive. Input: open directories. Output: each name ([`Step::Entry`]), then the end of its
+//! directory ([`Step::End`]). For each name the caller opens files by the descriptors of [`Walk::side`], and enters a
+//! directory with [`Walk::enter`].
 //!
-//! - Descriptors: at most [`HELD`] for each side, whatever the depth. The usual limit is 1,024 (getrlimit(2), `RLIMIT_NOFILE`).
-//! - Memory: one buffer of names for each directory on the way.
-//! - Bounds: entries, depth and time ([`Bounds`]). The callers count bytes, because each takes them from another budget.
+//! Costs: at most [`HELD`] descriptors for each side at any depth, and one buffer of names for each open level. The
+//! usual limit is 1,024 descriptors (getrlimit(2), `RLIMIT_NOFILE`). [`Bounds`] limits entries, depth and time. The
+//! callers count bytes against their budgets.
 //!
-//! Never: a path of the whole way, which can be longer than the kernel accepts; a link that is followed; a directory that is
-//! another one after the walk went up.
+//! Never: a whole path, which may exceed the kernel's limit; a followed link; a directory that was exchanged when the
+//! walk goes up.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek, statat};
 use rustix::io::Errno;
@@ -19,11 +20,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-/// Opens a directory, and never a link to one.
+/// Opens a directory, never a link to one.
 pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Open directories of one side. A tree that is not deeper needs no second open on the way up.
+/// Open directories of one side. Shallower trees need no second open on the way up.
 const HELD: usize = 16;
 
 /// Bytes of one getdents64(2), as in glibc.
@@ -34,32 +35,32 @@ pub(crate) fn open_directory(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd,
     openat(at, name, DIRECTORY, Mode::empty())
 }
 
-/// What a walk may cost.
+/// The bounds of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Names that are listed.
+    /// Listed names.
     pub(crate) entries: usize,
-    /// Directories inside each other, the first one counted.
+    /// Nested directories, the first one included.
     pub(crate) depth: usize,
-    /// When the walk ends.
+    /// When the walk must end.
     pub(crate) end: Option<Instant>,
 }
 
 impl Bounds {
-    /// For a tree whose size has a bound already.
+    /// For a tree whose size is bounded already.
     pub(crate) const NONE: Bounds = Bounds { entries: usize::MAX, depth: usize::MAX, end: None };
 }
 
-/// Why a walk ended early.
+/// The reason for an early end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// A system call failed.
     System(Errno),
     /// A directory was moved while the walk was below it.
     Moved,
-    /// There are more entries than the bound.
+    /// More entries than the bound.
     Entries,
-    /// There are more directories inside each other than the bound.
+    /// More nested directories than the bound.
     Depth,
     /// The time is over.
     Time,
@@ -88,12 +89,12 @@ impl From<Stop> for io::Error {
 pub(crate) struct Names {
     /// The names, each with a NUL.
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    spans: Vec<NameSpan>,
 }
 
 /// A name in the buffer.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct NameSpan {
     start: u32,
     /// Without the NUL.
     length: u16,
@@ -101,9 +102,9 @@ struct Place {
 }
 
 impl Names {
-    /// Adds the names of a directory, at most `limit`; returns whether the directory has more.
+    /// Adds at most `limit` names of a directory. Returns whether it has more.
     pub(crate) fn read(&mut self, directory: impl AsFd, limit: usize) -> Result<bool, Errno> {
-        let most = self.places.len().saturating_add(limit);
+        let most = self.spans.len().saturating_add(limit);
         seek(&directory, SeekFrom::Start(0))?;
         let mut buffer = Vec::with_capacity(LISTING);
         let mut entries = RawDir::new(directory.as_fd(), buffer.spare_capacity_mut());
@@ -113,7 +114,7 @@ impl Names {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            if self.places.len() == most {
+            if self.spans.len() == most {
                 return Ok(true);
             }
             let kind = match entry.file_type() {
@@ -127,7 +128,7 @@ impl Names {
             let start = u32::try_from(self.bytes.len()).map_err(|_| Errno::OVERFLOW)?;
             let length = u16::try_from(name.to_bytes().len()).map_err(|_| Errno::NAMETOOLONG)?;
             self.bytes.extend_from_slice(name.to_bytes_with_nul());
-            self.places.push(Place { start, length, kind });
+            self.spans.push(NameSpan { start, length, kind });
         }
         Ok(false)
     }
@@ -139,26 +140,26 @@ impl Names {
         Ok(names)
     }
 
-    /// Puts the names into byte order, each once.
+    /// Sorts the names by bytes and removes duplicates.
     pub(crate) fn sort(&mut self) {
         let bytes = &self.bytes;
-        let name = |place: &Place| &bytes[place.start as usize..][..usize::from(place.length)];
-        self.places.sort_unstable_by(|one, other| name(one).cmp(name(other)));
-        self.places.dedup_by(|one, other| name(one) == name(other));
+        let name = |span: &NameSpan| &bytes[span.start as usize..][..usize::from(span.length)];
+        self.spans.sort_unstable_by(|one, other| name(one).cmp(name(other)));
+        self.spans.dedup_by(|one, other| name(one) == name(other));
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
-    fn get(&self, place: Place) -> &CStr {
-        let bytes = &self.bytes[place.start as usize..][..=usize::from(place.length)];
+    fn get(&self, span: NameSpan) -> &CStr {
+        let bytes = &self.bytes[span.start as usize..][..=usize::from(span.length)];
         CStr::from_bytes_with_nul(bytes).unwrap_or_default()
     }
 
     /// Each name with its type.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&CStr, FileType)> {
-        self.places.iter().map(|place| (self.get(*place), place.kind))
+        self.spans.iter().map(|span| (self.get(*span), span.kind))
     }
 }
 
@@ -167,7 +168,7 @@ pub(crate) fn has_entries(directory: impl AsFd) -> Result<bool, Errno> {
     Names::default().read(directory, 0)
 }
 
-/// The open directories of one tree, from the top down to where the walk is.
+/// The open directories of one tree, from the top to the walk's position.
 struct Trail {
     /// The deepest ones, at most [`HELD`].
     held: VecDeque<OwnedFd>,
@@ -210,33 +211,33 @@ fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
     fstat(directory).map(|status| (status.st_dev, status.st_ino))
 }
 
-/// A directory on the way.
+/// A directory in the walk's path.
 struct Level<const SIDES: usize, State> {
-    /// Which sides have it.
+    /// The sides that have it.
     has: [bool; SIDES],
     names: Names,
-    /// The next name.
+    /// The index of the next name.
     next: usize,
     is_ended: bool,
     state: State,
 }
 
 /// A directory that a walk has left.
-pub(crate) struct Left<const SIDES: usize, State> {
+pub(crate) struct LeftDirectory<const SIDES: usize, State> {
     pub(crate) directories: [Option<OwnedFd>; SIDES],
     pub(crate) state: State,
 }
 
-/// What comes next in a walk.
+/// The next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The name [`Walk::name`], of this type when the directory was listed.
     Entry(FileType),
-    /// Every name of the directory was visited; the walk is still in it. The first directory has no such step.
+    /// All names of the directory were visited; the walk is still in it. The first directory has no such step.
     End,
 }
 
-/// A walk through `SIDES` trees in step, with a `State` of the caller's for each directory on the way.
+/// A walk through `SIDES` trees in step, with a `State` of the caller for each open directory.
 pub(crate) struct Walk<const SIDES: usize, State> {
     sides: [Trail; SIDES],
     levels: Vec<Level<SIDES, State>>,
@@ -250,7 +251,7 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Walk { sides, levels: Vec::new(), bounds, listed: 0 }
     }
 
-    /// Adds the names of a directory to `names` within the bound of entries; returns whether the directory has more.
+    /// Adds the names of a directory to `names` within the bound of entries. Returns whether it has more.
     pub(crate) fn list(&mut self, directory: impl AsFd, names: &mut Names) -> Result<bool, Errno> {
         let before = names.len();
         let has_more = names.read(directory, self.bounds.entries - self.listed.min(self.bounds.entries))?;
@@ -258,8 +259,8 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         Ok(has_more)
     }
 
-    /// Goes into a directory: the first one, or the one whose name was visited last. A side that has no such directory is `None`,
-    /// and stays so below it.
+    /// Enters a directory: the first one, or the one of the last name. A side without that directory is `None`, also
+    /// below it.
     pub(crate) fn enter(
         &mut self,
         directories: [Option<OwnedFd>; SIDES],
@@ -282,17 +283,17 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         self.levels.len() >= self.bounds.depth
     }
 
-    /// The next step. `None` when the first directory is at its end: the walk is in it then.
+    /// The next step. `None` at the end of the first directory, in which the walk stays.
     pub(crate) fn next(&mut self) -> Result<Option<Step>, Stop> {
         loop {
             let is_first = self.levels.len() == 1;
             let Some(level) = self.levels.last_mut() else { return Ok(None) };
-            if let Some(place) = level.names.places.get(level.next) {
+            if let Some(span) = level.names.spans.get(level.next) {
                 if self.bounds.end.is_some_and(|end| Instant::now() >= end) {
                     return Err(Stop::Time);
                 }
                 level.next += 1;
-                return Ok(Some(Step::Entry(place.kind)));
+                return Ok(Some(Step::Entry(span.kind)));
             }
             if is_first {
                 return Ok(None);
@@ -305,52 +306,52 @@ impl<const SIDES: usize, State> Walk<SIDES, State> {
         }
     }
 
-    /// Goes up to the directory above, whose last visited name is that of the directory that is left.
-    pub(crate) fn leave(&mut self) -> Result<Option<Left<SIDES, State>>, Stop> {
+    /// Goes up. The parent's last visited name is that of the directory that was left.
+    pub(crate) fn leave(&mut self) -> Result<Option<LeftDirectory<SIDES, State>>, Stop> {
         let Some(level) = self.levels.pop() else { return Ok(None) };
         let mut directories = std::array::from_fn(|_| None);
         for (side, trail) in self.sides.iter_mut().enumerate().filter(|(side, _)| level.has[*side]) {
             directories[side] = trail.pop()?;
         }
-        Ok(Some(Left { directories, state: level.state }))
+        Ok(Some(LeftDirectory { directories, state: level.state }))
     }
 
-    /// The name that was visited last.
+    /// The last visited name.
     pub(crate) fn name(&self) -> &CStr {
         let level = self.levels.last().filter(|level| level.next > 0);
-        level.map_or(c"", |level| level.names.get(level.names.places[level.next - 1]))
+        level.map_or(c"", |level| level.names.get(level.names.spans[level.next - 1]))
     }
 
-    /// The directory on one side; `None` if that side does not have it.
+    /// The directory of a side; `None` if that side lacks it.
     pub(crate) fn get(&self, side: usize) -> Option<BorrowedFd<'_>> {
         self.levels.last().filter(|level| level.has[side]).and_then(|_| self.sides[side].here())
     }
 
-    /// The directory on a side that has it.
+    /// The directory of a side that has it.
     pub(crate) fn side(&self, side: usize) -> Result<BorrowedFd<'_>, Errno> {
         self.get(side).ok_or(Errno::NOENT)
     }
 
-    /// What the caller keeps for the directory; `None` before the first one is entered.
+    /// The caller's state of the directory; `None` before the first one is entered.
     pub(crate) fn state(&self) -> Option<&State> {
         self.levels.last().map(|level| &level.state)
     }
 
-    /// How many directories the walk is in.
+    /// The number of open levels.
     pub(crate) fn depth(&self) -> usize {
         self.levels.len()
     }
 }
 
 impl<State> Walk<1, State> {
-    /// A walk through one tree, which begins in `top`. More entries than the bound are an error.
+    /// A walk through one tree from `top`. More entries than the bound are an error.
     pub(crate) fn through(top: OwnedFd, bounds: Bounds, state: State) -> Result<Walk<1, State>, Stop> {
         let mut walk = Walk::new(bounds);
         walk.enter_directory(top, state)?;
         Ok(walk)
     }
 
-    /// Goes into the directory whose name was visited last.
+    /// Enters the directory of the last name.
     pub(crate) fn descend(&mut self, state: State) -> Result<(), Stop> {
         let directory = open_directory(self.side(0)?, self.name())?;
         self.enter_directory(directory, state)
@@ -377,7 +378,7 @@ mod tests {
         openat(CWD, path, DIRECTORY, Mode::empty()).unwrap()
     }
 
-    /// Visits everything below `top`; returns how many entries and how many directories inside each other there are.
+    /// Visits everything below `top`. Returns the number of entries and of nested directories.
     fn visit(top: &Path, bounds: Bounds) -> Result<(usize, usize), Stop> {
         let (mut entries, mut depth) = (0, 0);
         let mut walk = Walk::through(open(top), bounds, ())?;
@@ -393,7 +394,7 @@ mod tests {
         Ok((entries, depth))
     }
 
-    /// A chain of directories that is far longer than a path may be.
+    /// A chain of directories far longer than a path can be.
     fn make_chain(top: &Path, depth: usize) {
         let mut here = open(top);
         for _ in 0..depth {
@@ -403,7 +404,7 @@ mod tests {
         rustix::fs::symlinkat("/etc", &here, "link").unwrap();
     }
 
-    /// Runs one of the tests below in a process of its own, because the limit holds for a whole process.
+    /// Runs a test below in a new process: the limit of descriptors holds for a whole process.
     fn run_with_few_descriptors(test: &str) -> bool {
         if std::env::var_os("BRIG_TEST_FEW_DESCRIPTORS").is_some() {
             setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) }).unwrap();
@@ -478,7 +479,7 @@ mod tests {
         while walk.next() == Ok(Some(Step::Entry(FileType::Directory))) {
             walk.descend(()).unwrap();
         }
-        // The third level: the walk holds no descriptor of those above any more.
+        // The third level: the walk has no descriptor of the levels above.
         std::fs::rename(at("tree/directory/directory/directory"), at("outside/moved")).unwrap();
         let stop = loop {
             match walk.next() {

@@ -1,8 +1,8 @@
-//! Security modules, and switches of the kernel that make what is around a sandbox harder. None of them is needed.
+//! Security modules and kernel switches that harden the host. All are optional.
 
 use super::{Check, State, setting};
 
-/// Which security modules are in force. securityfs is often not mounted in containers; then the attribute files tell.
+/// The active security modules. securityfs is often not mounted in containers; then the attribute files show them.
 pub(super) fn security_modules() -> Check {
     const NAME: &str = "security modules";
     let from_list = setting("/sys/kernel/security/lsm").filter(|list| !list.is_empty());
@@ -16,11 +16,11 @@ pub(super) fn security_modules() -> Check {
             .collect();
         if on.is_empty() { "neither AppArmor nor SELinux".to_owned() } else { on.join(" ") }
     });
-    // brig needs none of them: its own layers do not lean on a policy of the host.
+    // brig needs none of them: its own layers do not rely on a policy of the host.
     Check::good(NAME, found)
 }
 
-/// One switch: its file, whether a value is as hard as we would have it, and what to set.
+/// A switch: its file, the test of a hardened value, and what to set.
 struct Switch {
     name: &'static str,
     path: &'static str,
@@ -28,44 +28,44 @@ struct Switch {
     advice: &'static str,
 }
 
-/// Each is a second fence: the sandbox refuses the same by seccomp or namespaces already.
+/// Each is a second fence: seccomp or namespaces refuse the same inside the sandbox.
 const SWITCHES: [Switch; 6] = [
-    // Kernel addresses help exploits of the kernel.
+    // Kernel addresses help exploits.
     Switch {
         name: "kptr_restrict",
         path: "/proc/sys/kernel/kptr_restrict",
         hard: |value| value >= 1,
         advice: "kernel.kptr_restrict=1",
     },
-    // So does its log.
+    // The kernel log contains them, too.
     Switch {
         name: "dmesg_restrict",
         path: "/proc/sys/kernel/dmesg_restrict",
         hard: |value| value >= 1,
         advice: "kernel.dmesg_restrict=1",
     },
-    // The verifier is a large piece of kernel for anybody to talk to.
+    // The verifier is a large attack surface.
     Switch {
         name: "unprivileged_bpf_disabled",
         path: "/proc/sys/kernel/unprivileged_bpf_disabled",
         hard: |value| value >= 1,
         advice: "kernel.unprivileged_bpf_disabled=2",
     },
-    // Makes races in the kernel easy to win.
+    // userfaultfd makes kernel races easy to win.
     Switch {
         name: "unprivileged_userfaultfd",
         path: "/proc/sys/vm/unprivileged_userfaultfd",
         hard: |value| value == 0,
         advice: "vm.unprivileged_userfaultfd=0",
     },
-    // Whose terminal a process may type into (6.2).
+    // TIOCSTI types into another terminal (6.2).
     Switch {
         name: "legacy_tiocsti",
         path: "/proc/sys/dev/tty/legacy_tiocsti",
         hard: |value| value == 0,
         advice: "dev.tty.legacy_tiocsti=0",
     },
-    // Links in shared folders that lead somebody else astray.
+    // Links in shared folders that mislead other users.
     Switch {
         name: "protected_symlinks",
         path: "/proc/sys/fs/protected_symlinks",

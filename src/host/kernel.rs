@@ -1,4 +1,4 @@
-//! The kernel: its version, the system calls that brig builds on, seccomp and Landlock.
+//! The kernel: its version, the required system calls, seccomp and Landlock.
 
 use super::{Check, State};
 use crate::sys::probe::{Call, is_known, landlock_abi};
@@ -11,7 +11,7 @@ const OLDEST: (u32, u32) = (5, 12);
 /// `SECCOMP_RET_KILL_PROCESS` of linux/seccomp.h (4.14), which the agent's profile uses.
 const KILL_PROCESS: u32 = 0x8000_0000;
 
-/// The newest Landlock ABI that brig asks for: scopes for signals and abstract sockets (6.12).
+/// The newest Landlock ABI that brig uses: scopes for signals and abstract sockets (6.12).
 const LANDLOCK_WANTED: u32 = 6;
 
 /// Major and minor number of the running kernel.
@@ -26,10 +26,10 @@ fn parse(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Since when the kernel takes an idmapped mount as a layer of overlayfs.
+/// The first kernel with idmapped layers in overlayfs.
 const MAPPED_LAYERS: (u32, u32) = (5, 19);
-/// File systems by the number that statfs(2) gives (linux/magic.h), and since when they can be mounted with other owners: `FS_ALLOW_IDMAP` in the
-/// kernel's `fs/*/super.c`. Who is not in the list is tried.
+/// File systems by their statfs(2) number (linux/magic.h), and the kernel that first allows idmapped mounts of them:
+/// `FS_ALLOW_IDMAP` in the kernel's `fs/*/super.c`. Others are tested.
 const MAPPED: [(i64, Option<(u32, u32)>); 12] = [
     (0xEF53, Some((5, 12))),      // ext4
     (0x5846_5342, Some((5, 12))), // xfs
@@ -45,17 +45,18 @@ const MAPPED: [(i64, Option<(u32, u32)>); 12] = [
     (0x8584_58F6, None),          // ramfs
 ];
 
-/// Whether files of a file system can be layers of an overlay with other owners than they have.
+/// Whether an overlay can show files of a file system with other owners.
 pub(crate) fn shows_other_owners(magic: i64) -> bool {
     shows(magic, number().unwrap_or(OLDEST))
 }
 
-/// Whether a file system is one of those with files of its own that every overlay takes as a layer.
+/// Whether a file system has files that every overlay accepts as a layer.
 pub(super) fn is_plain(magic: i64) -> bool {
     MAPPED.iter().any(|(each, since)| *each == magic && since.is_some())
 }
 
-/// Whether this kernel alone serves the files of a file system: no other process or machine can delay an access, or has another clock.
+/// Whether only this kernel serves a file system: no other process or machine can delay an access, or has another
+/// clock.
 pub(crate) fn is_local(magic: i64) -> bool {
     const OVERLAYFS: i64 = 0x794C_7630;
     const BCACHEFS: i64 = 0xCA45_1A4E;
@@ -78,7 +79,7 @@ pub(super) fn version() -> Check {
     }
 }
 
-/// What every start needs, and since when the kernel has it.
+/// The system calls of every start, and the kernels that introduced them.
 const CALLS: [(Call, &str, &str); 7] = [
     (Call::Clone3, "clone3", "5.3"),
     (Call::PidfdOpen, "pidfd_open", "5.3"),
@@ -96,7 +97,7 @@ pub(super) fn system_calls() -> Check {
         return Check::good("system calls", names.join(" "));
     }
     let words: Vec<_> = missing.iter().map(|(_, name, since)| format!("{name} (kernel {since})")).collect();
-    // On a new kernel it is a filter: container engines answer ENOSYS for what they do not know.
+    // On a new kernel a filter is the cause: container engines return ENOSYS for unknown calls.
     let remedy = if number() >= Some(OLDEST) {
         "inside another container, let its seccomp profile pass them (Docker: --security-opt seccomp=unconfined)"
     } else {

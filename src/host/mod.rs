@@ -1,68 +1,67 @@
-//! What this kernel and this machine can do for a sandbox, looked at and never guessed, each with what to do about it.
+//! The features of this kernel and machine that a sandbox needs: tested, never guessed, each with its remedy.
 //!
 //! In: nothing. Out: [`Check`]s, which `brig doctor` prints, and single facts for errors ([`user_namespace_advice`]).
-//! Facts are probed when somebody asks, and the kernel's version once. A probe changes nothing: what must be tried is tried in
-//! a child with namespaces of its own, which is gone when the answer is there.
-//! Not here: cgroups, whose own module decides which limits can be had (`container::possible`).
+//! A fact is probed on demand, the kernel's version once. A probe changes nothing: trials run in a child with new
+//! namespaces. Not here: cgroups, whose module decides on limits (`container::possible`).
 
-mod accounts;
 mod certificates;
-mod disk;
 mod hardening;
 mod kernel;
 mod mounts;
 mod namespaces;
-mod trial;
 
-// For `sandbox`, which names no module of system calls.
+// For `sandbox`, which imports no module of system calls.
 pub(crate) use crate::sys::weaken::is_off;
 pub(crate) use certificates::{certificates, has_certificate, ignore_callers_certificates, in_pem, roots};
 pub(crate) use kernel::{is_local, shows_other_owners};
 pub(crate) use mounts::{MountEntry, mounts, parse_mounts};
 pub(crate) use namespaces::{can_be_mapped, overlays_take, user_namespace_advice};
 
+use rustix::fs::{Access, access};
+use rustix::process::geteuid;
 use serde::Serialize;
+use std::path::Path;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As a sandbox needs it.
+    /// A sandbox has all that it needs.
     Good,
-    /// A sandbox starts; something is weaker than it could be.
+    /// A sandbox starts, with a weaker protection.
     Weaker,
-    /// A sandbox does not start as asked, and says so.
+    /// A sandbox does not start as requested; the error names this.
     Missing,
 }
 
-/// One thing that was looked at.
+/// A check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Its name, which is also the heading of its section in `docs/host.md`.
+    /// Its name, also the heading of its section in `docs/host.md`.
     pub name: &'static str,
-    /// How it is.
+    /// Its result.
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to do, one action; nothing where nothing needs to be done.
+    /// The remedy, one action; `None` if the state is good.
     pub remedy: Option<String>,
-    /// Where to read more.
+    /// The page with details.
     pub see: String,
 }
 
 impl Check {
-    /// All is well.
+    /// A good result.
     pub(crate) fn good(name: &'static str, found: impl Into<String>) -> Check {
         Check { name, state: State::Good, found: found.into(), remedy: None, see: page(name) }
     }
 
-    /// Weaker, or missing, with what to do.
+    /// A weaker or missing feature, with its remedy.
     pub(crate) fn bad(name: &'static str, state: State, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check { name, state, found: found.into(), remedy: Some(remedy.into()), see: page(name) }
     }
 }
 
-/// Every probe of the table, in the order in which it is shown.
+/// All probes in the order of the output.
 const PROBES: [fn() -> Check; 12] = [
     kernel::version,
     kernel::system_calls,
@@ -71,26 +70,62 @@ const PROBES: [fn() -> Check; 12] = [
     namespaces::user_namespaces,
     namespaces::id_mapped_mounts,
     namespaces::overlay,
-    disk::loop_devices,
-    disk::formatter,
-    accounts::subordinate_ids,
+    loop_devices,
+    formatter,
+    namespaces::subordinate_ids,
     hardening::security_modules,
     hardening::switches,
 ];
 
-/// Looks at everything. Changes nothing.
+/// Runs all probes. Changes nothing.
 pub(crate) fn checks() -> Vec<Check> {
     PROBES.iter().map(|probe| probe()).collect()
 }
 
-/// The section of the page about the host, by the rule that makes anchors of headings.
+/// The section of the page about the host: the anchor of its heading.
 fn page(name: &str) -> String {
     format!("docs/host.md#{}", name.replace(' ', "-"))
 }
 
-/// One line of a small file of the kernel, without its end.
+/// The single line of a kernel setting.
 fn setting(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// Folders of system programs. Not the caller's PATH: root's often lacks the sbin folders.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+const NOT_NEEDED: &str = "not needed: the disk cap of an ordinary user's sandbox is a tmpfs";
+
+fn loop_devices() -> Check {
+    const NAME: &str = "loop devices";
+    if !geteuid().is_root() {
+        return Check::good(NAME, NOT_NEEDED);
+    }
+    match access("/dev/loop-control", Access::READ_OK | Access::WRITE_OK) {
+        Ok(()) => Check::good(NAME, "/dev/loop-control"),
+        Err(errno) => Check::bad(
+            NAME,
+            State::Missing,
+            format!("/dev/loop-control: {errno}"),
+            "load the module (`modprobe loop`), or run with --allow-degraded disk",
+        ),
+    }
+}
+
+fn formatter() -> Check {
+    const NAME: &str = "mke2fs";
+    if !geteuid().is_root() {
+        return Check::good(NAME, NOT_NEEDED);
+    }
+    match FOLDERS
+        .iter()
+        .map(|folder| Path::new(folder).join("mke2fs"))
+        .find(|path| access(path, Access::EXEC_OK).is_ok())
+    {
+        Some(path) => Check::good(NAME, path.display().to_string()),
+        None => Check::bad(NAME, State::Missing, "not found", "install e2fsprogs, or run with --allow-degraded disk"),
+    }
 }
 
 #[cfg(test)]

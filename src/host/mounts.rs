@@ -7,25 +7,25 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Most tables are smaller. The file has no size, and std would begin with 32 bytes and read it in eight pieces.
+/// Larger than most tables. The file has no size, and std would read it in eight pieces from 32 bytes on.
 const READ_AT_ONCE: usize = 32 << 10;
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
-    /// The number of the mount: `STATX_MNT_ID` of what is on it.
+    /// The mount's id: `STATX_MNT_ID` of its files.
     pub id: u64,
-    /// The number of the mount that it is on.
+    /// The id of the parent mount.
     pub parent: u64,
     /// The folder of its file system that is its root.
     pub root: PathBuf,
-    /// Where it is.
+    /// The mount point.
     pub point: PathBuf,
-    /// The kind of its file system.
+    /// The type of its file system.
     pub kind: String,
 }
 
-/// The table, parents before the mounts on them.
+/// The table, parents before their children.
 pub(crate) fn mounts() -> Result<Vec<MountEntry>> {
     let step = || "read the table of mounts";
     let mut table = Vec::with_capacity(READ_AT_ONCE);
@@ -50,7 +50,7 @@ pub(crate) fn parse_mounts(table: &[u8]) -> Vec<MountEntry> {
     table.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
 
-/// A path as the table of mounts has it: spaces and the like are `\` and three octal digits.
+/// Decodes a path of the table: spaces and similar bytes are `\` and three octal digits.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,6 +1,5 @@
-//! User namespaces, and what can be done with mounts in one.
+//! User namespaces, and the mounts that work in one.
 
-use super::trial::in_child;
 use super::{Check, State, setting};
 use crate::sys::clone::{Side, clone_process, exit};
 use crate::sys::mount::{IDMAP, MountAttr, set_attributes};
@@ -12,13 +11,13 @@ use rustix::mount::{
     open_tree,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitId, WaitIdOptions, fchdir, getegid, geteuid, waitid};
+use rustix::process::{WaitId, WaitIdOptions, fchdir, getegid, geteuid, getuid, waitid};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The switch that most likely stands in the way of user namespaces, looked up only when something failed.
+/// The switch that most likely forbids user namespaces. Read only after a failure.
 pub(crate) fn user_namespace_advice() -> String {
     if is_filtered() {
         return "a sandbox or container around us refuses new namespaces: run brig outside of it, or start it without a seccomp filter".into();
@@ -35,7 +34,7 @@ pub(crate) fn user_namespace_advice() -> String {
     }
 }
 
-/// Whether a system-call filter is in force around us (`Seccomp: 2`, proc_pid_status(5)).
+/// Whether a seccomp filter applies to this process (`Seccomp: 2`, proc_pid_status(5)).
 fn is_filtered() -> bool {
     std::fs::read_to_string("/proc/self/status")
         .is_ok_and(|text| text.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2")))
@@ -43,7 +42,7 @@ fn is_filtered() -> bool {
 
 pub(super) fn user_namespaces() -> Check {
     const NAME: &str = "user namespaces";
-    // With AppArmor's switch on, the namespace is made but nothing may be done in it: a mount tells.
+    // With AppArmor's restriction the namespace is made, but without privileges: a mount shows that.
     let tried = in_own_namespaces(|| mount(c"none", c"/", c"tmpfs", MountFlags::empty(), None));
     let most = setting("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     match tried {
@@ -52,7 +51,8 @@ pub(super) fn user_namespaces() -> Check {
     }
 }
 
-/// What a copy-on-write workspace needs, tried as an ordinary user's sandbox has it: all in memory, in a user namespace.
+/// Tests the overlay of a copy-on-write workspace as an ordinary user's sandbox makes it: in memory, in a user
+/// namespace.
 pub(super) fn overlay() -> Check {
     const NAME: &str = "overlay";
     let overlay = in_own_namespaces(|| {
@@ -82,8 +82,8 @@ pub(super) fn overlay() -> Check {
     }
 }
 
-/// Whether the overlay of an ordinary user takes the directories `layer` and `other` of `directory` as layers, on a file system of this kind. Where it is
-/// not known, it is tried, and only the kernel's plain no to such layers is a no: what else goes wrong is found out, and said, at the start.
+/// Whether an ordinary user's overlay accepts the directories `layer` and `other` of `directory` as layers. A file
+/// system of unknown kind is tested. Only the kernel's clear refusal counts: the start reports any other error.
 pub(crate) fn overlays_take(magic: i64, directory: &Path, layer: &Path, other: &Path) -> bool {
     if weaken::is_off("layers-in-place") {
         return false;
@@ -104,8 +104,8 @@ pub(crate) fn overlays_take(magic: i64, directory: &Path, layer: &Path, other: &
     tried != Err(Errno::INVAL)
 }
 
-/// Tries something as root of an own user namespace, in an own mount namespace. What is mounted there does not come back: mounts of a less
-/// privileged namespace are slaves (mount_namespaces(7)).
+/// Runs `attempt` as root of a new user namespace and mount namespace. Its mounts do not propagate back: they are
+/// slaves (mount_namespaces(7)).
 fn in_own_namespaces(attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let map = |id: u32| format!("0 {id} 1\n");
     let (uid_map, gid_map) = (map(geteuid().as_raw()), map(getegid().as_raw()));
@@ -121,19 +121,19 @@ fn in_own_namespaces(attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), 
     })
 }
 
-/// A tmpfs over the child's own /tmp with four folders.
+/// Mounts a tmpfs with four folders on the child's /tmp.
 fn stage() -> Result<(), Errno> {
     mount(c"none", c"/tmp", c"tmpfs", MountFlags::empty(), None)?;
     [c"/tmp/lower", c"/tmp/upper", c"/tmp/work", c"/tmp/merged"].iter().try_for_each(|path| mkdir(*path, Mode::RWXU))
 }
 
-/// How root's sandboxes see files as theirs without changing an owner.
+/// Tests idmapped mounts, by which root's sandboxes see files as theirs without a change of the owner.
 pub(super) fn id_mapped_mounts() -> Check {
     const NAME: &str = "idmapped mounts";
     if !geteuid().is_root() {
         return Check::good(NAME, "not needed: only root's sandboxes use them");
     }
-    // Where the folders of the default root are from.
+    // The folders of the default root are on this file system.
     let map = |path: &str| open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(|open| map(open.as_fd()));
     match ["/usr", "/etc"].into_iter().find_map(|path| Some((path, map(path).err()?))) {
         None => Check::good(NAME, "on the file systems of /usr and /etc"),
@@ -146,18 +146,18 @@ pub(super) fn id_mapped_mounts() -> Check {
     }
 }
 
-/// Whether root's sandboxes can be shown what is on the mount of `place`.
+/// Whether the mount of `place` can be idmapped for root's sandboxes.
 pub(crate) fn can_be_mapped(place: BorrowedFd<'_>) -> bool {
     map(place).is_ok()
 }
 
-/// Makes a detached, mapped copy of the mount of a folder, which goes with its descriptor.
+/// Makes a detached, idmapped copy of the mount of a folder, which ends with its descriptor.
 fn map(place: BorrowedFd<'_>) -> Result<(), Errno> {
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC)?;
     let (pid, child) = match clone_process(libc::CLONE_NEWUSER as u64, None)? {
         Side::Child => {
             drop(hold);
-            // Ends when the parent lets go of the pipe.
+            // Ends when the parent closes the pipe.
             let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
             exit(0)
         }
@@ -177,4 +177,56 @@ fn map(place: BorrowedFd<'_>) -> Result<(), Errno> {
     drop(hold);
     waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED)?;
     mapped
+}
+
+/// Runs `attempt` in a new process with the namespaces of `flags`. Returns its result, or why the process could not
+/// be made.
+///
+/// The caller may have several threads: `attempt` may make system calls, and must not allocate or lock.
+fn in_child(flags: libc::c_int, attempt: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    let child = match clone_process(flags as u64, None)? {
+        Side::Child => exit(attempt().err().map_or(0, Errno::raw_os_error)),
+        Side::Parent(_, child) => child,
+    };
+    let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED)?;
+    match status.and_then(|status| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(number) => Err(Errno::from_raw_os_error(number)),
+        // Killed: by a filter or for lack of memory.
+        None => Err(Errno::PERM),
+    }
+}
+
+/// Ranges of ids that subuid(5) and subgid(5) give to this user.
+pub(super) fn subordinate_ids() -> Check {
+    const NAME: &str = "subordinate ids";
+    let lines = |path: &str| -> Vec<String> {
+        std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+    };
+    let (users, groups) = (lines("/etc/subuid"), lines("/etc/subgid"));
+    if geteuid().is_root() {
+        let given = users.len().max(groups.len());
+        return Check::good(NAME, format!("own ranges from 0x70000000; {given} given to accounts are left alone"));
+    }
+    let id = getuid().as_raw().to_string();
+    let name = nix::unistd::User::from_uid(getuid().as_raw().into()).ok().flatten().map(|user| user.name);
+    let ours = |line: &&String| {
+        let owner = line.split(':').next().unwrap_or_default();
+        owner == id || Some(owner) == name.as_deref()
+    };
+    match (users.iter().find(ours), groups.iter().find(ours)) {
+        (Some(users), Some(_)) => Check::good(NAME, format!("{users} (a sandbox uses one id, your own)")),
+        _ => Check::good(NAME, "none needed: a sandbox uses one id, your own"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_finds_comes_back() {
+        assert_eq!(in_child(0, || Ok(())), Ok(()));
+        assert_eq!(in_child(0, || Err(Errno::NODEV)), Err(Errno::NODEV));
+    }
 }

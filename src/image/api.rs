@@ -1,4 +1,4 @@
-//! What the verbs call for images that are files on this machine.
+//! Verbs for images in files of this machine.
 
 use super::config::{Overrides, Process};
 use super::load::{self, LoadOptions};
@@ -11,18 +11,18 @@ use crate::files;
 use serde::Serialize;
 use std::path::Path;
 
-/// An image that was loaded, and its names.
+/// A loaded image and its names.
 #[derive(Debug, Serialize)]
 pub struct Loaded {
     /// The image.
     #[serde(flatten)]
     pub record: ImageRecord,
-    /// The names that it has been given.
+    /// Its new names.
     pub names: Vec<String>,
 }
 
-/// Loads every image of an OCI layout (folder or tar) or docker-archive; `-` is standard input. `name` names an image that
-/// has no whole name of its own.
+/// Loads every image of an OCI layout (folder or tar) or docker-archive; `-` is standard input. `name` is for an
+/// image that has no complete name.
 pub fn load(
     store: &Store,
     path: &Path,
@@ -46,13 +46,15 @@ pub fn load(
     let local = Local::open(path)?;
     let mut loaded = Vec::new();
     if local.offers().is_empty() {
-        return Err(Error::new(Kind::NotFound, "there is no image in it").doing(format!("load `{}`", path.display())));
+        return Err(Error::new(Kind::NotFound, "it contains no image").doing(format!("load `{}`", path.display())));
     }
     for offer in local.offers() {
         let names = names(offer, name, local.offers().len())?;
         if let (true, [tag, ..]) = (names.is_empty(), offer.names.as_slice()) {
             let tag = tag.escape_debug();
-            report(Event::Note(&format!("`{tag}` is no name of an image: give it one with --name NAME:TAG")));
+            report(Event::Note(&format!(
+                "the tag `{tag}` is not a complete name: name the image with --name NAME:TAG"
+            )));
         }
         let record = load::add(store, local.source(), &offer.descriptor, &names, options, report)
             .doing(|| format!("load `{}`", names.first().map_or_else(|| local.source().name(), Reference::familiar)))?;
@@ -62,17 +64,17 @@ pub fn load(
     Ok(loaded)
 }
 
-/// The caller's name if there is one image; else the names of the source, as far as they are whole names.
+/// The caller's name for a single image, else the source's names that are complete.
 fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Reference>> {
     match name {
         Some(name) if count == 1 => Ok(vec![name.clone()]),
         Some(name) => match name.tag() {
-            // Several images: each keeps its tag below the repository that the caller named.
+            // Each of several images keeps its tag below the caller's repository.
             Some(_) => offer.names.iter().map(|tag| format!("{}:{tag}", name.name()).parse()).collect(),
             None => Err(Error::new(Kind::Usage, "a name with a digest cannot be given to an image")),
         },
-        // A bare tag (image-spec, "org.opencontainers.image.ref.name") says nothing without a repository, though it reads like one: `1.0`
-        // would be `docker.io/library/1.0:latest`. A name with another digest than its own is a lie about what somebody has pinned.
+        // A bare tag (image-spec, "org.opencontainers.image.ref.name") parses as a name: `1.0` would be
+        // `docker.io/library/1.0:latest`. A name with another digest than the image's would falsify a pin.
         None => {
             let is_own = |name: &Reference| name.digest().is_none_or(|digest| *digest == offer.descriptor.digest);
             let whole = offer.names.iter().filter(|text| text.contains(['/', ':']));
@@ -81,7 +83,7 @@ fn names(offer: &Offer, name: Option<&Reference>, count: usize) -> Result<Vec<Re
     }
 }
 
-/// Unpacks one image of an OCI layout or docker-archive without a store. `tag` chooses among several.
+/// Unpacks an image of an OCI layout or docker-archive without a store. `tag` chooses among several.
 pub fn unpack_local(
     path: &Path,
     tag: Option<&str>,
@@ -99,10 +101,7 @@ pub fn unpack_local(
     let offer = match fitting.as_slice() {
         [offer] => offer,
         [] => {
-            return Err(Error::new(
-                Kind::NotFound,
-                format!("there is no such image in `{}`, only: {}", path.display(), all()),
-            ));
+            return Err(Error::new(Kind::NotFound, format!("`{}` has no such image, only: {}", path.display(), all())));
         }
         _ => {
             return Err(Error::new(

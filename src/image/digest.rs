@@ -1,5 +1,5 @@
-//! Digests: the names of everything in the store. A [`Digest`] that exists has passed the grammar, so its text can be
-//! used in a path or a URL (CVE-2024-3727: an unchecked `sha256:../../x` became a path).
+//! Digests: the names of everything in the store. A [`Digest`] has passed the grammar, so its text is safe in a path
+//! or a URL (CVE-2024-3727: an unchecked `sha256:../../x` became a path).
 
 use crate::error::{Error, Kind, Result};
 use crate::files::hash::{Sha256, Sha512, hexadecimal};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The hash functions that we can check; image-spec registers exactly these two.
+/// The supported hash functions, exactly those that image-spec registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Algorithm {
     Sha256,
@@ -51,12 +51,12 @@ impl Digest {
         self.algorithm
     }
 
-    /// The hexadecimal part, which is safe as a file name.
+    /// The hexadecimal part: safe as a file name.
     pub fn hex(&self) -> &str {
         &self.hex
     }
 
-    /// The first twelve digits: what people read in tables.
+    /// The first twelve digits, for tables.
     pub fn short(&self) -> &str {
         &self.hex[..12]
     }
@@ -77,7 +77,7 @@ impl FromStr for Digest {
             Err(Error::new(Kind::Image, why).doing(format!("read the digest `{}`", shown.escape_debug())))
         };
         let Some((name, hex)) = text.split_once(':') else {
-            return wrong("there is no `algorithm:` before the digits");
+            return wrong("`algorithm:` is missing before the digits");
         };
         let algorithm = match name {
             "sha256" => Algorithm::Sha256,
@@ -85,7 +85,7 @@ impl FromStr for Digest {
             _ => return wrong("only sha256 and sha512 can be checked"),
         };
         if crate::sys::weaken::is_off("image-digest-grammar") {
-            // What containers/image did: the text became a path as it stood.
+            // Weakened, as in containers/image: the text becomes a path unchanged.
             return Ok(Digest { algorithm, hex: hex.to_owned() });
         }
         if hex.len() != algorithm.hex_length() || !hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
@@ -109,7 +109,7 @@ impl From<Digest> for String {
     }
 }
 
-/// Hashes a stream as it passes by.
+/// Hashes a stream.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     Sha512(Sha512),

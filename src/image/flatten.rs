@@ -1,12 +1,12 @@
-//! A stack of layers as one tree: what `unpack` leaves in a directory, for runtimes and programs that do not mount.
+//! Merges a stack of layers into one tree, for runtimes and programs that do not mount.
 //!
-//! The layers are applied from the bottom up. Either they are copied, or, when they were unpacked just for this, moved: then
-//! most of the work is one rename(2) for a whole subtree.
+//! Applies the layers from the bottom up. Layers of the store are copied. Layers that were unpacked for this are
+//! moved: mostly one rename(2) for a whole subtree.
 
 use super::copy;
 use super::form::{Form, Owners, open_below, open_child, split};
 use crate::error::{Context, Kind, Result};
-use crate::files::{Bounds, Left, Names, Walk, WalkStep, remove_entry};
+use crate::files::{Bounds, LeftDirectory, Names, Walk, WalkStep, remove_entry};
 use rustix::fs::{
     AtFlags, FileType, Mode, Stat, Timespec, Timestamps, fchmod, fchown, linkat, mkdirat, renameat, statat,
 };
@@ -14,12 +14,12 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What happens to the layers.
+/// How layers are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// They belong to the store and stay.
+pub(crate) enum ApplyMode {
+    /// Copies them: they belong to the store.
     Copy,
-    /// They are ours and go.
+    /// Moves them.
     Move,
 }
 
@@ -30,14 +30,20 @@ const TARGET: usize = 1;
 /// A directory that the walk is in.
 struct Level {
     path: Vec<u8>,
-    /// The status of the layer's directory before anything was moved out of it, which changes its time.
+    /// The status of the layer's directory before a move changes its time.
     status: Stat,
 }
 
 type Trees = Walk<2, Level>;
 
-/// Applies one layer's directory to `target`. `removes` says whether there are marks in it at all.
-pub(crate) fn apply(layer: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form, how: How, removes: bool) -> Result<()> {
+/// Applies one layer's directory to `target`. `removes`: the layer contains whiteouts or opaque directories.
+pub(crate) fn apply(
+    layer: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    form: Form,
+    how: ApplyMode,
+    removes: bool,
+) -> Result<()> {
     let mut merge = Merge { form, how, removes, root: target, links: HashMap::new() };
     let mut trees = Trees::new(Bounds::NONE);
     let open = |directory| open_child(directory, b".").failing(Kind::Store, || "open a directory");
@@ -52,8 +58,8 @@ pub(crate) fn apply(layer: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form, h
             }
             Some(WalkStep::End) => {
                 let left = trees.leave().failing(Kind::Store, || "walk a layer")?;
-                // After the walk went up: without privileges it goes through no directory whose mode is closed.
-                if let Some(Left { directories: [Some(layer), Some(target)], state }) = left {
+                // Without privileges the walk cannot pass a directory with a closed mode, so set modes on the way up.
+                if let Some(LeftDirectory { directories: [Some(layer), Some(target)], state }) = left {
                     set_metadata(layer.as_fd(), target.as_fd(), &state.status, form)?;
                 }
             }
@@ -68,18 +74,18 @@ pub(crate) fn apply(layer: BorrowedFd<'_>, target: BorrowedFd<'_>, form: Form, h
 
 struct Merge<'a> {
     form: Form,
-    how: How,
+    how: ApplyMode,
     removes: bool,
     root: BorrowedFd<'a>,
-    /// Files with several names: inode to the path of the first copy.
+    /// Hard links: inode to the path of the first copy.
     links: HashMap<(u64, u64), Vec<u8>>,
 }
 
 impl Merge<'_> {
     fn enter(&self, trees: &mut Trees, layer: OwnedFd, target: OwnedFd, path: Vec<u8>) -> Result<()> {
         let status = rustix::fs::fstat(&layer).failing(Kind::Store, || "look at a directory")?;
-        if self.how == How::Move && self.form.owners == Owners::Caller {
-            // Without privileges the mode counts for the owner, too; the copy gets the mode back.
+        if self.how == ApplyMode::Move && self.form.owners == Owners::Caller {
+            // Without privileges the mode binds the owner too. The copy gets the original mode.
             fchmod(&layer, Mode::RWXU).failing(Kind::Store, || "open up a directory")?;
         }
         let names = Names::of(&layer).failing(Kind::Store, || "list a directory")?;
@@ -87,7 +93,7 @@ impl Merge<'_> {
         entered.failing(Kind::Store, || "walk a layer")
     }
 
-    /// Applies one name. Returns the directories to enter, if it is one.
+    /// Applies one name. Returns the directories to enter if it is a directory.
     fn entry(&mut self, trees: &Trees) -> Result<Option<(OwnedFd, OwnedFd, Vec<u8>)>> {
         let name = trees.name().to_bytes();
         let (source, target) = sides(trees)?;
@@ -121,9 +127,9 @@ impl Merge<'_> {
         let opaque = self.removes && self.form.is_opaque(inner.as_fd())?;
         if existing.is_some() && (opaque || existing != Some(FileType::Directory)) {
             remove_entry(target, name)?;
-        } else if existing.is_none() && self.how == How::Move && !self.removes {
+        } else if existing.is_none() && self.how == ApplyMode::Move && !self.removes {
             match renameat(source, name, target, name) {
-                // Not writable to us, so that it cannot be moved as a whole.
+                // Not writable, so it cannot be moved as a whole.
                 Err(Errno::ACCESS) if self.form.owners == Owners::Caller => {}
                 other => return other.map(|()| None).map_err(|errno| failed(errno, name)),
             }
@@ -145,7 +151,7 @@ impl Merge<'_> {
     ) -> Result<()> {
         let directory_there = statat(target, name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
-        if self.how == How::Move {
+        if self.how == ApplyMode::Move {
             if directory_there {
                 remove_entry(target, name)?;
             }
@@ -171,7 +177,7 @@ fn sides(trees: &Trees) -> Result<(BorrowedFd<'_>, BorrowedFd<'_>)> {
     sides.failing(Kind::Internal, || "walk a layer")
 }
 
-/// Gives the target's directory the owner, attributes, mode and times of the layer's, when everything is in it.
+/// Gives the complete target directory the owner, attributes, mode and times of the layer's.
 fn set_metadata(source: BorrowedFd<'_>, target: BorrowedFd<'_>, status: &Stat, form: Form) -> Result<()> {
     if form.owners == Owners::Image {
         let ids = (rustix::fs::Uid::from_raw(status.st_uid), rustix::fs::Gid::from_raw(status.st_gid));

@@ -1,9 +1,9 @@
-//! How a layer lies on disk: in overlayfs's own form, so that a directory of the store is a lower layer as it stands.
+//! The on-disk form of layers: overlayfs's own, so that a directory of the store is a lower layer unchanged.
 //!
-//! Whose store it is decides: with privileges, `trusted.overlay.*`, real owners and devices; without, `user.overlay.*`
-//! (which a mount with `userxattr` reads) and everything the caller's. A removed name is a character device 0:0, which may
-//! be made without privileges since Linux 5.8, or, where not, an empty file with `overlay.whiteout` in a directory marked
-//! `opaque=x` (6.7; Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories").
+//! With privileges: `trusted.overlay.*`, real owners and devices. Without: `user.overlay.*` (read by mounts with
+//! `userxattr`), and the caller owns all files. A whiteout is a character device 0:0, which needs no privileges since
+//! Linux 5.8. Otherwise it is an empty file with `overlay.whiteout` in a directory marked `opaque=x` (Linux 6.7;
+//! Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories").
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::weaken;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Which attributes mark what overlayfs must know.
+/// The attributes that mark what overlayfs must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Marks {
@@ -25,17 +25,17 @@ pub enum Marks {
     User,
 }
 
-/// Whose files a layer's files are.
+/// The owners of a layer's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Owners {
-    /// As the image says.
+    /// The owners in the image.
     Image,
-    /// All the caller's: nobody else can be given files.
+    /// The caller owns all: it cannot give files to other users.
     Caller,
 }
 
-/// How a removed name is marked.
+/// The form of a whiteout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Whiteouts {
@@ -45,19 +45,19 @@ pub enum Whiteouts {
     Attribute,
 }
 
-/// The on-disk form of all layers of a store; recorded in it.
+/// The on-disk form of all layers of a store, recorded in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Form {
     /// The attributes of marks.
     pub marks: Marks,
-    /// Whose the files are.
+    /// The owners of files.
     pub owners: Owners,
-    /// How removed names are marked.
+    /// The form of whiteouts.
     pub whiteouts: Whiteouts,
 }
 
 impl Form {
-    /// Tries what this process may do in `directory`, which it owns.
+    /// Tests what this process may do in `directory`, which it owns.
     pub(crate) fn probe(directory: BorrowedFd<'_>) -> Result<Form> {
         let name = format!(".probe-{}", std::process::id());
         let file =
@@ -69,7 +69,7 @@ impl Form {
             rustix::fs::fchown(&file, Some(ids.0), Some(ids.1)).is_ok()
         };
         let owners = if owner(1) && owner(65_533) { Owners::Image } else { Owners::Caller };
-        // What cannot be removed was not made, or the next line says so.
+        // If this fails, either the name is free or the next call reports the fault.
         let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
         let whiteout = mknodat(directory, name.as_str(), FileType::CharacterDevice, Mode::empty(), 0);
         let _ = rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty());
@@ -94,7 +94,7 @@ impl Form {
         }
     }
 
-    /// Hides what the layers below have in `directory`.
+    /// Hides the entries of `directory` in lower layers.
     pub(crate) fn set_opaque(self, directory: BorrowedFd<'_>) -> Result<()> {
         fsetxattr(directory, self.opaque_name(), b"y", XattrFlags::empty()).map_err(made)
     }
@@ -112,10 +112,10 @@ impl Form {
         }
     }
 
-    /// Marks `name` in `directory` as removed. The name must be free.
+    /// Makes a whiteout `name` in `directory`. The name must be free.
     pub(crate) fn make_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         self.mark(directory, name)?;
-        // Of no time, so that a layer is the same each time it is made.
+        // Time zero, so that a layer is the same each time.
         let epoch = Timespec { tv_sec: 0, tv_nsec: 0 };
         let never = Timestamps { last_access: epoch, last_modification: epoch };
         rustix::fs::utimensat(directory, name, &never, AtFlags::SYMLINK_NOFOLLOW).map_err(made)
@@ -136,7 +136,7 @@ impl Form {
         }
     }
 
-    /// Whether `name` in `directory` marks that something below was removed.
+    /// Whether `name` in `directory` is a whiteout.
     pub(crate) fn is_whiteout(self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool> {
         let found = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => found,
@@ -149,7 +149,7 @@ impl Form {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                 let file = match openat(directory, name, flags, Mode::empty()) {
                     Ok(file) => file,
-                    // A file of the image that its owner may not read is no mark of ours: those are 0600.
+                    // A file that its owner cannot read is not a mark: marks have mode 0600.
                     Err(Errno::ACCESS) => return Ok(false),
                     Err(errno) => return Err(errno).failing(Kind::Store, || "open a layer's file"),
                 };
@@ -160,10 +160,10 @@ impl Form {
     }
 }
 
-/// Opens a directory below `root` by a path that has no symlink in it.
+/// Opens a directory below `root` by a path without symlinks.
 pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     if weaken::is_off("image-symlinks") {
-        // What a naive unpacker does: the host resolves the path, and its symlinks lead anywhere.
+        // Weakened: the host resolves the path, and its symlinks lead anywhere.
         return openat(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     }
     let path = if path.is_empty() { b"." } else { path };
@@ -171,12 +171,12 @@ pub(crate) fn open_below(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, E
     openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), flags)
 }
 
-/// Opens a directory by its name alone; a symlink is not followed.
+/// Opens a directory by a single name and follows no symlink.
 pub(crate) fn open_child(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// An error of making something inside the layer: a full disk is the user's to mend.
+/// The error of making something in a layer. The user must free space on a full disk.
 pub(crate) fn made(errno: Errno) -> Error {
     crate::files::failed(errno.into(), "write into the layer".into())
 }

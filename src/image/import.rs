@@ -1,7 +1,8 @@
-//! A root file system as an image of one layer: from a tar (packed or not, standard input too) or a folder.
+//! Imports a root file system as an image of one layer: from a tar (compressed or not, also from standard input) or a
+//! folder.
 //!
-//! A folder is read in the order of its names and gives the same layer each time; what goes in is what the layer's reader
-//! takes out: owners, modes, times, attributes, hard links, devices.
+//! A folder is read in the order of its names, so the layer is reproducible. It keeps what the layer reader restores:
+//! owners, modes, times, attributes, hard links, devices.
 
 use super::digest::{Algorithm, Digest, Hasher};
 use super::load::{self, LoadOptions};
@@ -22,7 +23,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Imports the root at `path` (`-` is standard input) under `name`; `run` says how it is started.
+/// Imports the root at `path` (`-` is standard input) under `name`. `run` sets the command and its settings.
 pub fn import(
     store: &Store,
     path: &Path,
@@ -35,8 +36,8 @@ pub fn import(
     let work = Temporary::new(store)?;
     let blob = work.path().join("layer.tar.gz");
     let file = File::create(&blob).map_err(|cause| files::failed(cause, step()))?;
-    let packed = Hashed::new(file);
-    let mut plain = Hashed::new(flate2::write::GzEncoder::new(packed, flate2::Compression::default()));
+    let packed = HashingWriter::new(file);
+    let mut plain = HashingWriter::new(flate2::write::GzEncoder::new(packed, flate2::Compression::default()));
     if path.is_dir() {
         folder(path, &mut plain).doing(step)?;
     } else {
@@ -81,17 +82,17 @@ pub fn import(
         urls: Vec::new(),
         data: None,
     };
-    let source = Made { documents: vec![manifest, config], layer: (digest, blob) };
+    let source = ImportedImage { documents: vec![manifest, config], layer: (digest, blob) };
     load::add(store, &source, &descriptor, std::slice::from_ref(name), options, report).doing(step)
 }
 
-/// The documents that were just made, and the layer.
-struct Made {
+/// The new documents and the layer.
+struct ImportedImage {
     documents: Vec<Vec<u8>>,
     layer: (Digest, PathBuf),
 }
 
-impl Source for Made {
+impl Source for ImportedImage {
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>> {
         if descriptor.digest == self.layer.0 {
             let failed = |cause| files::failed(cause, "open the layer".into());
@@ -110,15 +111,15 @@ impl Source for Made {
 }
 
 /// Hashes and counts what is written.
-struct Hashed<W> {
+struct HashingWriter<W> {
     sink: W,
     hasher: Hasher,
     size: u64,
 }
 
-impl<W: Write> Hashed<W> {
-    fn new(sink: W) -> Hashed<W> {
-        Hashed { sink, hasher: Hasher::new(Algorithm::Sha256), size: 0 }
+impl<W: Write> HashingWriter<W> {
+    fn new(sink: W) -> HashingWriter<W> {
+        HashingWriter { sink, hasher: Hasher::new(Algorithm::Sha256), size: 0 }
     }
 
     fn finish(self) -> (W, Digest, u64) {
@@ -126,7 +127,7 @@ impl<W: Write> Hashed<W> {
     }
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let count = self.sink.write(bytes)?;
         self.hasher.update(&bytes[..count]);
@@ -144,7 +145,7 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
     let root = rustix::fs::open(path, flags, Mode::empty()).failing(Kind::NotFound, || "open the folder")?;
     let stat = rustix::fs::fstat(&root).failing(Kind::Store, || "look at the folder")?;
     let mut writer = Writer::new(sink);
-    // The first name of each file that has several, by inode.
+    // The first name of each file with several names, by inode.
     let mut links = HashMap::<u64, Vec<u8>>::new();
     writer.entry(&entry(b"./".to_vec(), &stat, EntryKind::Directory, copy::listed(root.as_fd())?))?;
     let mut walk = Walk::<1, Vec<u8>>::new(Bounds::NONE);
@@ -163,7 +164,7 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
         let step = || format!("read `{}`", String::from_utf8_lossy(&own).escape_debug());
         let status = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Store, step)?;
         let Some(kind) = kind(&status) else { continue };
-        // Another file system is not part of the root: /proc, a cache that is mounted there.
+        // Another file system does not belong to the root: /proc, a mounted cache.
         if status.st_dev != stat.st_dev {
             continue;
         }
@@ -204,7 +205,7 @@ fn folder(path: &Path, sink: impl Write) -> Result<()> {
     writer.finish().map(drop)
 }
 
-/// What a file is in the archive. A socket belongs to a process that is not in the image.
+/// The kind of an entry. A socket is left out: its process is not in the image.
 fn kind(status: &Stat) -> Option<EntryKind> {
     match FileType::from_raw_mode(status.st_mode) {
         FileType::RegularFile => Some(EntryKind::File),
@@ -217,14 +218,14 @@ fn kind(status: &Stat) -> Option<EntryKind> {
     }
 }
 
-/// Exactly as many bytes as were announced: a file that changes while it is read must not shift the rest.
+/// Writes exactly the announced bytes: a file that changes must not shift the rest.
 fn content<W: Write>(file: File, size: u64, writer: &mut Writer<W>) -> Result<()> {
     let (mut file, mut left, mut buffer) = (file.take(size), size, vec![0; 64 << 10]);
     while left > 0 {
         let count = file.read(&mut buffer).map_err(|cause| files::failed(cause, "read it".into()))?;
         if count == 0 {
             return Err(Error::new(Kind::State, "it became shorter while it was read")
-                .hint("import a root that nobody is changing"));
+                .hint("import a root that no process changes"));
         }
         writer.data(&buffer[..count])?;
         left -= count as u64;

@@ -1,13 +1,13 @@
-//! Bringing an image into the store: what is missing is fetched, unpacked in parallel, finished from the bottom up, and
-//! committed layer by layer, so that what a crash interrupts goes on where it was.
+//! Loads an image into the store: fetches what is missing, unpacks in parallel, finishes and commits the layers from
+//! the bottom up. An interrupted load continues at the first missing layer.
 
+use super::blob_writer::BlobWriter;
 use super::digest::chain;
-use super::keep::Keeping;
-use super::layer::{Budget, Extractor, Limits, Measured, decode, lost, settle};
+use super::layer::{Budget, Extractor, Limits, Measured, decode, finish_layer, lost};
 use super::manifest::{Descriptor, OCI_LAYER, mismatch};
-use super::progress::{Event, Report, Watched};
-use super::source::{Blob, Chosen, Source, choose};
-use super::store::{ImageRecord, LayerRecord, Store, Temporary};
+use super::progress::{Event, Report, ReportingReader};
+use super::source::{Blob, SelectedImage, Source, choose};
+use super::store::{Image, ImageRecord, LayerRecord, Store, Temporary};
 use super::tar::Reader;
 use super::union::Stack;
 use super::{Digest, Platform, Reference};
@@ -20,21 +20,22 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What a caller may choose.
+/// Options of a load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Which image of an index; this machine's if nothing is said.
+    /// The image of an index; by default this machine's.
     pub platform: Option<Platform>,
-    /// What the image may ask for.
+    /// The bounds of the image.
     pub limits: Limits,
-    /// Wait until everything is on disk. Else a power cut in the next seconds means that layers are unpacked again.
+    /// Waits until everything is on disk. Otherwise a power cut in the next seconds means that layers are unpacked
+    /// again.
     pub sync: bool,
 }
 
-/// Layers that are unpacked at once: more than a few only fight for the disk.
+/// The most layers that are unpacked at once. More compete for the disk.
 const MOST_WORKERS: usize = 4;
 
-/// Brings one image into the store and gives it `names`.
+/// Loads one image into the store and gives it `names`.
 pub(crate) fn add(
     store: &Store,
     source: &dyn Source,
@@ -69,14 +70,14 @@ pub(crate) fn add(
     Ok(record)
 }
 
-/// Only what has a digest may be named by it, or a pin would hold nothing.
+/// A name with a digest must name exactly that content, or pinning would be meaningless.
 pub(crate) fn pinned(name: &Reference) -> Error {
     Error::new(Kind::Usage, "a name with a digest is what has that digest, and cannot be given")
         .doing(format!("name an image `{name}`"))
         .hint("give it a tag: NAME:TAG")
 }
 
-/// The image that a name means here already, if that is what the name means there now.
+/// The image that a name has in the store, if the name still means it at the source.
 pub(crate) fn current(
     store: &Store,
     name: &Reference,
@@ -102,14 +103,27 @@ fn is_complete(store: &Store, record: &ImageRecord) -> bool {
         && record.blobs().all(|blob| store.has_blob(blob))
 }
 
-/// Makes the layers of an image again from its blobs: after a power cut, or when they were damaged.
-pub(crate) fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
+/// Unpacks the layers of an image again from its blobs: after a power cut, or when they were damaged.
+fn rebuild(store: &Store, record: &ImageRecord) -> Result<ImageRecord> {
     let source = FromStore(store);
     let options = LoadOptions { sync: true, ..LoadOptions::default() };
     let descriptor = &record.manifest;
     add(store, &source, descriptor, &[], &options, &|_| {})
         .doing(|| format!("unpack `{}` again", record.digest.short()))
         .hint(|| "pull or load the image again")
+}
+
+impl Store {
+    /// The image that `text` names, with a lock against `prune` that waits for no other lock. Layers that a power cut may
+    /// have damaged are unpacked again first.
+    pub fn resolve(&self, text: &str) -> Result<Image> {
+        let mut record = self.find(text)?;
+        let lease = self.lease(&record.digest).map_err(|error| error.doing(format!("use the image `{text}`")))?;
+        if !record.is_trusted() {
+            record = rebuild(self, &record)?;
+        }
+        Ok(self.leased(record, lease))
+    }
 }
 
 /// The store's own blobs as a source.
@@ -132,14 +146,14 @@ impl Source for FromStore<'_> {
     }
 }
 
-/// A layer whose files are written and whose digests are right, waiting for the ones below it.
+/// A layer with verified digests that waits for the ones below it.
 struct Unpacked {
     work: Temporary,
     extractor: Extractor,
     measured: Measured,
 }
 
-/// One image on its way into the store.
+/// The load of one image.
 struct Work<'a> {
     store: &'a Store,
     source: &'a dyn Source,
@@ -149,19 +163,19 @@ struct Work<'a> {
     options: &'a LoadOptions,
     budget: Arc<Budget>,
     report: Report<'a>,
-    /// Layers that still have to be unpacked, the largest first.
+    /// Layers to unpack, the largest first.
     queue: Vec<usize>,
     next: AtomicUsize,
     failed: AtomicBool,
     slots: Vec<Mutex<Option<Unpacked>>>,
-    /// How many layers, from the bottom, are committed.
+    /// The number of committed layers, from the bottom.
     committed: Mutex<usize>,
 }
 
 fn bring(
     store: &Store,
     source: &dyn Source,
-    chosen: &Chosen,
+    chosen: &SelectedImage,
     options: &LoadOptions,
     report: Report<'_>,
 ) -> Result<ImageRecord> {
@@ -183,7 +197,7 @@ fn bring(
             report(Event::There { digest: &layer.digest, size: layer.size });
             continue;
         }
-        // A blob of ours that is damaged would be read again each time, whatever the source has.
+        // A damaged blob in the store would be read again each time, whatever the source has.
         if !source.is_store() && store.drop_damaged(layer)? {
             report(Event::Note(&format!(
                 "the store's copy of {} was damaged; it is fetched again",
@@ -213,7 +227,8 @@ fn bring(
     finish(&work, chosen)
 }
 
-/// Runs `work`, which unpacks one layer after the other, in one thread for each processor, up to [`MOST_WORKERS`]. Returns the first error.
+/// Runs `work` in one thread for each processor, up to [`MOST_WORKERS`]. `work` unpacks one layer after the other.
+/// Returns the first error.
 pub(super) fn in_parallel(layers: usize, work: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let wanted = processors.min(MOST_WORKERS).min(layers.max(1));
@@ -241,7 +256,7 @@ impl Work<'_> {
         }
     }
 
-    /// One layer from its blob into a directory of its own; the blob is kept on the way.
+    /// Unpacks one layer into a new directory and stores its blob.
     fn unpack(&self, index: usize) -> Result<()> {
         let descriptor = &self.layers[index];
         let work = Temporary::new(self.store)?;
@@ -249,8 +264,9 @@ impl Work<'_> {
             .map_err(|cause| files::failed(cause, "make a directory".into()))?;
         let root = work.make("layer/fs")?;
         (self.report)(Event::Begin { digest: &descriptor.digest, size: descriptor.size });
-        let mut keeping = Keeping::open(self.store, self.source, descriptor, work.path())?;
-        let watched = Box::new(Watched { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
+        let mut keeping = BlobWriter::open(self.store, self.source, descriptor, work.path())?;
+        let watched =
+            Box::new(ReportingReader { inner: keeping.blob()?, digest: &descriptor.digest, report: self.report });
         let mut extractor = Extractor::new(root, self.store.form(), &self.budget);
         let algorithm = descriptor.digest.algorithm();
         let decoded = decode(watched, algorithm, Some(descriptor.size), &self.budget, |stream| {
@@ -270,7 +286,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Finishes and commits every layer whose lower layers are all there.
+    /// Finishes and commits every layer whose lower layers are complete.
     fn commit_ready(&self) -> Result<()> {
         let Ok(mut committed) = self.committed.lock() else { return Ok(()) };
         while *committed < self.layers.len() {
@@ -290,8 +306,8 @@ impl Work<'_> {
         let Unpacked { work, extractor, measured } = unpacked;
         let below: Vec<PathBuf> =
             self.chain[..index].iter().rev().map(|chain| self.store.layer_path(chain).join("fs")).collect();
-        let settled = settle(extractor, &Stack::open(&below, self.store.form())?)?;
-        let mut record = LayerRecord::new(measured.diff_id, measured.size, settled);
+        let finished = finish_layer(extractor, &Stack::open(&below, self.store.form())?)?;
+        let mut record = LayerRecord::new(measured.diff_id, measured.size, finished);
         if self.options.sync {
             sync(work.path())?;
             record.unsynced_boot = None;
@@ -302,7 +318,7 @@ impl Work<'_> {
     }
 }
 
-/// Gives a finished layer its name. One that is there already, from another process, stays unless it is not whole.
+/// Names a finished layer. An existing one from another process stays if it is whole.
 fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Result<()> {
     let target = store.layer_path(chain);
     if store.layer(chain)?.is_some() {
@@ -319,10 +335,10 @@ fn put_layer(store: &Store, chain: &Digest, staged: &Path, work: &Path) -> Resul
     }
 }
 
-/// Digests before anything else: what a corrupt blob looked like while it was unpacked says nothing.
+/// Checks the digests first: the errors of unpacking a corrupt blob are misleading.
 pub(super) fn check(descriptor: &Descriptor, diff_id: &Digest, measured: &Measured, outcome: Result<()>) -> Result<()> {
     let check = !weaken::is_off("image-digest");
-    // But for a disk of ours that is full: then the rest of the blob was never read.
+    // Except on a full disk: then the rest of the blob was never read.
     if outcome.as_ref().is_err_and(|error| error.kind() == Kind::Disk) {
         return outcome;
     }
@@ -342,13 +358,13 @@ pub(super) fn check(descriptor: &Descriptor, diff_id: &Digest, measured: &Measur
     if check && measured.diff_id != *diff_id {
         return Err(mismatch(
             &descriptor.digest,
-            format!("it unpacks to `{}`, the config says `{diff_id}`", measured.diff_id),
+            format!("it unpacks to `{}`, but the config has `{diff_id}`", measured.diff_id),
         ));
     }
     Ok(())
 }
 
-fn finish(work: &Work<'_>, chosen: &Chosen) -> Result<ImageRecord> {
+fn finish(work: &Work<'_>, chosen: &SelectedImage) -> Result<ImageRecord> {
     let store = work.store;
     store.put_blob(&chosen.manifest.config.digest, &chosen.config_bytes)?;
     store.put_blob(&chosen.descriptor.digest, &chosen.bytes)?;

@@ -1,8 +1,8 @@
-//! Manifests, indexes and descriptors: bounded, checked against their descriptor before they are parsed, and never
-//! ambiguous. Pure: bytes in, checked types out.
+//! Manifests, indexes and descriptors: bounded, checked against their descriptor before parsing, and unambiguous.
+//! Pure.
 //!
-//! The types of the documents are ours: only the fields that are used, unknown ones ignored, and `null` is the same as
-//! absent, since Go programs write it. Tests compare them with `oci-spec` (docs/decisions/0009).
+//! The types of the documents are our own and have only the fields in use. Unknown fields are ignored, and `null`
+//! means absent, since Go programs write it. Tests compare them with `oci-spec` (docs/decisions/0009).
 
 use super::Digest;
 use super::digest::Hasher;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// No JSON document of an image is longer: registries refuse manifests over 4 MiB, and a config that large is a bomb
+/// The longest JSON document of an image: registries refuse manifests over 4 MiB, and a larger config is a bomb
 /// (CVE-2023-25153).
 pub(crate) const LARGEST_DOCUMENT: u64 = 8 << 20;
-/// As many as overlayfs stacks (OVL_MAX_STACK).
+/// The limit of overlayfs (OVL_MAX_STACK).
 pub(crate) const MOST_LAYERS: usize = 500;
 
 pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -28,7 +28,7 @@ pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manife
 pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 
-/// What a blob is called, how long it is, and where else it may be: a descriptor whose digest passed the grammar.
+/// A blob's digest, size and type, and where else it may be. The digest has passed the grammar.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Descriptor {
     pub(crate) media_type: String,
@@ -36,7 +36,7 @@ pub(crate) struct Descriptor {
     pub(crate) size: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) urls: Vec<String>,
-    /// The content itself, for small blobs (image-spec, "Embedded Content"); checked like any other.
+    /// Embedded content of small blobs (image-spec, "Embedded Content"), checked like any other.
     #[serde(skip)]
     pub(crate) data: Option<Vec<u8>>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct Index {
     pub(crate) manifests: Vec<Entry>,
 }
 
-/// A descriptor in a document, not checked yet (image-spec, descriptor.md).
+/// An unchecked descriptor in a document (image-spec, descriptor.md).
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Entry {
@@ -100,7 +100,7 @@ impl Descriptor {
         })
     }
 
-    /// Checks size first, then digest, both before anybody parses `bytes`.
+    /// Checks first the size, then the digest, both before `bytes` are parsed.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<()> {
         if self.size != bytes.len() as u64 {
             let found = bytes.len();
@@ -115,36 +115,37 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Layers that a registry may not pass on (deprecated); they come from `urls`, which we follow only when asked.
+    /// Layers that a registry must not distribute (deprecated). They come from `urls`, which are followed only on
+    /// request.
     pub(crate) fn is_foreign(&self) -> bool {
         self.media_type.contains("nondistributable") || self.media_type.contains(".foreign.")
     }
 }
 
-/// The error of content that is not what its name says.
+/// The error of content that differs from its digest.
 pub(crate) fn mismatch(digest: &Digest, cause: String) -> Error {
     Error::new(Kind::Image, cause)
         .doing(format!("check `{digest}`"))
         .hint("the content is corrupt or was tampered with; fetch it again from a source that you trust")
 }
 
-/// One of the two documents that a reference can lead to.
+/// The two documents that a reference can mean.
 pub(crate) enum Document {
-    /// A list of images, one a platform.
+    /// A list of images by platform.
     Index(Index),
     /// One image.
     Manifest(Manifest),
 }
 
-/// What we need of an image manifest, checked.
+/// The used parts of an image manifest, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     pub(crate) config: Descriptor,
     pub(crate) layers: Vec<Descriptor>,
 }
 
-/// Parses a document whose descriptor has been checked. `media_type` is what the descriptor (or the registry's header)
-/// said; the document may not contradict it (CVE-2021-41190).
+/// Parses a document whose descriptor was checked. `media_type` comes from the descriptor or the registry's header;
+/// the document must not contradict it (CVE-2021-41190).
 pub(crate) fn parse(bytes: &[u8], media_type: Option<&str>) -> Result<Document> {
     let value = json(bytes).map_err(|error| error.doing("read a manifest"))?;
     document(value, media_type).map_err(|error| error.doing("read a manifest"))
@@ -177,7 +178,7 @@ fn document(value: Value, media_type: Option<&str>) -> Result<Document> {
     let is_index = match kind {
         Some(OCI_INDEX | DOCKER_LIST) => true,
         Some(OCI_MANIFEST | DOCKER_MANIFEST) => false,
-        Some(other) => return Err(Error::new(Kind::Image, format!("`{}` is no image", other.escape_debug()))),
+        Some(other) => return Err(Error::new(Kind::Image, format!("`{}` is not an image", other.escape_debug()))),
         None => lists,
     };
     if is_index != lists || is_index == layered {
@@ -210,7 +211,7 @@ fn is_known(media_type: &str) -> bool {
     matches!(media_type, OCI_INDEX | OCI_MANIFEST | DOCKER_LIST | DOCKER_MANIFEST)
 }
 
-/// JSON with a bound on its size and without the nulls that mean "absent".
+/// Parses JSON with a bounded size, and removes the nulls that mean "absent".
 pub(crate) fn json(bytes: &[u8]) -> Result<Value> {
     if bytes.len() as u64 > LARGEST_DOCUMENT {
         let found = bytes.len();
@@ -280,7 +281,7 @@ mod tests {
         assert!(parse(text.as_bytes(), None).is_err());
     }
 
-    /// T-55, CVE-2023-25153: the bound is tested before the parser sees a byte.
+    /// T-55, CVE-2023-25153: the size is checked before the parser runs.
     #[test]
     fn a_document_over_the_bound_is_refused_unparsed() {
         let large = vec![b' '; LARGEST_DOCUMENT as usize + 1];

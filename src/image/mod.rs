@@ -1,13 +1,13 @@
 //! Images: from a reference to layers that an overlay can mount.
 //!
-//! In: a registry, an OCI layout, a docker-archive, a root file system. Out: [`Image`], the directories of its layers in
-//! overlayfs's own form, what its config says, and a lease that keeps them.
+//! In: a registry, an OCI layout, a docker-archive, a root file system. Out: [`Image`], the layer directories in
+//! overlayfs's form, the config, and a lease that keeps them.
 //!
-//! Order: `reference` and `manifest` say what is wanted and what was got (pure), `source` and `registry` fetch, `layer` unpacks
-//! (on `tar`), `load` brings it all into the `store`, `config` becomes a process. `union` answers what a stack of layers shows,
-//! `flatten` makes one tree of it.
-//! Not here: mounts. Nothing is mounted by this module, nothing runs, and no path of an image is given to the host to resolve.
+//! Order: `reference` and `manifest` are pure; `source` and `registry` fetch; `layer` unpacks (on `tar`). `load`
+//! fills the `store`; `config` becomes a process. `union` shows a stack of layers, `flatten` merges it. Not here:
+//! mounts and processes. No path of an image is given to the host to resolve.
 
+mod blob_writer;
 mod compare;
 mod config;
 mod copy;
@@ -17,7 +17,6 @@ mod form;
 #[cfg(test)]
 mod fuzz;
 mod import;
-mod keep;
 mod layer;
 mod load;
 mod manifest;
@@ -35,6 +34,7 @@ mod store;
 pub(crate) mod tar;
 mod union;
 mod unpack;
+mod verify;
 
 mod api;
 
@@ -52,5 +52,6 @@ pub use registry::{Pulled, RegistryOptions, pull, push};
 pub(crate) use root::gather;
 pub use root::{Copied, LayeredRoot, Mounter};
 pub use save::save;
-pub use store::{Finding, Image, ImageRecord, Lease, Pruned, Removed, Repair, Store, Verified, default_path};
+pub use store::{Image, ImageRecord, Lease, Pruned, Removed, Store, default_path};
 pub use unpack::from_store as unpack;
+pub use verify::{Finding, Repair, Verified};

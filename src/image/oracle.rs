@@ -1,4 +1,4 @@
-//! Our types of image documents beside those of the crate `oci-spec`: both read a document to the same values.
+//! Compares our types of image documents with those of `oci-spec`: both must read the same values.
 
 use super::config::ImageConfig;
 use super::manifest::{Document, OCI_INDEX, OCI_MANIFEST, parse};

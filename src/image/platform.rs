@@ -1,21 +1,21 @@
-//! Which entry of an index is ours: os, architecture, variant. Pure.
+//! Selects the entry of an index for a platform: os, architecture, variant. Pure.
 //!
-//! The first entry that fits wins (image-spec, "Image Index"), the wanted variant before lower ones. Entries without a
-//! platform, of unknown media types, and attestations (`unknown/unknown`) are passed over.
+//! The first fitting entry wins (image-spec, "Image Index"), the wanted variant before lower ones. Skips entries
+//! without a platform, of unknown media types, and attestations (`unknown/unknown`).
 
 use super::manifest::{DOCKER_LIST, DOCKER_MANIFEST, Descriptor, Entry, Index, OCI_INDEX, OCI_MANIFEST};
 use crate::error::{Error, Kind, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// `os/architecture[/variant]` in Go's words.
+/// `os/architecture[/variant]` in Go's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     /// Such as `linux`.
     pub os: String,
     /// Such as `amd64`.
     pub architecture: String,
-    /// Such as `v8`; empty if there is none.
+    /// Such as `v8`; may be empty.
     pub variant: String,
 }
 
@@ -32,7 +32,9 @@ impl Platform {
         Platform { os: "linux".into(), architecture: architecture.into(), variant: variant.into() }
     }
 
-    /// How far `found` is from this: 0 for the same, more for a lower variant that runs here too, `None` if it does not fit.
+    /// The distance of a platform from this one: 0 if equal, more for a lower variant that runs here. `None` if it
+    /// does not run here.
+    /// does not run here.
     fn distance(&self, os: &str, architecture: &str, variant: &str) -> Option<u32> {
         if os != self.os || architecture != self.architecture {
             return None;
@@ -41,7 +43,7 @@ impl Platform {
         wanted.checked_sub(found)
     }
 
-    /// A variant as a number; missing means the architecture's base (`v8` on arm64, `v1` on amd64, `v7` on arm).
+    /// A variant as a number. The default is the architecture's base (`v8` on arm64, `v1` on amd64, `v7` on arm).
     fn level(&self, variant: &str) -> Option<u32> {
         let base = match self.architecture.as_str() {
             "arm64" => 8,
@@ -51,7 +53,7 @@ impl Platform {
         if variant.is_empty() {
             return Some(base);
         }
-        // arm64 knows v8.1 and so on; the whole number decides.
+        // arm64 has v8.1 and so on; the whole number decides.
         let digits = variant.strip_prefix('v')?;
         digits.split('.').next()?.parse().ok()
     }
@@ -92,8 +94,8 @@ impl FromStr for Platform {
     }
 }
 
-/// The entries that could lead to an image for `wanted`, best first: fitting manifests, then nested indexes and entries
-/// without a platform, whose own content decides.
+/// The entries that may lead to an image for `wanted`, best first: fitting manifests, then nested indexes and entries
+/// without a platform.
 pub(crate) fn candidates(index: &Index, wanted: &Platform) -> Result<Vec<Descriptor>> {
     let mut found: Vec<(u32, &Entry)> = Vec::new();
     for entry in &index.manifests {
@@ -114,12 +116,12 @@ pub(crate) fn candidates(index: &Index, wanted: &Platform) -> Result<Vec<Descrip
             None => found.push((u32::MAX, entry)),
         }
     }
-    // Stable: of equals the first entry wins, as the specification says.
+    // A stable sort: of equal entries the first wins (image-spec).
     found.sort_by_key(|(distance, _)| *distance);
     found.into_iter().map(|(_, entry)| Descriptor::new(entry)).collect()
 }
 
-/// The platforms that an index offers, for the error that says that ours is not among them.
+/// The platforms of an index, for errors.
 pub(crate) fn offered(index: &Index) -> Vec<String> {
     let platforms = index.manifests.iter().filter_map(|entry| entry.platform.as_ref());
     platforms

@@ -1,53 +1,53 @@
-//! What is going on, for whoever shows it.
+//! Progress events of a pull, load, push or save.
 
 use super::Digest;
 use super::source::Blob;
 use std::io::Read;
 
-/// One step of a pull, load, push or save.
+/// A progress event.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A blob is there already.
+    /// The store has the blob already.
     There {
-        /// Which.
+        /// Its digest.
         digest: &'a Digest,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
     },
-    /// A blob is on its way.
+    /// A blob begins.
     Begin {
-        /// Which.
+        /// Its digest.
         digest: &'a Digest,
-        /// Its bytes.
+        /// Its size in bytes.
         size: u64,
     },
-    /// More bytes of it.
+    /// More bytes of a blob.
     Advance {
-        /// Which.
+        /// Its digest.
         digest: &'a Digest,
-        /// How many.
+        /// How many bytes.
         bytes: u64,
     },
-    /// It is there.
+    /// The blob is complete.
     Done {
-        /// Which.
+        /// Its digest.
         digest: &'a Digest,
     },
-    /// Something worth a line: a retry, another mirror.
+    /// A message for the user: a retry, another mirror.
     Note(&'a str),
 }
 
-/// Who is told. Called from several threads.
+/// The receiver of events. Several threads call it.
 pub type Report<'a> = &'a (dyn Fn(Event<'_>) + Sync);
 
-/// A blob that reports what is read of it.
-pub(crate) struct Watched<'a> {
+/// A blob that reports the bytes that are read.
+pub(crate) struct ReportingReader<'a> {
     pub(crate) inner: Blob<'a>,
     pub(crate) digest: &'a Digest,
     pub(crate) report: Report<'a>,
 }
 
-impl Read for Watched<'_> {
+impl Read for ReportingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.inner.read(buffer)?;
         (self.report)(Event::Advance { digest: self.digest, bytes: count as u64 });

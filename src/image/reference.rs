@@ -9,10 +9,10 @@ use std::str::FromStr;
 const DEFAULT_HOST: &str = "docker.io";
 /// distribution-spec, "Pulling manifests": a tag is at most 128 characters.
 const LONGEST_TAG: usize = 128;
-/// Docker's limit of a whole name, host included.
+/// Docker's limit of a whole name with its host.
 const LONGEST_NAME: usize = 255;
 
-/// A name of an image, complete: host and repository are always there, tag or digest or both may be.
+/// A complete image name: host and repository, and a tag or a digest or both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     host: String,
@@ -32,7 +32,7 @@ impl Reference {
         &self.repository
     }
 
-    /// The tag, if one was written or implied.
+    /// The tag, if one is written or implied.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
@@ -42,7 +42,7 @@ impl Reference {
         self.digest.as_ref()
     }
 
-    /// The same name without tag and digest: what stands before them.
+    /// The name without tag and digest.
     pub fn name(&self) -> String {
         format!("{}/{}", self.host, self.repository)
     }
@@ -52,13 +52,13 @@ impl Reference {
         Reference { digest: Some(digest), ..self.clone() }
     }
 
-    /// What the store keeps of it: a tag or a digest. What is pinned says nothing about its tag.
+    /// The name that the store keeps: a tag or a digest. A pinned name means nothing for its tag.
     pub(crate) fn kept(&self) -> Reference {
         let tag = self.tag.clone().filter(|_| self.digest.is_none());
         Reference { tag, ..self.clone() }
     }
 
-    /// How people write it: Docker's host and `library/` left out.
+    /// The short form: without Docker's host and `library/`.
     pub fn familiar(&self) -> String {
         let full = self.to_string();
         let short = full.strip_prefix("docker.io/").map(|rest| rest.strip_prefix("library/").unwrap_or(rest));
@@ -105,7 +105,7 @@ fn read(text: &str) -> Result<Reference> {
     if let Some(tag) = tag
         && !is_tag(tag)
     {
-        return wrong(format!("`{}` is no tag", tag.escape_debug()));
+        return wrong(format!("`{}` is not a tag", tag.escape_debug()));
     }
     let (host, repository) = match path.split_once('/') {
         Some((first, rest)) if is_host_like(first) => (first, rest.to_owned()),
@@ -115,13 +115,13 @@ fn read(text: &str) -> Result<Reference> {
     let repository =
         if host == DEFAULT_HOST && !repository.contains('/') { format!("library/{repository}") } else { repository };
     if !is_host(host) {
-        return wrong(format!("`{}` is no host name", host.escape_debug()));
+        return wrong(format!("`{}` is not a host name", host.escape_debug()));
     }
     if host.len() + repository.len() >= LONGEST_NAME {
         return wrong(format!("a name has at most {LONGEST_NAME} characters"));
     }
     if let Some(part) = repository.split('/').find(|part| !is_component(part)) {
-        return wrong(format!("`{}` is no part of a name", part.escape_debug()));
+        return wrong(format!("`{}` is not a part of a name", part.escape_debug()));
     }
     let tag = match (tag, &digest) {
         (Some(tag), _) => Some(tag.to_owned()),
@@ -131,7 +131,7 @@ fn read(text: &str) -> Result<Reference> {
     Ok(Reference { host: host.to_owned(), repository, tag, digest })
 }
 
-/// Docker's rule: the first part is a host if it could not be a Hub user's name.
+/// Docker's rule: the first part is a host if it cannot be a Hub user's name.
 fn is_host_like(part: &str) -> bool {
     part.contains('.') || part.contains(':') || part == "localhost"
 }

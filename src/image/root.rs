@@ -1,6 +1,6 @@
-//! What a sandbox must know of an image to use its layers as a root: names and facts, read without mounting anything.
+//! The facts about an image that a sandbox needs to mount its layers as a root, read without mounting.
 
-use super::flatten::{self, How};
+use super::flatten::{self, ApplyMode};
 use super::form::{Form, Marks, Owners, open_below};
 use super::store::{Image, Store, Temporary};
 use super::union::Stack;
@@ -10,22 +10,22 @@ use rustix::fs::{FileType, Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// An image's layers as overlayfs takes them, and what their root shows.
+/// An image's layers for overlayfs, and what their root shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayeredRoot {
-    /// The directory in which all layers are.
+    /// The directory that contains all layers.
     pub directory: PathBuf,
     /// Their paths in it, topmost first.
     pub layers: Vec<String>,
     /// The mode of the root.
     pub mode: u32,
-    /// The names of its top-level entries that are true directories.
+    /// The top-level entries of the root that are directories.
     pub folders: Vec<String>,
-    /// The names of all others: links and files.
+    /// The other top-level entries: links and files.
     pub others: Vec<String>,
 }
 
-/// Who wants to mount layers.
+/// The user that mounts layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounter {
     /// The machine's root.
@@ -34,18 +34,18 @@ pub enum Mounter {
     User,
 }
 
-/// The files of an image as one tree that nobody else uses; it goes with this.
+/// The files of an image as one tree for one sandbox. Removed when this is dropped.
 #[derive(Debug)]
 pub struct Copied(Temporary);
 
 impl Copied {
-    /// Where it is.
+    /// The path of the tree.
     pub fn tree(&self) -> PathBuf {
         self.0.path().join("root")
     }
 }
 
-/// Copies layers of a store into the empty directory `target`: those of these names, topmost first, in the store's directory of layers.
+/// Copies layers of a store into the empty directory `target`. `names` are the layers, topmost first, in `directory`.
 pub(crate) fn gather(directory: &Path, names: &[String], target: BorrowedFd<'_>) -> Result<()> {
     let form = directory.parent().map(Store::peek).transpose()?.flatten();
     let form = form.ok_or_else(|| Error::new(Kind::Internal, "layers outside a store"))?;
@@ -57,14 +57,14 @@ fn copy(layers: impl DoubleEndedIterator<Item = PathBuf>, form: Form, target: Bo
         let layer = rustix::fs::open(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .failing(Kind::Store, || format!("open the layer `{}`", path.display()))?;
         let layer = open_below(layer.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
-        flatten::apply(layer.as_fd(), target, form, How::Copy, true)?;
+        flatten::apply(layer.as_fd(), target, form, ApplyMode::Copy, true)?;
     }
     Ok(())
 }
 
 impl Image {
-    /// Whether this kernel can mount the layers where they are: for root with other owners than their files have, for an ordinary user in a user
-    /// namespace.
+    /// Whether this kernel can mount the layers in place. Root mounts them with other owners than their files have;
+    /// an ordinary user mounts them in a user namespace.
     pub fn can_be_shown(&self, mounter: Mounter) -> Result<bool> {
         let Some(layer) = self.layers.first() else { return Ok(true) };
         let found = rustix::fs::statfs(layer).failing(Kind::Store, || format!("look at `{}`", layer.display()))?;
@@ -83,7 +83,8 @@ impl Image {
         self.layers.first().and_then(|layer| layer.ancestors().nth(3)).ok_or_else(outside)
     }
 
-    /// Copies all files into one tree of the store: for root, and file systems of which [`Image::can_be_shown`] is not true.
+    /// Copies all files into one tree of the store: for root, and for file systems where [`Image::can_be_shown`] is
+    /// false.
     pub fn copied(&self) -> Result<Copied> {
         let work = Temporary::in_directory(&self.store()?.join("temporary"))?;
         let root = work.make("root")?;
@@ -91,8 +92,8 @@ impl Image {
         Ok(Copied(work))
     }
 
-    /// The layers as a root. Refuses a store whose form this mounter's overlay would show wrongly: marks that it does not read would bring
-    /// removed files back.
+    /// The layers as a root. Refuses a store whose marks this mounter's overlay ignores: removed files would come
+    /// back.
     pub fn layered_root(&self, mounter: Mounter) -> Result<LayeredRoot> {
         self.fits(mounter)?;
         let (Some(first), false) = (self.layers.first(), self.layers.is_empty()) else {
@@ -109,7 +110,7 @@ impl Image {
         let mode = stack.top()?.map_or(0o755, |top| top.stat.st_mode & 0o7777);
         let (mut folders, mut others) = (Vec::new(), Vec::new());
         for (name, is_folder) in stack.root_names()? {
-            // Names that are no text are nobody's volume, and get no right to be written.
+            // A name that is not text cannot be a volume, and gets no write permission.
             if let Ok(name) = String::from_utf8(name) {
                 if is_folder { folders.push(name) } else { others.push(name) }
             }
@@ -117,7 +118,7 @@ impl Image {
         Ok(LayeredRoot { directory, layers, mode, folders, others })
     }
 
-    /// Whether the image has a directory at `path`, symlinks followed inside it.
+    /// Whether the image has a directory at `path`. Follows symlinks inside the image.
     pub fn has_directory(&self, path: &str) -> Result<bool> {
         let stack = Stack::open(&self.layers, self.form)?;
         let real = stack.real_path(path.as_bytes(), true)?;

@@ -1,9 +1,10 @@
-//! Without root: a user namespace for the commands that keep and unpack images.
+//! A user namespace for image commands of ordinary users.
 //!
-//! Inside it we may read and remove whatever of ours an image has closed to its owner (mode 000). With subordinate ids
-//! (/etc/subuid, newuidmap) files even get the owners that the image says. Who made a store decides who can use it: a store
-//! with subordinate owners is entered with the same ids each time.
+//! Inside it the process may read and remove files that an image closed to their owner (mode 000). With subordinate
+//! ids (/etc/subuid, newuidmap), files get the owners of the image. A store with subordinate owners is always entered
+//! with the same ids.
 
+use super::config::bundle::IdRange;
 use super::form::Owners;
 use super::store::Store;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -12,43 +13,25 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Which ids there are inside.
+/// The ids inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// Our own, as root.
+    /// The caller's id, as root.
     Own,
-    /// Our own as root and the subordinate ones from 1 on.
+    /// The caller's id as root, and the subordinate ids from 1 on.
     Subordinate,
-}
-
-/// One line of a map of ids (user_namespaces(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IdRange {
-    /// The first id in the namespace.
-    pub inside: u32,
-    /// The first id outside.
-    pub outside: u32,
-    /// How many.
-    pub count: u32,
-}
-
-impl IdRange {
-    /// Whether it maps this id of the namespace.
-    pub(crate) fn has(&self, inside: u32) -> bool {
-        inside >= self.inside && inside - self.inside < self.count
-    }
 }
 
 /// Whether this process has entered a namespace with subordinate ids.
 static HAS_SUBORDINATE: AtomicBool = AtomicBool::new(false);
 
-/// The user ids and the group ids that this process has given itself by [`enter`], if they are more than its own.
+/// The mapped user ids and group ids, if [`enter`] mapped subordinate ones.
 pub(crate) fn subordinate() -> Option<(Vec<IdRange>, Vec<IdRange>)> {
     HAS_SUBORDINATE.load(Ordering::Relaxed).then(|| (map("uid_map"), map("gid_map")))
 }
 
-/// Enters a user namespace that fits the store at `store`, unless we are root. Must be called while the process has one
-/// thread. `wanted` decides for a store that is not there yet.
+/// Enters a user namespace that fits the store at `store`, unless the caller is root. The process must have one
+/// thread. `wanted` applies to a new store.
 pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -66,7 +49,7 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
             .map_err(std::io::Error::from)
             .failing(Kind::UserNamespace, step)
             .hint(hint)?;
-        // Without setgroups(2) the kernel lets us map our own group.
+        // Mapping one's own group needs setgroups(2) disabled.
         for (file, text) in
             [("setgroups", "deny".to_owned()), ("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))]
         {
@@ -76,7 +59,7 @@ pub fn enter(store: &Path, wanted: Ids) -> Result<()> {
         return Ok(());
     }
     let (uids, gids) = (range("/etc/subuid", uid)?, range("/etc/subgid", uid)?);
-    // The helpers must stand outside, so they are started before, and wait for a line.
+    // The helpers must be outside the namespace, so they start before it and wait for a line.
     let pid = std::process::id();
     let script = format!("read line && newuidmap {pid} 0 {uid} 1 1 {uids} && newgidmap {pid} 0 {gid} 1 1 {gids}");
     let mut helper = Command::new("sh")
@@ -121,7 +104,7 @@ fn range(path: &str, uid: u32) -> Result<String> {
         .hint("add one, for example with `usermod --add-subuids`"))
 }
 
-/// The id outside that is `inside` in here, as the kernel tells it; the same where there is no namespace.
+/// The outside id of `inside`, from the kernel's map. Without a namespace it is the same id.
 pub(crate) fn outside(file: &str, inside: u32) -> u32 {
     map(file)
         .into_iter()

@@ -1,5 +1,5 @@
-//! Images of the store as a tar: an OCI layout, which is a docker-archive as well, like what current Docker writes.
-//! The same images give the same bytes.
+//! Writes images of the store as a tar: an OCI layout that is also a docker-archive, as current Docker writes it. The
+//! same images give the same bytes.
 
 use super::digest::Digest;
 use super::manifest::Descriptor;
@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-/// Writes images to `sink`: one that is named has that name there, and one that is given by its digest has all of its names.
+/// Writes images to `sink`. An image given by a name has that name there; one given by its digest has all of its
+/// names.
 pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'_>) -> Result<()> {
     let mut records: Vec<(ImageRecord, Vec<String>)> = Vec::new();
     let mut leases = Vec::new();
-    // Tags alone: a digest is not another program's name, and whoever reads the archive could not tell whether it is right.
+    // Tags only: a reader of the archive could not verify a name with a digest.
     let names: Vec<_> = store.names()?.into_iter().filter(|(name, _)| name.digest().is_none()).collect();
     for text in images {
         let image = store.resolve(text)?;
@@ -54,7 +55,7 @@ pub fn save(store: &Store, images: &[String], sink: impl Write, report: Report<'
     writer.finish().map(drop)
 }
 
-/// One descriptor a name: that is where names stand in a layout.
+/// A layout has one descriptor for each name.
 fn index(records: &[(ImageRecord, Vec<String>)]) -> Value {
     let mut entries = Vec::new();
     for (record, names) in records {
@@ -115,7 +116,7 @@ fn copy<W: Write>(store: &Store, blob: &Descriptor, writer: &mut Writer<W>, repo
     Ok(())
 }
 
-/// A plain file as the archive has it: nobody's, of no time.
+/// A plain file of the archive: owned by root, at time zero.
 pub(super) fn file(name: &str, size: u64) -> Entry {
     Entry {
         kind: EntryKind::File,

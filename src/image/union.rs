@@ -1,7 +1,7 @@
-//! What a stack of layers shows at a path, without mounting it: the same answer that overlayfs would give.
+//! Looks up paths in a stack of layers without mounting it, with overlayfs's semantics.
 //!
-//! Needed where a layer is finished (what did the layers below say about a directory?) and where a file of an image is
-//! read before there is a sandbox (/etc/passwd). Nothing here follows a symlink out of the stack.
+//! Used to finish a layer (the metadata of directories below), and to read a file of an image before a sandbox exists
+//! (/etc/passwd). No lookup follows a symlink out of the stack.
 
 use super::form::{Form, open_below};
 use crate::error::{Context, Error, Kind, Result};
@@ -22,7 +22,7 @@ pub(crate) struct Stack {
     form: Form,
 }
 
-/// What is at a path: in which directory of which layer, and its metadata.
+/// A found path: the directory of its layer, and its metadata.
 pub(crate) struct Hit {
     pub(crate) directory: OwnedFd,
     pub(crate) name: Vec<u8>,
@@ -47,12 +47,12 @@ impl Stack {
         Ok(Stack { layers: layers.iter().map(open).collect::<Result<Vec<_>>>()?, form })
     }
 
-    /// What is at `path`, all of whose parents are real directories. The last component may be anything.
+    /// Finds `path`, whose parents must all be real directories. The last component may be anything.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Hit>> {
         let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         'layers: for root in &self.layers {
             let mut hides_below = false;
-            // A layer that has nothing of the path costs one look: there may be a hundred.
+            // A layer without the path costs one look-up: there may be a hundred layers.
             let mut opened: Option<OwnedFd> = None;
             for (index, part) in parts.iter().enumerate() {
                 let last = index + 1 == parts.len();
@@ -85,7 +85,7 @@ impl Stack {
         Ok(None)
     }
 
-    /// The root of the topmost layer, which is the root that an overlay shows.
+    /// The root of the topmost layer, which an overlay shows as its root.
     pub(crate) fn top(&self) -> Result<Option<Hit>> {
         let Some(root) = self.layers.first() else { return Ok(None) };
         let directory = open_below(root.as_fd(), b"").failing(Kind::Store, || "open a layer")?;
@@ -93,7 +93,7 @@ impl Stack {
         Ok(Some(Hit { directory, name: b".".to_vec(), stat }))
     }
 
-    /// The names that the stack shows in its root, and whether each is a directory.
+    /// The names in the root of the stack, and whether each is a directory.
     pub(crate) fn root_names(&self) -> Result<BTreeMap<Vec<u8>, bool>> {
         let mut topmost = BTreeMap::new();
         for root in &self.layers {
@@ -108,8 +108,8 @@ impl Stack {
         Ok(topmost.into_iter().filter_map(|(name, shown)| Some((name, shown?))).collect())
     }
 
-    /// The real path behind `path`: symlinks followed inside the stack, the last one too if `last`. Parts that do not
-    /// exist stay as they are.
+    /// Resolves symlinks of `path` inside the stack, the last component only if `last`. Missing components stay
+    /// unchanged.
     pub(crate) fn real_path(&self, path: &[u8], last: bool) -> Result<Vec<u8>> {
         let part = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/')
@@ -148,9 +148,8 @@ impl Stack {
         Ok(real.join(&b'/'))
     }
 
-    /// The content of a small regular file, found through symlinks; `None` if there is none. Anything else of that name,
-    /// and a file longer than `limit`, is an error: an image may have put a FIFO or a hole of a terabyte there
-    /// (CVE-2026-47262).
+    /// Reads a small regular file through symlinks; `None` if it is missing. Any other kind of file, and a file
+    /// longer than `limit`, is an error. An image may contain a FIFO or a hole of a terabyte (CVE-2026-47262).
     pub(crate) fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let real = self.real_path(path.trim_start_matches('/').as_bytes(), true)?;
         if real.is_empty() {
@@ -163,12 +162,13 @@ impl Stack {
     }
 }
 
-/// Reads a regular file of at most `limit` bytes: opened without waiting and without following, checked, then read.
+/// Reads a regular file of at most `limit` bytes: opens it without blocking and without following links, and checks
+/// it first.
 pub(crate) fn read_regular(directory: BorrowedFd<'_>, name: &[u8], limit: u64) -> Result<Vec<u8>> {
     use std::io::Read;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let before = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Image, || "look at it")?;
-    // Before it is opened: opening a device can already do something.
+    // Check before opening: opening a device can have effects.
     if FileType::from_raw_mode(before.st_mode) != FileType::RegularFile {
         return Err(Error::new(Kind::Image, "it is not a regular file"));
     }

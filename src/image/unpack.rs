@@ -1,19 +1,19 @@
-//! An image as an OCI bundle: `DIR/rootfs` and `DIR/config.json`.
+//! Unpacks an image as an OCI bundle: `DIR/rootfs` and `DIR/config.json`.
 //!
-//! From the store the layers are copied; straight from a layout or an archive they are unpacked in parallel next to the
-//! target and then moved together, which is a rename for most of it. Nothing is visible in `DIR` until it is whole.
+//! Layers of the store are copied. Layers of a layout or an archive are unpacked in parallel next to the target and
+//! then moved together, mostly by renames. `DIR` appears only when it is complete.
 
 use super::ImageConfig;
-use super::config::bundle::{self, Runner};
+use super::config::bundle::{self, IdRange, Runner};
 use super::config::{Accounts, Overrides, Process, to_process};
-use super::flatten::{self, How};
+use super::flatten::{self, ApplyMode};
 use super::form::{Form, Owners};
-use super::layer::{Budget, Extractor, Settled, decode, lost, settle};
+use super::layer::{Budget, Extractor, FinishedLayer, decode, finish_layer, lost};
 use super::load::{LoadOptions, check, in_parallel};
 use super::manifest::Descriptor;
-use super::progress::{Event, Report, Watched};
-use super::rootless::{self, IdRange};
-use super::source::{Chosen, Source};
+use super::progress::{Event, Report, ReportingReader};
+use super::rootless;
+use super::source::{SelectedImage, Source};
 use super::store::{Store, Temporary};
 use super::tar::Reader;
 use super::union::Stack;
@@ -34,15 +34,15 @@ pub fn from_store(store: &Store, text: &str, target: &Path, overrides: &Override
     let accounts = image.accounts()?;
     let root = bundle.work.make("rootfs")?;
     for layer in image.layers.iter().rev() {
-        flatten::apply(open(layer)?.as_fd(), root.as_fd(), store.form(), How::Copy, true)?;
+        flatten::apply(open(layer)?.as_fd(), root.as_fd(), store.form(), ApplyMode::Copy, true)?;
     }
     bundle.finish(&image.config, &accounts, overrides, image.digest.short(), store.form())
 }
 
-/// Unpacks an image straight from where it is.
+/// Unpacks an image from a source without a store.
 pub(crate) fn from_source(
     source: &dyn Source,
-    chosen: &Chosen,
+    chosen: &SelectedImage,
     target: &Path,
     options: &LoadOptions,
     overrides: &Overrides,
@@ -56,14 +56,14 @@ pub(crate) fn from_source(
     let mut removes = Vec::new();
     for (index, extractor) in unpacked.into_iter().enumerate() {
         let below: Vec<&PathBuf> = paths[..index].iter().rev().collect();
-        let settled: Settled = settle(extractor, &Stack::open(&below, form)?)?;
-        removes.push(settled.removes);
+        let finished: FinishedLayer = finish_layer(extractor, &Stack::open(&below, form)?)?;
+        removes.push(finished.removes);
     }
     let stack: Vec<&PathBuf> = paths.iter().rev().collect();
     let accounts = Accounts::of(&Stack::open(&stack, form)?)?;
     let root = bundle.work.make("rootfs")?;
     for (path, removes) in paths.iter().zip(removes) {
-        flatten::apply(open(path)?.as_fd(), root.as_fd(), form, How::Move, removes)?;
+        flatten::apply(open(path)?.as_fd(), root.as_fd(), form, ApplyMode::Move, removes)?;
     }
     bundle.finish(&chosen.config, &accounts, overrides, chosen.descriptor.digest.short(), form)
 }
@@ -72,10 +72,10 @@ fn layer_path(work: &Temporary, index: usize) -> PathBuf {
     work.path().join("layers").join(index.to_string())
 }
 
-/// All layers at once, each into a directory of its own.
+/// Unpacks all layers in parallel, each into a new directory.
 fn layers(
     source: &dyn Source,
-    chosen: &Chosen,
+    chosen: &SelectedImage,
     work: &Temporary,
     form: Form,
     options: &LoadOptions,
@@ -116,7 +116,7 @@ fn layer(
     report: Report<'_>,
 ) -> Result<()> {
     report(Event::Begin { digest: &blob.digest, size: blob.size });
-    let watched = Box::new(Watched { inner: source.open(blob, 0)?, digest: &blob.digest, report });
+    let watched = Box::new(ReportingReader { inner: source.open(blob, 0)?, digest: &blob.digest, report });
     let algorithm = blob.digest.algorithm();
     let (outcome, measured) =
         decode(watched, algorithm, Some(blob.size), budget, |stream| extractor.apply(&mut Reader::new(stream)))?;
@@ -125,7 +125,7 @@ fn layer(
     Ok(())
 }
 
-/// A bundle that is being made: next to the target, so that the last step is a rename.
+/// A bundle in progress: next to the target, so that the last step is a rename.
 struct Bundle {
     target: PathBuf,
     work: Temporary,
@@ -174,20 +174,20 @@ impl Bundle {
         let config = bundle::config(&process, hostname, &runner);
         let failed = |cause| files::failed(cause, format!("unpack into `{}`", self.target.display()));
         let made = self.work.path().join("bundle");
-        // Ours alone: the image's set-id files below it are as good as the host's to everybody who reaches them.
+        // Private: a user with access to the image's set-id files could run them like the host's.
         std::fs::DirBuilder::new().mode(0o700).create(&made).map_err(failed)?;
         files::replace(&made.join("config.json"), &super::store::to_json(&config)?, 0o644, Durability::Cached)?;
         std::fs::rename(self.work.path().join("rootfs"), made.join("rootfs")).map_err(failed)?;
         let directory = std::fs::File::open(&made).map_err(failed)?;
         let (own, found) = (directory.metadata().map_err(failed)?, std::fs::symlink_metadata(&self.target).ok());
-        // One that is there was made by somebody for somebody.
+        // An existing target keeps its owner.
         if let Some(found) = &found
             && (found.uid(), found.gid()) != (own.uid(), own.gid())
         {
             std::os::unix::fs::fchown(&directory, Some(found.uid()), Some(found.gid())).map_err(failed)?;
         }
         std::fs::rename(&made, &self.target).map_err(failed)?;
-        // Last: a directory that must not be written to is not renamed for everybody.
+        // Set the mode last: a read-only directory could not be renamed by an ordinary user.
         if let Some(found) = found {
             directory.set_permissions(Permissions::from_mode(found.mode() & 0o7777)).map_err(failed)?;
         }

@@ -1,6 +1,6 @@
-//! Network devices of the host that move into a container (runtime-spec, `linux.netDevices`).
+//! Moves network devices of the host into a container (runtime-spec, `linux.netDevices`).
 //!
-//! A device that moves loses its addresses, so the permanent ones that count beyond the machine are written down before and given back after.
+//! A moved device loses its addresses, so its permanent global ones are read before and added again.
 
 use super::netlink::{
     ADDRESS, ADDRESS_BYTES, LINK, LINK_BYTES, LINK_NAME, LINK_NAMESPACE, Request, Route, UP, attributes,
@@ -12,12 +12,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 const ADDRESS_FLAGS: u16 = 8;
 const PERMANENT: u32 = 0x80;
-/// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`: what an address is given back with.
+/// `IFA_LOCAL`, `IFA_ADDRESS`, `IFA_BROADCAST`: the attributes to restore an address.
 const KEPT: [u16; 3] = [1, 2, 4];
 /// `IFNAMSIZ`, with the NUL.
 const NAME_BYTES: usize = 16;
 
-/// Moves each device of `wish` into the namespace of `target`; `host` and `inside` are connections here and there.
+/// Moves each device of `wish` into the namespace of `target`. `host` and `inside` are netlink connections in each
+/// namespace.
 pub(crate) fn move_devices(
     wish: &BTreeMap<String, NetDevice>,
     host: &Route,
@@ -36,16 +37,15 @@ fn move_one(name: &str, new: &str, host: &Route, inside: &Route, target: Borrowe
     check_name(name)?;
     check_name(new)?;
     let index = links(host)?.into_iter().find(|(_, each)| each == name).map(|(index, _)| index);
-    let index = index.ok_or_else(|| {
-        Error::new(Kind::Network, "there is no such device").hint("list the devices of the host: ip link")
-    })?;
+    let index = index
+        .ok_or_else(|| Error::new(Kind::Network, "no such device").hint("list the devices of the host: ip link"))?;
     let addresses = addresses(host, index)?;
     let before = links(inside)?;
     let request = Request::new(&link(index, 0))
         .attribute(LINK_NAMESPACE, &(target.as_raw_fd() as u32).to_ne_bytes())
         .text(LINK_NAME, new);
     host.change(LINK, request).failing(Kind::Network, || "change its namespace")?;
-    // Its number may be another one there, and its name made from a template.
+    // The number and a name from a template may differ there.
     let moved = links(inside)?.into_iter().find(|each| !before.contains(each)).map(|(index, _)| index);
     let index = moved.ok_or_else(|| Error::new(Kind::Network, "it did not arrive"))?;
     for (fixed, kept) in addresses {
@@ -65,7 +65,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `struct ifinfomsg` for one device, with flags to set.
+/// `struct ifinfomsg` for a device, with flags to set.
 pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     let mut bytes = [0; LINK_BYTES];
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -74,7 +74,7 @@ pub(super) fn link(index: i32, flags: u32) -> [u8; LINK_BYTES] {
     bytes
 }
 
-/// Every device: its number and its name.
+/// Number and name of every device.
 pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
     let told = route.dump(LINK, Request::new(&link(0, 0))).failing(Kind::Network, || "list the network devices")?;
     let named = |body: &Vec<u8>| {
@@ -84,14 +84,14 @@ pub(super) fn links(route: &Route) -> Result<Vec<(i32, String)>> {
     Ok(told.iter().filter_map(named).collect())
 }
 
-/// The number of the device that the kernel tells of.
+/// The number of the device in a message.
 pub(super) fn index(body: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(*body.get(4..)?.first_chunk()?))
 }
 
 type Address = ([u8; ADDRESS_BYTES], Vec<(u16, Vec<u8>)>);
 
-/// The permanent addresses of a device that count beyond the machine.
+/// The permanent addresses of a device with global scope.
 fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
     let told = route
         .dump(ADDRESS, Request::new(&[0; ADDRESS_BYTES]))
@@ -99,7 +99,7 @@ fn addresses(route: &Route, index: i32) -> Result<Vec<Address>> {
     Ok(told.iter().filter_map(|body| kept(body, index)).collect())
 }
 
-/// An address as it was dumped: family, prefix, flags, scope, device.
+/// A dumped address: family, prefix, flags, scope, device.
 fn kept(body: &[u8], index: i32) -> Option<Address> {
     let fixed: [u8; ADDRESS_BYTES] = *body.first_chunk()?;
     let wide = attributes(body, ADDRESS_BYTES).find(|(kind, _)| *kind == ADDRESS_FLAGS);

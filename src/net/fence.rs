@@ -1,10 +1,10 @@
-//! The rules of a fence: what an open network does not lead to. Pure, but for their making.
+//! The rules of a fence: the destinations that an open network excludes. Pure, except for their installation.
 //!
-//! Outside, at the host's end of a pair of devices, they hold whatever the sandbox could do to its own namespace. Where there is no such end, they are
-//! made inside, in a namespace over which nothing of the sandbox has a right.
+//! At the host's end of a veth pair they hold whatever the sandbox does in its namespace. Without such an end they
+//! are installed inside, in a namespace over which the sandbox has no right.
 
 use super::netlink::LOOPBACK;
-use super::tables::{self, Chain, Hook, Table, Then, When};
+use super::tables::{self, Action, Chain, Condition, Hook, Table};
 use crate::error::{Context, Kind, Result, Step};
 use crate::spec::network::{Fence, Prefix, Reach};
 use std::net::Ipv4Addr;
@@ -12,23 +12,24 @@ use std::net::Ipv4Addr;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Questions for routers and neighbours, and their answers (RFC 4861): they go to link-local and multicast addresses, and without them nothing goes
-/// anywhere. The kernel's own; nobody inside may send such.
+/// ICMPv6 neighbour and router discovery (RFC 4861). It uses link-local and multicast addresses, and IPv6 needs it.
+/// Only the kernel sends it; no process inside can.
 const NEIGHBOURS: (u8, u8) = (133, 136);
 
-/// Connections of a sandbox that the host tracks at once, those that have ended for some minutes too. All sandboxes share the host's table
-/// (`net.netfilter.nf_conntrack_max`, 65,536 and more), and when it is full nothing of the host's own begins.
+/// The most tracked connections of a sandbox, including those that ended some minutes ago. All sandboxes share the
+/// host's table (`net.netfilter.nf_conntrack_max`, 65,536 and more). Condition it is full, the host opens no connections
+/// either.
 const MOST_CONNECTIONS: u32 = 4096;
 
-type Rules = Vec<(Vec<When>, Then)>;
+type Rules = Vec<(Vec<Condition>, Action)>;
 
-/// Makes the fence in the namespace that we are in; it stays as long as that.
+/// Installs the fence in the current namespace, for the life of the namespace.
 pub(crate) fn fence_inside(fence: &Fence) -> Result<()> {
     let table = tables::make("brig", false, &inside(fence));
     table.failing(Kind::Network, || "make the fence of the sandbox's network (nf_tables)").map(drop)
 }
 
-/// Makes the fence of a device in the host's namespace, and the translation of the sandbox's address.
+/// Installs the fence of a device in the host's namespace, and the translation of the sandbox's address.
 pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &Fence) -> Result<Table> {
     tables::make(name, true, &outside(device, address, fence))
         .failing(Kind::Network, || format!("make the table `{name}` of nf_tables"))
@@ -36,9 +37,12 @@ pub(super) fn fence_outside(name: &str, device: u32, address: Ipv4Addr, fence: &
 }
 
 fn inside(fence: &Fence) -> Vec<Chain> {
-    let neighbours = vec![When::Six, When::Protocol(ICMPV6), When::Types(NEIGHBOURS.0, NEIGHBOURS.1)];
-    let mut rules =
-        vec![(vec![When::To(LOOPBACK)], Then::Accept), (vec![When::Known], Then::Accept), (neighbours, Then::Accept)];
+    let neighbours = vec![Condition::Six, Condition::Protocol(ICMPV6), Condition::Types(NEIGHBOURS.0, NEIGHBOURS.1)];
+    let mut rules = vec![
+        (vec![Condition::To(LOOPBACK)], Action::Accept),
+        (vec![Condition::Known], Action::Accept),
+        (neighbours, Action::Accept),
+    ];
     rules.extend(bounded(&[]));
     rules.extend(decided(&[], fence));
     rules.extend(closed(&[], fence));
@@ -49,25 +53,29 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
     let own = Prefix::of_one(address.into());
     let begin = || -> Rules {
         vec![
-            (vec![When::From(device), When::Six], Then::Drop),
-            (vec![When::From(device), When::NotSource(own)], Then::Drop),
-            (vec![When::From(device), When::Known], Then::Accept),
+            (vec![Condition::From(device), Condition::Six], Action::Drop),
+            (vec![Condition::From(device), Condition::NotSource(own)], Action::Drop),
+            (vec![Condition::From(device), Condition::Known], Action::Accept),
         ]
     };
-    // Whom the host and its neighbours answer may come in, nobody else: that is what published ports are for.
-    let back =
-        || -> Rules { vec![(vec![When::To(device), When::Known], Then::Accept), (vec![When::To(device)], Then::Drop)] };
-    let here = [When::From(device)];
+    // Only answers of the host and its neighbours may enter: new connections come through published ports.
+    let back = || -> Rules {
+        vec![
+            (vec![Condition::To(device), Condition::Known], Action::Accept),
+            (vec![Condition::To(device)], Action::Drop),
+        ]
+    };
+    let here = [Condition::From(device)];
     let mut input = begin();
     input.extend(bounded(&here));
     input.extend(decided(&here, fence));
-    input.push((here.to_vec(), Then::Reject)); // every address of the host's own, whatever it is
+    input.push((here.to_vec(), Action::Reject)); // every address of the host
     let mut forward = begin();
     forward.extend(bounded(&here));
     forward.extend(decided(&here, fence));
     forward.extend(closed(&here, fence));
     forward.extend(back());
-    let translate = vec![(vec![When::Source(own), When::NotTo(device)], Then::Masquerade)];
+    let translate = vec![(vec![Condition::Source(own), Condition::NotTo(device)], Action::Masquerade)];
     vec![
         ("in", Hook::Input, input),
         ("forward", Hook::Forward, forward),
@@ -76,29 +84,29 @@ fn outside(device: u32, address: Ipv4Addr, fence: &Fence) -> Vec<Chain> {
     ]
 }
 
-/// Refuses further connections where there are many. What belongs to one that is there does not come to this rule.
-fn bounded(first: &[When]) -> Rules {
+/// Refuses new connections above the limit. Packets of tracked connections never reach this rule.
+fn bounded(first: &[Condition]) -> Rules {
     if crate::sys::weaken::is_off("network-connections") {
         return Vec::new();
     }
-    vec![([first, &[When::Over(MOST_CONNECTIONS)]].concat(), Then::Reject)]
+    vec![([first, &[Condition::Over(MOST_CONNECTIONS)]].concat(), Action::Reject)]
 }
 
-/// What is denied and allowed by rules.
-fn decided(first: &[When], fence: &Fence) -> Rules {
-    let denied = fence.denied.iter().flat_map(|reach| reached(first, reach, Then::Reject));
-    denied.chain(fence.allowed.iter().flat_map(|reach| reached(first, reach, Then::Accept))).collect()
+/// The verdicts of denying and allowing rules.
+fn decided(first: &[Condition], fence: &Fence) -> Rules {
+    let denied = fence.denied.iter().flat_map(|reach| reached(first, reach, Action::Reject));
+    denied.chain(fence.allowed.iter().flat_map(|reach| reached(first, reach, Action::Accept))).collect()
 }
 
-fn closed(first: &[When], fence: &Fence) -> Rules {
+fn closed(first: &[Condition], fence: &Fence) -> Rules {
     if crate::sys::weaken::is_off("network-fence") {
         return Vec::new();
     }
-    let rule = |range: &Prefix| ([first, &[When::Destination(*range)]].concat(), Then::Reject);
+    let rule = |range: &Prefix| ([first, &[Condition::Destination(*range)]].concat(), Action::Reject);
     fence.closed.iter().map(rule).collect()
 }
 
-fn reached(first: &[When], reach: &Reach, then: Then) -> Rules {
+fn reached(first: &[Condition], reach: &Reach, then: Action) -> Rules {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for &port in &reach.ports {
         match runs.last_mut() {
@@ -107,7 +115,8 @@ fn reached(first: &[When], reach: &Reach, then: Then) -> Rules {
         }
     }
     let rule = |protocol, (from, to)| {
-        let conditions = [When::Destination(reach.range), When::Protocol(protocol), When::Ports(from, to)];
+        let conditions =
+            [Condition::Destination(reach.range), Condition::Protocol(protocol), Condition::Ports(from, to)];
         ([first, &conditions].concat(), then)
     };
     runs.into_iter().flat_map(|run| [rule(TCP, run), rule(UDP, run)]).collect()
@@ -131,19 +140,19 @@ mod tests {
         };
         let chains = inside(&fence);
         let verdicts: Vec<_> = chains[0].2.iter().map(|(_, then)| *then).collect();
-        use Then::{Accept, Reject};
+        use Action::{Accept, Reject};
         // Two protocols for each run of ports.
         assert_eq!(verdicts, [Accept, Accept, Accept, Reject, Reject, Reject, Accept, Accept, Accept, Accept, Reject]);
-        assert_eq!(chains[0].2[3].0, [When::Over(MOST_CONNECTIONS)]);
-        assert_eq!(chains[0].2[6].0[2], When::Ports(80, 81));
+        assert_eq!(chains[0].2[3].0, [Condition::Over(MOST_CONNECTIONS)]);
+        assert_eq!(chains[0].2[6].0[2], Condition::Ports(80, 81));
     }
 
     #[test]
     fn nothing_of_the_hosts_own_is_reached_from_a_device_unless_it_is_allowed() {
         let chains = outside(7, Ipv4Addr::new(198, 19, 0, 1), &Fence::default());
         let (_, hook, input) = &chains[0];
-        assert_eq!((*hook, input.last().unwrap()), (Hook::Input, &(vec![When::From(7)], Then::Reject)));
-        assert!(chains[1].2.contains(&(vec![When::To(7)], Then::Drop)));
+        assert_eq!((*hook, input.last().unwrap()), (Hook::Input, &(vec![Condition::From(7)], Action::Reject)));
+        assert!(chains[1].2.contains(&(vec![Condition::To(7)], Action::Drop)));
         assert_eq!(chains[3].1, Hook::PostRouting);
     }
 }

@@ -1,7 +1,9 @@
-//! Networks of containers: devices that move into one or are made for one, and what is made inside for somebody outside to serve.
+//! Networks of containers: devices that move into one or are made for one, and sockets inside that a process outside
+//! serves.
 //!
-//! In: [`spec::network`](crate::spec::network), and a channel to whoever serves the sockets. Out: routes and sockets that are there
-//! before anything of the sandbox runs, and fences that hold from before its first packet. Not here: network namespaces themselves (`ns`), who may reach what (`egress`).
+//! In: [`spec::network`](crate::spec::network), and a channel to the gateway. Out: routes and sockets that exist
+//! before the sandbox runs, and fences that hold before its first packet. Not here: the network namespaces (`ns`),
+//! the egress policy (`egress`).
 
 mod device;
 mod fence;

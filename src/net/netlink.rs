@@ -1,4 +1,4 @@
-//! As much of rtnetlink(7) as moving a device takes: messages, their attributes, and the kernel's answers. Numbers are those of linux/netlink.h and
+//! A small rtnetlink(7) client: messages, attributes, replies. Numbers are from linux/netlink.h and
 //! linux/rtnetlink.h.
 
 use rustix::io::Errno;
@@ -13,10 +13,10 @@ const REPLACE: u16 = 0x100;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const HEADER: usize = 16;
-/// What the number of a message that asks for things is above that of a message that makes them or tells of them.
+/// The distance from the type of a NEW message to that of its GET message.
 const ASK: u16 = 2;
 
-/// Messages that make things and tell of them; that which removes one is the next number.
+/// Types of NEW messages. The DEL message has the next number.
 pub(super) const LINK: u16 = 16;
 pub(super) const ADDRESS: u16 = 20;
 pub(super) const ROUTE: u16 = 24;
@@ -34,37 +34,37 @@ pub(super) const UP: u32 = 1;
 /// The kernel's answers are at most a page or this; a smaller buffer would cut them.
 const BUFFER: usize = 32 << 10;
 
-/// A connection to the kernel's routing part, in the network namespace in which it was opened.
+/// A netlink connection in the network namespace that opened it.
 #[derive(Debug)]
 pub(crate) struct Route(OwnedFd);
 
-/// A request being written: the fixed part, then attributes.
+/// A request: the fixed part, then attributes.
 #[derive(Default)]
 pub(super) struct Request(Vec<u8>);
 
 impl Request {
-    /// Begins with the fixed part of its kind.
+    /// Begins with the fixed part.
     pub(super) fn new(fixed: &[u8]) -> Request {
         Request(fixed.to_vec())
     }
 
-    /// Adds an attribute that consists of attributes.
+    /// Adds a nested attribute.
     pub(super) fn nest(self, kind: u16, Request(inner): Request) -> Request {
         const NESTED: u16 = 0x8000;
         self.attribute(kind | NESTED, &inner)
     }
 
-    /// Adds an attribute that is text, which ends with a NUL.
+    /// Adds a text attribute with its NUL.
     pub(super) fn text(self, kind: u16, words: &str) -> Request {
         self.attribute(kind, &[words.as_bytes(), b"\0"].concat())
     }
 
-    /// The bytes as they are sent.
+    /// The encoded request.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// Adds an attribute; each begins at a multiple of four bytes.
+    /// Adds an attribute, aligned to four bytes.
     pub(super) fn attribute(mut self, kind: u16, value: &[u8]) -> Request {
         let length = (value.len() + 4) as u16;
         self.0.extend(length.to_ne_bytes());
@@ -76,7 +76,7 @@ impl Request {
 }
 
 impl From<OwnedFd> for Route {
-    /// A socket that was opened elsewhere.
+    /// Wraps a socket that was opened elsewhere.
     fn from(socket: OwnedFd) -> Route {
         Route(socket)
     }
@@ -89,38 +89,38 @@ impl AsFd for Route {
 }
 
 impl Route {
-    /// Opens one.
+    /// Opens a connection.
     pub(crate) fn open() -> Result<Route, Errno> {
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map(Route)
     }
 
-    /// Asks for a change of what is there and waits until it is made.
+    /// Changes something and waits for the result.
     pub(super) fn change(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind, ACKNOWLEDGE, request).map(drop)
     }
 
-    /// Makes something that must not be there yet.
+    /// Creates something that must not exist.
     pub(super) fn make(&self, kind: u16, request: Request) -> Result<(), Errno> {
         const EXCLUSIVE: u16 = 0x200;
         self.exchange(kind, ACKNOWLEDGE | CREATE | EXCLUSIVE, request).map(drop)
     }
 
-    /// Removes something that `make` or `add` could have made.
+    /// Removes something that `make` or `add` created.
     pub(super) fn remove(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind + 1, ACKNOWLEDGE, request).map(drop)
     }
 
-    /// Asks for one thing of a kind: what the kernel tells of it, after the header.
+    /// Reads one object: the message after its header.
     pub(super) fn get(&self, kind: u16, request: Request) -> Result<Option<Vec<u8>>, Errno> {
         self.ask(kind, ACKNOWLEDGE, request).map(|told| told.into_iter().next())
     }
 
-    /// Adds something, or puts it in the place of what is there.
+    /// Creates or replaces something.
     pub(super) fn add(&self, kind: u16, request: Request) -> Result<(), Errno> {
         self.exchange(kind, ACKNOWLEDGE | CREATE | REPLACE, request).map(drop)
     }
 
-    /// Asks for everything of a kind.
+    /// Reads all objects of a kind.
     pub(super) fn dump(&self, kind: u16, request: Request) -> Result<Vec<Vec<u8>>, Errno> {
         self.ask(kind, DUMP, request)
     }
@@ -130,13 +130,13 @@ impl Route {
         Ok(answers.into_iter().filter(|(each, _)| *each == kind).map(|(_, body)| body).collect())
     }
 
-    /// Sends a message and hears all answers: the type of each, and what follows its header.
+    /// Sends a message and reads all replies: the type of each, and the bytes after its header.
     fn exchange(&self, kind: u16, flags: u16, Request(body): Request) -> Result<Vec<(u16, Vec<u8>)>, Errno> {
         let mut message = Vec::with_capacity(HEADER + body.len());
         message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
         message.extend(kind.to_ne_bytes());
         message.extend((REQUEST | flags).to_ne_bytes());
-        message.extend([0; 8]); // number and port: the socket has one question at a time
+        message.extend([0; 8]); // number and port: one request at a time
         message.extend(body);
         send(&self.0, &message, SendFlags::empty())?;
         let mut answers = Vec::new();
@@ -156,7 +156,7 @@ impl Route {
     }
 }
 
-/// What a message of the type for errors says: nothing is wrong, or what is. One without a number counts as EIO.
+/// The result in an error message; 0 is success. A message without a number is EIO.
 pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     match body.first_chunk().map_or(-Errno::IO.raw_os_error(), |bytes| i32::from_ne_bytes(*bytes)) {
         0 => Ok(()),
@@ -164,7 +164,7 @@ pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The first message, and what comes after it.
+/// The first message, and the rest.
 pub(super) fn split(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);

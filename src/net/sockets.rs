@@ -1,4 +1,5 @@
-//! Sockets that are born in a sandbox's namespace and served by a process outside: a socket keeps the namespace it was made in.
+//! Sockets of a sandbox's network namespace that a process outside serves: a socket stays in the namespace that made
+//! it.
 
 use super::device::link;
 use super::netlink::{LINK, LOOPBACK, ROUTE, Request, Route};
@@ -10,10 +11,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The kernel takes the less of this and net.core.somaxconn.
+/// The kernel takes the minimum of this and net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// Makes the routes and the sockets and hands the sockets over. The loopback interface is up already.
+/// Makes the routes and the sockets, and sends the sockets. The loopback interface is up already.
 pub(crate) fn serve(wish: &Served, gateway: &Channel) -> Result<()> {
     if wish.names {
         let has_v6 = add_routes(&wish.routes)?;
@@ -42,7 +43,7 @@ fn add_routes(further: &[Prefix]) -> Result<bool> {
     widen_packets(&routes);
     let add = |prefix: &Prefix| add_local_route(&routes, prefix);
     add(&NAMES_V4).failing(Kind::Network, || step(&NAMES_V4))?;
-    let has_v6 = add(&NAMES_V6).is_ok(); // a kernel without IPv6 refuses, and then nobody inside has it
+    let has_v6 = add(&NAMES_V6).is_ok(); // fails on a kernel without IPv6
     for prefix in further.iter().filter(|prefix| !prefix.address.is_loopback()) {
         match add(prefix) {
             Ok(()) => {}
@@ -53,10 +54,10 @@ fn add_routes(further: &[Prefix]) -> Result<bool> {
     Ok(has_v6)
 }
 
-/// Lets the loopback interface take four times as much in one packet as it does by default (IFLA_GSO_MAX_SIZE and its kin of rtnetlink(7), Linux 6.3 for all
-/// of them): fewer packets for the same bytes. An older kernel refuses, and all works as before.
+/// Quadruples the largest packet of the loopback interface (IFLA_GSO_MAX_SIZE and related attributes of rtnetlink(7),
+/// Linux 6.3): fewer packets for the same bytes. An older kernel refuses, and nothing changes.
 fn widen_packets(routes: &Route) {
-    /// Segments of a packet, and what of them is put together again; then both for IPv4.
+    /// Segmentation and reassembly; then both for IPv4.
     const SIZES: [u16; 4] = [41, 58, 63, 64];
     const BYTES: u32 = 256 << 10;
     let change = Request::new(&link(LOOPBACK as i32, 0));
@@ -64,7 +65,7 @@ fn widen_packets(routes: &Route) {
     let _ = routes.change(LINK, request);
 }
 
-/// Makes every address of a range one of this machine: `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).
+/// Makes every address of a range local: `ip route add local ADDRESS/LENGTH dev lo` (rtnetlink(7)).
 fn add_local_route(routes: &Route, prefix: &Prefix) -> Result<(), Errno> {
     const RTA_DST: u16 = 1;
     const RTA_OIF: u16 = 4;
@@ -96,7 +97,7 @@ fn datagram() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// For every address of both families, where there are both.
+/// A listener on every address of both families, if the kernel has both.
 fn listener(port: u16, has_v6: bool) -> Result<OwnedFd, Errno> {
     let socket = if has_v6 {
         let socket = stream(AddressFamily::INET6)?;

@@ -1,7 +1,7 @@
-//! As much of nf_tables as a fence takes: one table, its chains and rules in one batch that holds as a whole or not at all. Numbers are those of
+//! A small nf_tables client for fences: one table with its chains and rules, in one atomic batch. Numbers are from
 //! linux/netfilter/nf_tables.h and nfnetlink.h.
 //!
-//! A table with an owner (kernel 5.12) goes with the socket that made it: nothing that ends us, not even SIGKILL, leaves a rule behind.
+//! A table with an owner (Linux 5.12) ends with the socket that made it: not even SIGKILL leaves a rule behind.
 
 use super::netlink::{ACKNOWLEDGE, CREATE, REQUEST, Request, outcome, split};
 use crate::spec::network::Prefix;
@@ -23,7 +23,7 @@ const BOTH: u8 = 1;
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
 
-/// Where a chain is asked (netfilter's hooks of both families).
+/// The hook of a chain (netfilter's hooks of both families).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     Input = 1,
@@ -32,54 +32,54 @@ pub(super) enum Hook {
     PostRouting = 4,
 }
 
-/// One condition.
+/// A condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// It came in by the device of this number.
+pub(super) enum Condition {
+    /// The packet enters by the device of this number.
     From(u32),
-    /// It goes out by the device of this number.
+    /// It leaves by the device of this number.
     To(u32),
-    /// It goes out by any other.
+    /// It leaves by any other device.
     NotTo(u32),
-    /// It belongs to a connection that is there already, or says something about one.
+    /// It belongs to a tracked connection, or is an error about one.
     Known,
-    /// More connections than these, begun by what comes to this rule, are tracked.
+    /// More than this number of tracked connections began at this rule.
     Over(u32),
     /// It is IPv6.
     Six,
-    /// It comes from these addresses.
+    /// Its source is in this range.
     Source(Prefix),
-    /// It comes from any others.
+    /// Its source is outside this range.
     NotSource(Prefix),
-    /// It is for these addresses.
+    /// Its destination is in this range.
     Destination(Prefix),
-    /// It is of this protocol of IP.
+    /// Its IP protocol.
     Protocol(u8),
-    /// It is for one of these ports.
+    /// Its destination port is in this range.
     Ports(u16, u16),
-    /// Its type of ICMP is one of these.
+    /// Its ICMP type is in this range.
     Types(u8, u8),
 }
 
-/// What becomes of it.
+/// The verdict of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum Action {
     Accept,
     Drop,
-    /// The sender is told that it is forbidden.
+    /// Answers the sender with "administratively prohibited".
     Reject,
-    /// It goes out with the host's own address.
+    /// Replaces the source by the host's address.
     Masquerade,
 }
 
-/// A chain: its name, where it is asked, and its rules in order. What no rule decides goes on.
-pub(super) type Chain = (&'static str, Hook, Vec<(Vec<When>, Then)>);
+/// A chain: its name, its hook, and its rules in order. An undecided packet passes.
+pub(super) type Chain = (&'static str, Hook, Vec<(Vec<Condition>, Action)>);
 
-/// A table that is there; it goes when this is dropped, if it is owned.
+/// A table. Dropping it removes an owned table.
 #[derive(Debug)]
 pub(super) struct Table(#[expect(dead_code, reason = "it is held, not used")] OwnedFd);
 
-/// Makes a table in the network namespace that we are in. An owned one ends with the socket, another one with its namespace.
+/// Makes a table in the current network namespace. An owned one ends with the socket, any other with its namespace.
 pub(super) fn make(name: &str, owned: bool, chains: &[Chain]) -> Result<Table, Errno> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
     let (batch, last) = batch(name, owned, chains);
@@ -99,7 +99,7 @@ pub(super) fn make(name: &str, owned: bool, chains: &[Chain]) -> Result<Table, E
     }
 }
 
-/// The whole batch, and the number of the message whose acknowledgement says that all of it holds.
+/// The batch, and the number of the message whose acknowledgement confirms the whole batch.
 fn batch(name: &str, owned: bool, chains: &[Chain]) -> (Vec<u8>, u32) {
     let mut bytes = message(BEGIN, 0, 0, 0, &[]);
     let mut number = 0;
@@ -155,13 +155,13 @@ fn meta(key: u32) -> Request {
     expression("meta", Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(key)))
 }
 
-/// Compares the register: 0 is equal, 1 other, 3 at most, 5 at least.
+/// Compares the register: 0 means equal, 1 unequal, 3 at most, 5 at least.
 fn compare(how: u32, value: &[u8]) -> Request {
     let data = Request::default().attribute(1, value);
     expression("cmp", Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(how)).nest(3, data))
 }
 
-/// Loads bytes of the packet: 1 is the header of IP, 2 what follows it.
+/// Loads bytes of the packet: base 1 is the IP header, 2 the transport header.
 fn load(base: u32, offset: u32, length: usize) -> Request {
     let data = [(1, REGISTER), (2, base), (3, offset), (4, length as u32)];
     expression(
@@ -177,39 +177,39 @@ fn mask(mask: &[u8]) -> Request {
     expression("bitwise", head.nest(4, data(mask)).nest(5, data(&vec![0; mask.len()])))
 }
 
-fn condition(when: &When) -> Vec<Request> {
+fn condition(when: &Condition) -> Vec<Request> {
     const FAMILY: u32 = 15;
     const IPV6: u8 = 10;
     const NEXT_PROTOCOL: u32 = 16;
     /// `NF_CT_STATE_BIT` of established and related.
     const KNOWN: u32 = 2 | 4;
     match when {
-        When::From(device) => vec![meta(4), compare(0, &device.to_ne_bytes())],
-        When::To(device) => vec![meta(5), compare(0, &device.to_ne_bytes())],
-        When::NotTo(device) => vec![meta(5), compare(1, &device.to_ne_bytes())],
-        When::Known => {
+        Condition::From(device) => vec![meta(4), compare(0, &device.to_ne_bytes())],
+        Condition::To(device) => vec![meta(5), compare(0, &device.to_ne_bytes())],
+        Condition::NotTo(device) => vec![meta(5), compare(1, &device.to_ne_bytes())],
+        Condition::Known => {
             let state = Request::default().attribute(1, &number(REGISTER)).attribute(2, &number(0));
             vec![expression("ct", state), mask(&KNOWN.to_ne_bytes()), compare(1, &[0; 4])]
         }
-        When::Over(count) => {
+        Condition::Over(count) => {
             /// `NFT_CONNLIMIT_F_INV`
             const OVER: u32 = 1;
             let limit = Request::default().attribute(1, &number(*count)).attribute(2, &number(OVER));
             vec![expression("connlimit", limit)]
         }
-        When::Six => vec![meta(FAMILY), compare(0, &[IPV6])],
-        When::Source(prefix) => address(prefix, (12, 8), 0),
-        When::NotSource(prefix) => address(prefix, (12, 8), 1),
-        When::Destination(prefix) => address(prefix, (16, 24), 0),
-        When::Protocol(protocol) => vec![meta(NEXT_PROTOCOL), compare(0, &[*protocol])],
-        When::Ports(first, last) => {
+        Condition::Six => vec![meta(FAMILY), compare(0, &[IPV6])],
+        Condition::Source(prefix) => address(prefix, (12, 8), 0),
+        Condition::NotSource(prefix) => address(prefix, (12, 8), 1),
+        Condition::Destination(prefix) => address(prefix, (16, 24), 0),
+        Condition::Protocol(protocol) => vec![meta(NEXT_PROTOCOL), compare(0, &[*protocol])],
+        Condition::Ports(first, last) => {
             vec![load(2, 2, 2), compare(5, &first.to_be_bytes()), compare(3, &last.to_be_bytes())]
         }
-        When::Types(first, last) => vec![load(2, 0, 1), compare(5, &[*first]), compare(3, &[*last])],
+        Condition::Types(first, last) => vec![load(2, 0, 1), compare(5, &[*first]), compare(3, &[*last])],
     }
 }
 
-/// An address of the header, of the prefix's family: its place there in IPv4 and IPv6, and how it is compared.
+/// Compares an address of the header: its offsets in IPv4 and IPv6, and the comparison.
 fn address(prefix: &Prefix, offsets: (u32, u32), how: u32) -> Vec<Request> {
     const FAMILY: u32 = 15;
     let (family, offset, bytes) = match prefix.address {
@@ -221,8 +221,8 @@ fn address(prefix: &Prefix, offsets: (u32, u32), how: u32) -> Vec<Request> {
     vec![meta(FAMILY), compare(0, &[family]), load(1, offset, bytes.len()), mask(&kept), compare(how, &bytes)]
 }
 
-fn verdict(then: Then) -> Request {
-    /// `NFT_REJECT_ICMPX_UNREACH` with `NFT_REJECT_ICMPX_ADMIN_PROHIBITED`: in words of either family.
+fn verdict(then: Action) -> Request {
+    /// `NFT_REJECT_ICMPX_UNREACH` with `NFT_REJECT_ICMPX_ADMIN_PROHIBITED`, for either family.
     const ICMPX: u32 = 2;
     const FORBIDDEN: u8 = 3;
     let decide = |code: u32| {
@@ -231,11 +231,11 @@ fn verdict(then: Then) -> Request {
         expression("immediate", Request::default().attribute(1, &number(VERDICT)).nest(2, data))
     };
     match then {
-        Then::Drop => decide(0),
-        Then::Accept => decide(1),
-        Then::Reject => {
+        Action::Drop => decide(0),
+        Action::Accept => decide(1),
+        Action::Reject => {
             expression("reject", Request::default().attribute(1, &number(ICMPX)).attribute(2, &[FORBIDDEN]))
         }
-        Then::Masquerade => expression("masq", Request::default()),
+        Action::Masquerade => expression("masq", Request::default()),
     }
 }

@@ -1,7 +1,8 @@
-//! A pair of devices between the host and a sandbox, for the machine's root: `brigN` here, `eth0` there, two addresses of a pool.
+//! A veth pair between the host and a root sandbox: `brigN` on the host, `eth0` inside, two addresses of a pool.
 //!
-//! Everything of it ends by itself when its holders are gone, however that happened: the number is a lock, the table has an owner, and the devices go
-//! with the sandbox's namespace. What the kernel has not got to yet is removed by whoever gets the same number, or by the next command.
+//! Everything ends with its holders: the number is a lock, the table has an owner, and the devices end with the
+//! sandbox's namespace. The next sandbox with the same number, or the next command, removes what the kernel has not
+//! removed yet.
 
 use super::device::{index, link, links};
 use super::fence::fence_outside;
@@ -18,7 +19,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// The second half of the range for benchmarks (RFC 2544), which nobody routes: two addresses for each sandbox (RFC 3021).
+/// The second half of the benchmark range (RFC 2544), which is not routed. Two addresses for each sandbox (RFC 3021).
 const POOL: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 const POOL_LENGTH: u8 = 16;
 const SLOTS: u32 = 1 << 15;
@@ -26,26 +27,26 @@ const PAIR_LENGTH: u8 = 31;
 /// The file with a lock for each number.
 const LOCKS: &str = "network-slots";
 const PREFIX: &str = "brig";
-/// What the device inside is called.
+/// The name of the inside device.
 const INSIDE: &str = "eth0";
 
 const LINK_INFO: u16 = 18;
 const LINK_STATISTICS: u16 = 23;
 const IPV4: u8 = 2;
 
-/// One sandbox's pair. Dropped, it is removed; [`Veth::remove`] does the same and says how that went.
+/// The pair of one sandbox. Drop removes it; [`Veth::remove`] also returns errors.
 #[derive(Debug)]
 pub(crate) struct Veth {
     name: String,
     index: i32,
     host: Route,
     table: Option<Table>,
-    /// Keeps the device, and with it what it counted, until we have read that.
+    /// Keeps the device and its counters until they were read.
     _namespace: OwnedFd,
     _slot: Slot,
 }
 
-/// What init makes of the end inside.
+/// The settings of the inside end, for init.
 #[derive(Clone, Debug)]
 pub(crate) struct Inside {
     host: Ipv4Addr,
@@ -53,7 +54,7 @@ pub(crate) struct Inside {
 }
 
 impl Veth {
-    /// Makes the pair, with one end in `namespace`, behind its fence. `directory` is one for the whole machine.
+    /// Makes the pair with one end in `namespace`, behind its fence. `directory` is the same for the whole machine.
     pub(crate) fn make(directory: &Path, namespace: BorrowedFd<'_>, fence: &Fence) -> Result<(Veth, Inside)> {
         forwarding()?;
         let step = || "make the sandbox's network device";
@@ -67,7 +68,7 @@ impl Veth {
         })?;
         let (outside, own) = addresses(slot.number);
         let name = format!("{PREFIX}{}", slot.number);
-        // One with this name is of somebody who is gone: the number was free.
+        // A device with this name is a leftover: the number was free.
         match delete(&host, &name) {
             Ok(()) | Err(Errno::NODEV) => {}
             Err(errno) => return Err(errno).failing(Kind::Network, || format!("remove the left device `{name}`")),
@@ -81,7 +82,7 @@ impl Veth {
             std::fs::write(&no_v6, "1").failing(Kind::Network, || format!("write `{no_v6}`"))?;
         }
         veth.table = Some(fence_outside(&veth.name, veth.index as u32, own, fence)?);
-        give(&veth.host, veth.index, outside).failing(Kind::Network, || "give the device its address")?;
+        add_address(&veth.host, veth.index, outside).failing(Kind::Network, || "give the device its address")?;
         veth.host.change(LINK, Request::new(&link(veth.index, UP))).failing(Kind::Network, || "bring it up")?;
         Ok((veth, Inside { host: outside, own }))
     }
@@ -91,13 +92,13 @@ impl Veth {
         counted(&self.host, &self.name)
     }
 
-    /// Whether somebody else has removed it; the other end, inside, is gone with it then.
+    /// Whether another process removed it, and with it the inside end.
     pub(crate) fn is_gone(&self) -> bool {
         let found = self.host.get(LINK, Request::new(&link(self.index, 0)));
         matches!(found, Ok(None) | Err(Errno::NODEV))
     }
 
-    /// Removes the pair; the table and the number go with it.
+    /// Removes the pair, its table and its number.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.undo().failing(Kind::Network, || format!("remove the device `{}`", self.name))
     }
@@ -110,7 +111,7 @@ impl Veth {
             Err(Errno::NODEV) => Ok(()),
             other => other,
         };
-        self.table = None; // after the device: nothing passes unfenced
+        self.table = None; // after the device: no packet passes without the fence
         if done.is_ok() {
             self.name.clear();
         }
@@ -120,24 +121,24 @@ impl Veth {
 
 impl Drop for Veth {
     fn drop(&mut self) {
-        // What is left now is found by the next command of ours.
+        // The next command removes the rest.
         let _ = self.undo();
     }
 }
 
-/// The settings of the namespaces that this takes: paths below /proc/sys, and values.
+/// The namespace settings for it: paths below /proc/sys, and values.
 pub(crate) fn settings() -> Vec<(String, String)> {
     let has_v6 = Path::new("/proc/sys/net/ipv6").exists();
-    // What has no way out needs no addresses: programs then do not try them.
+    // Without a route, IPv6 addresses would only delay programs.
     if has_v6 { vec![(format!("net/ipv6/conf/{INSIDE}/disable_ipv6"), "1".into())] } else { Vec::new() }
 }
 
-/// Gives the end inside its address and the way out. Done in the sandbox's namespace, by its first process.
+/// Sets address and route of the inside end. The first process runs it in the sandbox's namespace.
 pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
     let step = || "bring the sandbox's network device up";
     let routes = Route::open().failing(Kind::Network, step)?;
     let index = number(&routes, INSIDE)?;
-    give(&routes, index, inside.own).failing(Kind::Network, step)?;
+    add_address(&routes, index, inside.own).failing(Kind::Network, step)?;
     routes.change(LINK, Request::new(&link(index, UP))).failing(Kind::Network, step)?;
     const TABLE_MAIN: u8 = 254;
     const STATIC: u8 = 4;
@@ -147,15 +148,15 @@ pub(crate) fn bring_up(inside: &Inside) -> Result<()> {
     routes.add(ROUTE, request).failing(Kind::Network, || "add the sandbox's way out")
 }
 
-/// The devices of sandboxes whose holders are gone.
+/// Devices whose sandboxes have ended.
 pub(crate) fn leaks(directory: &Path) -> Vec<String> {
-    // Who may not ask has left nothing either.
+    // A user without this permission has left no devices.
     let Ok(host) = Route::open() else { return Vec::new() };
     let names = links(&host).unwrap_or_default().into_iter().map(|(_, name)| name);
     names.filter(|name| slot_of(name).is_some_and(|slot| Slot::is_free(directory, LOCKS, slot))).collect()
 }
 
-/// Removes them; says which.
+/// Removes leaked devices. Returns their names.
 pub(crate) fn reap(directory: &Path) -> Vec<(String, Result<bool>)> {
     let remove = |name: String| {
         let done = Route::open().and_then(|host| match delete(&host, &name) {
@@ -169,7 +170,7 @@ pub(crate) fn reap(directory: &Path) -> Vec<(String, Result<bool>)> {
     leaks(directory).into_iter().map(remove).collect()
 }
 
-/// The number of a device of ours.
+/// The number in the name of a device.
 fn slot_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(PREFIX)?;
     let slot: u32 = digits.parse().ok().filter(|slot| *slot < SLOTS)?;
@@ -193,7 +194,7 @@ impl Within for Ipv4Addr {
     }
 }
 
-/// Without it answers stay with the host. It is a setting of the whole machine, so it is the operator's to make.
+/// Without it, replies stop at the host. It is a setting of the whole machine, so the operator must set it.
 fn forwarding() -> Result<()> {
     const PATH: &str = "/proc/sys/net/ipv4/ip_forward";
     let set = std::fs::read_to_string(PATH).failing(Kind::Network, || format!("read `{PATH}`"))?;
@@ -204,7 +205,7 @@ fn forwarding() -> Result<()> {
         .hint("sysctl -w net.ipv4.ip_forward=1, or use --network egress or pasta"))
 }
 
-/// Ranges that the host has a way to already, but for the default one and those of pairs of ours.
+/// The ranges that the host routes, without the default route and veth pairs of sandboxes.
 fn routed(host: &Route) -> Result<Vec<Prefix>> {
     let step = || "list the host's routes";
     let told =
@@ -232,7 +233,7 @@ fn pair(name: &str, namespace: BorrowedFd<'_>) -> Request {
     Request::new(&link(0, 0)).text(LINK_NAME, name).nest(LINK_INFO, info)
 }
 
-fn give(route: &Route, index: i32, address: Ipv4Addr) -> std::result::Result<(), Errno> {
+fn add_address(route: &Route, index: i32, address: Ipv4Addr) -> std::result::Result<(), Errno> {
     let fixed = [&[IPV4, PAIR_LENGTH, 0, 0][..], &index.to_ne_bytes()].concat();
     let request = Request::new(&fixed).attribute(2, &address.octets()).attribute(1, &address.octets());
     route.add(ADDRESS, request)
@@ -242,24 +243,24 @@ fn delete(route: &Route, name: &str) -> std::result::Result<(), Errno> {
     route.remove(LINK, Request::new(&link(0, 0)).text(LINK_NAME, name))
 }
 
-fn look(route: &Route, name: &str) -> std::result::Result<Option<Vec<u8>>, Errno> {
+fn find_device(route: &Route, name: &str) -> std::result::Result<Option<Vec<u8>>, Errno> {
     route.get(LINK, Request::new(&link(0, 0)).text(LINK_NAME, name))
 }
 
 fn number(route: &Route, name: &str) -> Result<i32> {
-    let found = look(route, name).failing(Kind::Network, || format!("find the device `{name}`"))?;
-    found.and_then(|body| index(&body)).ok_or_else(|| Error::new(Kind::Network, format!("there is no device `{name}`")))
+    let found = find_device(route, name).failing(Kind::Network, || format!("find the device `{name}`"))?;
+    found.and_then(|body| index(&body)).ok_or_else(|| Error::new(Kind::Network, format!("no device `{name}`")))
 }
 
 /// Bytes that a device received and sent (`struct rtnl_link_stats64`).
 pub(crate) fn counted(route: &Route, name: &str) -> Option<(u64, u64)> {
-    let body = look(route, name).ok()??;
+    let body = find_device(route, name).ok()??;
     let (_, numbers) = attributes(&body, LINK_BYTES).find(|(kind, _)| *kind == LINK_STATISTICS)?;
     let at = |place: usize| Some(u64::from_ne_bytes(*numbers.get(place * 8..)?.first_chunk()?));
     Some((at(2)?, at(3)?))
 }
 
-/// The addresses of this host, which somebody who comes by another way could take for others'.
+/// The addresses of this host. A fence must cover them on every route.
 pub(crate) fn own_addresses() -> Result<Vec<IpAddr>> {
     let step = || "list the addresses of the host";
     let host = Route::open().failing(Kind::Network, step)?;

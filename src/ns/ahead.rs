@@ -1,8 +1,9 @@
-//! The network namespace, which takes longest to make (half a millisecond of a start, docs/decisions/0005-start-path.md), made by another process while we
-//! still read the command line: the one that makes the disk afterwards, or a child of its own.
+//! Makes the network namespace early, in another process, while this one reads the command line: it takes half a
+//! millisecond of a start (docs/decisions/0005-start-path.md). The process is the disk helper, or its child.
 //!
-//! The network namespace belongs to the machine's root, like all that a sandbox of root's is built from: nobody inside has a right over it. One that a
-//! program of the host's is to serve belongs to a user namespace of that program's own, so that it needs no right over anything else.
+//! The network namespace of a root sandbox belongs to the machine's root: no process inside has a right over it. A
+//! namespace that a host program serves belongs to a new user namespace of that program, so the program needs no
+//! other privilege.
 
 use super::idmap::Maps;
 use super::user::{Channel, Helper, Mapped, forbid_nested, open_and_map};
@@ -18,7 +19,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
-/// The child, and what it waits on. Dropped, it is told to end before it is waited for.
+/// The child and its channel. Dropping it ends the child and waits for it.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pid: i32,
@@ -26,19 +27,19 @@ pub(crate) struct Ahead {
     helper: Helper,
 }
 
-/// What was made ahead.
+/// The namespaces that were made early.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct EarlyNamespaces {
     pub users: Mapped,
-    /// The network namespace; its loopback interface is up.
+    /// The network namespace with its loopback interface up.
     pub network: OwnedFd,
 }
 
-/// At most one is ordered, by the program's own first lines; the first sandbox takes it.
+/// The pending order, at most one: the program's first lines make it, and the first sandbox takes it.
 static COMING: Mutex<Option<files::Channel>> = Mutex::new(None);
 
-/// Orders one, for the machine's root: what is returned is for [`bring`], in another process, which has other things to do afterwards. What goes wrong is found
-/// out, and said, by the ordinary way.
+/// Orders a network namespace, as the machine's root only. The result is for [`bring`] in another process. If the
+/// order fails, the sandbox makes its namespace as usual.
 pub(crate) fn order() -> Option<OwnedFd> {
     if weaken::is_off("network-namespace") {
         return None;
@@ -48,23 +49,24 @@ pub(crate) fn order() -> Option<OwnedFd> {
     Some(theirs.into())
 }
 
-/// Makes what was ordered and goes back to where we were: the namespace is not to stay because of us. `None` if that fails, and the process is to end then.
+/// Makes the ordered namespace, sends it, and returns to the former one, so that this process does not keep it.
+/// `None` if that fails; the process must then end.
 pub(crate) fn bring(to: OwnedFd) -> Option<()> {
     let Some(ours) = own_network() else { return Some(()) };
     if let Some(made) = make_network().and_then(|()| own_network()) {
-        // Whoever ordered it may be gone.
+        // The process that ordered it may have exited.
         let _ = files::Channel::from(to).send(b"R", Some(made.as_fd()));
     }
     move_into_link_name_space(ours.as_fd(), Some(LinkNameSpaceType::Network)).ok()
 }
 
-/// Waits for what was ordered; `None` if there is nothing. The next one is the caller's to make.
+/// Waits for the ordered namespace; `None` without an order. Later sandboxes make their own.
 pub(crate) fn network() -> Option<OwnedFd> {
     let channel = COMING.lock().ok()?.take()?;
     channel.receive().ok().flatten()?.descriptor
 }
 
-/// Nobody wants it any more.
+/// Cancels the order.
 pub(crate) fn forget() {
     if let Ok(mut coming) = COMING.lock() {
         *coming = None;
@@ -81,26 +83,26 @@ fn make_network() -> Option<()> {
     ioctl::bring_loopback_up(socket.as_fd()).ok()
 }
 
-/// Begins a network namespace alone, for a container that has no user namespace of its own.
+/// Begins a network namespace for a container without a user namespace.
 pub(crate) fn begin_network() -> Option<Ahead> {
-    start(What::Network)
+    start(EarlyKind::Network)
 }
 
-/// Begins a network namespace that belongs to a new user namespace; [`Ahead::finish`] has both.
+/// Begins a network namespace that belongs to a new user namespace. [`Ahead::finish`] returns both.
 pub(crate) fn begin_owned_network() -> Option<Ahead> {
-    start(What::Owned)
+    start(EarlyKind::Owned)
 }
 
-/// What is made, and whose the network namespace is.
+/// The namespaces to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// The machine's root's.
+enum EarlyKind {
+    /// A network namespace of the machine's root.
     Network,
-    /// The user namespace's.
+    /// A network namespace of a new user namespace.
     Owned,
 }
 
-fn start(what: What) -> Option<Ahead> {
+fn start(what: EarlyKind) -> Option<Ahead> {
     if !rustix::process::geteuid().is_root() || weaken::is_off("network-namespace") {
         return None;
     }
@@ -114,9 +116,9 @@ fn start(what: What) -> Option<Ahead> {
     }
 }
 
-/// The child: makes them, says so, and ends when it is told to or when nobody is left to tell it.
-fn lend(parent: &OwnedFd, what: What) -> Option<()> {
-    if what == What::Owned {
+/// The child: makes the namespaces, reports it, and waits until the channel ends.
+fn lend(parent: &OwnedFd, what: EarlyKind) -> Option<()> {
+    if what == EarlyKind::Owned {
         unshare(CloneFlags::CLONE_NEWUSER).ok()?;
         forbid_nested();
     }
@@ -125,7 +127,7 @@ fn lend(parent: &OwnedFd, what: What) -> Option<()> {
     recv(parent, &mut [0_u8; 1][..], RecvFlags::empty()).ok().map(|_| ())
 }
 
-/// Does what else there is to do, one step after the other, as long as what was ordered is in the making and there is a step.
+/// Runs `step` repeatedly until it returns false or the ordered namespace is ready.
 pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
     let Ok(coming) = COMING.lock() else { return Ok(()) };
     let Some(coming) = &*coming else { return Ok(()) };
@@ -134,16 +136,16 @@ pub(crate) fn meanwhile(mut step: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 impl Ahead {
-    /// Waits for the child and maps the user namespace that owns the network's; `None` if the child could not make them. It stays until its helper is dropped:
-    /// its end takes a processor that others wait for now.
-    pub(crate) fn finish(mut self, maps: &Maps) -> Result<Option<Made>> {
+    /// Waits for the child and maps the user namespace that owns the network namespace. `None` if the child failed.
+    /// The child stays until its helper is dropped: its exit now would take processor time of the start.
+    pub(crate) fn finish(mut self, maps: &Maps) -> Result<Option<EarlyNamespaces>> {
         let Some(network) = self.network() else { return Ok(None) };
         let userns = open_and_map(self.pid, maps)?;
         self.helper.stays(self.channel);
-        Ok(Some(Made { users: Mapped { userns, helper: self.helper }, network }))
+        Ok(Some(EarlyNamespaces { users: Mapped { userns, helper: self.helper }, network }))
     }
 
-    /// The same for a network namespace alone; the helper is to be dropped when it has ended.
+    /// Waits for a network namespace alone. Drop the helper when it has ended.
     pub(crate) fn finish_network(self) -> Option<(OwnedFd, Helper)> {
         let network = self.network();
         network.map(|network| (network, self.helper))
@@ -165,18 +167,18 @@ mod tests {
     use rustix::pipe::{PipeFlags, pipe_with};
     use std::os::linux::fs::MetadataExt;
 
-    /// There is one order in a process.
+    /// A process has one order, so these tests run one after the other.
     static ORDERS: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn who_does_not_want_it_any_more_is_not_kept_waiting() {
+    fn cancelled_order_does_not_wait() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let copy = ours.try_clone().unwrap(); // as a child that was made meanwhile has
+        let copy = ours.try_clone().unwrap(); // like the copy of a child
         drop(Channel(ours));
         assert!(matches!(recv(&theirs, &mut [0_u8; 1][..], RecvFlags::DONTWAIT), Ok((_, 1))));
         drop(copy);
-        drop(begin_network()); // as an error on the way to the clone does
+        drop(begin_network()); // like an error before the clone
     }
 
     #[test]
@@ -219,9 +221,9 @@ mod tests {
     }
 
     #[test]
-    fn who_orders_of_somebody_who_dies_does_without() {
+    fn order_to_a_process_that_dies_returns_nothing() {
         if !rustix::process::geteuid().is_root() {
-            crate::sys::skip("who_orders_of_somebody_who_dies_does_without: needs root");
+            crate::sys::skip("order_to_a_process_that_dies_returns_nothing: needs root");
             return;
         }
         let _one_at_a_time = ORDERS.lock();

@@ -1,16 +1,16 @@
-//! Id maps of user namespaces, user_namespaces(7). Pure: text in the form of /proc/PID/uid_map.
+//! Id maps of user namespaces (user_namespaces(7)) as text for /proc/PID/uid_map. Pure.
 
 use crate::sys::weaken;
 use std::fmt::Write;
 
-/// One line of a map: `size` ids from `inside` on are shown outside as those from `outside` on.
+/// A line of a map: `size` ids from `inside` on are those from `outside` on in the parent namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdMap {
     /// First id inside the namespace.
     pub inside: u32,
     /// First id in the parent namespace.
     pub outside: u32,
-    /// How many.
+    /// The number of ids.
     pub size: u32,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Maps {
     pub gid: Vec<IdMap>,
 }
 
-/// The lines that the kernel takes, in one write.
+/// The lines for the kernel, to be written in one call.
 pub(crate) fn lines(map: &[IdMap]) -> String {
     let mut text = map.iter().fold(String::new(), |mut text, line| {
         // Writing to a String cannot fail.
@@ -34,14 +34,14 @@ pub(crate) fn lines(map: &[IdMap]) -> String {
     text
 }
 
-/// Ids `0..size` shown at `base`, but `left` and `right` change places: a tree of files owned by `left` then looks as if owned by `right`.
+/// Maps ids `0..size` to `base`, with `left` and `right` exchanged: files of `left` then look like files of `right`.
 pub(crate) fn swapped(base: u32, size: u32, left: u32, right: u32) -> Vec<IdMap> {
     let line = |inside, shown, size| IdMap { inside, outside: base + shown, size };
     if left == right || right >= size {
         return vec![line(0, 0, size)];
     }
     if left >= size {
-        // An owner outside the range (a big uid of the host): it takes the place of `right`, which is nobody then.
+        // An owner outside the range (a high host uid) takes the place of `right`, which is then unmapped.
         return [(0, right), (right + 1, size - right - 1)]
             .into_iter()
             .filter(|&(_, count)| count > 0)

@@ -1,4 +1,4 @@
-//! Which namespaces a container's first process gets: made at the clone, or joined before it.
+//! The namespaces of a container's first process: new ones at the clone, or existing ones joined before.
 
 use crate::error::{Context, Kind, Result};
 use crate::spec::config::linux::NamespaceKind;
@@ -9,23 +9,24 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The namespaces of one container, but for the user namespace.
+/// The namespaces of a container, without the user namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Namespaces {
-    /// Those that are made, as clone3(2) takes them.
+    /// New ones, as clone3(2) flags.
     pub made: u64,
-    /// Whether a cgroup namespace is made. It is unshared when the process is in its cgroup, or its root would be the caller's cgroup.
+    /// Whether a cgroup namespace is made. It is unshared when the process is in its cgroup: earlier, its root would
+    /// be the caller's.
     pub cgroup: bool,
-    /// Those that exist and are joined.
+    /// Existing ones to join.
     pub joined: Vec<(NamespaceKind, PathBuf)>,
-    /// Lines for /proc/PID/timens_offsets, which must be written before anybody is in the new time namespace.
+    /// Lines for /proc/PID/timens_offsets, which must be written before a process enters the new time namespace.
     pub time_offsets: String,
-    /// Whether the new process makes that namespace, and not its parent.
+    /// Whether the new process makes the time namespace instead of its parent.
     pub shifts_time_inside: bool,
 }
 
 impl Namespaces {
-    /// What every sandbox has; the network namespace may be there already.
+    /// The namespaces of every sandbox. The network namespace may exist already.
     pub(crate) fn sandbox(has_network: bool) -> Namespaces {
         let mut all = Namespaces { made: super::sandbox(), cgroup: true, ..Namespaces::default() };
         if has_network {
@@ -34,23 +35,23 @@ impl Namespaces {
         all
     }
 
-    /// Mounts and processes alone: what ends with a command that is otherwise on the host.
+    /// Mount and PID namespaces only: for a command that otherwise runs on the host.
     pub(crate) fn host() -> Namespaces {
         Namespaces { made: (libc::CLONE_NEWNS | libc::CLONE_NEWPID) as u64, ..Namespaces::default() }
     }
 
-    /// One of this kind is there already, and not to be made.
+    /// Excludes a kind that exists already.
     pub(crate) fn leave_out(&mut self, kind: NamespaceKind) {
         self.made &= !flag(kind);
     }
 
-    /// Whether the container's first process is to be in a PID namespace that exists. Other processes can look into it there, so it is born there
-    /// last of all. The weakened build does as runtimes do: it is born there first.
+    /// Whether the first process joins an existing PID namespace. Processes there can inspect it, so it is born there
+    /// last. The weakened build, like other runtimes, does it first.
     pub(crate) fn joins_processes(&self) -> bool {
         !weaken::is_off("joined-first") && self.joined.iter().any(|(kind, _)| *kind == NamespaceKind::Pid)
     }
 
-    /// Opens the PID namespace that is joined, if one is, and takes it out of those that [`visit`] joins.
+    /// Opens the PID namespace to join, if any, and removes it from those that [`visit`] joins.
     pub(crate) fn take_processes(&mut self) -> Result<Option<OwnedFd>> {
         if !self.joins_processes() {
             return Ok(None);
@@ -69,7 +70,7 @@ impl Namespaces {
     }
 }
 
-/// The flag of clone(2) for a kind.
+/// The clone(2) flag of a kind.
 pub(crate) const fn flag(kind: NamespaceKind) -> u64 {
     (match kind {
         NamespaceKind::Pid => libc::CLONE_NEWPID,
@@ -83,7 +84,8 @@ pub(crate) const fn flag(kind: NamespaceKind) -> u64 {
     }) as u64
 }
 
-/// Namespaces of this process that it left for those that a child is to be born in. Dropping it without [`Left::back`] leaves it there.
+/// Former namespaces of this process, which left them so that a child is born in others. Without a call of `back` it
+/// stays there.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Left {
@@ -92,8 +94,8 @@ pub(crate) struct Left {
     places: Option<(OwnedFd, OwnedFd)>,
 }
 
-/// Joins what a child of ours is to be born in, with the privileges that we have now: the child, in a user namespace of its own, would have none
-/// over them. PID and time namespaces are for children only anyway (setns(2)).
+/// Joins the namespaces for a child with the current privileges: the child, in a new user namespace, would have none
+/// over them. PID and time namespaces apply only to children (setns(2)).
 pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
     let mut left = Left { own: Vec::new(), places: None };
     let targets = plan
@@ -102,7 +104,7 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
         .filter(|(kind, _)| *kind != NamespaceKind::User)
         .map(|(kind, path)| Ok((*kind, open(path)?, path)))
         .collect::<Result<Vec<_>>>()?;
-    // The mount namespace last: in it the other paths may name something else.
+    // The mount namespace last: in it the other paths may mean other files.
     let (mounts, others): (Vec<_>, Vec<_>) =
         targets.into_iter().partition(|(kind, _, _)| *kind == NamespaceKind::Mount);
     for (kind, target, path) in others.into_iter().chain(mounts) {
@@ -128,8 +130,8 @@ pub(crate) fn visit(plan: &Namespaces) -> Result<Left> {
     Ok(left)
 }
 
-/// Whether this process can come back from [`visit`]. In a user namespace, such as that of an ordinary user's Podman, its own namespaces may belong to
-/// the user namespace around it, and then setns(2) lets it leave them and not return.
+/// Whether this process can return from [`visit`]. In a user namespace, such as rootless Podman's, its own namespaces
+/// may belong to an outer one. Then setns(2) lets it leave them but not return.
 pub(crate) fn can_return(plan: &Namespaces) -> bool {
     let joined = plan.joined.iter().map(|(kind, _)| *kind).filter(|kind| *kind != NamespaceKind::User);
     let shifted = (!plan.time_offsets.is_empty() && !plan.shifts_time_inside).then_some(NamespaceKind::Time);
@@ -139,7 +141,8 @@ pub(crate) fn can_return(plan: &Namespaces) -> bool {
     })
 }
 
-/// Makes and enters the time namespace with offsets from inside a new user namespace, for an ordinary user, whose parent may make none.
+/// Makes and enters the time namespace with offsets inside a new user namespace, for an ordinary user, whose parent
+/// may not make one.
 pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
     if plan.time_offsets.is_empty() || !plan.shifts_time_inside {
         return Ok(());
@@ -152,7 +155,7 @@ pub(crate) fn shift_time(plan: &Namespaces) -> Result<()> {
     enter(&made, NamespaceKind::Time).failing(Kind::Namespace, || "enter the time namespace")
 }
 
-/// Enters a new mount namespace from which nothing reaches the one that this process leaves. The caller has one thread.
+/// Enters a new mount namespace whose changes do not reach the former one. The caller has one thread.
 pub(crate) fn unshare_mounts() -> Result<Left> {
     let step = || "make a mount namespace";
     let own = open(std::path::Path::new("/proc/self/ns/mnt"))?;
@@ -160,7 +163,7 @@ pub(crate) fn unshare_mounts() -> Result<Left> {
     let places = Some((place("/").failing(Kind::Namespace, step)?, place(".").failing(Kind::Namespace, step)?));
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).failing(Kind::Namespace, step)?;
     let left = Left { own: vec![(NamespaceKind::Mount, own)], places };
-    // Slaves, not private: CRIU makes a container's root a slave of what its own root is one of.
+    // Slaves, not private: CRIU expects a container's root to be a slave of the peer group of its root.
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     match rustix::mount::mount_change("/", flags) {
         Ok(()) => Ok(left),
@@ -172,7 +175,7 @@ pub(crate) fn unshare_mounts() -> Result<Left> {
 }
 
 impl Left {
-    /// Goes back to where this process was.
+    /// Returns to the former namespaces.
     pub(crate) fn back(self) -> Result<()> {
         for (kind, own) in self.own.iter().rev() {
             enter(own, *kind).failing(Kind::Namespace, || format!("return to our own {} namespace", kind.word()))?;

@@ -1,8 +1,8 @@
-//! A range of 65,536 host ids for one sandbox of the machine's root: nobody's accounts, nobody's files, no other sandbox's.
+//! A range of 65,536 host ids for one root sandbox: without accounts, files or other sandboxes.
 //!
-//! The ranges lie in 0x70000000..0x7FFD0000, which systemd's UIDS-GIDS table leaves unused. One byte of a lock file stands for each; the lock
-//! is held by the supervisor, so it is free when that is gone, and then the kernel is ending the sandbox (fcntl(2), open file description
-//! locks).
+//! The ranges are 0x70000000..0x7FFD0000, which systemd's UIDS-GIDS table leaves unused. A byte of a lock file stands
+//! for each. The supervisor holds its lock, so it is free when the supervisor and, with it, the sandbox end
+//! (fcntl(2), open file description locks).
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Slot;
@@ -11,7 +11,7 @@ use std::path::Path;
 const FIRST: u32 = 0x7000_0000;
 const SLOTS: u32 = 0x0FFD;
 
-/// A range that is ours until the last process that holds it is gone.
+/// A range that is reserved until its last holder exits.
 #[derive(Debug)]
 pub(crate) struct Range {
     /// The first host id.
@@ -24,7 +24,7 @@ impl Range {
     /// How many ids.
     pub(crate) const SIZE: u32 = 65_536;
 
-    /// Takes a range that nobody uses. `directory` is one for the whole machine, whatever the store.
+    /// Reserves an unused range. `directory` is the same for the whole machine, whatever the store.
     pub(crate) fn take(directory: &Path) -> Result<Range> {
         let delegated = delegated_to_others();
         let base = |slot: u32| FIRST + slot * Self::SIZE;
@@ -39,7 +39,7 @@ impl Range {
     }
 }
 
-/// What /etc/subuid and /etc/subgid give to accounts. A line that does not parse gives nothing to anybody.
+/// The ranges of /etc/subuid and /etc/subgid. Skips lines that do not parse.
 fn delegated_to_others() -> Vec<(u64, u64)> {
     let parse = |line: &str| {
         let mut fields = line.split(':').skip(1).map(str::trim);

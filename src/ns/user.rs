@@ -1,4 +1,4 @@
-//! User namespaces as things to hold: made, mapped, and named by a descriptor.
+//! User namespaces: creation, maps, and descriptors that keep them.
 
 use super::idmap::{IdMap, Maps, lines};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -11,31 +11,31 @@ use rustix::thread::CapabilitySet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A user namespace, and the child that lent it its first life.
+/// A user namespace, and the child that created it.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     /// Names the namespace.
     pub userns: OwnedFd,
-    /// Ends by itself. Nothing in a sandbox can reach it: it is in nobody's PID namespace but ours.
+    /// It exits by itself. No process in a sandbox can reach it: it is outside of their PID namespaces.
     pub helper: Helper,
 }
 
-/// What the child waits on. Others of our children may hold a copy of it, so its closing alone would tell nothing.
+/// The child's channel. Other children may have a copy, so closing it alone would not wake the child.
 #[derive(Debug)]
 pub(super) struct Channel(pub(super) OwnedFd);
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // A child that has ended already need not be told.
+        // A child that has exited needs no message.
         let _ = send(&self.0, b"E", SendFlags::NOSIGNAL);
     }
 }
 
-/// A child that is ending, or does when this is dropped, which waits for it.
+/// A child that is ending. Dropping it reaps the child.
 #[derive(Debug)]
 pub(crate) struct Helper {
     pidfd: OwnedFd,
-    /// What it waits on, if it is still to be told.
+    /// Its channel, if it must be ended first.
     channel: Option<Channel>,
 }
 
@@ -44,7 +44,7 @@ impl Helper {
         Helper { pidfd, channel: None }
     }
 
-    /// From now on it is told to end when this is dropped.
+    /// Keeps the child until this is dropped.
     pub(super) fn stays(&mut self, channel: Channel) {
         self.channel = Some(channel);
     }
@@ -53,18 +53,18 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         drop(self.channel.take());
-        // Nobody else has what it reads from, so it ends, and there is nothing to hear from it.
+        // Only the child has the other end, so closing ends it.
         let _ = wait(self.pidfd.as_fd());
     }
 }
 
-/// Makes a user namespace with `maps`. A child lends it a life that is just long enough, or its remains; the caller
-/// needs CAP_SETUID and CAP_SETGID in its own namespace for maps of more than its own id.
+/// Makes a user namespace with `maps`. A child keeps it open until this process has a descriptor. Maps of other ids
+/// than the caller's need CAP_SETUID and CAP_SETGID.
 pub(crate) fn mapped(maps: &Maps) -> Result<Mapped> {
     mapped_above(maps, 0)
 }
 
-/// The same for a namespace in which so many others may be made at once, by a runtime that makes sandboxes in it.
+/// Makes one that allows `nested` more namespaces inside, for a runtime that makes sandboxes in it.
 pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     let step = || "make a user namespace";
     let (gate, hold) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::UserNamespace, step)?;
@@ -75,7 +75,7 @@ pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
         Side::Child => {
             drop(hold);
             limit_nested(nested);
-            // Ends when the parent lets go of the pipe, or is gone.
+            // Ends when the parent closes the pipe or exits.
             let _ = rustix::io::read(&gate, &mut [0_u8; 1]);
             exit(0)
         }
@@ -87,7 +87,7 @@ pub(crate) fn mapped_above(maps: &Maps, nested: u32) -> Result<Mapped> {
     opened.map(|userns| Mapped { userns, helper })
 }
 
-/// Gives the user namespace that process `pid` is in its maps.
+/// Writes the maps of the user namespace of process `pid`, and opens it.
 pub(super) fn open_and_map(pid: i32, maps: &Maps) -> Result<OwnedFd> {
     write_maps(pid, maps)?;
     let path = format!("/proc/{pid}/ns/user");
@@ -95,13 +95,13 @@ pub(super) fn open_and_map(pid: i32, maps: &Maps) -> Result<OwnedFd> {
         .failing(Kind::UserNamespace, || "open a user namespace")
 }
 
-/// Writes the maps of the new user namespace that process `pid` is in. An ordinary user may write one line alone, that of his own id, and for groups
-/// only once `setgroups` is denied; for all else there are the set-uid programs newuidmap(1) and newgidmap(1), which know what /etc/subuid and
-/// /etc/subgid give to whom. Each map is decided for itself.
+/// Writes the maps of the new user namespace of process `pid`. An ordinary user may write only a line for the own id,
+/// and for groups only after `setgroups` is denied. Other maps need the set-uid programs newuidmap(1) and
+/// newgidmap(1), which check /etc/subuid and /etc/subgid. Each map is written separately.
 pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
     let privileged = may_map_any();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    // Groups first: a group map of our own needs a denial that comes before it.
+    // Groups first: our own group map needs the denial of setgroups before.
     for (name, helper, map, own) in [("gid_map", "newgidmap", &maps.gid, gid), ("uid_map", "newuidmap", &maps.uid, uid)]
     {
         let alone = matches!(map.as_slice(), [line] if line.size == 1 && line.outside == own);
@@ -120,7 +120,7 @@ pub(crate) fn write_maps(pid: i32, maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// Whether we may map ids that are not our own (user_namespaces(7)).
+/// Whether this process may map other ids (user_namespaces(7)).
 fn may_map_any() -> bool {
     let wanted = CapabilitySet::SETUID | CapabilitySet::SETGID;
     rustix::thread::capabilities(None).is_ok_and(|own| own.effective.contains(wanted))
@@ -137,7 +137,7 @@ fn by_helper(program: &str, pid: i32, map: &[IdMap]) -> Result<()> {
     let hint = "install the package uidmap and give this user a range in /etc/subuid and /etc/subgid, or map your own id alone";
     let done = match done {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-            // Not the system's words: callers take them for a missing program of the container.
+            // Not the system's text: callers would take it for a missing program of the container.
             return Err(Error::new(Kind::UserNamespace, format!("the program `{program}` is not installed"))
                 .doing(step())
                 .hint(hint));
@@ -151,8 +151,8 @@ fn by_helper(program: &str, pid: i32, map: &[IdMap]) -> Result<()> {
     Err(Error::new(Kind::UserNamespace, words).doing(step()).hint(hint))
 }
 
-/// Maps our own single id, from inside a user namespace that we were just born into. Needs no privilege: the kernel allows the
-/// line that names the writer's own id, once `setgroups` is denied (user_namespaces(7), "Defining user and group ID mappings").
+/// Maps the caller's own id from inside a new user namespace. It needs no privilege once `setgroups` is denied
+/// (user_namespaces(7), "Defining user and group ID mappings").
 pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
     fs::write("/proc/self/setgroups", "deny").failing(Kind::UserNamespace, || "deny setgroups in a user namespace")?;
     for (name, map) in [("gid_map", &maps.gid), ("uid_map", &maps.uid)] {
@@ -164,9 +164,9 @@ pub(crate) fn write_own_map(maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// No user namespace may be made in the one that we are in, so that nobody in it becomes a root with capabilities. A second
-/// fence: seccomp refuses the calls already. Where /proc/sys is read-only (inside another container) that one stands alone.
-/// namespaces(7), "The /proc/sys/user directory": the limit is that of the writer's own user namespace.
+/// Forbids user namespaces inside this one, so that no process in it gains capabilities. A second fence after
+/// seccomp; it is missing where /proc/sys is read-only (inside another container). The limit is that of the writer's
+/// user namespace (namespaces(7), "The /proc/sys/user directory").
 pub(super) fn forbid_nested() {
     limit_nested(0);
 }
@@ -177,8 +177,8 @@ fn limit_nested(most: u32) {
     }
 }
 
-/// Whether we are in the machine's first user namespace, where root is the machine's root. ioctl_ns(2) names no way to ask; the inode
-/// is fixed in the kernel (`PROC_USER_INIT_INO`, include/uapi/linux/nsfs.h).
+/// Whether this is the machine's first user namespace, where root is the machine's root. ioctl_ns(2) cannot tell; the
+/// inode is fixed in the kernel (`PROC_USER_INIT_INO`, include/uapi/linux/nsfs.h).
 pub(crate) fn is_initial() -> bool {
     const INITIAL: u64 = 0xEFFF_FFFD;
     rustix::fs::stat("/proc/self/ns/user").is_ok_and(|status| status.st_ino == INITIAL)

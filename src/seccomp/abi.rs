@@ -1,22 +1,22 @@
-//! The system-call ABIs: what the kernel tells a filter about each, and which of them one kernel offers.
+//! The system-call ABIs: their properties for a filter, and the ABIs of each kernel.
 
 use super::table::Column;
 use crate::spec::seccomp::Arch;
 
-/// What a filter must know of one ABI.
+/// The properties of an ABI.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abi {
     /// `seccomp_data.arch`: one of `AUDIT_ARCH_*` of linux/audit.h.
     pub audit: u32,
-    /// Its numbers in the table,
+    /// The column of its numbers in the table.
     pub column: Column,
-    /// and what its convention adds to each.
+    /// The offset that its convention adds to each number.
     pub base: u32,
     /// Whether arguments have 64 bits. Those of 32-bit ABIs are compared in 32.
     pub wide: bool,
     /// Whether the high half of an argument comes first.
     pub big_endian: bool,
-    /// Whether `socketcall` and `ipc` take calls that have no number of their own, or also one.
+    /// Whether `socketcall` and `ipc` are the only or a second entry to some calls.
     pub multiplexed: bool,
 }
 
@@ -25,10 +25,10 @@ const BITS_64: u32 = 0x8000_0000;
 const LITTLE_ENDIAN: u32 = 0x4000_0000;
 const CONVENTION_N32: u32 = 0x2000_0000;
 
-/// What `x32` sets in a number. All of x86-64's own are below (`__X32_SYSCALL_BIT` of asm/unistd.h).
+/// The bit of `x32` numbers. All x86-64 numbers are below (`__X32_SYSCALL_BIT` of asm/unistd.h).
 const X32_BIT: u32 = 0x4000_0000;
 
-/// The facts about `arch`, or nothing if we have no numbers for it.
+/// The properties of `arch`; `None` without numbers for it.
 pub(super) fn abi(arch: Arch) -> Option<Abi> {
     let little = |machine, column| Abi {
         audit: machine | LITTLE_ENDIAN | BITS_64,
@@ -84,7 +84,7 @@ pub(super) fn offered(native: Arch) -> &'static [Arch] {
     }
 }
 
-/// The ABI that this program itself uses, or nothing where filters are not supported.
+/// The ABI of this program; `None` where filters are not supported.
 pub(crate) const NATIVE: Option<Arch> = if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
     Some(Arch::X86_64)
 } else if cfg!(target_arch = "aarch64") {

@@ -1,4 +1,4 @@
-//! What a filter returns: the action's bits of linux/seccomp.h, and its data.
+//! The return values of a filter: the action's bits of linux/seccomp.h, and its data.
 
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::Action;
@@ -12,17 +12,17 @@ pub(super) const TRACE: u32 = 0x7ff0_0000;
 pub(super) const LOG: u32 = 0x7ffc_0000;
 pub(super) const ALLOW: u32 = 0x7fff_0000;
 
-/// The largest error number that the kernel hands on (`MAX_ERRNO` of linux/err.h); it cuts greater ones to this.
+/// The largest error number (`MAX_ERRNO` of linux/err.h); the kernel clamps greater ones.
 const MAX_ERRNO: u32 = 4095;
-/// What fits beside TRACE (`SECCOMP_RET_DATA`).
+/// The largest data of TRACE (`SECCOMP_RET_DATA`).
 const MAX_DATA: u32 = 0xffff;
 
-/// The call returns `number` and is not made.
+/// The call returns `number` without being made.
 pub(super) const fn errno(number: u32) -> u32 {
     ERRNO | number
 }
 
-/// The return value for an action of a profile and the error number that stands beside it.
+/// The return value for an action of a profile and its error number.
 pub(super) fn value(action: Action, errno_ret: Option<u32>) -> Result<u32> {
     let most = match action {
         Action::Errno => MAX_ERRNO,
@@ -39,7 +39,7 @@ pub(super) fn value(action: Action, errno_ret: Option<u32>) -> Result<u32> {
     };
     let number = errno_ret.unwrap_or(libc::EPERM as u32);
     if errno_ret.is_some() && number > most {
-        return Err(Error::new(Kind::Spec, format!("`{number}` is no error number: the greatest is {most}")));
+        return Err(Error::new(Kind::Spec, format!("invalid error number `{number}`: the greatest is {most}")));
     }
     Ok(match action {
         Action::Kill | Action::KillThread => KILL_THREAD,

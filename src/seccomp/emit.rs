@@ -1,9 +1,9 @@
-//! From ranges to instructions.
+//! Writes instructions for ranges.
 //!
-//! Jumps of classic BPF go forward only, and a conditional one by at most 255. So the program is written from its end to
-//! its beginning: a target is always there when a jump to it is made, and a label is just its place from the end. Numbers are found by
-//! a binary search tree over ranges (at most nine comparisons for all of x86-64), and so are the values of an argument where its
-//! conditions allow.
+//! Jumps of classic BPF go forward only, and a conditional one by at most 255. So the program is written from its
+//! end: the target of a jump always exists, and a label is its distance from the end. Numbers are found by a binary
+//! search tree over ranges, with at most nine comparisons for x86-64. So are the values of an argument, if its
+//! conditions allow it.
 
 use super::action;
 use super::rules::{FOREIGN, Outcome, Plan, Test};
@@ -26,16 +26,16 @@ pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCH: u32 = 4;
 pub(super) const ARGUMENTS: u32 = 16;
 
-/// How far a conditional jump reaches.
+/// The reach of a conditional jump.
 const REACH: usize = 255;
 
-/// The instruction at this place from the end.
+/// A position, counted from the end.
 #[derive(Clone, Copy)]
 struct Label(usize);
 
 struct Writer<'a> {
     style: Style,
-    /// Last instruction first.
+    /// Instructions in reverse.
     reversed: Vec<Instruction>,
     /// The nearest `return` of each value.
     returns: Vec<(u32, Label)>,
@@ -43,18 +43,18 @@ struct Writer<'a> {
     written: Vec<Option<Label>>,
 }
 
-/// The program of a plan, as short as we can make it.
+/// Writes the shortest program for a plan.
 pub(super) fn emit(plan: &Plan) -> Vec<Instruction> {
     let program = write(plan, Style::Decisions);
     if program.len() > MAX_INSTRUCTIONS { write(plan, Style::Chains) } else { program }
 }
 
-/// How tests on arguments are written.
+/// The form of tests on arguments.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Style {
-    /// As decisions over ranges of values: quick, and short for what profiles say, but not for whatever they could say.
+    /// Decisions over ranges of values: fast, and short for common profiles, but not for all.
     Decisions,
-    /// Case by case: as long as what the profile says.
+    /// Case by case: as long as the profile.
     Chains,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn write(plan: &Plan, style: Style) -> Vec<Instruction> {
         tests: &plan.tests,
         written: vec![None; plan.tests.len()],
     };
-    let mut next = writer.give_back(FOREIGN);
+    let mut next = writer.return_label(FOREIGN);
     for section in plan.sections.iter().rev() {
         let elsewhere = next;
         let numbers = writer.tree(&section.ranges, &mut |writer, outcome| writer.outcome(outcome));
@@ -84,15 +84,15 @@ impl Writer<'_> {
         Label(self.reversed.len() - 1)
     }
 
-    /// Loads a word and goes on at `next`.
+    /// Loads a word and continues at `next`.
     fn load(&mut self, offset: u32, next: Label) -> Label {
         self.within(next, 0);
         self.put(LOAD, offset, 0, 0)
     }
 
-    /// A `return` of this value that is near enough for whatever comes next.
-    fn give_back(&mut self, value: u32) -> Label {
-        // Two trampolines and the jump itself may still come between.
+    /// A `return` of this value within reach of the next instruction.
+    fn return_label(&mut self, value: u32) -> Label {
+        // Two trampolines and the jump itself may come between.
         let near = self.reversed.len().saturating_sub(REACH - 4);
         if let Some((_, label)) = self.returns.iter().find(|(known, label)| *known == value && label.0 >= near) {
             return *label;
@@ -103,7 +103,7 @@ impl Writer<'_> {
         label
     }
 
-    /// Goes to one of two places, through trampolines if they are too far.
+    /// Jumps to one of two labels, by trampolines if they are too far.
     fn jump(&mut self, code: u16, operand: u32, if_true: Label, if_false: Label) -> Label {
         if if_true.0 == if_false.0 {
             return if_true;
@@ -122,15 +122,15 @@ impl Writer<'_> {
         }
     }
 
-    /// How many instructions lie between the next one to be written and the label.
+    /// The number of instructions between the next one and the label.
     fn distance(&self, label: Label) -> usize {
         self.reversed.len() - 1 - label.0
     }
 
-    /// A search tree over ranges of what was loaded last; each range is written by `leaf`.
+    /// A search tree over ranges of the loaded word. `leaf` writes each range.
     fn tree<T: Copy>(&mut self, ranges: &[(u32, T)], leaf: &mut impl FnMut(&mut Self, T) -> Label) -> Label {
         match ranges {
-            [] => self.give_back(action::KILL_PROCESS), // the first range starts at 0, so this is never reached
+            [] => self.return_label(action::KILL_PROCESS), // never reached: the first range starts at 0
             [(_, only)] => leaf(self, *only),
             _ => {
                 let middle = ranges.len() / 2;
@@ -142,26 +142,26 @@ impl Writer<'_> {
     }
 
     fn outcome(&mut self, outcome: Outcome) -> Label {
-        let place = match outcome {
-            Outcome::Return(value) => return self.give_back(value),
-            Outcome::Test(place) => usize::from(place),
+        let test_index = match outcome {
+            Outcome::Return(value) => return self.return_label(value),
+            Outcome::Test(test_index) => usize::from(test_index),
         };
-        if let Some(label) = self.written[place] {
+        if let Some(label) = self.written[test_index] {
             return label;
         }
         let tests = self.tests;
-        let test = &tests[place];
+        let test = &tests[test_index];
         let label = self.end(test, &end(test.cases.clone(), test.otherwise));
-        self.written[place] = Some(label);
+        self.written[test_index] = Some(label);
         label
     }
 
     fn end(&mut self, test: &Test, end: &End) -> Label {
         let cases = match end {
-            End::Return(value) => return self.give_back(*value),
+            End::Return(value) => return self.return_label(*value),
             End::Test(cases) => cases,
         };
-        // What is too long already will be thrown away.
+        // A program that is too long already will be discarded.
         let decide = self.style == Style::Decisions && self.reversed.len() <= MAX_INSTRUCTIONS;
         match if decide { split(cases, test.otherwise, test.wide) } else { None } {
             Some(split) => self.split(test, &split),
@@ -173,7 +173,7 @@ impl Writer<'_> {
     fn split(&mut self, test: &Test, split: &Split) -> Label {
         let mut written = vec![None; split.ends.len()];
         let mut leaf = |writer: &mut Self, place: u32| match (&split.ends[place as usize], written[place as usize]) {
-            (End::Return(value), _) => writer.give_back(*value),
+            (End::Return(value), _) => writer.return_label(*value),
             (End::Test(_), Some(label)) => label,
             (end, None) => {
                 let label = writer.end(test, end);
@@ -206,11 +206,11 @@ impl Writer<'_> {
         self.load(low_word(test, index), low)
     }
 
-    /// Any other test: its cases one after the other.
+    /// Any other test: its cases in order.
     fn chain(&mut self, test: &Test, cases: &[Remaining]) -> Label {
-        let mut next = self.give_back(test.otherwise);
+        let mut next = self.return_label(test.otherwise);
         for case in cases.iter().rev() {
-            let mut holds = self.give_back(case.value);
+            let mut holds = self.return_label(case.value);
             for condition in case.conditions.iter().rev() {
                 holds = self.condition(test, condition, holds, next);
             }

@@ -1,14 +1,20 @@
-//! Which of several rules with conditions comes first, where they overlap and say different things.
+//! The order of rules with conditions that overlap and have different actions.
 //!
-//! No specification says it. Profiles are written against libseccomp, which asks the more special one first: rules about a
-//! later argument before those about an earlier one; an equality before a limit, an upper limit before a lower one; the
-//! smallest upper limit, else the greatest number; and what came first among equals.
+//! No specification defines it. Profiles are written against libseccomp, which tests the more special rule first:
+//!
+//! - rules about a later argument before those about an earlier one;
+//!
+//! - an equality before a limit, an upper limit before a lower one;
+//!
+//! - the smallest upper limit first, the greatest other number first;
+//!
+//! - equal rules in their original order.
 
 use super::split::Remaining;
 use crate::spec::seccomp::{Condition, Operator};
 use std::cmp::Ordering;
 
-/// Puts cases into the order in which they are asked.
+/// Sorts cases into the order of their tests.
 pub(super) fn order(cases: Vec<Remaining>, wide: bool) -> Vec<Remaining> {
     if cases.windows(2).all(|pair| pair[0].value == pair[1].value) {
         return cases;
@@ -16,7 +22,7 @@ pub(super) fn order(cases: Vec<Remaining>, wide: bool) -> Vec<Remaining> {
     let mut ordered: Vec<Remaining> = Vec::with_capacity(cases.len());
     for mut case in cases {
         case.conditions.sort_by_key(|condition| condition.index);
-        // Not `sort_by`: what is equal here is not transitive, and libseccomp inserts one by one as well.
+        // Not `sort_by`: equality here is not transitive, and libseccomp inserts one by one, too.
         let before = |earlier: &Remaining| compare(&earlier.conditions, &case.conditions, wide) != Ordering::Greater;
         let place = ordered.iter().rposition(before).map_or(0, |last| last + 1);
         ordered.insert(place, case);
@@ -24,13 +30,13 @@ pub(super) fn order(cases: Vec<Remaining>, wide: bool) -> Vec<Remaining> {
     ordered
 }
 
-/// `Less` if `a` is asked before `b`.
+/// `Less` if `a` is tested before `b`.
 fn compare(a: &[Condition], b: &[Condition], wide: bool) -> Ordering {
     let order = a.iter().zip(b).map(|(a, b)| compare_one(a, b, wide)).find(|order| *order != Some(Ordering::Equal));
     order.flatten().unwrap_or(Ordering::Equal)
 }
 
-/// Nothing if they are about the same but cannot be told apart, so that what follows does not matter either.
+/// `None` if two conditions on one subject have no order; then later conditions do not matter either.
 fn compare_one(a: &Condition, b: &Condition, wide: bool) -> Option<Ordering> {
     let order = b.index.cmp(&a.index).then(rank(b.op).cmp(&rank(a.op)));
     if order != Ordering::Equal {
@@ -60,7 +66,7 @@ fn rank(op: Operator) -> u8 {
     }
 }
 
-/// The mask and the wanted bits of one word of a condition.
+/// The mask and the expected bits of one word of a condition.
 fn parts(condition: &Condition, shift: u32) -> (u32, u32) {
     let (mask, wanted) = match condition.op {
         Operator::MaskedEqual => (condition.value, condition.value_two & condition.value),

@@ -1,4 +1,4 @@
-//! A compiled filter: installing it in this process, and evaluating it ahead for a process that still has calls to make.
+//! A compiled filter: its installation in this process, and its evaluation ahead of time.
 
 use super::emit::{
     AND, ARCH, ARGUMENTS, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, JUMP_SET, LOAD, NUMBER, RETURN,
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 /// A filter for the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Empty: there is nothing to install.
+    /// The instructions; empty means no filter.
     pub(super) instructions: Cow<'static, [Instruction]>,
     /// Flags of seccomp(2) that the profile requires.
     pub(super) flags: u32,
@@ -22,11 +22,11 @@ pub(crate) struct Program {
     pub(super) optional_flags: u32,
     /// Whether installing it returns a listener.
     pub(super) listens: bool,
-    /// Whether the listener is the supervisor's, which counts refused calls. The filter works without it too.
+    /// Whether the supervisor has the listener and counts refused calls. The filter works without it too.
     pub(super) reports: bool,
-    /// Names in the profile that no ABI has: misspelt, or newer than brig.
+    /// Names that no ABI has: misspelt, or newer than brig.
     pub(super) unknown: Vec<String>,
-    /// A filter that is installed first; the kernel applies the stricter verdict of both.
+    /// A filter to install first. The kernel applies the stricter verdict of both.
     pub(super) beneath: Option<Box<Program>>,
 }
 
@@ -44,7 +44,7 @@ impl Program {
         }
     }
 
-    /// This filter on top of another one: the kernel refuses what either refuses. A listener is this filter's.
+    /// Puts this filter on top of another: the kernel refuses what either refuses. A listener belongs to this filter.
     pub(crate) fn over(self, beneath: Program) -> Program {
         if self.is_empty() { beneath } else { Program { beneath: Some(Box::new(beneath)), ..self } }
     }
@@ -75,7 +75,7 @@ impl Program {
         self.instructions.is_empty()
     }
 
-    /// How many instructions it has.
+    /// The number of instructions.
     #[cfg(all(test, feature = "oracle"))]
     pub(crate) fn len(&self) -> usize {
         self.instructions.len()

@@ -1,12 +1,12 @@
-//! From a profile to ranges: for each ABI, which numbers have which outcome. No instructions yet.
+//! Resolves a profile to ranges: for each ABI, the outcome of each number. No instructions yet.
 //!
-//! The meaning of a profile is what runc and libseccomp give it, since profiles are written against those:
-//! - a rule with the default's action is skipped; a name that an ABI has not is ignored there;
-//! - a rule without conditions outweighs all others for its calls, the first such one counts;
-//! - all conditions of a rule must hold, but if two are about one argument, any one of them;
-//! - numbers above the newest call that a profile mentions return ENOSYS, so that programs fall back to an older call
-//!   instead of taking EPERM for an answer (not where the default lets calls through);
-//! - calls through an ABI that the profile does not list end the thread.
+//! A profile has the meaning that it has with runc and libseccomp:
+//! - A rule with the default's action is skipped. A name that an ABI lacks is ignored there.
+//! - A rule without conditions outweighs all others for its calls; the first such rule counts.
+//! - All conditions of a rule must hold. Of several about one argument, one is enough.
+//! - Numbers above the newest call of a profile return ENOSYS, unless the default allows calls. So programs fall back to
+//!   an older call, which EPERM would prevent.
+//! - Calls through an ABI that the profile does not list end the thread.
 
 use super::abi::{Abi, abi, offered};
 use super::split::Remaining;
@@ -15,37 +15,37 @@ use super::{action, precedence};
 use crate::error::{Error, Kind, Result};
 use crate::spec::seccomp::{Action, Arch, Condition, Operator, Rule, Seccomp};
 
-/// What happens to a call: this return value of a filter, or what test number n finds.
+/// The outcome of a call: a return value of the filter, or the result of test number n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Return(u32),
     Test(u16),
 }
 
-/// All numbers of one `AUDIT_ARCH_*`: where each range starts (the first at 0), and its outcome.
+/// All numbers of one `AUDIT_ARCH_*`: the start of each range (the first is 0), and its outcome.
 pub(super) struct Section {
     pub audit: u32,
     pub ranges: Vec<(u32, Outcome)>,
 }
 
-/// Conditions on arguments, asked in order; the first case that holds decides.
+/// Conditions on arguments, tested in order. The first case that holds decides.
 pub(super) struct Test {
     pub cases: Vec<Remaining>,
     pub otherwise: u32,
     pub wide: bool,
     pub big_endian: bool,
-    /// From which rules it was made, for calls that share one.
+    /// The rules that it was made from, to share it between calls.
     origin: Vec<(u16, u8)>,
 }
 
-/// A profile with its names resolved.
+/// A profile with resolved names.
 pub(super) struct Plan {
     pub sections: Vec<Section>,
     pub tests: Vec<Test>,
     pub unknown: Vec<String>,
 }
 
-/// A rule that has been checked: what it returns, and its conditions (any of these lists; all within one).
+/// A checked rule: its return value, and its conditions (one of the lists must hold completely).
 struct Checked<'a> {
     value: u32,
     alternatives: Vec<&'a [Condition]>,
@@ -70,7 +70,7 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
             None => plan.sections.push(Section { audit: abi.audit, ranges }),
         }
     }
-    // x32 is x86-64's architecture too, so that not listing it takes a range of its own.
+    // x32 belongs to x86-64's architecture, so an unlisted x32 needs an explicit range.
     if native == Arch::X86_64
         && !profile.architectures.contains(&Arch::X32)
         && let (Some(section), Some(x32)) = (plan.sections.first_mut(), abi(Arch::X32))
@@ -83,10 +83,10 @@ pub(super) fn plan(profile: &Seccomp, native: Arch) -> Result<Plan> {
     Ok(plan)
 }
 
-/// What an ABI that is not listed gets: libseccomp's default for it, and so every runtime's.
+/// The outcome for an unlisted ABI: libseccomp's default, and so every runtime's.
 pub(super) const FOREIGN: u32 = action::KILL_THREAD;
 
-/// Replaces all that starts at `from` or above.
+/// Replaces all ranges that start at `from` or above.
 fn overlay(ranges: &mut Vec<(u32, Outcome)>, from: u32, above: Vec<(u32, Outcome)>) {
     ranges.retain(|(start, _)| *start < from);
     ranges.extend(above);
@@ -123,7 +123,7 @@ fn check_rule(rule: &Rule, default: u32) -> Result<Checked<'_>> {
         return Err(fault("a rule names a system call with no name"));
     }
     if rule.action == Action::Notify && rule.names.iter().any(|name| name == "write") {
-        // Other runtimes hand the listener over with it; a profile that they refuse is refused here too.
+        // Other runtimes send it with the listener. A profile that they refuse is refused here, too.
         return Err(fault(
             "`SCMP_ACT_NOTIFY` cannot be used for `write`: the start of the container would wait for it",
         ));
@@ -132,11 +132,7 @@ fn check_rule(rule: &Rule, default: u32) -> Result<Checked<'_>> {
     let mut any = false;
     for condition in &rule.args {
         if condition.index > 5 {
-            return Err(fault(format!(
-                "rule for `{}`: there is no argument {}, the last is 5",
-                names(),
-                condition.index
-            )));
+            return Err(fault(format!("rule for `{}`: no argument {}: the last is 5", names(), condition.index)));
         }
         any |= seen & (1 << condition.index) != 0;
         seen |= 1 << condition.index;
@@ -153,8 +149,7 @@ fn fault(cause: impl Into<String>) -> Error {
     Error::new(Kind::Spec, cause)
 }
 
-/// A call that a rule names: the rule's place, the call, and, if this is the multiplexer of the call that is meant, what selects
-/// that there (else 0).
+/// A call that a rule names, and the rule's index. For a multiplexer: the selector of the call, else 0.
 #[derive(Clone, Copy)]
 struct Named {
     rule: u16,
@@ -224,7 +219,7 @@ fn ranges(
     all.from(abi.base, all.default);
     let mut beyond = newest.filter(|_| !lets_through(default_action)).map(|newest| abi.base + newest + 1);
     if beyond.is_some() && matches!(abi.column, Column::S390 | Column::S390x) {
-        // Numbers that do not fit the instruction arrive as 0, the long gone setup(2), if the kernel does not know them.
+        // Numbers that exceed the instruction become 0, the former setup(2), if the kernel does not have them.
         all.one(0, MISSING);
         entries.retain(|entry| entry.0 != 0);
     }
@@ -243,14 +238,14 @@ fn ranges(
 
 const MISSING: Outcome = Outcome::Return(action::errno(libc::ENOSYS as u32));
 
-/// Ranges that are put down in ascending order; neighbours with one outcome become one.
+/// Ranges in ascending order. Neighbours with the same outcome are merged.
 struct Ranges {
     list: Vec<(u32, Outcome)>,
     default: Outcome,
 }
 
 impl Ranges {
-    /// From here on this, until something else is said.
+    /// Sets the outcome from `start` on.
     fn from(&mut self, start: u32, outcome: Outcome) {
         self.list.pop_if(|last| last.0 == start);
         if self.list.last().is_none_or(|last| last.1 != outcome) {
@@ -258,7 +253,7 @@ impl Ranges {
         }
     }
 
-    /// From here on nothing is known, but for ARM's private calls.
+    /// Unknown numbers from here on, except ARM's private calls.
     fn beyond(&mut self, end: u32, abi: &Abi) {
         self.from(end, MISSING);
         if abi.column == Column::Arm {
@@ -266,19 +261,19 @@ impl Ranges {
         }
     }
 
-    /// This for one number, the default after it.
+    /// Sets the outcome of one number; the default follows.
     fn one(&mut self, number: u32, outcome: Outcome) {
         self.from(number, outcome);
         self.from(number + 1, self.default);
     }
 }
 
-/// runc counts TRACE among them: a good tracer answers ENOSYS itself.
+/// runc includes TRACE: a good tracer returns ENOSYS itself.
 fn lets_through(default: Action) -> bool {
     matches!(default, Action::Allow | Action::Log | Action::Trace)
 }
 
-/// What the rules for one number come to.
+/// The outcome of the rules for one number.
 fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: u32, tests: &mut Vec<Test>) -> Outcome {
     let unconditional = |rule: u16| {
         let alternatives = &rules[usize::from(rule)].alternatives;
@@ -305,8 +300,8 @@ fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: 
             cases.push(Remaining { conditions: selected.into_iter().collect(), value: rule.value });
         }
         for conditions in &rule.alternatives {
-            // The multiplexers have their calls' arguments in memory, where no filter can see them. The selector takes the
-            // place of the first, and the others are compared all the same, as libseccomp does.
+            // The arguments of multiplexed calls are in memory, which no filter can see. The selector replaces the
+            // first one; the others are compared anyway, as in libseccomp.
             let others = conditions.iter().filter(|condition| selected.is_none() || condition.index != 0).copied();
             cases.push(Remaining { conditions: selected.into_iter().chain(others).collect(), value: rule.value });
         }
@@ -316,7 +311,7 @@ fn outcome(abi: &Abi, group: &[(u32, u16, u8)], rules: &[Checked<'_>], default: 
     Outcome::Test((tests.len() - 1) as u16)
 }
 
-/// Whether a condition says nothing: it masks all bits out.
+/// Whether a condition is empty: its mask has no bits.
 fn always(condition: &Condition, abi: &Abi) -> bool {
     condition.op == Operator::MaskedEqual && if abi.wide { condition.value == 0 } else { condition.value as u32 == 0 }
 }

@@ -1,12 +1,12 @@
 //! Tests on arguments as decisions over ranges of values.
 //!
-//! `socket` of Docker's profile has 31 rules that each compare the family with one number: as ranges they are a search tree of a few
-//! comparisons instead of a chain of 31 times four. With several arguments the first one that all cases mention is decided first,
-//! and what is left of the cases in each of its ranges is decided there.
+//! `socket` of Docker's profile has 31 rules that each compare the family with one number. As ranges they are a
+//! search tree of a few comparisons instead of a chain of 31 times four. With several arguments, the first one in all
+//! cases is decided first. Each of its ranges then decides the remaining conditions of the cases.
 
 use crate::spec::seccomp::{Condition, Operator};
 
-/// What is left of a case: these conditions must all hold for this value.
+/// The remaining conditions of a case: all must hold for this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Remaining {
     pub conditions: Vec<Condition>,
@@ -16,21 +16,21 @@ pub(super) struct Remaining {
 /// A decision over the values of one argument.
 pub(super) struct Split {
     pub index: u32,
-    /// Only the low 32 bits matter: a 32-bit ABI, or masks that leave the high ones out.
+    /// Only the low 32 bits matter: a 32-bit ABI, or masks without the high ones.
     pub low_only: bool,
-    /// Where each range of values starts (the first at 0), and which of `ends` holds there.
+    /// The start of each range of values (the first is 0), and its index in `ends`.
     pub ranges: Vec<(u64, u32)>,
     pub ends: Vec<End>,
 }
 
-/// What a range of values leads to.
+/// The outcome of a range of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Return(u32),
     Test(Vec<Remaining>),
 }
 
-/// What `cases` lead to as they are: the first that holds decides.
+/// The outcome of `cases`: the first that holds decides.
 pub(super) fn end(mut cases: Vec<Remaining>, otherwise: u32) -> End {
     if let Some(certain) = cases.iter().position(|case| case.conditions.is_empty()) {
         cases.truncate(certain + 1);
@@ -44,10 +44,10 @@ pub(super) fn end(mut cases: Vec<Remaining>, otherwise: u32) -> End {
     }
 }
 
-/// How much a split may multiply the cases, which overlapping ranges do; beyond, a chain is shorter.
+/// The limit of the growth of cases by overlapping ranges. Above it a chain is shorter.
 const GROWTH: usize = 4;
 
-/// Splits by an argument that all cases have one condition on, if each of these is a range or two.
+/// Splits by an argument on which each case has one condition, if each condition is one or two ranges.
 pub(super) fn split(cases: &[Remaining], otherwise: u32, wide: bool) -> Option<Split> {
     let first = cases.first()?;
     first.conditions.iter().find_map(|condition| split_by(cases, condition.index, otherwise, wide))
@@ -110,9 +110,9 @@ fn masks_low_word(condition: &Condition) -> bool {
 
 type Interval = Option<(u64, u64)>;
 
-/// The values from 0 to `most` (all ones) for which a condition holds; nothing if they are scattered.
+/// The values from 0 to `most` (all ones) for which a condition holds; `None` if they are scattered.
 fn intervals(condition: &Condition, most: u64) -> Option<[Interval; 2]> {
-    // 32-bit ABIs: what does not fit is cut off, so that -1 written with 64 bits means -1.
+    // 32-bit ABIs: the value is truncated, so that a 64-bit -1 means -1.
     let value = condition.value & most;
     let below = value.checked_sub(1).map(|last| (0, last));
     let above = (value < most).then(|| (value + 1, most));
@@ -134,7 +134,7 @@ fn intervals(condition: &Condition, most: u64) -> Option<[Interval; 2]> {
     })
 }
 
-/// Ranges of 64-bit values, for a machine that compares 32.
+/// Ranges of 64-bit values for a machine that compares 32 bits.
 pub(super) struct Words {
     /// Ranges of the high word, each with its part of `lows`.
     pub highs: Vec<(u32, (usize, usize))>,

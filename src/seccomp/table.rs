@@ -1,16 +1,16 @@
-//! The numbers of all system calls on all ABIs that we compile for.
+//! The numbers of all system calls on all supported ABIs.
 //!
-//! `syscalls.in` is made from the kernel's own lists by `syscalls.py`: one row a name, sorted, one column an ABI. A look-up
-//! is one hash and, nearly always, one comparison: a profile names four hundred calls and is compiled on the way to every
-//! container.
+//! `syscalls.py` makes `syscalls.in` from the kernel's lists: a sorted row for each name, a column for each ABI. A
+//! look-up is one hash and, nearly always, one comparison: a profile of four hundred calls is compiled at each start
+//! of a container.
 
-/// No such call on that ABI.
+/// Not a call of that ABI.
 const NO: u16 = u16::MAX;
 
-/// How many ABIs have a column.
+/// The ABIs with a column.
 const COLUMNS: usize = 14;
 
-/// The columns of `syscalls.in`, in its order. MIPS has one for both byte orders, so has PowerPC of 64 bits.
+/// The columns of `syscalls.in`, in its order. MIPS has one for both byte orders, so has 64-bit PowerPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     X86_64,
@@ -39,7 +39,7 @@ const ARM_MARK: u16 = 0x8000;
 /// `__ARM_NR_BASE` of asm/unistd.h.
 pub(super) const ARM_PRIVATE: u32 = 0x000f_0000;
 
-/// The calls that reach the kernel through `socketcall` too, by the first argument that selects them there (linux/net.h).
+/// The calls that `socketcall` also makes, with its first argument (linux/net.h).
 const SOCKETCALL: &[(&str, u8)] = &[
     ("socket", 1),
     ("bind", 2),
@@ -62,7 +62,7 @@ const SOCKETCALL: &[(&str, u8)] = &[
     ("recvmmsg", 19),
     ("sendmmsg", 20),
 ];
-/// The same for `ipc` (linux/ipc.h).
+/// The calls that `ipc` also makes (linux/ipc.h).
 const IPC: &[(&str, u8)] = &[
     ("semop", 1),
     ("semget", 2),
@@ -78,7 +78,7 @@ const IPC: &[(&str, u8)] = &[
     ("shmctl", 24),
 ];
 
-/// What takes a call besides its own number.
+/// The second entry of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Multiplexer {
     Socketcall(u8),
@@ -90,19 +90,19 @@ static MULTIPLEXED: [Option<Multiplexer>; ROWS.len()] = {
     let mut by_row = [None; ROWS.len()];
     let mut at = 0;
     while at < SOCKETCALL.len() {
-        by_row[place(SOCKETCALL[at].0)] = Some(Multiplexer::Socketcall(SOCKETCALL[at].1));
+        by_row[row_of(SOCKETCALL[at].0)] = Some(Multiplexer::Socketcall(SOCKETCALL[at].1));
         at += 1;
     }
     at = 0;
     while at < IPC.len() {
-        by_row[place(IPC[at].0)] = Some(Multiplexer::Ipc(IPC[at].1));
+        by_row[row_of(IPC[at].0)] = Some(Multiplexer::Ipc(IPC[at].1));
         at += 1;
     }
     by_row
 };
 
-/// The row of a name that is there; anything else does not compile.
-const fn place(name: &str) -> usize {
+/// The row of an existing name; others do not compile.
+const fn row_of(name: &str) -> usize {
     let mut slot = hash(name.as_bytes());
     while !same(ROWS[INDEX[slot] as usize].0.as_bytes(), name.as_bytes()) {
         slot = (slot + 1) % SLOTS;
@@ -137,7 +137,7 @@ const fn index() -> [u16; SLOTS] {
     slots
 }
 
-/// FNV-1a, which is as good as any for names that are known beforehand.
+/// FNV-1a: the names are known in advance, so any hash is good.
 const fn hash(name: &[u8]) -> usize {
     let mut hash: u32 = 0x811c_9dc5;
     let mut at = 0;
@@ -153,7 +153,7 @@ const fn hash(name: &[u8]) -> usize {
 pub(super) struct Call(u16);
 
 impl Call {
-    /// Finds a call by the kernel's name for it.
+    /// Finds a call by the kernel's name.
     pub(super) fn named(name: &str) -> Option<Call> {
         let mut slot = hash(name.as_bytes());
         loop {
@@ -165,7 +165,7 @@ impl Call {
         }
     }
 
-    /// Its number there, without the base that x32 and MIPS add.
+    /// Its number, without the offset of x32 and MIPS.
     pub(super) fn number(self, column: Column) -> Option<u32> {
         match TABLE[usize::from(self.0)].1[column as usize] {
             NO => None,
@@ -174,7 +174,7 @@ impl Call {
         }
     }
 
-    /// What else takes it, on ABIs that have such a call.
+    /// Its second entry, on ABIs that have one.
     pub(super) fn multiplexer(self) -> Option<Multiplexer> {
         MULTIPLEXED[usize::from(self.0)]
     }

@@ -28,7 +28,8 @@ pub(crate) struct SchedAttr {
 /// Sets this thread's scheduling. sched_setattr(2).
 pub(crate) fn set_scheduling(attributes: &SchedAttr) -> Result<(), Errno> {
     let attributes = SchedAttr { size: size_of::<SchedAttr>() as u32, ..*attributes };
-    // SAFETY: attributes is a whole sched_attr that outlives the call, with its own size in it; 0 is this thread, no flags.
+    // SAFETY: attributes is a whole sched_attr with its size, and outlives the call; 0 means this thread, and no
+    // flags.
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
@@ -42,16 +43,17 @@ pub(crate) fn set_io_priority(value: u32) -> Result<(), Errno> {
 }
 
 fn set_io_priority_of(which: libc::c_int, value: u32) -> Result<(), Errno> {
-    // SAFETY: no memory is passed; 0 is this thread, or its process group.
+    // SAFETY: no memory is passed; 0 means this thread, or its process group.
     check(unsafe { libc::syscall(libc::SYS_ioprio_set, which, 0, value) })
 }
 
-/// Gives what this thread reads and writes the middle of the usual class, if it has the real-time one. ioprio_set(2), linux/ioprio.h.
+/// Moves this thread's I/O from the real-time class to the middle of the best-effort class. ioprio_set(2),
+/// linux/ioprio.h.
 fn leave_real_time_io() -> Result<(), Errno> {
     const CLASS_SHIFT: u32 = 13;
     const REAL_TIME: libc::c_long = 1;
     const MIDDLE_OF_BEST_EFFORT: u32 = 2 << CLASS_SHIFT | 4;
-    // SAFETY: no memory is passed; 0 is this thread.
+    // SAFETY: no memory is passed; 0 means this thread.
     let class = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) } >> CLASS_SHIFT;
     if class != REAL_TIME {
         return Ok(());
@@ -59,10 +61,11 @@ fn leave_real_time_io() -> Result<(), Errno> {
     set_io_priority_of(WHO_PROCESS, MIDDLE_OF_BEST_EFFORT)
 }
 
-/// Leaves a real-time policy (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE) and the real-time class of I/O for the usual ones. sched_setscheduler(2), ioprio_set(2).
+/// Leaves a real-time policy (SCHED_FIFO, SCHED_RR, SCHED_DEADLINE) and the real-time class of I/O.
+/// sched_setscheduler(2), ioprio_set(2).
 pub(crate) fn leave_real_time() -> Result<(), Errno> {
     const RESET_ON_FORK: libc::c_long = 0x4000_0000; // linux/sched.h
-    // SAFETY: no memory is passed; 0 is this thread.
+    // SAFETY: no memory is passed; 0 means this thread.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) } & !RESET_ON_FORK;
     let is_usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].map(libc::c_long::from).contains(&policy);
     if !is_usual {
@@ -72,24 +75,24 @@ pub(crate) fn leave_real_time() -> Result<(), Errno> {
     leave_real_time_io()
 }
 
-/// Sets where this thread's memory comes from. set_mempolicy(2); `nodes` is a bit mask.
+/// Sets this thread's memory policy. set_mempolicy(2); `nodes` is a bit mask.
 pub(crate) fn set_memory_policy(mode: u32, nodes: &[u64]) -> Result<(), Errno> {
-    // The kernel counts one bit less than it is told (the "maxnode" quirk of set_mempolicy(2)).
+    // The kernel uses one bit less than the call names (the "maxnode" quirk of set_mempolicy(2)).
     let (mask, bits) = if nodes.is_empty() { (std::ptr::null(), 0) } else { (nodes.as_ptr(), nodes.len() * 64 + 1) };
-    // SAFETY: mask is null with no bits, or points to as many bits as are said, less one.
+    // SAFETY: mask is null with 0 bits, or has at least the number of bits that the kernel reads.
     check(unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask, bits) })
 }
 
 /// Pins this thread to the CPUs of a bit mask. sched_setaffinity(2).
 pub(crate) fn set_affinity(cpus: &[u64]) -> Result<(), Errno> {
-    // SAFETY: the mask has as many bytes as are said.
+    // SAFETY: the mask has the number of bytes that is passed.
     check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) })
 }
 
 const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
 
-/// Replaces the session keyring by a new, empty, anonymous one, so that no key of the caller can be used. keyctl(2).
+/// Replaces the session keyring by a new anonymous one, so that the caller's keys are unreachable. keyctl(2).
 pub(crate) fn leave_session_keyring() -> Result<(), Errno> {
-    // SAFETY: a null name asks for an anonymous keyring; nothing is read or written through the pointer.
+    // SAFETY: a null name asks for an anonymous keyring; the kernel accesses no memory through it.
     check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) })
 }

@@ -1,11 +1,11 @@
-//! bpf(2), as much of it as a device filter of a cgroup needs.
+//! bpf(2) for the device filter of a cgroup.
 
 use super::{check, new_descriptor};
 use rustix::io::Errno;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-// linux/bpf.h: commands, the program type, the place of attachment and the flags of attachment.
+// linux/bpf.h: commands, program type, attach type and attach flags.
 const PROG_LOAD: libc::c_int = 5;
 const PROG_ATTACH: libc::c_int = 8;
 const PROG_DETACH: libc::c_int = 9;
@@ -19,12 +19,12 @@ const REPLACE: u32 = 4;
 
 /// The length of a program's name, with its NUL (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
-/// Where `struct bpf_prog_info` has the name.
+/// The offset of the name in `struct bpf_prog_info`.
 const INFO_NAME_AT: usize = 64;
 
-/// `union bpf_attr`, larger than any kernel's and zeroed: kernels 6.17 to 7.1 write 64 bytes into the attribute of a query
-/// however long the caller says it is, and every kernel accepts a longer one whose end is zero.
-/// It borrows the memory whose addresses it holds.
+/// `union bpf_attr`, zeroed and larger than any kernel's: every kernel accepts a longer one with a zero end. Kernels
+/// 6.17 to 7.1 write 64 bytes into the attribute of a query, whatever length the caller passes. It borrows the memory
+/// whose addresses it contains.
 #[repr(C, align(8))]
 struct Attributes<'memory> {
     bytes: [u8; 256],
@@ -50,29 +50,29 @@ impl<'memory> Attributes<'memory> {
         self
     }
 
-    /// The address of items that the kernel reads, and at `count_at` their number.
+    /// Sets the address of items for the kernel to read, and their number at `count_at`.
     fn items<T>(self, at: usize, items: &'memory [T], count_at: usize) -> Attributes<'memory> {
         self.u64(at, items.as_ptr() as u64).u32(count_at, items.len() as u32)
     }
 
-    /// The same for items that the kernel writes.
+    /// Sets the address of items for the kernel to write, and their number at `count_at`.
     fn buffer<T>(self, at: usize, items: &'memory mut [T], count_at: usize) -> Attributes<'memory> {
         self.u64(at, items.as_mut_ptr() as u64).u32(count_at, items.len() as u32)
     }
 
     fn call(&mut self, command: libc::c_int) -> libc::c_long {
-        // SAFETY: the attributes are as long as said; the addresses in them are of borrowed slices whose lengths are in them.
+        // SAFETY: the length is that of the attributes; their addresses are borrowed slices with the lengths that
+        // they contain.
         unsafe { libc::syscall(libc::SYS_bpf, command, self.bytes.as_mut_ptr(), self.bytes.len()) }
     }
 }
 
-/// Loads a device filter (`BPF_PROG_TYPE_CGROUP_DEVICE`, kernel 4.15) of these instructions under this name, of at most 15
-/// letters.
+/// Loads a device filter (`BPF_PROG_TYPE_CGROUP_DEVICE`, Linux 4.15) with a name of at most 15 letters.
 pub(crate) fn load_device_filter(instructions: &[u64], name: &str) -> Result<OwnedFd, Errno> {
-    // Our instructions call no helper, so the license does not matter; the kernel reads up to its NUL.
+    // The instructions call no helper, so the license does not matter; the kernel reads it up to its NUL.
     let license = c"Apache-2.0".to_bytes_with_nul();
     let mut attributes = Attributes::new()
-        .items(16, license, 4) // the next line overwrites the count: a string has none
+        .items(16, license, 4) // the next line overwrites the count: a string has no count
         .items(8, instructions, 4)
         .u32(0, TYPE_CGROUP_DEVICE)
         .u32(68, CGROUP_DEVICE);
@@ -82,7 +82,7 @@ pub(crate) fn load_device_filter(instructions: &[u64], name: &str) -> Result<Own
     new_descriptor(attributes.call(PROG_LOAD))
 }
 
-/// Puts a filter in force for a cgroup beside others, or in the place of one.
+/// Attaches a filter to a cgroup, in addition to others or in place of one.
 pub(crate) fn attach_device_filter(
     cgroup: BorrowedFd<'_>,
     program: BorrowedFd<'_>,
@@ -95,12 +95,12 @@ pub(crate) fn attach_device_filter(
     check(attributes.call(PROG_ATTACH))
 }
 
-/// Takes a filter of a cgroup out of force.
+/// Detaches a filter from a cgroup.
 pub(crate) fn detach_device_filter(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<(), Errno> {
     check(Attributes::new().fd(0, cgroup).fd(4, program).u32(8, CGROUP_DEVICE).call(PROG_DETACH))
 }
 
-/// The filters of this cgroup itself, by id; at most 64, which is as many as the kernel attaches.
+/// The ids of this cgroup's own filters, at most 64, the kernel's limit.
 pub(crate) fn device_filters(cgroup: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
     let mut ids = [0u32; 64];
     let mut attributes = Attributes::new().fd(0, cgroup).u32(4, CGROUP_DEVICE).buffer(16, &mut ids, 24);
@@ -115,7 +115,7 @@ pub(crate) fn open_program(id: u32) -> Result<OwnedFd, Errno> {
     new_descriptor(Attributes::new().u32(0, id).call(PROG_GET_FD_BY_ID))
 }
 
-/// The name that a program was loaded under.
+/// The name of a loaded program.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> Result<String, Errno> {
     let mut info = [0u8; INFO_NAME_AT + NAME_BYTES];
     check(Attributes::new().fd(0, program).buffer(8, &mut info, 4).call(OBJ_GET_INFO_BY_FD))?;

@@ -1,4 +1,4 @@
-//! clone3(2), waitid(2), close_range(2) and _exit(2): how a process of ours is made and ended.
+//! clone3(2), waitid(2), close_range(2) and _exit(2): the creation and the end of processes.
 
 use super::{check, last_errno, new_descriptor};
 use rustix::io::Errno;
@@ -28,23 +28,22 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Which side of the clone we are on.
+/// The side of the clone.
 pub(crate) enum Side {
     /// The new process. It must leave by `execve` or [`exit`], never by returning from `main`.
     Child,
-    /// The caller, with the child's pid in our PID namespace and a descriptor that names it for good.
+    /// The caller, with the child's pid in its PID namespace and the child's pidfd.
     Parent(i32, OwnedFd),
 }
 
-/// Makes a process like fork(2) does, with new namespaces, a pidfd, and (v2) born inside a cgroup. clone3(2), kernel 5.3;
-/// with a cgroup 5.7.
+/// Forks with new namespaces, a pidfd, and (v2) directly into a cgroup. clone3(2), Linux 5.3; with a cgroup 5.7.
 ///
-/// The caller must have one thread: the child gets a copy of the memory with whatever locks other threads held.
+/// The caller must have one thread: the child gets a copy of the memory with the locks that other threads held.
 pub(crate) fn clone_process(flags: Flags, cgroup: Option<BorrowedFd<'_>>) -> Result<Side, Errno> {
     start(flags, libc::SIGCHLD as u64, cgroup)
 }
 
-/// The same, but the new process is our parent's child and not ours (`CLONE_PARENT`): it then signals its end as we would.
+/// Clones a sibling: a child of our parent (`CLONE_PARENT`), which signals its end like this process.
 pub(crate) fn clone_sibling(flags: Flags) -> Result<Side, Errno> {
     start(flags | libc::CLONE_PARENT as u64, 0, None)
 }
@@ -56,7 +55,8 @@ pub(crate) const SIBLING: Flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as u6
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     let mut pidfd: i32 = -1;
-    // SAFETY: no stack and no CLONE_VM, so the child runs on a copy of our memory like after fork(2); the kernel writes the descriptor to a live local.
+    // SAFETY: without a stack and CLONE_VM the child runs on a copy of the memory like after fork(2). The kernel
+    // writes the descriptor to a live local.
     let result = unsafe { libc::syscall(libc::SYS_clone, SIBLING, 0_usize, &raw mut pidfd, 0_usize, 0_usize) };
     match result {
         -1 => Err(last_errno()),
@@ -65,7 +65,7 @@ pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     }
 }
 
-/// Machines on which clone(2) takes its arguments in another order have clone3(2) alone.
+/// Machines with another order of clone(2)'s arguments have clone3(2) alone.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) fn clone_sibling_under_filter() -> Result<Side, Errno> {
     clone_sibling(0)
@@ -83,8 +83,8 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
-    // SAFETY: args is a valid clone_args that outlives the call; no stack and no CLONE_VM, so the child runs on a copy of
-    // our memory like after fork(2).
+    // SAFETY: args is a valid clone_args that outlives the call. Without a stack and CLONE_VM the child runs on a
+    // copy of the memory like after fork(2).
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) };
     match result {
         -1 => Err(last_errno()),
@@ -93,18 +93,18 @@ fn start(flags: Flags, exit_signal: u64, cgroup: Option<BorrowedFd<'_>>) -> Resu
     }
 }
 
-/// Whether clone3(2) gets through to the kernel. A filter around us (a container's, another sandbox's) cannot see its flags, so those that want no
-/// new namespaces answer ENOSYS for all of it; the kernel itself finds that there are no arguments (EINVAL).
+/// Whether clone3(2) reaches the kernel. A filter (of a container or a sandbox) cannot see its flags, so one that
+/// forbids namespaces returns ENOSYS for all calls. The kernel itself rejects the empty arguments (EINVAL).
 pub(crate) fn can_clone() -> bool {
-    // SAFETY: a size of 0 is refused before anything is read.
+    // SAFETY: a size of 0 is refused before any access.
     let result = unsafe { libc::syscall(libc::SYS_clone3, std::ptr::null::<CloneArgs>(), 0) };
     result == -1 && last_errno() == Errno::INVAL
 }
 
-/// Children that send another signal than SIGCHLD, or none, too (`__WALL`; for waitid(2) since kernel 4.7).
+/// Includes children whose exit signal is not SIGCHLD (`__WALL`; for waitid(2) since Linux 4.7).
 const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(libc::__WALL as u32);
 
-/// Waits until the child that `pidfd` names has ended, and buries it; how it ended, or `None` if it is buried already.
+/// Waits for the child of `pidfd` and reaps it. Returns its status, or `None` if it was reaped before.
 pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno> {
     loop {
         match waitid(WaitId::PidFd(pidfd), WaitIdOptions::EXITED | ALL) {
@@ -115,13 +115,13 @@ pub(crate) fn wait(pidfd: BorrowedFd<'_>) -> Result<Option<WaitIdStatus>, Errno>
     }
 }
 
-/// Whether it has ended. If so it is buried, and asked again it still has.
+/// Reaps the child if it has exited. Returns whether it has, also after an earlier call.
 pub(crate) fn is_over(pidfd: BorrowedFd<'_>) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | ALL;
     !matches!(waitid(WaitId::PidFd(pidfd), options), Ok(None) | Err(Errno::INTR))
 }
 
-/// Closes every descriptor from `first` up but those of `kept`. close_range(2), kernel 5.9.
+/// Closes every descriptor from `first` up, except those of `kept`. close_range(2), Linux 5.9.
 pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut kept: Vec<u32> = kept.iter().map(|each| each.as_raw_fd() as u32).filter(|each| *each >= first).collect();
     kept.sort_unstable();
@@ -137,12 +137,12 @@ pub(crate) fn close_from(first: u32, kept: &[BorrowedFd<'_>]) -> Result<(), Errn
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
-    // SAFETY: the descriptors belong to values of this process that are never used or dropped again: callers leave by `exit`.
+    // SAFETY: the descriptors belong to values that are never used or dropped again: callers leave by `exit`.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
 }
 
-/// Ends this process at once: no destructors, no buffers, no `atexit`. After a raw clone on musl `abort` and `raise` would
-/// signal the parent (stale thread id), so this is the only way out of a child.
+/// Exits at once: no destructors, buffers or `atexit`. After a raw clone on musl `abort` and `raise` would signal the
+/// parent (stale thread id), so a child must leave this way.
 pub(crate) fn exit(status: i32) -> ! {
     // SAFETY: _exit takes no pointers and does not return.
     unsafe { libc::_exit(status) }

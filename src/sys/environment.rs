@@ -1,4 +1,4 @@
-//! environ(7) and the command line: what this process was started with.
+//! environ(7) and the command line of this process.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -8,12 +8,13 @@ unsafe extern "C" {
     static mut ENVIRONMENT: *mut *mut libc::c_char;
 }
 
-/// Overwrites every variable and forgets all: what a copy of a process must not carry on, neither in its memory nor in `/proc/PID/environ`.
+/// Overwrites and removes all variables: a copy of this process must not keep them in its memory or in
+/// `/proc/PID/environ`.
 ///
 /// The caller has one thread and reads no variable afterwards.
 pub(crate) fn wipe() {
-    // SAFETY: environ(7) points to an array of strings that a null pointer ends, all of it writable memory of ours; with one thread nobody else
-    // reads or changes it meanwhile.
+    // SAFETY: environ(7) points to a null-terminated array of strings in writable memory of this process. With one
+    // thread no other code accesses it.
     unsafe {
         if ENVIRONMENT.is_null() {
             return;
@@ -28,20 +29,21 @@ pub(crate) fn wipe() {
     }
 }
 
-/// Overwrites the command line, which every process that sees this one can read in `/proc/PID/cmdline`.
+/// Overwrites the command line, which other processes can read in `/proc/PID/cmdline`.
 ///
-/// The caller has one thread, and has read its arguments: they are copies then.
+/// The caller has one thread, and has copied its arguments.
 pub(crate) fn wipe_arguments() -> Result<(), Errno> {
     let text = std::fs::read_to_string("/proc/self/stat")
         .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
     let (start, end) = argument_area(&text).ok_or(Errno::INVAL)?;
-    // SAFETY: the kernel says that the command line is there, on this process's own stack, which is writable; with one thread no other code reads or
-    // changes it meanwhile. Each program that starts owns these strings, and the runtime library hands out copies.
+    // SAFETY: the kernel gives the range of the command line on this process's stack, which is writable. With one
+    // thread no other code accesses it. The runtime library returns only copies of these strings.
     unsafe { std::ptr::write_bytes(std::ptr::with_exposed_provenance_mut::<u8>(start), 0, end - start) };
     Ok(())
 }
 
-/// `arg_start` and `arg_end` of a line of `/proc/PID/stat` (proc_pid_stat(5), fields 48 and 49). A process's name may contain spaces and brackets.
+/// `arg_start` and `arg_end` of `/proc/PID/stat` (proc_pid_stat(5), fields 48 and 49). The name of a process may
+/// contain spaces and brackets.
 fn argument_area(stat: &str) -> Option<(usize, usize)> {
     /// The first field after the name.
     const THIRD: usize = 3;

@@ -35,14 +35,14 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a free loop device; the kernel makes one if needed. loop(4).
+/// The number of a free loop device, which the kernel makes if needed. loop(4).
 pub(crate) fn free_device(control: BorrowedFd<'_>) -> Result<u32, Errno> {
     // SAFETY: this request takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     if number < 0 { Err(last_errno()) } else { Ok(number as u32) }
 }
 
-/// Backs `device` with `file`. The kernel detaches the device when its last user ends (`LO_FLAGS_AUTOCLEAR`). loop(4).
+/// Attaches `file` to `device`. The kernel detaches it when its last user ends (`LO_FLAGS_AUTOCLEAR`). loop(4).
 pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size: u32) -> Result<(), Errno> {
     let config = LoopConfig {
         fd: file.as_raw_fd() as u32,
@@ -68,7 +68,8 @@ pub(crate) fn configure(device: BorrowedFd<'_>, file: BorrowedFd<'_>, block_size
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }.into())
 }
 
-/// Opens the user namespace that owns a namespace; EPERM if it is neither ours nor below ours. ioctl_ns(2), `NS_GET_USERNS`.
+/// Opens the user namespace that owns a namespace. EPERM if it is outside of the caller's. ioctl_ns(2),
+/// `NS_GET_USERNS`.
 pub(crate) fn owning_user_namespace(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // SAFETY: the request takes no argument.
     new_descriptor(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_USERNS as libc::Ioctl) }.into())
@@ -83,7 +84,7 @@ struct InterfaceFlags {
     unused: [u8; 22],
 }
 
-/// Brings the loopback interface of the socket's network namespace up. Needs CAP_NET_ADMIN over that namespace. netdevice(7).
+/// Brings up the loopback interface of the socket's network namespace. Needs CAP_NET_ADMIN there. netdevice(7).
 pub(crate) fn bring_loopback_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut request = InterfaceFlags {
         name: [0; libc::IFNAMSIZ],

@@ -1,5 +1,5 @@
-//! Thin wrappers of system calls that rustix and nix lack, one call a function. Borrowed descriptors in, owned ones out.
-//! Errors are bare `Errno`s: the callers know what they attempted.
+//! Thin wrappers of system calls that rustix and nix lack, one function for each. Borrowed descriptors in, owned ones
+//! out. Errors are bare `Errno`s: the callers add the context.
 
 #![allow(unsafe_code, reason = "system calls are made here; lib.rs denies it elsewhere")]
 
@@ -19,7 +19,7 @@ pub(crate) mod weaken;
 use rustix::io::Errno;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The error of the system call that just failed.
+/// The error of the last system call.
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -34,13 +34,15 @@ fn new_descriptor(result: libc::c_long) -> Result<OwnedFd, Errno> {
     if result == -1 {
         return Err(last_errno());
     }
-    // SAFETY: the callers in this module pass the result of a system call that makes a descriptor, which has no other owner.
+    // SAFETY: the callers in this module pass the result of a system call that makes a descriptor, which has no other
+    // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
-/// Says that a test does not run here, past the capture of a test's output; `tests/run` compares these lines with the ones it expects.
+/// Reports a skipped test, past the capture of a test's output. `tests/run` compares these lines with the expected
+/// ones.
 #[cfg(test)]
 pub(crate) fn skip(why: &str) {
-    // A closed standard error is read by nothing.
+    // Without a reader of standard error the line is lost.
     let _ = rustix::io::write(rustix::stdio::stderr(), format!("SKIP {why}\n").as_bytes());
 }

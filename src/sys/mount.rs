@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(crate) struct MountAttr {
     /// `MOUNT_ATTR_*` to set.
     pub set: u64,
-    /// `MOUNT_ATTR_*` to clear; the atime bits are one field, so all of them must be cleared to change one.
+    /// `MOUNT_ATTR_*` to clear. The atime bits are one field: clear all of them to change one.
     pub clear: u64,
     /// One of `MS_PRIVATE`, `MS_SHARED`, `MS_SLAVE`, `MS_UNBINDABLE`, or 0.
     pub propagation: u64,
@@ -24,7 +24,7 @@ pub(crate) const NOSUID: u64 = 0x2;
 pub(crate) const NODEV: u64 = 0x4;
 pub(crate) const NOEXEC: u64 = 0x8;
 pub(crate) const NOATIME: u64 = 0x10;
-/// The field of which `RELATIME` (0), `NOATIME` and `STRICTATIME` are the values.
+/// The field with the values `RELATIME` (0), `NOATIME` and `STRICTATIME`.
 pub(crate) const ATIME: u64 = 0x70;
 pub(crate) const RELATIME: u64 = 0;
 pub(crate) const STRICTATIME: u64 = 0x20;
@@ -32,7 +32,8 @@ pub(crate) const NODIRATIME: u64 = 0x80;
 pub(crate) const IDMAP: u64 = 0x0010_0000;
 pub(crate) const NOSYMFOLLOW: u64 = 0x0020_0000;
 
-/// Changes the attributes of the mount at `path` under `dir` (of `dir` itself if `path` is empty). mount_setattr(2), 5.12.
+/// Changes the attributes of the mount at `path` under `dir`; an empty path means `dir`. mount_setattr(2), Linux
+/// 5.12.
 pub(crate) fn set_attributes(
     dir: BorrowedFd<'_>,
     path: &CStr,

@@ -1,9 +1,9 @@
-//! Which system calls the kernel has, asked with arguments that it refuses before it does anything.
+//! Tests which system calls the kernel has, with arguments that it rejects.
 
 use super::last_errno;
 use rustix::io::Errno;
 
-/// A call that can be asked for.
+/// A call to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// clone3(2)
@@ -20,7 +20,7 @@ pub(crate) enum Call {
     CloseRange,
     /// mount_setattr(2)
     MountSetattr,
-    /// A number that no kernel has.
+    /// An unused number.
     #[cfg(test)]
     Unknown,
 }
@@ -41,12 +41,12 @@ impl Call {
     }
 }
 
-/// Whether the kernel, through whatever filter is in force, knows the call.
+/// Whether the kernel has the call, and the filter passes it.
 pub(crate) fn is_known(call: Call) -> bool {
-    // No descriptor, no address, no flag and no size is -1 (its clone_args would be larger than a page), so each of these calls ends with
-    // EBADF, EFAULT, EINVAL, E2BIG or EPERM at its first look at its arguments. close_range gets an empty range through its flags.
+    // -1 is invalid as a descriptor, an address, flags and a size (clone_args would exceed a page). So each call
+    // fails with EBADF, EFAULT, EINVAL, E2BIG or EPERM at once. close_range gets an empty range through its flags.
     const NOTHING: libc::c_long = -1;
-    // SAFETY: no address is valid, so the kernel neither reads nor writes memory of ours; flags of all ones are refused.
+    // SAFETY: no address is valid, so the kernel accesses no memory; flags of all ones are refused.
     let result = unsafe { libc::syscall(call.number(), NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING) };
     result != -1 || last_errno() != Errno::NOSYS
 }
@@ -54,7 +54,7 @@ pub(crate) fn is_known(call: Call) -> bool {
 /// The kernel's Landlock ABI. landlock_create_ruleset(2) with LANDLOCK_CREATE_RULESET_VERSION, kernel 5.13.
 pub(crate) fn landlock_abi() -> Result<u32, Errno> {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the address must be null and the size 0; nothing is made.
+    // SAFETY: with this flag the address must be null and the size 0.
     let result = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION) };
     u32::try_from(result).map_err(|_| last_errno())
 }

@@ -10,9 +10,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) struct Instruction {
     /// `BPF_*` class, size, mode or operation.
     pub code: u16,
-    /// How many instructions a jump skips if its condition holds,
+    /// The instructions that a jump skips if its condition holds.
     pub jump_true: u8,
-    /// and if not.
+    /// The instructions that it skips otherwise.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -25,7 +25,7 @@ struct Program {
     instructions: *const Instruction,
 }
 
-/// The longest program that the kernel takes (`BPF_MAXINSNS` of linux/bpf_common.h).
+/// The longest program (`BPF_MAXINSNS` of linux/bpf_common.h).
 pub(crate) const MAX_INSTRUCTIONS: usize = 4096;
 
 // linux/seccomp.h
@@ -42,7 +42,7 @@ pub(crate) const WAIT_KILLABLE_RECV: u32 = 1 << 5;
 pub(crate) fn add_filter(instructions: &[Instruction], flags: u32) -> Result<(), Errno> {
     match add(instructions, flags)? {
         0 => Ok(()),
-        // With TSYNC and without TSYNC_ESRCH the kernel answers with the thread that cannot be brought along.
+        // With TSYNC and without TSYNC_ESRCH the kernel returns a thread that could not be synchronized.
         _ => Err(Errno::SRCH),
     }
 }
@@ -55,16 +55,17 @@ pub(crate) fn add_filter_with_listener(instructions: &[Instruction], flags: u32)
 fn add(instructions: &[Instruction], flags: u32) -> Result<libc::c_long, Errno> {
     let length = u16::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
     let program = Program { length, instructions: instructions.as_ptr() };
-    // SAFETY: program points to as many instructions as it says, laid out like struct sock_filter; the kernel copies them.
+    // SAFETY: program has the number of instructions that it names, laid out like struct sock_filter; the kernel
+    // copies them.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     if result == -1 { Err(last_errno()) } else { Ok(result) }
 }
 
-/// struct seccomp_notif of linux/seccomp.h: a call that waits for the answer of a listener.
+/// struct seccomp_notif of linux/seccomp.h: a call that waits for a listener's answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// The kernel's name for the call.
+    /// The kernel's id of the call.
     pub id: u64,
     /// The thread that made the call, in the listener's PID namespace.
     pub pid: u32,
@@ -91,46 +92,47 @@ const fn request(size: usize, number: u32) -> libc::Ioctl {
     (READ_AND_WRITE | (size as u32) << 16 | (b'!' as u32) << 8 | number) as libc::Ioctl
 }
 
-/// Takes the next waiting call. The caller has seen by poll(2) that one waits: without one this blocks. ENOENT: the caller of the call has died.
+/// Receives the next waiting call. The caller has polled: without a waiting call this blocks. ENOENT: the calling
+/// process has died.
 pub(crate) fn next_waiting(listener: BorrowedFd<'_>) -> Result<Waiting, Errno> {
     let mut waiting = Waiting::default(); // all zero, as the kernel demands
-    // SAFETY: the kernel writes a struct seccomp_notif, which `waiting` is laid out like, and which lives until the call returns.
+    // SAFETY: the kernel writes a struct seccomp_notif, the layout of `waiting`, which outlives the call.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut waiting) }.into())?;
     Ok(waiting)
 }
 
-/// Makes a waiting call return an error. The call itself is never made. ENOENT: its caller has died.
+/// Makes a waiting call return an error without running it. ENOENT: its process has died.
 pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) -> Result<(), Errno> {
     answer(listener, &Answer { id, value: 0, error: -errno.raw_os_error(), flags: 0 })
 }
 
 fn answer(listener: BorrowedFd<'_>, answer: &Answer) -> Result<(), Errno> {
-    // SAFETY: the kernel reads a struct seccomp_notif_resp, which `answer` is laid out like.
+    // SAFETY: the kernel reads a struct seccomp_notif_resp, the layout of `answer`.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND, &raw const *answer) }.into())
 }
 
-/// Whether the kernel knows the action (a `SECCOMP_RET_*` without data). seccomp(2), kernel 4.14.
+/// Whether the kernel has the action (a `SECCOMP_RET_*` without data). seccomp(2), Linux 4.14.
 pub(crate) fn knows_action(action: u32) -> bool {
     // SAFETY: the kernel reads one u32 from a live local.
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Whether the kernel knows the flags: it looks at them before it finds that there is no program. seccomp(2).
+/// Whether the kernel has the flags: it checks them before it rejects the missing program. seccomp(2).
 pub(crate) fn knows_flags(flags: u32) -> bool {
     let nothing: *const Program = std::ptr::null();
     // SAFETY: a null program is refused with EFAULT; nothing is installed.
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, nothing) }) == Err(Errno::FAULT)
 }
 
-/// Lets a waiting call through, as a listener of an agent's could.
+/// Lets a waiting call through, as an agent's listener could.
 #[cfg(test)]
 pub(crate) fn let_through(listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
     const CONTINUE: u32 = 1;
     answer(listener, &Answer { id, value: 0, error: 0, flags: CONTINUE })
 }
 
-/// Makes a system call by its number, to see what a filter makes of it. Tests only: the pointers they pass are null or
-/// point to live locals that are as large as the call needs.
+/// Makes a system call by its number, to test a filter. Tests only: the pointers are null or point to live locals of
+/// the necessary size.
 #[cfg(test)]
 pub(crate) fn attempt(number: libc::c_long, arguments: [u64; 6]) -> Result<libc::c_long, Errno> {
     let [a, b, c, d, e, f] = arguments;

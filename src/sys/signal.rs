@@ -1,28 +1,28 @@
-//! Signals that rustix has no names for, and their dispositions.
+//! Signals without names in rustix, and signal dispositions.
 
 use super::clone::exit;
 use super::last_errno;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-/// A real-time signal by its number, 34 to 64 (signal(7)); the first two of the kernel's range are the C library's own.
+/// A real-time signal by its number, 34 to 64 (signal(7)). The C library uses the first two of the kernel's range.
 pub(crate) fn real_time(number: i32) -> Signal {
-    // SAFETY: the callers pass 34 to 64: signals that the kernel has and that no library of ours uses.
+    // SAFETY: the callers pass 34 to 64: signals that the kernel has and no library uses.
     unsafe { Signal::from_raw_unchecked(number) }
 }
 
 /// The signals that ask a process to end (signal(7)).
 const TERMINATION: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
-/// Makes this process exit with 128 and the number when it is asked to end by a signal. The first process of a PID namespace ignores signals without a
-/// handler (pid_namespaces(7)). execve(2) gives the signals their default action back.
+/// Exits with 128 and the signal's number on a termination signal. Pid 1 ignores signals without a handler
+/// (pid_namespaces(7)). execve(2) resets the handlers.
 pub(crate) fn exit_on_termination() -> Result<(), Errno> {
     extern "C" fn handler(number: libc::c_int) {
         exit(128 + number)
     }
     for number in TERMINATION {
         let handler: extern "C" fn(libc::c_int) = handler;
-        // SAFETY: the handler calls _exit(2) alone, which is safe in a handler (signal-safety(7)).
+        // SAFETY: the handler calls only _exit(2), which is async-signal-safe (signal-safety(7)).
         if unsafe { libc::signal(number, handler as libc::sighandler_t) } == libc::SIG_ERR {
             return Err(last_errno());
         }
@@ -30,9 +30,9 @@ pub(crate) fn exit_on_termination() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives a signal its default action. One that a caller ignores stays ignored across execve, and Rust's start-up ignores SIGPIPE. signal(2);
-/// numbers that cannot be changed (SIGKILL, SIGSTOP, those of the C library) stay as they are.
+/// Resets a signal to its default action. An ignored signal stays ignored across execve, and Rust's start-up ignores
+/// SIGPIPE. signal(2) leaves SIGKILL, SIGSTOP and the C library's signals unchanged.
 pub(crate) fn restore_signal(number: i32) {
-    // SAFETY: SIG_DFL is a valid handler, and no handler of ours is replaced.
+    // SAFETY: SIG_DFL is a valid handler, and brig has no handler to replace.
     unsafe { libc::signal(number, libc::SIG_DFL) };
 }

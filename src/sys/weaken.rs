@@ -1,7 +1,7 @@
-//! A switch for tests: in a build with the hidden feature `weakened`, `BRIG_WEAKEN=name,name` switches single protections
-//! off, so that each attack can be shown to succeed without its guard. In every other build this is a constant `false`.
+//! A switch for tests. In a build with the hidden feature `weakened`, `BRIG_WEAKEN=name,name` disables single
+//! protections, to prove each attack without its guard. In every other build this is a constant `false`.
 
-/// Whether the protection `name` is switched off. Always `false` unless built with the feature `weakened`.
+/// Whether the protection `name` is disabled. Always `false` without the feature `weakened`.
 #[inline]
 pub(crate) fn is_off(name: &str) -> bool {
     #[cfg(feature = "weakened")]
@@ -18,7 +18,8 @@ pub(crate) fn is_off(name: &str) -> bool {
     }
 }
 
-/// The length of a value as a field of 16 bits holds it, where the protection `name` is switched off (CVE-2021-43784); everywhere else the length.
+/// With the protection `name` disabled, the length modulo 2^16, as a 16-bit field contains it (CVE-2021-43784);
+/// otherwise the length.
 #[inline]
 pub(crate) fn length(name: &str, length: usize) -> usize {
     if is_off(name) { length & 0xffff } else { length }

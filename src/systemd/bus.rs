@@ -73,11 +73,11 @@ impl Bus {
         Ok(bus)
     }
 
-    /// SASL EXTERNAL without a user id: the peer takes the id from the kernel. In a user namespace the peer sees another id
-    /// than this process.
+    /// SASL EXTERNAL without a user id: the peer takes the id from the kernel. In a user namespace the peer sees
+    /// another id than this process.
     ///
-    /// Sends the handshake in one write, as libsystemd does, and no call with it: on its private socket, systemd does not
-    /// read a call that arrives together with `BEGIN` until more bytes come.
+    /// Sends the handshake in one write, as libsystemd does, and no call with it. On its private socket, systemd does
+    /// not read a call that arrives together with `BEGIN` until more bytes come.
     fn authenticate(&mut self) -> Result<()> {
         self.send(b"\0AUTH EXTERNAL\r\nDATA\r\nBEGIN\r\n")?;
         // The reply to the first line is `DATA`, from an older systemd `OK`; the reply to the second is `OK`.

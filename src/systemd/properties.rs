@@ -165,7 +165,7 @@ fn devices(limits: &Resources, host: Host<'_>) -> Result<Vec<Property>> {
     Ok(vec![policy("strict"), clear, ("DeviceAllow".to_owned(), Value::Pairs(allowed))])
 }
 
-/// systemd's names of the devices of a rule. Empty if no driver has the major number: then there is no such device.
+/// systemd's names of the devices of a rule. Empty if no driver has the major number: then the device does not exist.
 fn device_names(rule: &Rule, drivers: &str) -> Vec<String> {
     let kind = if rule.kind == DeviceKind::Block { "block" } else { "char" };
     match (rule.major, rule.minor) {

@@ -1,4 +1,4 @@
-//! What a server may say, in parts of every size.
+//! Answers of a server, in parts of every size.
 
 use super::super::http::{Requests, Step};
 use super::*;
@@ -12,7 +12,8 @@ fn request(text: &str) -> Head {
     }
 }
 
-/// What the client is told of these answers to these requests, in parts of `size`, or why they cannot go on.
+/// Passes these answers to these requests in parts of `size`. Returns the client's bytes, or why the answers were
+/// rejected.
 fn told_in_parts(requests: &[&str], said: &[u8], size: usize) -> Result<String, &'static str> {
     let mut needles = Needles::default();
     needles.add(vec![SECRET.as_bytes().to_vec()]);
@@ -22,7 +23,7 @@ fn told_in_parts(requests: &[&str], said: &[u8], size: usize) -> Result<String, 
     for part in said.chunks(size) {
         held.extend_from_slice(part);
         loop {
-            match answers.server_says(&held, &needles, &mut out)? {
+            match answers.read_server(&held, &needles, &mut out)? {
                 0 => break,
                 count => drop(held.drain(..count)),
             }
@@ -34,7 +35,7 @@ fn told_in_parts(requests: &[&str], said: &[u8], size: usize) -> Result<String, 
 
 const GET: &str = "GET / HTTP/1.1";
 
-/// The same in parts of all sizes, for which it must be the same.
+/// Does the same in parts of all sizes, which must give the same result.
 #[track_caller]
 fn told(requests: &[&str], said: &str) -> String {
     let all = told_in_parts(requests, said.as_bytes(), usize::MAX).unwrap();
@@ -114,7 +115,7 @@ fn where_an_answer_ends_is_known_from_its_head_and_its_request() {
             assert_eq!(told_in_parts(requests, said.as_bytes(), size).as_deref(), Ok(said.as_str()));
         }
     }
-    // In a head no byte has to be UTF-8.
+    // No byte of a head has to be UTF-8.
     let said = b"HTTP/1.1 200 \xfc\r\nX: \xe4\r\nContent-Length: 0\r\n\r\n";
     told_in_parts(&[GET], said, 1).unwrap();
 }
@@ -137,14 +138,14 @@ fn what_takes_long_is_told_where_it_belongs() {
     let said = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n18\r\nit is {}\r\n", &SECRET[..18]);
     let mut held = said.as_bytes();
     while !held.is_empty() {
-        let taken = answers.server_says(held, &needles, &mut out).unwrap();
+        let taken = answers.read_server(held, &needles, &mut out).unwrap();
         held = &held[taken..];
     }
     assert_eq!(answers.waiting(), 18);
     answers.release(&needles, &mut out);
     let mut held = format!("a\r\n{}\r\n", &SECRET[18..]).into_bytes();
     while !held.is_empty() {
-        let taken = answers.server_says(&held, &needles, &mut out).unwrap();
+        let taken = answers.read_server(&held, &needles, &mut out).unwrap();
         held.drain(..taken);
     }
     let seen = String::from_utf8(out).unwrap();
@@ -158,12 +159,12 @@ fn another_protocol_begins_only_where_one_was_asked_for() {
     let seen = told(&[ASK], &said);
     assert!(seen.contains("\u{1}\n\n HTTP ***") && !seen.contains(SECRET), "{seen}");
     let refused = told_in_parts(&[GET], said.as_bytes(), 1000).unwrap_err();
-    assert!(refused.contains("another protocol"), "{refused}");
+    assert!(refused.contains("a change of protocol without a request"), "{refused}");
     let mut answers = Answers::new();
     answers.expect(&request(ASK));
     assert!(answers.are_full() && !answers.are_over());
     let not = b"HTTP/1.1 404 Not\r\nContent-Length: 0\r\n\r\n";
-    answers.server_says(not, &Needles::default(), &mut Vec::new()).unwrap();
+    answers.read_server(not, &Needles::default(), &mut Vec::new()).unwrap();
     assert!(!answers.are_full() && !answers.are_over());
 }
 
@@ -194,35 +195,35 @@ fn what_two_programs_could_understand_in_two_ways_ends_the_connection() {
         (answer("Transfer-Encoding: chunked\n\r\n"), "without CR"),
         (answer("X: 1\rTransfer-Encoding: chunked\r\n\r\n"), "control character"),
         (answer("X\r\n\r\n"), "without a colon"),
-        (chunked("0x1\r\na\r\n"), "no number"),
-        (chunked("-1\r\na\r\n"), "no number"),
-        (chunked("\r\na\r\n"), "no number"),
+        (chunked("0x1\r\na\r\n"), "not a number"),
+        (chunked("-1\r\na\r\n"), "not a number"),
+        (chunked("\r\na\r\n"), "not a number"),
         (chunked("1\r\nab\r\n"), "does not end"),
         (chunked("1\r\na\n"), "does not end"),
         (chunked("1\na\r\n"), "without CR"),
-        (chunked("1234567890abcdef0\r\n"), "no number"),
+        (chunked("1234567890abcdef0\r\n"), "not a number"),
         (chunked(&format!("1;{}", "x".repeat(2000))), "too long"),
         (chunked("0\r\nX 1\r\n\r\n"), "without a colon"),
         (answer(&format!("X: {}\r\n\r\n", "x".repeat(70_000))), "too long"),
         (answer(&"X: 1\r\n".repeat(12_000)), "too long"),
-        (answer("Content-Length: 0\r\n\r\n") + &answer("Content-Length: 0\r\n\r\n"), "nobody asked for"),
+        (answer("Content-Length: 0\r\n\r\n") + &answer("Content-Length: 0\r\n\r\n"), "an answer without a request"),
         (answer("Content-Length: 0\r\n\r\nrest\r\n\r\n"), "begins otherwise"),
         ("HTTP/2 200 OK\r\n\r\n".into(), "begins otherwise"),
         ("<html>\r\n\r\n".into(), "begins otherwise"),
         ("\0\0\0\x04\0\0\0\0\0".into(), "it is HTTP/2"),
-        ("HTTP/1.1 2000 OK\r\n\r\n".into(), "no number"),
-        ("HTTP/1.1 099 OK\r\n\r\n".into(), "no number"),
-        ("HTTP/1.1  200 OK\r\n\r\n".into(), "no number"),
+        ("HTTP/1.1 2000 OK\r\n\r\n".into(), "not a number"),
+        ("HTTP/1.1 099 OK\r\n\r\n".into(), "not a number"),
+        ("HTTP/1.1  200 OK\r\n\r\n".into(), "not a number"),
         ("\r\n\r\n".into(), "empty line"),
     ] {
-        // What is long takes long in small parts.
+        // Long answers take long in small parts.
         for size in if said.len() > 5000 { [1000, 100_000] } else { [1, 100_000] } {
             let refused = told_in_parts(&[GET], said.as_bytes(), size).unwrap_err();
             assert!(refused.contains(words), "{said:?}: {refused}");
         }
     }
     let unasked = told_in_parts(&[], answer("\r\n").as_bytes(), 1000).unwrap_err();
-    assert!(unasked.contains("nobody asked for"), "{unasked}");
+    assert!(unasked.contains("without a request"), "{unasked}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! A certificate authority for one sandbox: made for it, known to nobody else, good for the hosts of its broker alone.
+//! A certificate authority for one sandbox and the hosts of its broker.
 //!
-//! X.509 v3 (RFC 5280) with ECDSA on P-256 (RFC 5480, RFC 5758), written by hand: two kinds of certificates are no reason for a library.
+//! X.509 v3 (RFC 5280) with ECDSA on P-256 (RFC 5480, RFC 5758), written by hand: two kinds of certificates do not
+//! justify a library.
 
 use super::der::{
     OCTET_STRING, SET, UTC_TIME, UTF8_STRING, bits, implicit, integer, object, sequence, tagged, value, yes,
@@ -11,9 +12,9 @@ use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use std::time::{Duration, SystemTime};
 
-/// What is signed before is good already: clocks differ.
+/// Certificates are valid from this long ago: clocks differ.
 const EARLIER: Duration = Duration::from_secs(24 * 3600);
-/// Longer than any sandbox runs; each start makes a new one.
+/// Longer than any sandbox runs. Each start makes a new authority.
 const GOOD_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The longest common name (RFC 5280, ub-common-name).
 const LONGEST_NAME: usize = 64;
@@ -32,8 +33,8 @@ const AUTHORITY_KEY: &[u8] = &[0x55, 0x1d, 35];
 const EXTENDED_USAGE: &[u8] = &[0x55, 0x1d, 37];
 const SERVER: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 
-/// An authority as it is made: its certificate for everybody, its key for the gateway alone.
-pub(crate) struct Made {
+/// A new authority: its certificate is public, its key is for the gateway alone.
+pub(crate) struct NewAuthority {
     /// The certificate, DER.
     pub certificate: Vec<u8>,
     /// The private key, PKCS#8.
@@ -47,9 +48,9 @@ pub(crate) struct Authority {
     certificate: Vec<u8>,
 }
 
-/// Makes an authority whose certificates are good for these hosts (and names below them) only: a client refuses others even if its key is lost
-/// (RFC 5280, 4.2.1.10).
-pub(crate) fn make(hosts: &[&str]) -> Result<Made> {
+/// Makes an authority whose certificates are valid only for these hosts and the names below them. Clients refuse
+/// other names even if the key is lost (RFC 5280, 4.2.1.10).
+pub(crate) fn make(hosts: &[&str]) -> Result<NewAuthority> {
     let pkcs8 = new_key()?;
     let key = read_key(&pkcs8)?;
     let mark: String = random::<4>()?.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -62,20 +63,21 @@ pub(crate) fn make(hosts: &[&str]) -> Result<Made> {
         extension(NAME_CONSTRAINTS, true, &sequence(&[&tagged(0, &permitted)])),
     ];
     let certificate = sign(&key, &name, &name, &key, &extensions.concat())?;
-    Ok(Made { certificate, key: pkcs8 })
+    Ok(NewAuthority { certificate, key: pkcs8 })
 }
 
-/// The subject of a certificate of ours as OpenSSL names its file in a folder of certificates, without the number at its end: the first four bytes
-/// of the SHA-1 of the name in canonical form (X509_NAME_hash(3)).
+/// The name of the file with this certificate in OpenSSL's certificate folder, without the final number. It is the
+/// first four bytes of the SHA-1 of the canonical subject (X509_NAME_hash(3)).
 pub(crate) fn file_hash(certificate: &[u8]) -> Option<String> {
     let text = common_name(certificate)?;
-    // Canonical is lower case UTF-8 with single blanks, and without the outer sequence (x509_name_canon of OpenSSL); ours has no other letters.
+    // The canonical form is lower case UTF-8 with single blanks, without the outer sequence (OpenSSL's
+    // x509_name_canon). Our names have no other letters.
     let attribute = sequence(&[&object(COMMON_NAME), &value(UTF8_STRING, text.to_ascii_lowercase().as_bytes())]);
     let digest = sha1(&[&value(SET, &attribute)]);
     Some(format!("{:08x}", u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])))
 }
 
-/// The common name in a certificate that we made: the first there is, the issuer's.
+/// The common name in a certificate that this module made: the first one, the issuer's.
 fn common_name(certificate: &[u8]) -> Option<&str> {
     let mark = object(COMMON_NAME);
     let at = certificate.windows(mark.len()).position(|each| each == mark)? + mark.len();
@@ -84,13 +86,13 @@ fn common_name(certificate: &[u8]) -> Option<&str> {
 }
 
 impl Authority {
-    /// Takes an authority over.
-    pub(crate) fn new(made: Made) -> Result<Authority> {
+    /// Loads an authority.
+    pub(crate) fn new(made: NewAuthority) -> Result<Authority> {
         let name = common_name(&made.certificate).ok_or_else(|| wrong("the authority has no name"))?;
         Ok(Authority { key: read_key(&made.key)?, name: named(name), certificate: made.certificate })
     }
 
-    /// A certificate for one host, with the chain behind it (DER), and its key (PKCS#8).
+    /// Makes a certificate for one host. Returns its chain (DER) and its key (PKCS#8).
     pub(crate) fn issue(&self, host: &str) -> Result<([Vec<u8>; 2], Vec<u8>)> {
         let pkcs8 = new_key()?;
         let key = read_key(&pkcs8)?;
@@ -124,10 +126,10 @@ fn new_key() -> Result<Vec<u8>> {
 
 fn read_key(pkcs8: &[u8]) -> Result<EcdsaKeyPair> {
     EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8, &SystemRandom::new())
-        .map_err(|cause| wrong(&format!("the key is none: {cause}")))
+        .map_err(|cause| wrong(&format!("the key is invalid: {cause}")))
 }
 
-/// What tells one key from another (RFC 5280, 4.2.1.2, method 1).
+/// The identifier of a key (RFC 5280, 4.2.1.2, method 1).
 fn fingerprint(key: &EcdsaKeyPair) -> Vec<u8> {
     sha1(&[key.public_key().as_ref()]).to_vec()
 }
@@ -142,7 +144,7 @@ fn extension(identifier: &[u8], is_critical: bool, content: &[u8]) -> Vec<u8> {
     sequence(&[&object(identifier), &critical, &value(OCTET_STRING, content)])
 }
 
-/// A time before 2050, as RFC 5280 has it.
+/// A time before 2050 in the form of RFC 5280.
 fn utc(time: SystemTime) -> Vec<u8> {
     let text = humantime::format_rfc3339_seconds(time).to_string();
     let digits: String = text.chars().filter(char::is_ascii_digit).skip(2).collect();
@@ -177,7 +179,7 @@ mod tests {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use std::sync::Arc;
 
-    /// What a client that trusts the authority says of the certificate for `host` when it wanted `asked`.
+    /// The verdict of a client that trusts the authority on the certificate for `host`, when it expected `asked`.
     fn verified(permitted: &[&str], host: &str, asked: &str) -> Result<(), String> {
         let authority = Authority::new(make(permitted).unwrap()).unwrap();
         let ([leaf, root], _) = authority.issue(host).unwrap();

@@ -1,4 +1,4 @@
-//! What a secret is for: a host, the header that it goes into, the methods and paths of the requests that get it. Pure.
+//! The scope of a secret: a host, its header, and the methods and paths of the requests that get it. Pure.
 
 use super::super::http::Head;
 use super::super::rule::{Host, Rule};
@@ -12,14 +12,14 @@ use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The port of a host that names none: HTTPS.
+/// The default port: HTTPS.
 const DEFAULT_PORT: u16 = 443;
-/// Where the value goes in a header's form.
-const PLACE: &str = "{}";
-/// More of a file of certificates is none.
+/// The placeholder of the value in a header's form.
+const PLACEHOLDER: &str = "{}";
+/// The largest file of certificates, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// Headers that say how a request is to be read, or whom it is for: never made from a secret.
+/// Headers that determine how a request is read or routed. A secret never goes into one.
 const FORBIDDEN: [&str; 10] = [
     "accept-encoding",
     "connection",
@@ -33,7 +33,7 @@ const FORBIDDEN: [&str; 10] = [
     "proxy-connection",
 ];
 
-/// How requests for a host get a secret that the sandbox never has.
+/// How requests to a host get a secret that the sandbox never has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credential {
     /// The secret's name.
@@ -43,63 +43,63 @@ pub struct Credential {
     form: Form,
     methods: Vec<String>,
     paths: Vec<String>,
-    /// DER.
+    /// Certificates, DER.
     trusted: Vec<Vec<u8>>,
 }
 
 /// The header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Form {
-    /// This header with the value in its place.
+    /// This header with the value between `before` and `after`.
     Header { name: String, before: String, after: String },
     /// `Authorization: Basic` with this user (RFC 7617).
     Basic { user: String },
 }
 
-/// A credential in words, as a profile has it.
+/// A credential as text, as a profile has it.
 #[derive(Clone, Debug, Default)]
 pub struct Wording<'words> {
     /// `HOST[:PORT]`.
     pub host: &'words str,
-    /// `Name: text with {} in it`; `Authorization: Bearer {}` if there is neither this nor `basic`.
+    /// `Name: text with {} in it`. The default without `basic` is `Authorization: Bearer {}`.
     pub header: Option<&'words str>,
-    /// The user of basic authentication, with the value as password.
+    /// The user of basic authentication; the value is the password.
     pub basic: Option<&'words str>,
-    /// The methods that get it; all if there are none.
+    /// The methods that get it; empty means all.
     pub methods: &'words [String],
-    /// The paths that get it, a `*` at the end stands for any rest; all if there are none.
+    /// The paths that get it; a final `*` stands for any rest. Empty means all.
     pub paths: &'words [String],
-    /// A file of certificates (PEM) that are trusted for this host besides the system's.
+    /// A file of certificates (PEM) that are trusted for this host in addition to the system's.
     pub ca: Option<&'words Path>,
 }
 
 impl Credential {
-    /// Reads one.
+    /// Parses a credential.
     pub fn new(name: &str, words: &Wording<'_>) -> Result<Credential> {
         read(name, words).map_err(|error| error.doing(format!("read `secrets.{name}`")))
     }
 
-    /// Whom it is for, in canonical form.
+    /// Its host, in canonical form.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// At which port.
+    /// Its port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// The same as rules see it.
+    /// Its host in the form of rules.
     pub(crate) fn target(&self) -> Host {
         Host::Name(self.host.clone())
     }
 
-    /// The rule under which the host is reached, if no other one says so.
+    /// The rule that reaches the host if no other rule does.
     pub fn rule(&self) -> Result<Rule> {
         Rule::parse(&format!("{}:{}", self.host, self.port))
     }
 
-    /// Certificates that are trusted for the host besides the system's.
+    /// Certificates that are trusted for the host in addition to the system's.
     pub(super) fn trusted(&self) -> impl Iterator<Item = CertificateDer<'static>> + '_ {
         self.trusted.iter().map(|each| CertificateDer::from(each.clone()))
     }
@@ -112,7 +112,7 @@ impl Credential {
         }
     }
 
-    /// What its header says with this value.
+    /// The header's content with this value.
     pub(in crate::egress) fn render(&self, value: &[u8]) -> Vec<u8> {
         match &self.form {
             Form::Header { before, after, .. } => [before.as_bytes(), value, after.as_bytes()].concat(),
@@ -123,8 +123,8 @@ impl Credential {
         }
     }
 
-    /// Why a request does not get it.
-    pub(in crate::egress) fn objection(&self, head: &Head) -> Option<String> {
+    /// Returns why a request does not get the secret.
+    pub(in crate::egress) fn check_request(&self, head: &Head) -> Option<String> {
         let name = &self.name;
         if !self.methods.is_empty() && !self.methods.contains(&head.method) {
             return Some(format!("`{name}` is for {}, not for {}", self.methods.join(" "), head.method));
@@ -151,19 +151,19 @@ impl Credential {
         }
     }
 
-    /// Whether it is for some requests of its host only.
+    /// Whether only some requests of its host get it.
     pub(super) fn is_limited(&self) -> bool {
         !(self.methods.is_empty() && self.paths.is_empty())
     }
 
-    /// Whether whatever gets `other` gets this one too, in the same header.
+    /// Whether each request that gets `other` gets this one too, in the same header.
     fn covers(&self, other: &Credential) -> bool {
         let header = |each: &Credential| each.header().to_ascii_lowercase();
         (&self.host, self.port, header(self)) == (&other.host, other.port, header(other)) && !self.is_limited()
     }
 }
 
-/// Two that go into one header of the same requests: only one could.
+/// Rejects two credentials for one header of the same requests.
 pub(crate) fn check_credentials(all: &[Credential]) -> Result<()> {
     for (index, one) in all.iter().enumerate() {
         if let Some(other) = all[..index].iter().find(|other| other.covers(one) || one.covers(other)) {
@@ -177,7 +177,7 @@ pub(crate) fn check_credentials(all: &[Credential]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a value can stand in a header (RFC 9110, 5.5).
+/// Whether a value is valid in a header (RFC 9110, 5.5).
 pub(crate) fn fits_a_header(value: &[u8]) -> bool {
     value.iter().all(|&byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f))
 }
@@ -202,14 +202,14 @@ fn read(name: &str, words: &Wording<'_>) -> Result<Credential> {
     };
     for method in words.methods {
         if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') {
-            return wrong(format!("`{}` is no method", method.escape_debug()), "write it like `GET`");
+            return wrong(format!("`{}` is not a method", method.escape_debug()), "write it like `GET`");
         }
     }
     for path in words.paths {
         let plain = path.strip_suffix('*').unwrap_or(path);
         if !plain.starts_with('/') || plain.contains(['*', '?', '#', ' ']) || unclear(plain).is_some() {
             return wrong(
-                format!("`{}` is no path", path.escape_debug()),
+                format!("`{}` is not a path", path.escape_debug()),
                 "write it like `/v1/models` or `/v1/*`; a `*` may stand at the end only",
             );
         }
@@ -232,16 +232,16 @@ fn header_form(text: &str) -> Result<Form> {
     let Some((name, value)) = text.split_once(':') else { return wrong("the header has no `:`".into()) };
     let token = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if name.is_empty() || !name.bytes().all(token) {
-        return wrong(format!("`{}` is no header", name.escape_debug()));
+        return wrong(format!("`{}` is not a header", name.escape_debug()));
     }
     if FORBIDDEN.contains(&name.to_ascii_lowercase().as_str()) {
-        return wrong(format!("`{name}` says how a request is read, and holds no secret"));
+        return wrong(format!("`{name}` controls how a request is read: a secret cannot go into it"));
     }
     let value = value.trim();
-    let Some((before, after)) = value.split_once(PLACE) else {
+    let Some((before, after)) = value.split_once(PLACEHOLDER) else {
         return wrong("the header has no `{}` where the secret goes".into());
     };
-    if after.contains(PLACE) || !fits_a_header(value.as_bytes()) {
+    if after.contains(PLACEHOLDER) || !fits_a_header(value.as_bytes()) {
         return wrong("the header has more than one `{}`, or letters that no header has".into());
     }
     Ok(Form::Header { name: name.to_owned(), before: before.to_owned(), after: after.to_owned() })
@@ -256,7 +256,9 @@ fn certificates(path: &Path) -> Result<Vec<Vec<u8>>> {
         .map_err(|cause| Error::new(Kind::Secret, cause.to_string()).doing(step()))?;
     match all.is_empty() {
         false => Ok(all),
-        true => Err(Error::new(Kind::Secret, "there is none").doing(step()).hint("name a file in PEM form")),
+        true => {
+            Err(Error::new(Kind::Secret, "it contains no certificate").doing(step()).hint("name a file in PEM form"))
+        }
     }
 }
 
@@ -313,17 +315,17 @@ mod tests {
         check(&Wording { header: Some("X: {}{}"), ..words() }, "more than one");
         check(&Wording { header: Some("X: {}"), basic: Some("x"), ..words() }, "exclude each other");
         check(&Wording { basic: Some("a:b"), ..words() }, "no `:`");
-        check(&Wording { methods: &["get".into()], ..words() }, "no method");
-        check(&Wording { paths: &["v1".into()], ..words() }, "no path");
-        check(&Wording { paths: &["/a*b".into()], ..words() }, "no path");
-        check(&Wording { ca: Some(Path::new("/dev/null")), ..words() }, "there is none");
+        check(&Wording { methods: &["get".into()], ..words() }, "is not a method");
+        check(&Wording { paths: &["v1".into()], ..words() }, "is not a path");
+        check(&Wording { paths: &["/a*b".into()], ..words() }, "is not a path");
+        check(&Wording { ca: Some(Path::new("/dev/null")), ..words() }, "it contains no certificate");
     }
 
     #[test]
     fn methods_and_paths_are_taken_by_the_letter() {
         let (methods, paths) = (["GET".to_owned()], ["/v1/*".to_owned(), "/models".to_owned()]);
         let made = credential(&Wording { methods: &methods, paths: &paths, ..Wording::default() }).unwrap();
-        let check = |method, target, words: Option<&str>| match (made.objection(&head(method, target)), words) {
+        let check = |method, target, words: Option<&str>| match (made.check_request(&head(method, target)), words) {
             (None, None) => {}
             (Some(why), Some(words)) if why.contains(words) => {}
             (found, _) => panic!("{method} {target}: {found:?}"),
@@ -350,7 +352,7 @@ mod tests {
             let made = credential(&Wording { methods, paths, ..Wording::default() }).unwrap();
             for name in ["X-HTTP-Method-Override", "X-Method-Override"] {
                 let fields = vec![(name.to_owned(), "/admin".to_owned())];
-                let why = made.objection(&Head { fields, ..head("GET", "/v1/x") });
+                let why = made.check_request(&Head { fields, ..head("GET", "/v1/x") });
                 assert_eq!(why.is_some_and(|why| why.contains("could make this one another")), is_refused, "{name}");
             }
         };

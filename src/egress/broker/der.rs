@@ -1,4 +1,4 @@
-//! The few shapes of DER (X.690) that a certificate needs. Pure.
+//! The DER encodings (X.690) that a certificate needs. Pure.
 
 pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const SET: u8 = 0x31;
@@ -10,7 +10,7 @@ const OBJECT: u8 = 0x06;
 pub(super) const UTF8_STRING: u8 = 0x0c;
 pub(super) const UTC_TIME: u8 = 0x17;
 
-/// One value with its tag and its length.
+/// A value with its tag and its length.
 pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     match content.len() {
@@ -26,22 +26,22 @@ pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Values one after the other in a sequence.
+/// A sequence of values.
 pub(super) fn sequence(parts: &[&[u8]]) -> Vec<u8> {
     value(SEQUENCE, &parts.concat())
 }
 
-/// A value with a context-specific tag that holds others.
+/// Values below a context-specific tag.
 pub(super) fn tagged(number: u8, content: &[u8]) -> Vec<u8> {
     value(0xa0 | number, content)
 }
 
-/// A value with a context-specific tag instead of its own.
+/// A value whose own tag a context-specific one replaces.
 pub(super) fn implicit(number: u8, content: &[u8]) -> Vec<u8> {
     value(0x80 | number, content)
 }
 
-/// An object identifier whose encoding is known.
+/// An object identifier that is already encoded.
 pub(super) fn object(encoded: &[u8]) -> Vec<u8> {
     value(OBJECT, encoded)
 }
@@ -54,7 +54,7 @@ pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
     value(INTEGER, &[sign, bytes].concat())
 }
 
-/// Whole bytes as bits, of which the last `unused` are none.
+/// A bit string of whole bytes. The last `unused` bits are padding.
 pub(super) fn bits(unused: u8, bytes: &[u8]) -> Vec<u8> {
     value(BIT_STRING, &[&[unused], bytes].concat())
 }

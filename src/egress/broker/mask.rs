@@ -1,31 +1,32 @@
-//! Answers of a server that has seen a secret: where it says the secret again, stars of the same length. Pure.
+//! Hides secrets in the answers of a server that has received them: stars of the same length replace each. Pure.
 //!
-//! The length stays, so that no count of bytes in an answer becomes wrong. What may be the beginning of a secret is held back until more comes.
-//! Where that takes too long ([`Mask::release`]) it is told, and stays known: the rest is hidden when it comes. Of a beginning that is told not
-//! much is seen ([`SEEN`]), also at the end ([`Mask::finish`]): who decides where an answer is cut would have the secret in two halves.
+//! The length stays, so each byte count in an answer stays correct. Bytes that may begin a secret are held back until
+//! more come. If that takes too long ([`Mask::release`]), they are sent, and the search continues with the next
+//! bytes. A beginning that is sent is mostly hidden ([`SEEN`]), also at the end ([`Mask::finish`]). Otherwise a
+//! client that decides where an answer is cut would get the secret in two halves.
 
 use crate::sys::weaken;
 use std::collections::HashMap;
 
-/// A beginning of a secret that is as long as this is hidden when it is told; of a short secret half of it is. An innocent text that only begins
-/// like a secret has stars then.
+/// A beginning of this many bytes is hidden when it is sent; of a short secret, half of it. Innocent text that begins
+/// like a secret then shows stars.
 const SEEN: usize = 8;
 
-/// What is looked for in the answers of one host.
+/// The search in the answers of one host.
 #[derive(Debug)]
 pub(in crate::egress) struct Mask {
-    /// The end of what came, which may be the beginning of a secret.
+    /// The last bytes, which may begin a secret.
     held: Vec<u8>,
-    /// How much of it is told already.
+    /// How many of them were sent.
     told: usize,
 }
 
 /// Every form of every value that is added to requests.
 #[derive(Debug)]
 pub(in crate::egress) struct Needles {
-    /// By their first two bytes.
+    /// The forms by their first two bytes.
     all: HashMap<[u8; 2], Vec<Vec<u8>>>,
-    /// Which bytes are the first of one: all others pass without another look.
+    /// Which bytes begin a form. All other bytes pass at once.
     beginnings: [bool; 256],
 }
 
@@ -36,7 +37,7 @@ impl Default for Needles {
 }
 
 impl Needles {
-    /// Looks for these.
+    /// Adds forms to hide.
     pub(in crate::egress) fn add(&mut self, forms: Vec<Vec<u8>>) {
         for form in forms {
             if let [first, second, ..] = form[..] {
@@ -49,32 +50,32 @@ impl Needles {
         }
     }
 
-    /// A text that is there as a whole, with stars in it.
+    /// A complete text with its secrets hidden.
     pub(in crate::egress) fn hidden(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len());
         scan(self, text, 0, true, &mut out);
         out
     }
 
-    /// What begins here with the first byte of one.
-    fn look(&self, text: &[u8]) -> Option<Seen> {
-        let [first, second, ..] = *text else { return Some(Seen::Begun { whole: None, shortest: usize::MAX }) };
+    /// Finds what begins at the first byte of the text.
+    fn find_match(&self, text: &[u8]) -> Option<Match> {
+        let [first, second, ..] = *text else { return Some(Match::Partial { whole: None, shortest: usize::MAX }) };
         let group = self.all.get(&[first, second])?;
         let whole = group.iter().filter(|each| text.starts_with(each)).map(Vec::len).max();
         let begun = group.iter().filter(|each| each.len() > text.len() && each.starts_with(text)).map(Vec::len).min();
         match (whole, begun) {
-            (_, Some(shortest)) => Some(Seen::Begun { whole, shortest }),
-            (Some(length), None) => Some(Seen::Whole(length)),
+            (_, Some(shortest)) => Some(Match::Partial { whole, shortest }),
+            (Some(length), None) => Some(Match::Whole(length)),
             (None, None) => None,
         }
     }
 }
 
-enum Seen {
-    /// So many bytes of the longest.
+enum Match {
+    /// A whole form of so many bytes, the longest.
     Whole(usize),
-    /// All that is there may become one, of this length at the least, and may be a shorter one already.
-    Begun { whole: Option<usize>, shortest: usize },
+    /// All bytes may become a form of at least `shortest` bytes. They may already contain a shorter one.
+    Partial { whole: Option<usize>, shortest: usize },
 }
 
 impl Mask {
@@ -82,7 +83,7 @@ impl Mask {
         Mask { held: Vec::new(), told: 0 }
     }
 
-    /// How many bytes wait for more.
+    /// Bytes that wait for more.
     pub(in crate::egress) fn waiting(&self) -> usize {
         self.held.len() - self.told
     }
@@ -101,7 +102,7 @@ impl Mask {
         }
     }
 
-    /// Nothing more has come for long: tells what is held, and goes on to look for the rest.
+    /// Sends what is held after a long pause, and continues the search.
     pub(in crate::egress) fn release(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         scan(needles, &self.held, self.told, true, out);
         if weaken::is_off("broker-told") {
@@ -110,7 +111,7 @@ impl Mask {
         self.told = self.held.len();
     }
 
-    /// Nothing more comes: tells what is held.
+    /// Sends what is held, at the end of the answer.
     pub(in crate::egress) fn finish(&mut self, needles: &Needles, out: &mut Vec<u8>) {
         scan(needles, &self.held, self.told, true, out);
         self.held.clear();
@@ -118,8 +119,8 @@ impl Mask {
     }
 }
 
-/// Tells what may be told of a text whose first bytes are told already; returns where it stopped because more must come, which it does not do
-/// if that is not waited for.
+/// Sends what may be sent of a text whose first `told` bytes were sent. Returns where it stopped to wait for more
+/// bytes; with `is_late` it does not wait.
 fn scan(needles: &Needles, text: &[u8], mut told: usize, is_late: bool, out: &mut Vec<u8>) -> usize {
     let mut at = 0;
     while at < text.len() {
@@ -129,12 +130,12 @@ fn scan(needles: &Needles, text: &[u8], mut told: usize, is_late: bool, out: &mu
             break;
         };
         at += next;
-        let hidden = match needles.look(&text[at..]) {
+        let hidden = match needles.find_match(&text[at..]) {
             None => None,
-            Some(Seen::Begun { .. }) if !is_late => break,
-            Some(Seen::Begun { shortest, .. }) if text.len() - at >= SEEN.min(shortest / 2) => Some(text.len() - at),
-            Some(Seen::Begun { whole, .. }) => whole,
-            Some(Seen::Whole(length)) => Some(length),
+            Some(Match::Partial { .. }) if !is_late => break,
+            Some(Match::Partial { shortest, .. }) if text.len() - at >= SEEN.min(shortest / 2) => Some(text.len() - at),
+            Some(Match::Partial { whole, .. }) => whole,
+            Some(Match::Whole(length)) => Some(length),
         };
         let Some(length) = hidden else {
             at += 1;

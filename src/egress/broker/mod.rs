@@ -1,10 +1,10 @@
-//! The broker: secrets that the gateway adds to requests outside, so that the sandbox works with them and never has them.
+//! The broker: the gateway adds secrets to requests outside, so the sandbox uses them and never has them.
 //!
-//! In: [`Credential`]s, and two files in memory with the authority's key and the values, which nobody but the gateway reads. Out: for each of
-//! their hosts the two ends of TLS ([`Served`]): towards the sandbox with a certificate of an authority made for it alone, towards the server
-//! with the machine's trust. `credential`, `request`, `mask` are pure; `authority` makes certificates; `trust` is what the sandbox gets to know.
-//! Not here: the connection itself (`gateway::brokered`), where values come from (`task`).
-//! Never: a value in a message, a record, an error; a secret for a host that it was not given for.
+//! In: [`Credential`]s, and two memory files with the authority's key and the values, which only the gateway reads.
+//! Out: for each host the two ends of TLS ([`Served`]). The sandbox sees a certificate of its authority; the server
+//! is checked with the machine's trust. `credential`, `request`, `mask` are pure. `authority` makes certificates.
+//! `trust` is what the sandbox receives. Not here: the connection itself (`gateway::connection`), the source of
+//! values (`task`). Never: a value in a message, a record or an error; a secret for another host than its own.
 
 mod authority;
 mod credential;
@@ -16,12 +16,12 @@ mod trust;
 #[cfg(feature = "weakened")]
 mod weakened;
 
-pub(crate) use authority::{Made, make as make_authority};
+pub(crate) use authority::{NewAuthority, make as make_authority};
 pub use credential::{Credential, Wording};
 pub(crate) use credential::{check_credentials, fits_a_header};
 pub(super) use mask::{Mask, Needles};
 pub(super) use request::{asks_to_change, written};
-use request::{objection, replaced};
+use request::{check_head, replaced};
 pub(crate) use trust::Trust;
 
 use super::http::Head;
@@ -44,51 +44,51 @@ use std::sync::Arc;
 
 /// The only protocol that the broker offers to the client and to the server (ALPN, RFC 7301).
 const HTTP_1: &[u8] = b"http/1.1";
-/// Sessions with one host that can be taken up again.
+/// TLS sessions with one host that can be resumed.
 const SESSIONS: usize = 8;
 
-/// What a gateway with a broker is given.
+/// The broker's input.
 #[derive(Clone, Debug)]
 pub(crate) struct Broker {
     /// What goes where.
     pub credentials: Vec<Credential>,
     /// The authority's certificate, DER.
     pub certificate: Vec<u8>,
-    /// A file in memory with the authority's key.
+    /// A memory file with the authority's key.
     pub key: Arc<OwnedFd>,
-    /// A file in memory with a JSON array of [`Value`]s.
+    /// A memory file with a JSON array of [`Value`]s.
     pub values: Arc<OwnedFd>,
     /// The machine's certificates, PEM.
     pub roots: Option<Arc<Vec<u8>>>,
 }
 
-/// A value as the gateway gets it.
+/// A value as the gateway receives it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Value {
     /// The secret's name.
     pub name: String,
-    /// What goes into the header.
+    /// The content of the header.
     pub value: Vec<u8>,
-    /// What is hidden in answers: the value in every form in which programs write it.
+    /// What to hide in answers: the value in every form in which programs write it.
     pub forms: Vec<Vec<u8>>,
 }
 
-/// What becomes of a secret while the sandbox runs.
+/// A change of a secret while the sandbox runs.
 pub(crate) enum Renewal {
     /// It has this value from now on.
     Replaced(Value),
-    /// The secret of this name is taken back.
+    /// The secret of this name is revoked.
     Revoked(String),
 }
 
-/// The values as they are at the moment.
+/// The current values.
 #[derive(Default)]
-struct Held {
+struct CurrentValues {
     values: HashMap<String, Vec<u8>>,
     needles: Needles,
 }
 
-impl Held {
+impl CurrentValues {
     fn put(&mut self, value: Value) {
         if !weaken::is_off("broker-echo") {
             self.needles.add(value.forms);
@@ -97,20 +97,20 @@ impl Held {
     }
 }
 
-/// The broker as the gateway has it.
+/// The broker within the gateway.
 #[derive(Default)]
 pub(super) struct Brokers {
     hosts: HashMap<(String, u16), Rc<Served>>,
-    held: Rc<RefCell<Held>>,
+    held: Rc<RefCell<CurrentValues>>,
 }
 
 /// A host whose requests get secrets.
 pub(super) struct Served {
     credentials: Vec<Credential>,
-    held: Rc<RefCell<Held>>,
-    /// The end of TLS that the sandbox sees.
+    held: Rc<RefCell<CurrentValues>>,
+    /// The TLS end towards the sandbox.
     pub(super) inside: Arc<ServerConfig>,
-    /// The end that the server sees.
+    /// The TLS end towards the server.
     pub(super) outside: Arc<ClientConfig>,
     pub(super) name: ServerName<'static>,
 }
@@ -120,12 +120,14 @@ fn wrong(cause: impl ToString) -> Error {
 }
 
 impl Brokers {
-    /// Takes everything over. Done before the gateway gives up its rights.
+    /// Loads the broker, before the gateway drops its privileges.
     pub(super) fn load(broker: &Broker) -> Result<Brokers> {
-        let authority =
-            Authority::new(Made { certificate: broker.certificate.clone(), key: files::read_memory(&broker.key)? })?;
+        let authority = Authority::new(NewAuthority {
+            certificate: broker.certificate.clone(),
+            key: files::read_memory(&broker.key)?,
+        })?;
         let values: Vec<Value> = serde_json::from_slice(&files::read_memory(&broker.values)?).map_err(wrong)?;
-        let held = Rc::new(RefCell::new(Held::default()));
+        let held = Rc::new(RefCell::new(CurrentValues::default()));
         values.into_iter().for_each(|value| held.borrow_mut().put(value));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(broker.roots.as_deref().map(Vec::as_slice)));
@@ -149,7 +151,7 @@ impl Brokers {
         Ok(Brokers { hosts, held })
     }
 
-    /// Who serves a host at a port.
+    /// The brokered host at a port, if it is one.
     pub(super) fn of(&self, host: &str, port: u16) -> Option<Rc<Served>> {
         if self.hosts.is_empty() {
             return None;
@@ -157,28 +159,28 @@ impl Brokers {
         self.hosts.get(&(host.to_owned(), port)).cloned()
     }
 
-    /// A value that holds from now on. The old one stays hidden.
+    /// Replaces a value. The old one stays hidden in answers.
     pub(super) fn replace(&self, value: Value) {
         self.held.borrow_mut().put(value);
     }
 
-    /// No request gets this one any more.
+    /// Stops adding this secret.
     pub(super) fn revoke(&self, name: &str) {
         self.held.borrow_mut().values.remove(name);
     }
 }
 
 impl Served {
-    /// The headers of the request as the server gets them, or why it does not.
+    /// The headers of the request for the server, or why it is refused.
     pub(super) fn admit(&self, head: &Head) -> Result<Vec<(String, Vec<u8>)>, String> {
-        if let Some(why) = objection(head) {
+        if let Some(why) = check_head(head) {
             return Err(why.to_owned());
         }
         let held = self.held.borrow();
         let (mut added, mut why) = (Vec::<(&str, Vec<u8>)>::new(), None);
         for credential in &self.credentials {
-            if let Some(objection) = credential.objection(head) {
-                why = why.or(Some(objection));
+            if let Some(refusal) = credential.check_request(head) {
+                why = why.or(Some(refusal));
                 continue;
             }
             match held.values.get(&credential.name) {
@@ -192,12 +194,12 @@ impl Served {
         }
     }
 
-    /// The names of the secrets, for the account.
+    /// The names of the secrets, for the ledger.
     pub(super) fn names(&self) -> String {
         self.credentials.iter().map(|each| each.name.as_str()).collect::<Vec<_>>().join(" ")
     }
 
-    /// What is hidden in answers.
+    /// What to hide in answers.
     pub(super) fn needles(&self) -> Ref<'_, Needles> {
         Ref::map(self.held.borrow(), |held| &held.needles)
     }
@@ -206,7 +208,7 @@ impl Served {
 fn roots(pem: Option<&[u8]>) -> RootCertStore {
     let mut store = RootCertStore::empty();
     match pem {
-        // One that cannot be read is one that is not trusted.
+        // An unreadable certificate is not trusted.
         Some(pem) => drop(store.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok))),
         None => store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
@@ -246,7 +248,7 @@ fn outside(
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     #[cfg(feature = "weakened")]
     if weaken::is_off("broker-upstream") {
-        config.dangerous().set_certificate_verifier(Arc::new(weakened::Anybody(Arc::clone(provider))));
+        config.dangerous().set_certificate_verifier(Arc::new(weakened::AnyCertificate(Arc::clone(provider))));
     }
     Ok(config)
 }

@@ -1,44 +1,44 @@
-//! A request as the server gets it: with the secret, without what the sandbox said in its place. Pure.
+//! A request for the server: with the secret, and without the sandbox's own header of that name. Pure.
 
 use super::super::http::{Content, Head};
 use super::target::{self, could_rename};
 use crate::sys::weaken;
 
-/// Why a request is not one that a secret may be added to; the strictness of `http` is presumed.
-pub(in crate::egress) fn objection(head: &Head) -> Option<&'static str> {
+/// Returns why a request must not get a secret. `http` has checked its syntax.
+pub(in crate::egress) fn check_head(head: &Head) -> Option<&'static str> {
     if head.old {
         return Some("the broker takes HTTP/1.1 only");
     }
     if !head.target.starts_with('/') && head.target != "*" {
         return Some("the broker takes a path, not a URL");
     }
-    if let Some(why) = target::objection(&head.target) {
+    if let Some(why) = target::check_target(&head.target) {
         return Some(why);
     }
-    // A part of an answer could begin in the middle of the secret, where nothing tells it from other text.
+    // A partial answer could begin in the middle of the secret, where the search cannot find it.
     let is_range = |(name, _): &(String, String)| RANGES.iter().any(|known| is_same(known, name));
     if head.fields.iter().any(is_range) && !weaken::is_off("broker-range") {
         return Some("the broker asks for whole answers only: leave `Range` out");
     }
-    // A server that takes `head` for HEAD ends its answer where nobody expects it.
+    // A server that takes `head` for HEAD ends its answer at an unexpected place.
     if head.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Some("the broker takes methods in capitals only");
     }
     let of_header = |name: &str| ANOTHER_METHOD.iter().any(|known| is_same(known, name));
     let others = head.fields.iter().filter(|(name, _)| of_header(name)).map(|(_, value)| value.trim());
     let is_other = |method: &&str| others.clone().any(|other| other.eq_ignore_ascii_case(method));
-    // TRACE gives back what was sent (RFC 9110, 9.3.8).
+    // TRACE returns the request (RFC 9110, 9.3.8).
     let is_bad = ["TRACE", "TRACK", "CONNECT"].iter().any(|method| head.method == *method || is_other(method));
     (is_bad || is_other(&"HEAD")).then_some("the broker passes no such method on")
 }
 
-/// Headers that ask for a part of the answer; some servers still take the second one.
+/// Headers that ask for a part of the answer. Some servers still accept the second one.
 const RANGES: [&str; 2] = ["range", "request-range"];
-/// Headers by which some servers take another method than the request's own.
+/// Headers by which some servers take another method.
 const ANOTHER_METHOD: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
 
-/// The header by which a request may have another method than it seems to have. Without it the server would do something that the client did not ask for,
-/// so such a request is refused; a header that could give it another path is left out ([`could_rename`]).
+/// The header by which a request may have another method than its line. Removing it would change what the client
+/// asked for, so the request is refused. A header that could change the path is left out ([`could_rename`]).
 pub(super) fn another_request(head: &Head) -> Option<&'static str> {
     if weaken::is_off("broker-override") {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn another_request(head: &Head) -> Option<&'static str> {
     ANOTHER_METHOD.into_iter().find(|known| head.fields.iter().any(|(name, _)| is_same(known, name)))
 }
 
-/// Whether two names of headers are one to a server that hands them to programs as variables (RFC 3875, 4.1.18).
+/// Whether two header names are one for a server that hands them to programs as variables (RFC 3875, 4.1.18).
 fn is_same(one: &str, other: &str) -> bool {
     let letter = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
     one.len() == other.len() && one.bytes().zip(other.bytes()).all(|(one, other)| letter(one) == letter(other))
@@ -64,17 +64,18 @@ pub(in crate::egress) fn written(head: &Head, fields: &[(String, Vec<u8>)]) -> V
     out
 }
 
-/// The headers of a request with these in the place of the sandbox's own. With `is_limited` those are left out that could give it another path.
+/// The headers of a request, with `added` in place of the sandbox's own. `is_limited` leaves out headers that could
+/// change the path.
 pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::with_capacity(head.fields.len() + added.len() + 1);
     let mut put = |name: &str, value: &[u8]| out.push((name.to_owned(), value.to_vec()));
     for (name, value) in &head.fields {
         let is_ours = added.iter().any(|(ours, _)| is_same(ours, name))
             || is_limited && could_rename(name)
-            // What is packed cannot be looked through for the secret.
+            // Compressed text cannot be searched for the secret.
             || is_same(name, "accept-encoding")
             || is_same(name, "te")
-            // Another protocol on the same connection has other rules than those that hold here.
+            // Another protocol on the same connection escapes these rules.
             || !head.websocket && (is_same(name, "upgrade") || is_same(name, "http2-settings"));
         let names_ours = is_same(name, "connection")
             && value.split(',').any(|each| added.iter().any(|(ours, _)| is_same(ours, each.trim())));
@@ -89,7 +90,7 @@ pub(super) fn replaced(head: &Head, added: &[(&str, Vec<u8>)], is_limited: bool)
     out
 }
 
-/// Whether an answer follows that may change the protocol.
+/// Whether the answer may change the protocol.
 pub(in crate::egress) fn asks_to_change(head: &Head) -> bool {
     head.websocket && head.content == Content::Length(0)
 }
@@ -179,7 +180,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\nRequest_Range: bytes=3-\r\n\r\n", true),
             ("GET / HTTP/1.1\r\nHost: a\r\nAccept-Ranges: bytes\r\n\r\n", false),
         ] {
-            assert_eq!(objection(&head(text)).is_some(), refused, "{text}");
+            assert_eq!(check_head(&head(text)).is_some(), refused, "{text}");
         }
     }
 }

@@ -1,12 +1,13 @@
-//! What a server could take for another path than the one that the rules compare: parts of a target, and headers. Pure.
+//! Parts of a target, and headers, that a server could take for another path than the rules compare. Pure.
 
 use crate::sys::weaken;
 
 /// Escapes that decode to a separator, a dot, a percent sign or a NUL.
 const ESCAPED: [&str; 5] = ["%2f", "%5c", "%2e", "%25", "%00"];
-/// `%u002f` (IIS) and the lead bytes of overlong UTF-8, which decode to ASCII in careless decoders. No valid UTF-8 contains C0 or C1 (RFC 3629, 3).
+/// `%u002f` (IIS) and the lead bytes of overlong UTF-8, which careless decoders turn into ASCII. Valid UTF-8 never
+/// contains C0 or C1 (RFC 3629, 3).
 const MISREAD: [&str; 3] = ["%u", "%c0", "%c1"];
-/// Words in a header's name by which servers or the frameworks behind them take another path, source or destination.
+/// Words in header names by which servers or frameworks take another path, source or destination.
 const RENAMING: [&str; 24] = [
     "base",
     "basepath",
@@ -33,11 +34,11 @@ const RENAMING: [&str; 24] = [
     "uri",
     "url",
 ];
-/// The headers of proxies that name the client or the scheme; the others of `X-Forwarded-*` name a path or a host.
+/// The proxy headers that name the client or the scheme. The other `X-Forwarded-*` name a path or a host.
 const FORWARDED: [&str; 3] = ["x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"];
 
-/// Why the target of a request is not passed on to any host of the broker's.
-pub(super) fn objection(target: &str) -> Option<&'static str> {
+/// Returns why a target is not passed on to any brokered host.
+pub(super) fn check_target(target: &str) -> Option<&'static str> {
     if weaken::is_off("broker-target") {
         return None;
     }
@@ -58,7 +59,7 @@ pub(super) fn objection(target: &str) -> Option<&'static str> {
     None
 }
 
-/// Why a server could understand a path otherwise than it is written.
+/// Returns why a server could read a path differently.
 pub(super) fn unclear(path: &str) -> Option<&'static str> {
     if weaken::is_off("broker-unclear") {
         return None;
@@ -80,13 +81,13 @@ pub(super) fn unclear(path: &str) -> Option<&'static str> {
     None
 }
 
-/// Whether servers that normalise text (NFKC, best fit of Windows) take a character for a separator or a dot.
+/// Whether servers that normalise text (NFKC, Windows' best fit) take a character for a separator or a dot.
 fn is_compatible(letter: char) -> bool {
     matches!(letter, '\u{2024}'..='\u{2026}' | '\u{2044}' | '\u{2215}' | '\u{2216}' | '\u{29f5}' | '\u{29f8}' | '\u{29f9}'
         | '\u{fe52}' | '\u{fe68}' | '\u{ff01}'..='\u{ff5e}')
 }
 
-/// The bytes of a path without its escapes; `None` if one is not complete.
+/// The bytes of a path without its escapes; `None` if an escape is incomplete.
 fn decoded(path: &str) -> Option<Vec<u8>> {
     let mut bytes = path.bytes();
     let mut out = Vec::with_capacity(path.len());
@@ -102,8 +103,8 @@ fn decoded(path: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Whether a header could give the request another path: it is left out where a secret has rules about paths or methods. A server that hands
-/// headers to programs as variables takes `SCRIPT_NAME` for its own (RFC 3875, 4.1.13).
+/// Whether a header could change the path. It is left out where a secret has rules about paths or methods. Servers
+/// that hand headers to programs as variables may take `SCRIPT_NAME` for their own (RFC 3875, 4.1.13).
 pub(super) fn could_rename(name: &str) -> bool {
     if weaken::is_off("broker-rename") {
         return false;
@@ -131,10 +132,10 @@ mod tests {
             "/v1/x%0d%0aHost:%20b",
             "/v1/%7f",
         ] {
-            assert!(objection(target).is_some(), "{target}");
+            assert!(check_target(target).is_some(), "{target}");
         }
         for target in ["/", "*", "/v1/models?x=%2F&y=%0A", "/v1/%C3%A4", "/v1/a%20b", "/v1/100%"] {
-            assert_eq!(objection(target), None, "{target}");
+            assert_eq!(check_target(target), None, "{target}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a sandbox gets to know of its authority: files in which programs look for certificates. Pure.
+//! The files in which programs of the sandbox look for certificates. Pure.
 
 use super::authority::file_hash;
 use crate::files::hash::sha1;
@@ -7,22 +7,22 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// What a sandbox gets to know, in the forms that programs read.
+/// Certificates for the sandbox, in the forms that programs read.
 pub(crate) struct Trust {
-    /// The machine's own certificates (PEM), and nothing else of their file: a private key may be in it.
+    /// The machine's certificates (PEM), without the rest of their file: it may contain a private key.
     pub machine: Vec<u8>,
     /// The authority's (PEM).
     pub authority: Vec<u8>,
-    /// The name of its file where OpenSSL looks for it in a folder.
+    /// The name of the authority's file in OpenSSL's certificate folder.
     pub hashed: Option<String>,
     all: Vec<CertificateDer<'static>>,
 }
 
-/// The password of every store of Java's; it protects nothing and is in the manuals.
+/// The password of every Java key store. It protects nothing and is in the manuals.
 const PASSWORD: &str = "changeit";
 
 impl Trust {
-    /// Of an authority's certificate and the machine's own ones.
+    /// Combines an authority's certificate with the machine's.
     pub(crate) fn new(certificate: &[u8], roots: Option<&[u8]>) -> Trust {
         let of_machine = CertificateDer::pem_slice_iter(roots.unwrap_or_default()).filter_map(Result::ok);
         let mut all: Vec<_> = of_machine.collect();
@@ -33,12 +33,12 @@ impl Trust {
         Trust { machine, authority, hashed, all }
     }
 
-    /// All of them, one after the other.
+    /// All certificates, one after the other.
     pub(crate) fn bundle(&self) -> Vec<u8> {
         [self.machine.as_slice(), &self.authority].concat()
     }
 
-    /// The same as a store of Java's.
+    /// All certificates as a Java key store.
     pub(crate) fn java(&self) -> Vec<u8> {
         java_store(&self.all)
     }
@@ -51,7 +51,8 @@ fn pem(certificate: &[u8]) -> String {
     format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }
 
-/// A key store in Java's oldest form (JKS, version 2), which every Java reads: entries of trusted certificates, and a digest over all.
+/// A key store in Java's oldest form (JKS, version 2), which every Java reads: trusted certificates, and a digest
+/// over all.
 fn java_store(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     const MAGIC: u32 = 0xfeed_feed;
     const VERSION: u32 = 2;
@@ -74,7 +75,7 @@ fn java_store(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
         out.extend_from_slice(certificate);
     }
     let password: Vec<u8> = PASSWORD.encode_utf16().flat_map(u16::to_be_bytes).collect();
-    let digest = sha1(&[&password, b"Mighty Aphrodite", &out]); // the form's own salt
+    let digest = sha1(&[&password, b"Mighty Aphrodite", &out]); // the salt of JKS
     out.extend_from_slice(&digest);
     out
 }

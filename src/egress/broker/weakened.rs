@@ -1,4 +1,4 @@
-//! Only in the weakened build: every certificate of a server is good, to show what the check stops.
+//! Weakened build only: accepts every server certificate, to show what the check stops.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -7,9 +7,9 @@ use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct Anybody(pub(super) Arc<CryptoProvider>);
+pub(super) struct AnyCertificate(pub(super) Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,10 +1,10 @@
-//! What the gateway decides: answers of its DNS, whom a connection is for, whether it is let through.
+//! Decisions of the gateway: DNS answers, the destination of a connection, the verdict.
 
-use super::connection::{Back, Connection, Front, Herald, Need, Target};
+use super::connection::{Back, Connection, Front, Need, ProxyReply, Target};
 use super::flow::End;
-use super::front::{self, Wish};
-use super::own::is_own;
-use super::resolver::{Answer, Asked, Found};
+use super::front::{self, ProxyRequest};
+use super::host_address::is_own;
+use super::resolver::{Answer, Found, Resolution};
 use super::{ASK, BURST, Gateway, Source, cut};
 use crate::egress::broker::Served;
 use crate::egress::dns::{self, Code, Record};
@@ -23,14 +23,14 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How many addresses of one name are tried.
+/// The most addresses of a name that are tried.
 const MOST_ADDRESSES: usize = 4;
 
-/// How many new names below a `*.suffix` may be asked for outside: at once, and a second. More would carry data.
+/// The most new names below a `*.suffix` that are resolved outside: at once, and per second. More could carry data.
 const WILD_BURST: f64 = 64.0;
 const WILD_RATE: f64 = 4.0;
 
-/// A measure that fills again with time.
+/// A token bucket.
 pub(super) struct Bucket {
     level: f64,
     filled: Instant,
@@ -54,7 +54,7 @@ impl Bucket {
 }
 
 impl Gateway {
-    /// Answers one question of the sandbox; nothing for what deserves no answer.
+    /// Answers a question of the sandbox; `None` if it deserves no answer.
     pub(super) fn reply(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let question = match dns::read_question(bytes) {
             Ok(question) => question,
@@ -88,13 +88,13 @@ impl Gateway {
                 _ => return,
             };
             if let (Some(answer), Some(socket)) = (self.reply(&buffer[..length]), &self.questions) {
-                // Whoever asks by UDP asks again if no answer comes.
+                // A UDP client asks again if no answer comes.
                 let _ = sendto(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT, &from);
             }
         }
     }
 
-    /// A client came: whom it wants is the address that it came to.
+    /// Accepts a client. The address that it dialled determines the destination.
     pub(super) fn welcome(&mut self, client: OwnedFd) {
         let local = getsockname(&client).ok().and_then(|address| SocketAddr::try_from(address).ok());
         let Some(local) = local else { return };
@@ -119,7 +119,7 @@ impl Gateway {
                 self.look_up(self.next);
                 self.drive(self.next);
             }
-            // A client of HTTP gets to read why.
+            // A client of HTTP receives the reason.
             Err(why) if port == 80 => {
                 let mut connection = Connection::new(client, Front::Opening);
                 let _ = connection.farewell(http::answer(403, &why));
@@ -137,7 +137,7 @@ impl Gateway {
         Some(Host::Address(address))
     }
 
-    /// Who adds secrets to the requests for a host.
+    /// The broker that adds secrets to requests for a host.
     fn broker_of(&self, host: &Host, port: u16) -> Option<Rc<Served>> {
         match host {
             Host::Name(name) => self.brokers.of(name, port),
@@ -145,7 +145,7 @@ impl Gateway {
         }
     }
 
-    /// Decides and notes it: the line of the ledger, or why not.
+    /// Decides on a connection and records it. Returns the row of the ledger, or the reason of a refusal.
     fn verdict(&mut self, host: &Host, port: u16) -> Result<usize, String> {
         let verdict = match self.policy.verdict(host, port) {
             Verdict::Denied(_) if weaken::is_off("egress-rules") => Verdict::Allowed("(weakened)".into()),
@@ -165,7 +165,7 @@ impl Gateway {
         }
     }
 
-    /// Begins to reach the server of a connection.
+    /// Resolves the host of a connection.
     pub(super) fn look_up(&mut self, number: u32) {
         let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
             return;
@@ -182,21 +182,21 @@ impl Gateway {
             self.ledger.note(name, Some(target.port), false, "too many names below a `*` in a short time");
             return self.dial(number, &Err(why), true);
         }
-        match self.resolver.ask(name, number) {
-            Asked::Known(found) => self.dial(number, &found, true),
-            Asked::Waiting(lookup, new) => {
+        match self.resolver.resolve(name, number) {
+            Resolution::Known(found) => self.dial(number, &found, true),
+            Resolution::Waiting(lookup, new) => {
                 if let Some(connection) = self.connections.get_mut(&number) {
                     connection.back = Back::Resolving;
                 }
                 if let (true, Some(socket)) = (new, self.resolver.socket(lookup)) {
-                    // Unwatched, it ends at its deadline.
+                    // An unwatched socket ends at its deadline.
                     let _ = self.watch_level(socket, Source::Lookup(lookup));
                 }
             }
         }
     }
 
-    /// A name was resolved: everybody who waits goes on.
+    /// Continues the connections that waited for a name.
     pub(super) fn resolved(&mut self, answer: Answer) {
         for number in answer.waiting {
             self.dial(number, &answer.found, true);
@@ -204,7 +204,7 @@ impl Gateway {
         }
     }
 
-    /// Dials the addresses that may be dialled.
+    /// Dials the permitted addresses.
     fn dial(&mut self, number: u32, found: &Found, by_name: bool) {
         let Some(target) = self.connections.get(&number).and_then(|connection| connection.target.clone()) else {
             return;
@@ -215,7 +215,7 @@ impl Gateway {
             if addresses.len() >= MOST_ADDRESSES {
                 break;
             }
-            let what = if by_name { self.policy.objection(*address, target.port, is_own) } else { None };
+            let what = if by_name { self.policy.check_address(*address, target.port, is_own) } else { None };
             match what {
                 Some(what) => {
                     let rule = SocketAddr::new(address.to_canonical(), target.port);
@@ -225,7 +225,7 @@ impl Gateway {
                 None => addresses.push_back(SocketAddr::new(*address, target.port)),
             }
         }
-        let opened = |each: &SocketAddr| self.policy.objection(each.ip(), each.port(), |_| true).is_none();
+        let opened = |each: &SocketAddr| self.policy.check_address(each.ip(), each.port(), |_| true).is_none();
         let stays_out = by_name && !addresses.iter().any(opened);
         let why = match (addresses.is_empty(), objection, found) {
             (false, ..) => None,
@@ -248,29 +248,29 @@ impl Gateway {
         if need == Need::Watch
             && let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref())
         {
-            // Unwatched, it ends at its deadline.
+            // An unwatched socket ends at its deadline.
             let _ = self.watch_edges(rustix::fd::AsFd::as_fd(&server.socket), Source::Server(number));
         }
     }
 
-    /// A client of the proxy said what it wants.
+    /// Decides on a proxy client's request.
     pub(super) fn grant(&mut self, number: u32) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         let Front::Proxy { greeted } = connection.front else { return Need::Nothing };
-        match front::wish(&connection.held, greeted) {
-            Wish::More if connection.held.len() > http::LONGEST_HEAD => Need::End(true),
-            Wish::More => Need::Nothing,
-            Wish::Answer(used, answer) => {
+        match front::read_proxy_request(&connection.held, greeted) {
+            ProxyRequest::More if connection.held.len() > http::LONGEST_HEAD => Need::End(true),
+            ProxyRequest::More => Need::Nothing,
+            ProxyRequest::Answer(used, answer) => {
                 connection.held.drain(..used);
                 connection.down.push(&answer);
                 connection.front = Front::Proxy { greeted: true };
                 Need::Again
             }
-            Wish::Refused(answer, why) => {
+            ProxyRequest::Refused(answer, why) => {
                 self.ledger.note("(proxy)", None, false, &why);
                 connection.farewell(answer)
             }
-            Wish::Connect { host, port, used, socks } => {
+            ProxyRequest::Connect { host, port, used, socks } => {
                 connection.held.drain(..used);
                 connection.deadline = None;
                 self.connect(number, host, port, (used, socks))
@@ -280,7 +280,7 @@ impl Gateway {
 
     fn connect(&mut self, number: u32, host: Host, port: u16, (used, socks): (usize, bool)) -> Need {
         let host = match host {
-            // An address that a name of ours led to means that name.
+            // An address that stands for a name means that name.
             Host::Address(address) => self.host_of(address).unwrap_or(Host::Address(address)),
             name => name,
         };
@@ -292,20 +292,20 @@ impl Gateway {
                 (connection.broker, connection.ech) = (broker, ech);
                 connection.target = Some(Target { host, port, row });
                 connection.front = Front::Opening;
-                connection.herald = match (socks, used) {
-                    (true, _) => Herald::Socks,
-                    (false, 0) => Herald::None,
-                    (false, _) => Herald::Connect,
+                connection.proxy_reply = match (socks, used) {
+                    (true, _) => ProxyReply::Socks,
+                    (false, 0) => ProxyReply::None,
+                    (false, _) => ProxyReply::Connect,
                 };
                 self.look_up(number);
                 Need::Again
             }
-            Err(_) if socks => connection.farewell(front::socks_answer(2)), // not allowed by ruleset
+            Err(_) if socks => connection.farewell(front::socks_answer(2)), // connection not allowed by ruleset (RFC 1928)
             Err(why) => connection.farewell(http::answer(403, &why)),
         }
     }
 
-    /// Refuses what a client said: a request of HTTP is answered, everything else cut.
+    /// Refuses a connection: answers a request of HTTP, cuts every other client.
     pub(super) fn refuse(&mut self, number: u32, why: &str) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         if let Some(target) = &connection.target {
@@ -319,7 +319,7 @@ impl Gateway {
         }
     }
 
-    /// Says why the server does not answer.
+    /// Reports why the server does not answer.
     pub(super) fn unanswered(&mut self, number: u32, why: &str) -> Need {
         let Some(connection) = self.connections.get_mut(&number) else { return Need::Nothing };
         if let Some(target) = &connection.target {
@@ -328,7 +328,7 @@ impl Gateway {
         connection.answer_brokered(502, why)
     }
 
-    /// A rule that holds from now on, with listening sockets for ports that have none.
+    /// Adds a rule, and listening sockets for its new ports.
     pub(super) fn allow(&mut self, text: &str) {
         let Ok(rule) = Rule::parse(text) else { return };
         for &port in rule.ports() {
@@ -340,8 +340,8 @@ impl Gateway {
                 };
                 if let Err(errno) = made {
                     let why = std::io::Error::from(errno);
-                    // The supervisor that does not listen has its own reasons.
-                    let _ = self.say(&Word::Fault(
+                    // The order stands even if the supervisor does not read the fault.
+                    let _ = self.send_word(&Word::Fault(
                         shortened(&format!("listen at port {port} for `{rule}`: {why}")).into_owned(),
                     ));
                     return;
@@ -351,7 +351,7 @@ impl Gateway {
         self.policy.allow(rule);
     }
 
-    /// Refuses what a rule covers from now on, and cuts what is open.
+    /// Refuses what a rule covers, and cuts open connections.
     pub(super) fn deny(&mut self, text: &str) {
         let Ok(rule) = Rule::parse(text) else { return };
         let open: Vec<u32> = self
@@ -365,7 +365,8 @@ impl Gateway {
     }
 }
 
-/// Makes a spare socket of the sandbox's namespace listen. Its ports are free for all there.
+/// Makes a spare socket of the sandbox's namespace listen. Any port is free for all there
+/// (ip_unprivileged_port_start).
 fn listen_at(socket: &OwnedFd, port: u16) -> Result<(), Errno> {
     let v6 = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     match bind(socket, &v6) {
@@ -376,7 +377,7 @@ fn listen_at(socket: &OwnedFd, port: u16) -> Result<(), Errno> {
 }
 
 impl Connection {
-    /// Dials a port inside by a socket that was born there. The socket comes back if that cannot be begun.
+    /// Dials a port inside with a socket of that namespace. Returns the socket if the dial cannot begin.
     pub(super) fn dial_inward(&mut self, spare: OwnedFd, port: u16) -> Result<(), OwnedFd> {
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(), port);
         match connect(&spare, &address) {

@@ -1,4 +1,4 @@
-//! One direction of a connection: bytes from one socket to another without a stay in our memory (splice(2)).
+//! One direction of a connection: moves bytes between sockets without copying them to user space (splice(2)).
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
@@ -7,21 +7,21 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What a pipe holds, and is taken at once.
+/// The size of a pipe, and the bytes of one call.
 const NARROW: usize = 64 << 10;
-/// The same for a connection that fills its pipe: fewer calls, and fewer turns of the processes that wait for each other.
+/// The size for a connection that fills its pipe: fewer calls and fewer switches between processes.
 const WIDE: usize = 512 << 10;
-/// How many pipes of a gateway may be wide. What a user's pipes may hold in all is bounded (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB), and whoever is
-/// above it gets pipes of two pages: 32 gateways of a user's stay below it.
+/// The most wide pipes of a gateway. The kernel bounds all pipes of a user (`/proc/sys/fs/pipe-user-pages-soft`, 64
+/// MiB) and then makes pipes of two pages. 32 gateways of a user stay below it.
 const MOST_WIDE: usize = 2;
-/// How many empty pipes are kept for the next.
+/// The most empty pipes that are kept.
 const KEPT_PIPES: usize = 16;
 
 /// A pipe.
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-    /// One of the marks of which there are [`MOST_WIDE`], if it has been widened.
+    /// A token of the [`MOST_WIDE`], if the pipe is wide.
     wide: Option<Rc<()>>,
 }
 
@@ -31,7 +31,7 @@ impl Pipe {
     }
 }
 
-/// Pipes that nobody uses at the moment. A connection has one only while bytes are in it.
+/// Unused pipes. A connection has a pipe only while bytes are in it.
 #[derive(Default)]
 pub(super) struct Pipes {
     idle: Vec<Pipe>,
@@ -47,13 +47,13 @@ impl Pipes {
         Ok(Pipe { read, write, wide: None })
     }
 
-    fn give(&mut self, pipe: Pipe) {
+    fn put_back(&mut self, pipe: Pipe) {
         if self.idle.len() < KEPT_PIPES {
             self.idle.push(pipe);
         }
     }
 
-    /// Lets a pipe hold more, if not too many do already.
+    /// Enlarges a pipe, unless too many are wide.
     fn widen(&self, pipe: &mut Pipe) {
         if pipe.wide.is_none()
             && Rc::strong_count(&self.mark) <= MOST_WIDE
@@ -64,7 +64,7 @@ impl Pipes {
     }
 }
 
-/// How many bytes may still pass: at once, by the rate, and in all.
+/// The bytes that may still pass: by the rate, and in all.
 #[derive(Debug)]
 pub(super) struct Budget {
     rate: Option<u64>,
@@ -78,7 +78,7 @@ impl Budget {
         Budget { rate, tokens: rate.unwrap_or(0) / 10, filled: Instant::now(), left: total }
     }
 
-    /// How many bytes may pass now.
+    /// The bytes that may pass now.
     pub(super) fn available(&mut self) -> usize {
         let by_rate = match self.rate {
             None => u64::MAX,
@@ -86,7 +86,7 @@ impl Budget {
                 let now = Instant::now();
                 let grown = (now - self.filled).as_micros() as u64 * rate / 1_000_000;
                 if grown > 0 {
-                    // A tenth of a second's worth can be saved up.
+                    // The bucket holds a tenth of a second's bytes.
                     self.tokens = (self.tokens + grown).min(rate / 10 + 1);
                     self.filled = now;
                 }
@@ -96,19 +96,19 @@ impl Budget {
         usize::try_from(by_rate.min(self.left.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// Bytes have passed.
+    /// Records bytes that passed.
     pub(super) fn spend(&mut self, bytes: usize) {
         self.tokens = self.tokens.saturating_sub(bytes as u64);
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
     }
 
-    /// Whether all bytes that may ever pass have passed.
+    /// Whether the total is used up.
     pub(super) fn is_used_up(&self) -> bool {
         self.left == Some(0)
     }
 }
 
-/// One socket and what epoll(7) last said about it (edge-triggered: it holds until a call says EAGAIN).
+/// A socket and its last epoll(7) state (edge-triggered: valid until a call returns EAGAIN).
 pub(super) struct End {
     pub(super) socket: OwnedFd,
     pub(super) readable: bool,
@@ -121,59 +121,59 @@ impl End {
     }
 }
 
-/// How a pass ended.
+/// The end of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Nothing more can be done until a socket is ready.
+    /// It waits until a socket is ready.
     Idle,
-    /// There is more to do at once.
+    /// It can continue at once.
     More,
-    /// The rate allows nothing at the moment.
+    /// The rate allows nothing now.
     Throttled,
 }
 
 /// One direction.
 #[derive(Default)]
 pub(super) struct Flow {
-    /// Bytes from our own memory that go first.
+    /// Bytes from memory that go first.
     pending: Vec<u8>,
     pipe: Option<Pipe>,
     inside: usize,
-    /// Nothing more comes.
+    /// The source has ended.
     pub(super) ended: bool,
-    /// The other side knows that.
+    /// The destination has received the end.
     pub(super) closed: bool,
-    /// Bytes that arrived, since somebody last asked.
+    /// Bytes that arrived since the last [`Flow::take_moved`].
     moved: u64,
 }
 
 impl Flow {
-    /// Adds bytes of our own, to be sent before anything else.
+    /// Adds bytes of the gateway, to be sent first.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// Where bytes of our own wait, for those who add to them.
+    /// The buffer of bytes that the gateway adds.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
-    /// Bytes of our own that wait.
+    /// Buffered bytes.
     pub(super) fn waiting(&self) -> usize {
         self.pending.len()
     }
 
-    /// The memory of bytes of our own.
+    /// The memory of the buffer.
     pub(super) fn memory(&self) -> usize {
         self.pending.capacity()
     }
 
-    /// The bytes that arrived since the last question.
+    /// The bytes that arrived since the last call.
     pub(super) fn take_moved(&mut self) -> u64 {
         std::mem::take(&mut self.moved)
     }
 
-    /// Sends what waits. What does not fit stays.
+    /// Sends the buffer; the rest stays.
     pub(super) fn flush(&mut self, to: &mut End) -> Result<(), Errno> {
         let mut sent = 0;
         while to.writable && sent < self.pending.len() {
@@ -186,13 +186,13 @@ impl Flow {
         }
         self.pending.drain(..sent);
         if self.pending.is_empty() {
-            self.pending = Vec::new(); // the memory of a connection that is open for hours
+            self.pending = Vec::new(); // frees memory: a connection may be open for hours
         }
         self.moved += sent as u64;
         Ok(())
     }
 
-    /// The same within the budget.
+    /// Sends the buffer within the budget.
     pub(super) fn flush_within(&mut self, to: &mut End, budget: &mut Budget) -> Result<Pass, Errno> {
         let waiting = self.pending.len();
         if waiting > 0 && budget.available() == 0 {
@@ -203,7 +203,7 @@ impl Flow {
         Ok(Pass::Idle)
     }
 
-    /// Says to the other side that nothing more comes, when nothing more does.
+    /// Shuts the destination down after the last byte.
     pub(super) fn close_when_done(&mut self, to: &End) -> Result<(), Errno> {
         if self.ended && !self.closed && self.pending.is_empty() && self.inside == 0 {
             self.closed = true;
@@ -215,7 +215,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Moves what can be moved, with a bound so that no connection starves the others.
+    /// Moves bytes, with a bound so that no connection starves the others.
     pub(super) fn splice(
         &mut self,
         from: &mut End,
@@ -276,7 +276,7 @@ impl Flow {
             if self.inside == 0
                 && let Some(pipe) = self.pipe.take()
             {
-                pipes.give(pipe);
+                pipes.put_back(pipe);
             }
             self.close_when_done(to)?;
             if throttled && self.inside == 0 {
@@ -313,7 +313,7 @@ mod tests {
         let last = taken.last_mut().unwrap();
         pipes.widen(last);
         assert_eq!(last.holds(), WIDE);
-        taken.into_iter().for_each(|pipe| pipes.give(pipe));
-        assert_eq!(pipes.take().unwrap().holds(), WIDE); // the last that was given back
+        taken.into_iter().for_each(|pipe| pipes.put_back(pipe));
+        assert_eq!(pipes.take().unwrap().holds(), WIDE); // the last returned pipe
     }
 }

@@ -1,4 +1,4 @@
-//! What a client inside says first, and what that means: the decisions on bytes. Pure.
+//! The first bytes of a client inside: what they mean and whether they pass. Pure.
 
 use crate::egress::hello::{self, Hello};
 use crate::egress::http::{self, Head};
@@ -7,33 +7,33 @@ use crate::egress::rule::{Host, LOOPBACK, canonical};
 use crate::sys::weaken;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ports at which servers choose by a name that the client sends, so that a client must say it in a way that can be checked.
+/// Ports at which servers choose by a name that the client sends. The gateway must be able to read that name.
 const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
-/// A first line longer than this is none.
+/// The longest first line.
 const LONGEST_LINE: usize = 16 * 1024;
-/// How SSH begins, on both sides, and the longest first line that it has (RFC 4253, 4.2).
+/// The beginning of SSH, on both sides, and its longest first line (RFC 4253, 4.2).
 pub(super) const SSH: &[u8] = b"SSH-";
 const LONGEST_SSH: usize = 255;
 
 /// What the first bytes of a client are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// More must come before that can be said.
+    /// More bytes must come.
     More,
-    /// A TLS connection for the right server, or a protocol without names: passed on as it is.
+    /// A TLS connection for the right server, or a protocol without names: passes unchanged.
     Through,
-    /// Requests of HTTP/1.1, of which each is looked at.
+    /// Requests of HTTP/1.1, each of which is checked.
     Requests,
-    /// SSH at a port of HTTP's: so many bytes are its first line, and the rest waits for the server's.
+    /// SSH at an HTTP port: so many bytes are its first line, and the rest waits for the server's.
     Ssh(usize),
     /// Not passed on, and why.
     Refused(String),
 }
 
-/// Looks at the first bytes of a client that connected to `host`.
+/// Classifies the first bytes of a client that connected to `host`.
 pub(super) fn opening(bytes: &[u8], host: &Host, port: u16, ech: Ech) -> Opening {
     let Host::Name(name) = host else {
-        return if bytes.is_empty() { Opening::More } else { Opening::Through }; // an address has no other names
+        return if bytes.is_empty() { Opening::More } else { Opening::Through }; // an address has one destination
     };
     match bytes {
         [] => Opening::More,
@@ -68,7 +68,7 @@ fn is_beginning(word: &[u8], bytes: &[u8]) -> bool {
     word.iter().zip(bytes).all(|(one, two)| one == two)
 }
 
-/// A server of HTTP must not be told requests by a client that pretends to speak SSH.
+/// An HTTP server must not receive requests from a client that pretends to speak SSH.
 fn ssh_opening(bytes: &[u8], port: u16) -> Opening {
     match bytes.iter().position(|&byte| byte == b'\n') {
         None if bytes.len() < LONGEST_SSH => Opening::More,
@@ -108,8 +108,8 @@ fn text_opening(bytes: &[u8], port: u16) -> Opening {
     }
 }
 
-/// Why a request is not passed on to `host`; `None` if it is.
-pub(super) fn objection(head: &Head, host: &Host, port: u16) -> Option<String> {
+/// Returns why a request is not passed on to `host`; `None` if it is.
+pub(super) fn check_request(head: &Head, host: &Host, port: u16) -> Option<String> {
     if weaken::is_off("egress-host") {
         return None;
     }
@@ -130,28 +130,28 @@ pub(super) fn objection(head: &Head, host: &Host, port: u16) -> Option<String> {
     }
 }
 
-/// What a client of our own proxy ports wants.
+/// The request of a client at a proxy port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// More must come.
+pub(super) enum ProxyRequest {
+    /// More bytes must come.
     More,
-    /// Take so many bytes away and answer with these.
+    /// Drop so many bytes and answer with these.
     Answer(usize, Vec<u8>),
-    /// A connection: so many bytes said it.
+    /// A connection; the request took `used` bytes.
     Connect { host: Host, port: u16, used: usize, socks: bool },
-    /// Answer with these and close.
+    /// Answer with these bytes and close.
     Refused(Vec<u8>, String),
 }
 
 /// RFC 1928: no authentication.
 const SOCKS_HELLO: [u8; 2] = [5, 0];
 
-/// SOCKS5's answer to a request, with nobody's address.
+/// SOCKS5's answer to a request, without an address.
 pub(super) fn socks_answer(code: u8) -> Vec<u8> {
     vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// A host as a client names it: synthetic addresses were looked up before.
+/// Parses a host that a client names. Synthetic addresses were resolved before.
 pub(super) fn host(text: &str) -> Option<Host> {
     if canonical(text).is_some_and(|name| name == "localhost") {
         return Some(Host::Address(LOOPBACK[0]));
@@ -162,68 +162,77 @@ pub(super) fn host(text: &str) -> Option<Host> {
         .or_else(|| canonical(text).map(Host::Name))
 }
 
-/// Reads what a client of the proxy said; `greeted` says that SOCKS5's hello is over.
-pub(super) fn wish(bytes: &[u8], greeted: bool) -> Wish {
+/// Reads a request to the proxy. `greeted`: SOCKS5's hello is over.
+pub(super) fn read_proxy_request(bytes: &[u8], greeted: bool) -> ProxyRequest {
     match bytes {
-        [] => Wish::More,
+        [] => ProxyRequest::More,
         [5, ..] => socks(bytes, greeted),
         _ if http::looks_like_one(bytes) => connect(bytes),
-        _ => Wish::Refused(Vec::new(), "neither SOCKS5 nor HTTP at the proxy's port".into()),
+        _ => ProxyRequest::Refused(Vec::new(), "neither SOCKS5 nor HTTP at the proxy's port".into()),
     }
 }
 
-fn socks(bytes: &[u8], greeted: bool) -> Wish {
+fn socks(bytes: &[u8], greeted: bool) -> ProxyRequest {
     if !greeted {
         return match bytes {
             [5, count, methods @ ..] if methods.len() >= usize::from(*count) => {
                 match methods[..usize::from(*count)].contains(&0) {
-                    true => Wish::Answer(2 + usize::from(*count), SOCKS_HELLO.to_vec()),
-                    false => Wish::Refused(vec![5, 0xff], "SOCKS5 with a password".into()),
+                    true => ProxyRequest::Answer(2 + usize::from(*count), SOCKS_HELLO.to_vec()),
+                    false => ProxyRequest::Refused(vec![5, 0xff], "SOCKS5 with a password".into()),
                 }
             }
-            _ => Wish::More,
+            _ => ProxyRequest::More,
         };
     }
     let [5, command, 0, kind, rest @ ..] = bytes else {
-        return if bytes.len() < 4 { Wish::More } else { Wish::Refused(socks_answer(1), "not SOCKS5".into()) };
+        return if bytes.len() < 4 {
+            ProxyRequest::More
+        } else {
+            ProxyRequest::Refused(socks_answer(1), "not SOCKS5".into())
+        };
     };
     if *command != 1 {
-        return Wish::Refused(socks_answer(7), "SOCKS5, but not to connect".into()); // UDP among them
+        return ProxyRequest::Refused(socks_answer(7), "SOCKS5, but not to connect".into()); // also UDP
     }
     let length = match (kind, rest.first()) {
         (1, _) => 4,
         (4, _) => 16,
         (3, Some(length)) => 1 + usize::from(*length),
-        (3, None) => return Wish::More,
-        _ => return Wish::Refused(socks_answer(8), "SOCKS5 with an unknown kind of address".into()),
+        (3, None) => return ProxyRequest::More,
+        _ => return ProxyRequest::Refused(socks_answer(8), "SOCKS5 with an unknown kind of address".into()),
     };
-    let (Some(address), Some(port)) = (rest.get(..length), rest.get(length..length + 2)) else { return Wish::More };
+    let (Some(address), Some(port)) = (rest.get(..length), rest.get(length..length + 2)) else {
+        return ProxyRequest::More;
+    };
     let found = match (<[u8; 4]>::try_from(address), <[u8; 16]>::try_from(address)) {
         (Ok(v4), _) if *kind == 1 => Some(Host::Address(Ipv4Addr::from(v4).into())),
         (_, Ok(v6)) if *kind == 4 => Some(Host::Address(IpAddr::V6(Ipv6Addr::from(v6)).to_canonical())),
         _ => std::str::from_utf8(&address[1..]).ok().and_then(host),
     };
     match found {
-        Some(host) => {
-            Wish::Connect { host, port: u16::from_be_bytes([port[0], port[1]]), used: 4 + length + 2, socks: true }
-        }
-        None => Wish::Refused(socks_answer(8), "SOCKS5 with no host name".into()),
+        Some(host) => ProxyRequest::Connect {
+            host,
+            port: u16::from_be_bytes([port[0], port[1]]),
+            used: 4 + length + 2,
+            socks: true,
+        },
+        None => ProxyRequest::Refused(socks_answer(8), "SOCKS5 with no host name".into()),
     }
 }
 
-fn connect(bytes: &[u8]) -> Wish {
-    let refused = |words: &str| Wish::Refused(http::answer(400, words), words.to_owned());
+fn connect(bytes: &[u8]) -> ProxyRequest {
+    let refused = |words: &str| ProxyRequest::Refused(http::answer(400, words), words.to_owned());
     match http::Requests::new().step(bytes) {
-        http::Step::More => Wish::More,
+        http::Step::More => ProxyRequest::More,
         http::Step::Head(head, used) => {
             let Some((name, port)) = head.host.clone() else { return refused("the request names no host") };
             let Some(host) = host(&name) else { return refused("the request names no host") };
             match (head.method == "CONNECT", port) {
-                (true, Some(port)) => Wish::Connect { host, port, used, socks: false },
+                (true, Some(port)) => ProxyRequest::Connect { host, port, used, socks: false },
                 (true, None) => refused("CONNECT names no port"),
-                // A request with its whole URL is passed on as it is: every server must take that (RFC 9112, 3.2.2).
+                // A request with its whole URL passes unchanged: every server must accept it (RFC 9112, 3.2.2).
                 (false, port) if head.target.starts_with("http") => {
-                    Wish::Connect { host, port: port.unwrap_or(80), used: 0, socks: false }
+                    ProxyRequest::Connect { host, port: port.unwrap_or(80), used: 0, socks: false }
                 }
                 (false, _) => refused("this is a proxy: give it CONNECT, or a whole URL"),
             }
@@ -271,22 +280,22 @@ mod tests {
     #[test]
     fn the_proxy_is_asked_in_two_languages() {
         let connect = b"CONNECT a.example:443 HTTP/1.1\r\nHost: x\r\n\r\nrest";
-        let wish_of = |host: Host, port, used, socks| Wish::Connect { host, port, used, socks };
+        let connect_to = |host: Host, port, used, socks| ProxyRequest::Connect { host, port, used, socks };
         let named = || Host::Name("a.example".into());
-        assert_eq!(wish(connect, false), wish_of(named(), 443, connect.len() - 4, false));
+        assert_eq!(read_proxy_request(connect, false), connect_to(named(), 443, connect.len() - 4, false));
         let whole = b"GET http://a.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
-        assert_eq!(wish(whole, false), wish_of(named(), 80, 0, false));
-        assert_eq!(wish(&[5, 1, 0], false), Wish::Answer(3, vec![5, 0]));
-        assert_eq!(wish(&[5, 2, 0], false), Wish::More);
-        assert!(matches!(wish(&[5, 1, 2], false), Wish::Refused(..)));
+        assert_eq!(read_proxy_request(whole, false), connect_to(named(), 80, 0, false));
+        assert_eq!(read_proxy_request(&[5, 1, 0], false), ProxyRequest::Answer(3, vec![5, 0]));
+        assert_eq!(read_proxy_request(&[5, 2, 0], false), ProxyRequest::More);
+        assert!(matches!(read_proxy_request(&[5, 1, 2], false), ProxyRequest::Refused(..)));
         let mut socks = vec![5, 1, 0, 3, 9];
         socks.extend(b"a.example");
-        assert_eq!(wish(&socks, true), Wish::More);
+        assert_eq!(read_proxy_request(&socks, true), ProxyRequest::More);
         socks.extend([1, 187]);
-        assert_eq!(wish(&socks, true), wish_of(named(), 443, 16, true));
+        assert_eq!(read_proxy_request(&socks, true), connect_to(named(), 443, 16, true));
         let v4 = [5, 1, 0, 1, 1, 2, 3, 4, 0, 80];
-        assert_eq!(wish(&v4, true), wish_of(Host::Address([1, 2, 3, 4].into()), 80, 10, true));
-        assert!(matches!(wish(&[5, 3, 0, 1], true), Wish::Refused(..)));
-        assert!(matches!(wish(b"hello", false), Wish::Refused(..)));
+        assert_eq!(read_proxy_request(&v4, true), connect_to(Host::Address([1, 2, 3, 4].into()), 80, 10, true));
+        assert!(matches!(read_proxy_request(&[5, 3, 0, 1], true), ProxyRequest::Refused(..)));
+        assert!(matches!(read_proxy_request(b"hello", false), ProxyRequest::Refused(..)));
     }
 }

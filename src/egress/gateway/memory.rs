@@ -1,15 +1,15 @@
-//! A bound on what waits in all connections together: the gateway's memory is outside of the sandbox's limit.
+//! A bound on the buffers of all connections: the sandbox's memory limit does not cover the gateway.
 
 use super::connection::{Connection, Front};
 use crate::sys::weaken;
 use std::collections::HashMap;
 
-/// Bytes that may wait. A connection whose other side does not read holds up to 0.6 MiB, and there are 1,024.
+/// The most buffered bytes. A connection whose peer does not read buffers up to 0.6 MiB, and there are 1,024.
 const MOST: usize = 32 << 20;
-/// A connection with less is not cut when more than [`MOST`] waits.
+/// A connection with less is not cut when the sum exceeds [`MOST`].
 const LITTLE: usize = 16 << 10;
 
-/// What waits in each connection, by its number.
+/// The buffered bytes of each connection, by its number.
 #[derive(Default)]
 pub(super) struct Waiting {
     sum: usize,
@@ -17,7 +17,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Counts a connection anew. Whether it must end: all together have too much, and it has more than a little.
+    /// Updates a connection's bytes. Returns whether it must end: the sum is too large, and the connection has more
+    /// than [`LITTLE`].
     pub(super) fn is_too_much(&mut self, number: u32, connection: &Connection) -> bool {
         self.count(number, connection.memory())
     }
@@ -27,14 +28,14 @@ impl Waiting {
         self.sum > MOST && bytes > LITTLE && !weaken::is_off("gateway-memory")
     }
 
-    /// A connection has ended.
+    /// Forgets a connection that has ended.
     pub(super) fn forget(&mut self, number: u32) {
         self.sum -= self.of.remove(&number).unwrap_or(0);
     }
 }
 
 impl Connection {
-    /// The memory of what waits in it.
+    /// The bytes that the connection buffers.
     fn memory(&self) -> usize {
         let in_tls = match &self.front {
             Front::Brokered(tls) => tls.memory(),

@@ -1,17 +1,16 @@
-//! The gateway: a process of its own outside the sandbox, without any privilege, that serves sockets which were born inside.
+//! The gateway: an unprivileged process outside the sandbox that serves sockets of the sandbox's network namespace.
 //!
-//! In: a [`Policy`], the sockets on a channel from the sandbox's init, orders on a channel from the supervisor. Out: lines of the ledger
-//! on that channel. One thread, one epoll(7), edge-triggered. What a connection is for is known from the address that it came to
-//! (`names`); the server is dialled from outside, and bytes pass without a stay in our memory.
-//! Never: a file, a name that leaves before it is allowed, a wait without an end.
+//! In: a [`Policy`], sockets from the sandbox's init, orders from the supervisor. Out: rows of the ledger. One
+//! thread, one epoll(7), edge-triggered. The address that a client dialled determines the destination (`names`). The
+//! gateway dials the server outside, and splices the bytes. Never: a file, a DNS query for a name that is not
+//! allowed, a wait without an end.
 
-mod brokered;
 mod connection;
 mod decide;
 mod flow;
 mod front;
+mod host_address;
 mod memory;
-mod own;
 mod questions;
 mod resolver;
 mod source;
@@ -27,7 +26,7 @@ use connection::{ASK, Connection, Front, Need};
 use flow::{Budget, Pipes};
 use memory::Waiting;
 pub(crate) use resolver::Sources;
-use resolver::{Heard, Resolver};
+use resolver::{LookupStep, Resolver};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use source::Source;
@@ -35,20 +34,20 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Connections at once; more are cut as they come.
+/// The most connections at once. Further ones are cut.
 const MOST_CONNECTIONS: usize = 1024;
-/// How often deadlines are looked at.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(500);
-/// How soon a throttled connection is looked at again.
+/// When a throttled connection continues.
 const REFILL: Duration = Duration::from_millis(10);
-/// Connections and questions that are taken in one go.
+/// Connections and questions that are accepted in one go.
 const BURST: usize = 64;
-/// How often the account is told while it only grows.
+/// How often a growing account is sent.
 const TELL: Duration = Duration::from_millis(100);
-/// After so long without an event it gives back the memory that only work needs; a request after that takes some 100 us longer.
+/// After this idle time the gateway releases memory. The next request takes some 100 us longer.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// What a gateway serves and how much may pass.
+/// The work of a gateway, and its bounds.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
     /// What may be reached.
@@ -90,7 +89,7 @@ struct Gateway {
     parts: Option<ProgramPages>,
 }
 
-/// Serves until the supervisor says that it is over, or is gone.
+/// Serves until the supervisor sends the end, or exits.
 pub(crate) fn serve(
     mut service: Service,
     mut sources: Sources,
@@ -98,7 +97,7 @@ pub(crate) fn serve(
     supervisor: Channel,
 ) -> Result<(), Errno> {
     let now = Instant::now();
-    service.broker = None; // the sources have what it says
+    service.broker = None; // the sources have loaded it
     let mut gateway = Gateway {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         supervisor,
@@ -155,7 +154,7 @@ impl Gateway {
             let is_busy = !(self.again.is_empty() && self.later.is_empty());
             if !rests && !is_busy && worked.elapsed() >= IDLE {
                 rests = true;
-                self.rest(); // the last before the wait: whatever runs after it is read in again
+                self.release_memory(); // last before the wait: later code is paged in again
             }
             let timeout = if rests { timeout } else { Some(timeout.unwrap_or(IDLE).min(IDLE)) };
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -182,9 +181,9 @@ impl Gateway {
                 swept = now;
                 self.sweep(now);
             }
-            self.tell();
+            self.send_rows();
             if self.finishing && self.ledger.next_change().is_none() {
-                return self.say(&Word::Done).map(|_| ());
+                return self.send_word(&Word::Done).map(|_| ());
             }
         }
     }
@@ -203,18 +202,18 @@ impl Gateway {
         tick.or_else(|| (waits || self.resolver.deadline().is_some()).then_some(TICK))
     }
 
-    /// Gives back what only work needs.
-    fn rest(&mut self) {
+    /// Releases memory that only work needs.
+    fn release_memory(&mut self) {
         for (number, connection) in &mut self.connections {
-            connection.rest();
+            connection.release_memory();
             self.waiting.is_too_much(*number, connection); // the next pass acts on it
         }
         if let Some(parts) = &mut self.parts {
-            let _ = parts.release(); // what cannot be given back stays
+            let _ = parts.release(); // pages that cannot be released stay
         }
     }
 
-    /// One event; `false` when the supervisor is gone.
+    /// Handles one event; `false` when the supervisor has exited.
     fn handle(&mut self, source: Source, flags: epoll::EventFlags) -> Result<bool, Errno> {
         match source {
             Source::Supervisor => return self.obey(),
@@ -243,24 +242,25 @@ impl Gateway {
     }
 
     fn hear_lookup(&mut self, number: u32) {
-        match self.resolver.hear(number) {
-            Heard::Nothing => {}
-            Heard::Answer(answer) => self.resolved(answer),
-            Heard::Stream => {
+        match self.resolver.read_replies(number) {
+            LookupStep::Nothing => {}
+            LookupStep::Answer(answer) => self.resolved(answer),
+            LookupStep::Stream => {
                 if let Some(socket) = self.resolver.socket(number) {
-                    // Unwatched, it ends at its deadline.
+                    // An unwatched socket ends at its deadline.
                     let _ = self.watch_edges(socket, Source::Lookup(number));
                 }
             }
         }
     }
 
-    /// Takes the sockets that init made, until it has no more.
+    /// Takes the sockets of init until the channel ends.
     fn adopt(&mut self) -> Result<(), Errno> {
         let Some(init) = &self.init else { return Ok(()) };
         let packet = init.receive()?;
         let Some(packet) = packet else {
-            // Closing alone would not take it out: others of the supervisor's children may have a copy, and its end would wake us without an end.
+            // Delete it explicitly: another child of the supervisor may have a copy, and then its end would wake the
+            // gateway without end.
             epoll::delete(&self.epoll, init)?;
             self.init = None;
             return Ok(());
@@ -283,7 +283,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Reads an order; `false` when nobody gives any more.
+    /// Reads an order; `false` when the channel has ended.
     fn obey(&mut self) -> Result<bool, Errno> {
         let Some(packet) = self.supervisor.receive()? else { return Ok(false) };
         match serde_json::from_slice(&packet.bytes) {
@@ -302,7 +302,7 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Adds a connection and lets it make its first pass.
+    /// Adds a connection and makes its first pass.
     fn open(&mut self, connection: Connection) {
         self.next = self.next.wrapping_add(1);
         let number = self.next;
@@ -342,13 +342,13 @@ impl Gateway {
             self.open(connection);
             let number = self.next;
             if let Some(server) = self.connections.get(&number).and_then(|connection| connection.server.as_ref()) {
-                // One that cannot be watched ends at its deadline.
+                // An unwatched socket ends at its deadline.
                 let _ = self.watch_edges(server.socket.as_fd(), Source::Server(number));
             }
         }
     }
 
-    /// Lets a connection go as far as it can.
+    /// Passes a connection's bytes until it must wait.
     fn drive(&mut self, number: u32) {
         loop {
             let Some(connection) = self.connections.get_mut(&number) else { return };
@@ -361,7 +361,7 @@ impl Gateway {
             }
             let need = match need {
                 Need::Answers => self.answer_stream(number),
-                Need::Wish => self.grant(number),
+                Need::ProxyRequest => self.grant(number),
                 Need::Refuse(why) => self.refuse(number, &why),
                 Need::Unanswered(why) => self.unanswered(number, &why),
                 other => other,
@@ -385,12 +385,12 @@ impl Gateway {
                     }
                 }
                 Need::End(cut) => return self.end(number, cut),
-                Need::Answers | Need::Wish | Need::Refuse(_) | Need::Unanswered(_) => {}
+                Need::Answers | Need::ProxyRequest | Need::Refuse(_) | Need::Unanswered(_) => {}
             }
         }
     }
 
-    /// Puts the bytes of a connection into its line.
+    /// Adds the bytes of a connection to its row.
     fn account(&mut self, number: u32) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let (sent, received) = (connection.up.take_moved(), connection.down.take_moved());
@@ -408,7 +408,7 @@ impl Gateway {
             cut(&connection.client.socket);
         }
         if let (true, Some(server)) = (connection.inward, connection.server.take()) {
-            // A socket of the sandbox's namespace cannot be made out here: it is used again.
+            // A socket of the sandbox's namespace cannot be made here, so it is reused.
             let _ = epoll::delete(&self.epoll, &server.socket);
             if rustix::net::connect_unspec(&server.socket).is_ok() {
                 self.spares.push(server.socket);
@@ -421,7 +421,7 @@ impl Gateway {
         let (renewed, answers) = self.resolver.expire(now);
         for number in renewed {
             if let Some(socket) = self.resolver.socket(number) {
-                // Unwatched, it ends at its deadline.
+                // An unwatched socket ends at its deadline.
                 let _ = self.watch_level(socket, Source::Lookup(number));
             }
         }
@@ -432,7 +432,7 @@ impl Gateway {
         for number in numbers {
             let Some(connection) = self.connections.get_mut(&number) else { continue };
             connection.deadline = Some(now + ASK);
-            match connection.late() {
+            match connection.time_out() {
                 Need::End(cut) => self.end(number, cut),
                 Need::Watch => {
                     if let Some(server) = self.connections.get(&number).and_then(|each| each.server.as_ref()) {
@@ -444,14 +444,14 @@ impl Gateway {
         }
     }
 
-    /// Tells the supervisor what is new in the account. If it does not listen, later.
-    fn tell(&mut self) {
+    /// Sends the changed rows to the supervisor. If it does not read, they are sent later.
+    fn send_rows(&mut self) {
         if !self.finishing && self.told.elapsed() < TELL {
             return;
         }
         while let Some(index) = self.ledger.next_change() {
             let word = Word::Row(index, self.ledger.rows[index].clone());
-            match self.say(&word) {
+            match self.send_word(&word) {
                 Ok(true) => self.ledger.told(index),
                 _ => break,
             }
@@ -459,8 +459,8 @@ impl Gateway {
         self.told = Instant::now();
     }
 
-    /// Says something unless the supervisor has not listened for long; at the end it does.
-    fn say(&self, word: &Word) -> Result<bool, Errno> {
+    /// Sends a message, unless the supervisor has not read for long. At the end it waits.
+    fn send_word(&self, word: &Word) -> Result<bool, Errno> {
         let bytes = serde_json::to_vec(word).unwrap_or_default();
         match self.supervisor.try_send(&bytes) {
             Ok(()) => Ok(true),
@@ -474,12 +474,12 @@ impl Gateway {
 fn accepted(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     use rustix::net::{SocketFlags, accept_with, sockopt};
     let client = accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
-    // A refusal costs time only.
+    // Without it the connection is only slower.
     let _ = sockopt::set_tcp_nodelay(&client, true);
     Some(client)
 }
 
-/// Makes closing the socket a reset, so that the other side sees that it was no orderly end.
+/// Resets the connection, so that the peer sees an error.
 fn cut(socket: &OwnedFd) {
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

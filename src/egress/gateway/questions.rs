@@ -1,21 +1,20 @@
-//! Questions to our DNS that come by TCP (RFC 1035, 4.2.2).
+//! DNS questions by TCP (RFC 1035, 4.2.2).
 //!
-//! Whoever asks and does not read is not answered on and on: nothing more is read of it while so many bytes wait for it, and it goes on when it has
-//! read them.
+//! While a client does not read its answers, the gateway reads no further questions of it.
 
 use super::Gateway;
 use super::connection::{Connection, HELD, Need};
 use rustix::io::Errno;
 
 impl Connection {
-    /// Answers what is held as long as there is room for answers. Nothing from `reply` ends the connection.
+    /// Answers the buffered questions while there is room for answers. `None` from `reply` ends the connection.
     fn answer(&mut self, mut reply: impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Result<Need, Errno> {
         let mut at = 0;
         let need = loop {
             if self.down.waiting() >= HELD {
                 self.down.flush(&mut self.client)?;
                 if self.down.waiting() >= HELD {
-                    break Need::Nothing; // until it reads
+                    break Need::Nothing; // until the client reads
                 }
             }
             let question = match &self.held[at..] {
@@ -32,7 +31,8 @@ impl Connection {
         Ok(need)
     }
 
-    /// Sends what waits when nothing whole is held. What the client has said meanwhile is read next: it may be there already, and then nobody says so.
+    /// Sends the answers when no whole question is buffered, then reads again. The client's next bytes may be there
+    /// already, and an edge-triggered epoll would not report them.
     pub(super) fn ask_on(&mut self) -> Result<Need, Errno> {
         self.down.flush(&mut self.client)?;
         Ok(match (self.client_ended, self.down.waiting()) {
@@ -64,7 +64,7 @@ mod tests {
     const QUESTION: usize = 100;
     const ANSWER: usize = 200;
 
-    /// The gateway's work on a connection until there is none, as its loop does it; the most that waited of questions and of answers.
+    /// Drives a connection as the gateway's loop does. Returns the most bytes of waiting questions and answers.
     fn drive(connection: &mut Connection) -> (usize, usize, Need) {
         let (mut held, mut waiting) = (0, 0);
         for _ in 0..10_000 {
@@ -80,7 +80,7 @@ mod tests {
         panic!("it never ends");
     }
 
-    /// Sends what goes without a wait; returns how much that was.
+    /// Sends without waiting; returns how many bytes went.
     fn flood(client: &mut UnixStream, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while let Ok(count) = client.write(&bytes[sent..]) {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_and_does_not_read_waits_and_then_gets_every_answer() {
+    fn client_that_does_not_read_waits_and_then_gets_every_answer() {
         let (mut client, server) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
         server.set_nonblocking(true).unwrap();
@@ -101,7 +101,7 @@ mod tests {
         let question = [&(QUESTION as u16).to_be_bytes()[..], &[1; QUESTION]].concat();
         let (count, mut sent, mut received) = (40_000, 0, 0);
         let all = question.repeat(count);
-        // As edges come: what was writable or readable is said once.
+        // As edges come: each readiness is reported once.
         loop {
             let before = (sent, received);
             sent += flood(&mut client, &all[sent..]);
@@ -111,7 +111,7 @@ mod tests {
             assert!(waiting <= HELD + ANSWER + 2, "{waiting} bytes of answers");
             assert_eq!(need, Need::Nothing);
             if (sent, received) != before {
-                continue; // it takes what it can without one answer read
+                continue; // it accepts more without reading an answer
             }
             let mut buffer = vec![0; 64 << 10];
             while let Ok(length) = client.read(&mut buffer) {
@@ -134,7 +134,7 @@ mod tests {
         client.set_nonblocking(true).unwrap();
         server.set_nonblocking(true).unwrap();
         let question = [&(QUESTION as u16).to_be_bytes()[..], &[1; QUESTION]].concat();
-        // More than is held at once, and one edge for all of it.
+        // More than the buffer holds, and one edge for all of it.
         let sent = flood(&mut client, &question.repeat(1_500));
         assert!(sent > HELD);
         let mut connection = Connection::new(server.into(), Front::Questions);

@@ -1,6 +1,6 @@
-//! Names to addresses, outside: a stub resolver of our own, since the C library's would need files and threads.
+//! A stub resolver: the C library's would need files and threads.
 //!
-//! Each question goes out from a socket of its own, so that the kernel picks a random port, with a random id (RFC 5452).
+//! Each question has a new socket, so the kernel picks a random port, and a random id (RFC 5452).
 
 use crate::egress::broker::{Broker, Brokers};
 use crate::egress::dns::{self, Reply};
@@ -19,36 +19,36 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often all servers are asked.
 const ROUNDS: usize = 2;
-/// Answers are kept at least and at most so long, in seconds.
+/// The shortest and the longest time that an answer is cached, in seconds.
 const KEPT: (u32, u32) = (1, 300);
-/// What is not there is asked for again after this.
+/// How long a failure is cached.
 const KEPT_NOTHING: Duration = Duration::from_secs(5);
-/// How many answers are kept.
+/// The most cached answers.
 const MOST: usize = 512;
 /// resolv.conf(5) has at most three servers.
 const MOST_SERVERS: usize = 3;
-/// The most that two messages can be.
+/// The size of two messages at most.
 const LONGEST_STREAM: usize = 2 * (65_535 + 2);
 const PORT: u16 = 53;
 const KINDS: [u16; 2] = [dns::A, dns::AAAA];
 
-/// The addresses of a name, or why there are none.
+/// The addresses of a name, or why it has none.
 pub(super) type Found = std::result::Result<Vec<IpAddr>, String>;
 
-/// The files of the host that say how names are resolved, read before all files go out of reach.
+/// The resolver files of the host, read before the gateway loses access to files.
 #[derive(Default)]
 pub(crate) struct Sources {
     servers: Vec<SocketAddr>,
     hosts: HashMap<String, Vec<IpAddr>>,
-    /// How many descriptors it may have.
+    /// The limit of descriptors.
     descriptors: u64,
     brokers: Brokers,
-    /// Where the program's own pages are. Without that they stay.
+    /// The program's own pages, to be released; `None` keeps them.
     parts: Option<ProgramPages>,
 }
 
 impl Sources {
-    /// Reads them. With a server of the caller's own the host's are not looked at.
+    /// Reads the files. With an explicit resolver, the host's servers are ignored.
     pub(crate) fn read(resolver: Option<SocketAddr>, broker: Option<&Broker>) -> Result<Sources> {
         let descriptors = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let brokers = broker.map(Brokers::load).transpose()?.unwrap_or_default();
@@ -56,24 +56,24 @@ impl Sources {
         if let Some(server) = resolver {
             return Ok(Sources { servers: vec![server], hosts: HashMap::new(), descriptors, brokers, parts });
         }
-        let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // no file, no entries: as the C library has it
+        let text = |path| std::fs::read_to_string(path).unwrap_or_default(); // like the C library: a missing file has no entries
         let (servers, hosts) = (servers(&text("/etc/resolv.conf")), hosts(&text("/etc/hosts")));
         Ok(Sources { servers, hosts, descriptors, brokers, parts })
     }
 
-    /// The broker, for the gateway.
+    /// Takes the broker out.
     pub(super) fn brokers(&mut self) -> Brokers {
         std::mem::take(&mut self.brokers)
     }
 
-    /// The program's own pages, for the gateway.
+    /// Takes the program's pages out.
     pub(super) fn parts(&mut self) -> Option<ProgramPages> {
         self.parts.take()
     }
 }
 
 impl Sources {
-    /// How many connections at once that allows: two sockets each, two pipes while bytes are on their way.
+    /// The connections that the descriptors allow: two sockets each, and two pipes while bytes are in transit.
     pub(super) fn connections(&self, most: usize) -> usize {
         const OTHERS: u64 = 400;
         usize::try_from(self.descriptors.saturating_sub(OTHERS) / 6).map_or(most, |some| some.clamp(16, most))
@@ -103,18 +103,18 @@ fn hosts(text: &str) -> HashMap<String, Vec<IpAddr>> {
     all
 }
 
-/// What is asked again over TCP because the answer was too long (RFC 7766, section 5).
+/// A lookup over TCP, after a truncated answer (RFC 7766, section 5).
 #[derive(Default)]
 struct Stream {
-    /// The questions, until they are sent.
+    /// Questions that were not sent.
     unsent: Vec<u8>,
-    /// What came of the answers.
+    /// Bytes of answers.
     got: Vec<u8>,
-    /// What there was room for in the datagrams: better than nothing.
+    /// The truncated replies of the datagrams, as a fallback.
     short: [Option<Reply>; 2],
 }
 
-/// A name that is being asked for.
+/// A lookup in progress.
 struct Lookup {
     name: String,
     socket: OwnedFd,
@@ -126,24 +126,24 @@ struct Lookup {
     waiting: Vec<u32>,
 }
 
-/// What hearing of a lookup led to.
-pub(super) enum Heard {
+/// The result of a step of a lookup.
+pub(super) enum LookupStep {
     Nothing,
     Answer(Answer),
-    /// It has a new socket, a stream that is to be watched for both directions.
+    /// It continues on a new TCP socket, to be watched for both directions.
     Stream,
 }
 
-/// A name that was asked for, and who waits for it.
+/// A resolved name, and the connections that wait for it.
 pub(super) struct Answer {
     pub(super) found: Found,
     pub(super) waiting: Vec<u32>,
 }
 
-/// What becomes of a question.
-pub(super) enum Asked {
+/// The result of a question.
+pub(super) enum Resolution {
     Known(Found),
-    /// The lookup of this number is under way; its socket is new if there is one to watch.
+    /// The lookup of this number is in progress; its socket is new if the flag is set.
     Waiting(u32, bool),
 }
 
@@ -159,23 +159,23 @@ impl Resolver {
         Resolver { sources, known: HashMap::new(), lookups: HashMap::new(), next: 0 }
     }
 
-    /// Asks for a name on behalf of a connection.
-    pub(super) fn ask(&mut self, name: &str, who: u32) -> Asked {
+    /// Resolves a name for a connection.
+    pub(super) fn resolve(&mut self, name: &str, connection: u32) -> Resolution {
         if let Some(addresses) = self.sources.hosts.get(name) {
-            return Asked::Known(Ok(addresses.clone()));
+            return Resolution::Known(Ok(addresses.clone()));
         }
         let now = Instant::now();
         match self.known.get(name) {
-            Some((found, until)) if *until > now => return Asked::Known(found.clone()),
+            Some((found, until)) if *until > now => return Resolution::Known(found.clone()),
             _ => {}
         }
         if let Some((number, lookup)) = self.lookups.iter_mut().find(|(_, lookup)| lookup.name == name) {
-            lookup.waiting.push(who);
-            return Asked::Waiting(*number, false);
+            lookup.waiting.push(connection);
+            return Resolution::Waiting(*number, false);
         }
         let socket = match self.send(name, 0) {
             Ok(sent) => sent,
-            Err(errno) => return Asked::Known(Err(format!("ask `{}`: {errno}", self.sources.servers[0]))),
+            Err(errno) => return Resolution::Known(Err(format!("ask `{}`: {errno}", self.sources.servers[0]))),
         };
         let (socket, ids) = socket;
         self.next = self.next.wrapping_add(1);
@@ -187,10 +187,10 @@ impl Resolver {
             asked: 1,
             stream: None,
             deadline: now + PATIENCE,
-            waiting: vec![who],
+            waiting: vec![connection],
         };
         self.lookups.insert(self.next, lookup);
-        Asked::Waiting(self.next, true)
+        Resolution::Waiting(self.next, true)
     }
 
     /// The socket of a lookup.
@@ -217,7 +217,7 @@ impl Resolver {
         }
     }
 
-    /// Asks the same server again over TCP for what it had no room for.
+    /// Asks the same server again over TCP for the truncated replies.
     fn ask_by_stream(&mut self, number: u32) -> Result<(), Errno> {
         let Some(lookup) = self.lookups.get(&number) else { return Ok(()) };
         let socket = self.connect(lookup.asked - 1, SocketType::STREAM)?;
@@ -237,39 +237,39 @@ impl Resolver {
         Ok(())
     }
 
-    /// Reads what came for a lookup; an answer ends it.
-    pub(super) fn hear(&mut self, number: u32) -> Heard {
-        let Some(lookup) = self.lookups.get_mut(&number) else { return Heard::Nothing };
+    /// Reads the replies of a lookup; a complete answer ends it.
+    pub(super) fn read_replies(&mut self, number: u32) -> LookupStep {
+        let Some(lookup) = self.lookups.get_mut(&number) else { return LookupStep::Nothing };
         match lookup.stream.take() {
             Some(mut stream) => {
-                if lookup.hear_stream(&mut stream).is_err() {
+                if lookup.read_stream(&mut stream).is_err() {
                     lookup.deadline = Instant::now();
                 }
                 lookup.stream = Some(stream);
             }
-            None => lookup.hear_datagrams(),
+            None => lookup.read_datagrams(),
         }
         if !lookup.replies.iter().all(Option::is_some) {
-            return Heard::Nothing;
+            return LookupStep::Nothing;
         }
         let is = |wanted: fn(&Reply) -> bool| lookup.replies.iter().flatten().any(wanted);
         if is(|reply| matches!(reply, Reply::Truncated(..))) {
             let is_first = lookup.stream.is_none();
             return match if is_first { self.ask_by_stream(number) } else { Err(Errno::MSGSIZE) } {
-                Ok(()) => Heard::Stream,
-                Err(_) => self.end(number).map_or(Heard::Nothing, Heard::Answer),
+                Ok(()) => LookupStep::Stream,
+                Err(_) => self.end(number).map_or(LookupStep::Nothing, LookupStep::Answer),
             };
         }
         if !is(|reply| *reply != Reply::Failed) {
             lookup.deadline = Instant::now();
-            return Heard::Nothing;
+            return LookupStep::Nothing;
         }
-        self.end(number).map_or(Heard::Nothing, Heard::Answer)
+        self.end(number).map_or(LookupStep::Nothing, LookupStep::Answer)
     }
 }
 
 impl Lookup {
-    fn hear_datagrams(&mut self) {
+    fn read_datagrams(&mut self) {
         let lookup = self;
         let mut buffer = [0_u8; dns::LARGEST_DATAGRAM as usize];
         loop {
@@ -277,7 +277,7 @@ impl Lookup {
                 Ok((_, length)) => length.min(buffer.len()),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => break,
-                // ICMP says that nobody is there: the next server's turn comes at once.
+                // ICMP reports an unreachable server: the next server is asked at once.
                 Err(_) => {
                     lookup.deadline = Instant::now();
                     break;
@@ -292,8 +292,8 @@ impl Lookup {
         }
     }
 
-    /// Sends what is unsent, and reads messages with their lengths before them.
-    fn hear_stream(&mut self, stream: &mut Stream) -> Result<(), Errno> {
+    /// Sends the unsent questions, and reads messages with their length prefixes.
+    fn read_stream(&mut self, stream: &mut Stream) -> Result<(), Errno> {
         if !stream.unsent.is_empty() {
             match send(&self.socket, &stream.unsent, SendFlags::NOSIGNAL) {
                 Ok(sent) => drop(stream.unsent.drain(..sent)),
@@ -330,8 +330,8 @@ impl Lookup {
         }
     }
 
-    /// What there was room for takes the place of what did not come.
-    fn settle_for_less(&mut self) {
+    /// Uses the truncated replies for those that did not come.
+    fn use_truncated(&mut self) {
         let Some(stream) = self.stream.take() else { return };
         for (reply, short) in self.replies.iter_mut().zip(stream.short) {
             if reply.is_none() {
@@ -348,19 +348,20 @@ fn random_ids() -> Result<[u16; 2], Errno> {
 }
 
 impl Resolver {
-    /// When the next lookup must be looked at again.
+    /// The earliest deadline of a lookup.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lookups.values().map(|lookup| lookup.deadline).min()
     }
 
-    /// Goes on with lookups whose server took too long: the numbers with a new socket, and the answers of those that are at their end.
+    /// Continues lookups whose server took too long. Returns the numbers with a new socket, and the answers of the
+    /// finished ones.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<u32>, Vec<Answer>) {
         let late: Vec<u32> =
             self.lookups.iter().filter(|(_, lookup)| lookup.deadline <= now).map(|(number, _)| *number).collect();
         let (mut renewed, mut answers) = (Vec::new(), Vec::new());
         for number in late {
             if let Some(lookup) = self.lookups.get_mut(&number) {
-                lookup.settle_for_less();
+                lookup.use_truncated();
             }
             let Some(lookup) = self.lookups.get(&number) else { continue };
             let some = lookup.replies.iter().flatten().any(|reply| *reply != Reply::Failed);

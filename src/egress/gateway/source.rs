@@ -1,6 +1,6 @@
-//! What an event of epoll(7) is about, as a number and back.
+//! The subject of an epoll(7) event, as a token and back.
 
-/// What an event of epoll is about.
+/// The subject of an epoll event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Supervisor,

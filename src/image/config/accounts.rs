@@ -1,21 +1,22 @@
-//! Who the process runs as: Docker's `user[:group]` looked up in the image's own /etc/passwd and /etc/group. The lookup is pure.
+//! The user of the process: resolves Docker's `user[:group]` in the image's /etc/passwd and /etc/group. The lookup is
+//! pure.
 //!
-//! A number is always a number and never a name: an out-of-range one is refused, since `4294967296` once wrapped to root and
-//! once was looked up as the name of a user that a crafted passwd made root (CVE-2024-40635, CVE-2026-46680).
+//! A number is never a name, and one out of range is refused. `4294967296` once wrapped to root (CVE-2024-40635), and
+//! once matched the name of a crafted passwd entry with uid 0 (CVE-2026-46680).
 
 use crate::error::{Error, Kind, Result};
 use crate::image::union::Stack;
 use crate::sys::weaken;
 
-/// An account file of an image is never longer; a longer one is an attack on whoever reads it (CVE-2026-47262).
+/// The largest account file. A larger one is an attack on its reader (CVE-2026-47262).
 const LARGEST_FILE: u64 = 10 << 20;
 
-/// The largest id that every program understands: above it, some see a negative number.
+/// The largest id that all programs accept: above it, some read a negative number.
 const LARGEST_ID: u64 = i32::MAX as u64;
-/// Longer lines are no accounts.
+/// The longest line that is read.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// The account files of an image; empty where it has none.
+/// The account files of an image; an absent file is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
     /// /etc/passwd.
@@ -31,7 +32,8 @@ pub struct User {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
-    /// Supplementary groups; the primary one comes first, so that no ACL that denies it is passed by (CVE-2022-36109).
+    /// Supplementary groups, the primary one first: else an ACL that denies the primary group would not apply
+    /// (CVE-2022-36109).
     pub additional_gids: Vec<u32>,
     /// The home directory, if the image names one.
     pub home: Option<String>,
@@ -50,14 +52,14 @@ struct GroupLine<'a> {
     members: &'a str,
 }
 
-/// What stands before or after the colon.
+/// The part before or after the colon.
 enum Part<'a> {
     Number(u32),
     Name(&'a str),
 }
 
 impl Accounts {
-    /// Reads them from layers without mounting those.
+    /// Reads the files from layers without mounting.
     pub(crate) fn of(stack: &Stack) -> Result<Accounts> {
         let read = |path| {
             stack
@@ -68,7 +70,7 @@ impl Accounts {
         Ok(Accounts { passwd, group: read("/etc/group")?.unwrap_or_default() })
     }
 
-    /// Looks `user[:group]` up. Empty is root.
+    /// Resolves `user[:group]`. Empty means root.
     pub fn user(&self, text: &str) -> Result<User> {
         self.look_up(text).map_err(|error| {
             error
@@ -79,7 +81,7 @@ impl Accounts {
 
     fn look_up(&self, text: &str) -> Result<User> {
         let user = self.found(text)?;
-        // The image's files say numbers, too.
+        // The image's files contain numbers, too.
         let odd = [user.uid, user.gid].into_iter().chain(user.additional_gids.iter().copied());
         match odd.into_iter().find(|id| u64::from(*id) > LARGEST_ID) {
             Some(id) if !weaken::is_off("image-user-range") => Err(out_of_range(&id.to_string())),
@@ -148,7 +150,7 @@ impl Accounts {
     }
 }
 
-/// The fields of each line that is text, not too long and not a comment. What does not parse is passed over.
+/// The fields of each text line that is not too long and not a comment. Skips what does not parse.
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Vec<&str>> {
     bytes
         .split(|byte| *byte == b'\n')
@@ -159,7 +161,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Vec<&str>> {
         .map(|line| line.split(':').collect())
 }
 
-/// A number if it looks like one, signs included: then it must be in range.
+/// Text that looks like a number, also with a sign, must be in range.
 fn part(text: &str) -> Result<Part<'_>> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -222,7 +224,7 @@ mod tests {
         }
     }
 
-    /// The number may come by way of a name.
+    /// The number may come through a name.
     #[test]
     fn a_number_out_of_range_in_an_account_file_is_refused() {
         let accounts = Accounts {

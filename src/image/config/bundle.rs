@@ -1,13 +1,12 @@
-//! A config.json for a bundle: what `unpack` writes next to the root, so that any OCI runtime can run it. Pure.
+//! The config.json that `unpack` writes next to the root, for any OCI runtime. Pure.
 //!
-//! The same isolation that runc's `spec` gives (namespaces, masked paths, a small set of capabilities), with the image's own
-//! process. It is made from JSON directly: it is output, and has one reader each.
+//! It has the isolation of runc's `spec` (namespaces, masked paths, few capabilities) and the image's process. It is
+//! built as JSON directly, because it is output only.
 
 use super::Process;
-use crate::image::rootless::IdRange;
 use serde_json::{Value, json};
 
-/// Docker's default set: what ordinary images expect.
+/// Docker's default set, which ordinary images expect.
 const CAPABILITIES: &[&str] = &[
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -42,7 +41,25 @@ const MASKED: &[&str] = &[
 
 const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Who will run the bundle.
+/// A line of an id map (user_namespaces(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdRange {
+    /// The first id in the namespace.
+    pub inside: u32,
+    /// The first id outside.
+    pub outside: u32,
+    /// The number of ids.
+    pub count: u32,
+}
+
+impl IdRange {
+    /// Whether it maps this inside id.
+    pub(crate) fn has(&self, inside: u32) -> bool {
+        inside >= self.inside && inside - self.inside < self.count
+    }
+}
+
+/// The user that will run the bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// Root.
@@ -58,7 +75,7 @@ pub(crate) enum Runner {
 
 /// The bundle's config.
 pub(crate) fn config(process: &Process, hostname: &str, runner: &Runner) -> Value {
-    // Where only one id is mapped everybody is root inside.
+    // With one mapped id every process is root inside.
     let (uid, gid, groups) = match runner {
         Runner::User { uids, .. } if !has(uids, 1) => (0, 0, Vec::new()),
         _ => (process.user.uid, process.user.gid, process.user.additional_gids.clone()),
@@ -114,7 +131,7 @@ fn has(ids: &[IdRange], id: u32) -> bool {
 }
 
 fn mounts(runner: &Runner, volumes: &[String]) -> Value {
-    const TERMINALS: u32 = 5; // the group `tty` of every distribution
+    const TERMINALS: u32 = 5; // the group `tty` of all distributions
     let pts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
     let mut pts: Vec<&str> = pts.to_vec();
     let (rootless, names_group) = match runner {
@@ -132,14 +149,14 @@ fn mounts(runner: &Runner, volumes: &[String]) -> Value {
         json!({ "destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": ["nosuid", "noexec", "nodev"] }),
     ];
     if rootless {
-        // sysfs cannot be mounted without its own network namespace's privileges; the host's is bound read-only.
+        // Mounting sysfs needs privileges in its network namespace; the host's is bound read-only.
         all.push(json!({ "destination": "/sys", "type": "none", "source": "/sys", "options": ["rbind", "nosuid", "noexec", "nodev", "ro"] }));
     } else {
         all.push(json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"] }));
         all.push(json!({ "destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "noexec", "nodev", "relatime", "ro"] }));
     }
     for path in volumes {
-        // Seeded from the image's own content at that path, gone with the container.
+        // Filled from the image's content at that path, removed with the container.
         all.push(json!({ "destination": path, "type": "tmpfs", "source": "volume", "options": ["nosuid", "nodev", "tmpcopyup"] }));
     }
     Value::Array(all)

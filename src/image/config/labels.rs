@@ -1,13 +1,13 @@
-//! Which labels of an image may become annotations of a container. Pure.
+//! Selects the labels of an image that may become annotations of a container. Pure.
 //!
-//! Annotations are how the maker of a bundle tells a runtime what to do, on the host, too; labels are words of whoever made the image. What
-//! some runtime obeys is not taken from a label (runtime-spec, features.md, "potentiallyUnsafeConfigAnnotations").
+//! Annotations control runtimes on the host, and the image's author writes the labels. So a label that some runtime
+//! obeys is left out (runtime-spec, features.md, "potentiallyUnsafeConfigAnnotations").
 
 use std::collections::BTreeMap;
 
-/// Names, or beginnings of names that end with a dot or a slash, and who obeys them.
+/// Names, and prefixes that end with a dot or a slash, with the runtimes that obey them.
 const OBEYED: [(&str, &str); 13] = [
-    ("bundle", "runc: where the bundle is, as `state` says it"),
+    ("bundle", "runc: where the bundle is, as in `state`"),
     ("cdi.k8s.io/", "containerd, CRI-O: devices of the host"),
     ("dev.brig.", "brig: protections, and a directory of the host for receipts"),
     ("dev.gvisor.", "gVisor: flags, and how mounts are shared"),
@@ -22,7 +22,7 @@ const OBEYED: [(&str, &str); 13] = [
     ("run.oci.", "crun: files of the host for the output of hooks, handlers, sockets, mounts"),
 ];
 
-/// What of these nobody obeys.
+/// Removes the annotations that a runtime would obey.
 pub(super) fn harmless(mut annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.retain(|name, _| !is_obeyed(name));
     annotations

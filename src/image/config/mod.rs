@@ -1,6 +1,7 @@
-//! The image's config: what it says about how to run it, and what that becomes (image-spec, conversion.md).
+//! The image's config: how to run it, and its conversion (image-spec, conversion.md).
 //!
-//! `process` is the pure conversion, `accounts` looks users up, `labels` keeps back what a runtime would obey, `bundle` writes a config.json for any OCI runtime.
+//! `process` is the pure conversion, `accounts` resolves users, `labels` removes what a runtime would obey, `bundle`
+//! writes a config.json.
 
 mod accounts;
 pub(crate) mod bundle;
@@ -17,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What an image says about itself: the OCI fields, and Docker's own (Healthcheck, Shell, OnBuild).
+/// The config: OCI's fields, and Docker's own (Healthcheck, Shell, OnBuild).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageConfig {
-    /// RFC 3339, as it stands.
+    /// RFC 3339, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<String>,
-    /// Who made it.
+    /// The author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
     /// Such as `linux`.
@@ -47,27 +48,27 @@ pub struct ImageConfig {
     pub env: Vec<String>,
     /// The command, together with `cmd`.
     pub entrypoint: Vec<String>,
-    /// Arguments, or the command if there is no entrypoint.
+    /// Arguments, or the command if the entrypoint is empty.
     pub cmd: Vec<String>,
-    /// Where the command starts.
+    /// The working directory.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub working_dir: String,
-    /// Free words about the image.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Paths that want a volume each.
+    /// Paths of volumes.
     pub volumes: Vec<String>,
     /// `port[/protocol]`.
     pub exposed_ports: Vec<String>,
     /// `SIGTERM`, `15` or `SIGRTMIN+3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_signal: Option<String>,
-    /// Docker's, as it stands.
+    /// Docker's health check, unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthcheck: Option<Value>,
     /// Docker's shell for the shell form of commands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shell: Vec<String>,
-    /// Docker's triggers for builds; nothing runs them here.
+    /// Docker's build triggers; never run here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub on_build: Vec<String>,
     /// The digests of the layers' tars, bottom first.
@@ -75,17 +76,17 @@ pub struct ImageConfig {
 }
 
 impl ImageConfig {
-    /// Reads a config blob whose digest has been checked.
+    /// Reads a config blob whose digest was checked.
     pub(crate) fn parse(bytes: &[u8]) -> Result<ImageConfig> {
         read(bytes).map_err(|error| error.doing("read the image's config"))
     }
 
-    /// What it runs on.
+    /// Its platform.
     pub fn platform(&self) -> Platform {
         Platform { os: self.os.clone(), architecture: self.architecture.clone(), variant: self.variant.clone() }
     }
 
-    /// The names and values of the annotations that say where a container comes from (conversion.md). Labels win.
+    /// Annotations with the origin of a container (conversion.md). Labels win.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         let mut put = |name: &str, value: &str| {
@@ -107,7 +108,7 @@ impl ImageConfig {
     }
 }
 
-/// The document (image-spec, config.md). Old programs leave out what is required: it is empty then.
+/// The document (image-spec, config.md). Old programs omit required fields: they are empty then.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Document {

@@ -1,5 +1,5 @@
-//! From an image's config and the caller's wishes to a process. Pure (image-spec, conversion.md; where that and Docker differ,
-//! as with the supplementary groups of a numeric user, Docker).
+//! Converts an image's config and the caller's options to a process. Pure. Follows image-spec, conversion.md; where
+//! Docker differs, as with the supplementary groups of a numeric user, follows Docker.
 
 use super::labels::harmless;
 use super::{Accounts, ImageConfig, User};
@@ -7,44 +7,44 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::collections::BTreeMap;
 
-/// What an image without PATH gets, as from Docker.
+/// The PATH of an image without one, as in Docker.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the caller wants otherwise than the image says.
+/// The caller's overrides of the image's config.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Replaces the entrypoint, and takes the image's Cmd away with it.
+    /// Replaces the entrypoint and drops the image's Cmd.
     pub entrypoint: Option<Vec<String>>,
     /// Replaces Cmd.
     pub args: Option<Vec<String>>,
-    /// `NAME=value`, the last of a name wins over the image and over the ones before.
+    /// `NAME=value`. The last one of a name wins, also over the image's.
     pub env: Vec<String>,
     /// `user[:group]`.
     pub user: Option<String>,
-    /// Where the command starts.
+    /// The working directory.
     pub working_dir: Option<String>,
 }
 
-/// A process as a runtime wants it.
+/// A process for a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// The command and its arguments; never empty.
     pub args: Vec<String>,
     /// `NAME=value`, each name once.
     pub env: Vec<String>,
-    /// Absolute. Made if it is missing, inside the root only.
+    /// Absolute. Created inside the root if it is missing.
     pub cwd: String,
     /// Ids.
     pub user: User,
-    /// Paths that want a volume, absolute, without `..`.
+    /// Paths of volumes: absolute, without `..`.
     pub volumes: Vec<String>,
-    /// How to ask it to stop; a runtime's default if the image does not say.
+    /// The stop signal; `None` means the runtime's default.
     pub stop_signal: Option<String>,
-    /// Where it comes from: the image's labels but for those that a runtime would obey.
+    /// The origin: the image's labels, except those that a runtime would obey.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Converts. `accounts` are the image's own.
+/// Converts a config. `accounts` are the image's.
 pub fn to_process(config: &ImageConfig, accounts: &Accounts, overrides: &Overrides) -> Result<Process> {
     let entrypoint = overrides.entrypoint.as_ref().unwrap_or(&config.entrypoint);
     let cmd = match (&overrides.args, &overrides.entrypoint) {
@@ -73,7 +73,7 @@ pub fn to_process(config: &ImageConfig, accounts: &Accounts, overrides: &Overrid
     })
 }
 
-/// Each name once, in the order of its first mention, with the value of its last.
+/// Each name once, at the place of its first and with the value of its last mention.
 fn environment(image: &[String], caller: &[String]) -> Vec<String> {
     let name = |line: &str| line.split('=').next().unwrap_or_default().to_owned();
     let mut all: Vec<String> = Vec::new();
@@ -90,11 +90,11 @@ fn environment(image: &[String], caller: &[String]) -> Vec<String> {
     all
 }
 
-/// A path inside the root. An image that climbs with `..` wants out of it (CVE-2022-23648): refused, not tidied.
+/// A path inside the root. `..` is refused, since an image would use it to leave the root (CVE-2022-23648).
 fn absolute(path: &str, what: &str) -> Result<String> {
     let refused = |why: &str| {
         Err(Error::new(Kind::Image, format!("{what} `{}` {why}", path.escape_debug()))
-            .hint("use another image: nobody needs such a path for anything good"))
+            .hint("use another image: this path is an attempt to leave the root"))
     };
     if path.split('/').any(|part| part == "..") && !weaken::is_off("image-volume-path") {
         return refused("leads upwards");

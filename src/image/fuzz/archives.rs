@@ -1,4 +1,4 @@
-//! Archives: whatever is read is read the same way twice, never more than there is, and, if GNU tar takes it too, as GNU tar reads it.
+//! Archives: each is read the same way twice, never beyond its end, and like GNU tar if GNU tar accepts it.
 
 use super::{Dice, rounds};
 use crate::image::tar::Reader;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const BLOCK: usize = 512;
 
-/// What GNU tar writes in each of its formats of one small tree: holes, links, long names, attributes, a FIFO.
+/// One small tree in each format of GNU tar: holes, links, long names, attributes, a FIFO.
 fn corpus() -> &'static [Vec<u8>] {
     static CORPUS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     CORPUS.get_or_init(|| {
@@ -29,7 +29,7 @@ fn corpus() -> &'static [Vec<u8>] {
         all.sort();
         let read: Vec<_> = all.iter().filter(|path| path.is_file()).map(|path| std::fs::read(path).unwrap()).collect();
         assert!(read.len() >= 8, "tar made {} archives", read.len());
-        // What is repeated at the end says nothing.
+        // Repeated entries at the end are ignored.
         read.into_iter()
             .map(|mut bytes| {
                 let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) / BLOCK + 3;
@@ -44,7 +44,7 @@ fn is_header(block: &[u8]) -> bool {
     block.len() == BLOCK && &block[257..262] == b"ustar"
 }
 
-/// Makes the checksums of what looks like headers right again.
+/// Repairs the checksums of blocks that look like headers.
 fn mend(bytes: &mut [u8]) {
     for header in bytes.chunks_mut(BLOCK).filter(|block| is_header(block)) {
         header[148..156].fill(b' ');
@@ -53,7 +53,7 @@ fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// Where in a header something is that readers have disagreed about: name, size, type, link, magic, device, prefix, GNU's sparse map.
+/// Header fields that readers disagree about: name, size, type, link, magic, device, prefix, GNU's sparse map.
 const FIELDS: [(usize, usize); 9] =
     [(0, 100), (124, 12), (156, 1), (157, 100), (257, 8), (329, 16), (345, 155), (386, 96), (482, 30)];
 const VALUES: [&[u8]; 18] = [
@@ -181,7 +181,7 @@ fn mutated(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Names in order, and a fingerprint of everything else; `None` where it was refused.
+/// The names in order, and a fingerprint of everything else; `None` if the archive is refused.
 fn read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, String)> {
     let mut reader = Reader::new(bytes);
     let (mut names, mut print, mut stored) = (Vec::new(), String::new(), 0);
@@ -211,7 +211,7 @@ fn read(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, String)> {
     }
 }
 
-/// The names that GNU tar lists, if it takes the archive without a word.
+/// The names that GNU tar lists, if it accepts the archive without a warning.
 fn listed(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut tar = Command::new("tar")
         .args(["-tPf", "-", "--quoting-style=literal"])
@@ -221,7 +221,7 @@ fn listed(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may have seen enough before the end.
+    // tar may have exited before the end of its input.
     let _ = tar.stdin.take().unwrap().write_all(bytes);
     let output = tar.wait_with_output().unwrap();
     let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -236,7 +236,7 @@ fn archives_are_read_alike_and_within_their_bounds() {
         let first = read(&bytes);
         assert_eq!(first, read(&bytes), "the same archive, read twice");
         let Some((names, _)) = first else { return };
-        // Comparing takes a process; one round in four shows as much.
+        // The comparison needs a process; one round in four is enough.
         if taken.fetch_add(1, Ordering::Relaxed) % 4 != 0
             || names.iter().flatten().any(|byte| matches!(byte, b'\n' | 0))
         {

@@ -1,4 +1,4 @@
-//! Documents: indexes, manifests, configs and what a registry's headers say, with fields that are missing, doubled, huge, of another kind.
+//! Documents: indexes, manifests, configs and registry headers, with missing, doubled, huge and wrong fields.
 
 use super::{Dice, rounds};
 use crate::image::Reference;
@@ -74,7 +74,7 @@ fn odd(dice: &mut Dice) -> Value {
     }
 }
 
-/// Goes down to some field, and does something to it.
+/// Descends to a random field and changes it.
 fn change(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -154,7 +154,7 @@ fn documents_are_refused_or_say_nothing_that_is_dangerous() {
             Ok(Document::Index(_)) => {}
             Err(error) => assert!(error.to_string().len() < 20_000, "an error of {} bytes", error.to_string().len()),
         }
-        // What they give is checked where it is used.
+        // The users of the values check them.
         let _ = layout::check_version(&bytes);
         let _ = layout::offers(&bytes);
         if let Ok(config) = ImageConfig::parse(&bytes)
@@ -200,7 +200,7 @@ fn references_are_refused_or_are_what_they_say() {
             text += &format!("@sha256:{}", "ab".repeat(dice.below(40)));
         }
         let Ok(reference) = text.parse::<Reference>() else { return };
-        // Its path in the store and its address at a registry: no part leads elsewhere.
+        // Its path in the store and its address at a registry: no part may lead elsewhere.
         let whole = format!("{}/{}", reference.host(), reference.repository());
         assert!(!whole.split('/').any(|part| matches!(part, "" | "." | "..")), "{text}: {whole}");
         assert!(!whole.contains(|letter: char| letter.is_control() || letter == ' '), "{text}: {whole}");

@@ -1,8 +1,9 @@
-//! Mutated input for whatever reads what others wrote: archives, trees that archives make, documents.
+//! Mutated input for the parsers of foreign data: archives, trees that archives make, documents.
 //!
-//! Each round takes a real input, changes it where its form has joints (headers with a right checksum, fields of JSON, names that mean
-//! something), and looks at more than that nothing panics. BRIG_TEST_FUZZ multiplies the rounds, BRIG_TEST_FUZZ_SEED begins elsewhere; a
-//! failure names the seed of its round. The control: without its resolver the unpacker is caught within the same rounds.
+//! Each round changes a real input at a significant place: headers with a right checksum, fields of JSON, meaningful
+//! names. It checks more than the absence of panics. BRIG_TEST_FUZZ multiplies the rounds; BRIG_TEST_FUZZ_SEED sets
+//! the seed; a failure names the seed of its round. The control: without its resolver the unpacker fails within the
+//! same rounds.
 
 mod archives;
 mod documents;
@@ -12,7 +13,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Runs `round` with dice of its own, `count` times and as often more as was asked for.
+/// Runs `round` with new dice, `count` times the factor of the environment.
 fn rounds(count: u64, round: impl Fn(&mut Dice)) {
     let seed = number("BRIG_TEST_FUZZ_SEED", 1);
     for index in 0..count * number("BRIG_TEST_FUZZ", 1) {
@@ -25,7 +26,7 @@ fn rounds(count: u64, round: impl Fn(&mut Dice)) {
     }
 }
 
-/// Numbers by SplitMix64, the same ones for the same seed.
+/// SplitMix64: the same numbers for the same seed.
 struct Dice(u64);
 
 impl Dice {

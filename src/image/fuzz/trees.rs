@@ -1,9 +1,10 @@
-//! What archives make: whatever names and links an entry has, nothing outside the root is touched, in any order and over any layer below.
+//! Trees of archives: entries with any names and links, in any order and over any layer below, touch nothing outside
+//! the root.
 
 use super::{Dice, rounds};
-use crate::image::flatten::{self, How};
+use crate::image::flatten::{self, ApplyMode};
 use crate::image::form::Form;
-use crate::image::layer::{Budget, Extractor, Limits, settle};
+use crate::image::layer::{Budget, Extractor, Limits, finish_layer};
 use crate::image::tar::write::Writer;
 use crate::image::tar::{Entry, EntryKind, Reader};
 use crate::image::union::Stack;
@@ -58,7 +59,7 @@ fn layer(dice: &mut Dice, canary: &str) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A layer may close its own root, which an ordinary user must open first.
+/// A layer may close its root, which an ordinary user must open first.
 fn open(path: &Path) -> OwnedFd {
     let opened = std::fs::File::open(path).or_else(|_| {
         set_permissions(path, Permissions::from_mode(0o700))?;
@@ -67,8 +68,8 @@ fn open(path: &Path) -> OwnedFd {
     opened.unwrap().into()
 }
 
-/// Everything that an entry could change of what is outside.
-fn look(outside: &Path) -> String {
+/// Everything outside that an entry could change.
+fn describe(outside: &Path) -> String {
     let mut all = Vec::new();
     for path in [outside.join("canary"), outside.join("canary/file")] {
         let found = std::fs::symlink_metadata(&path).unwrap();
@@ -105,10 +106,10 @@ fn nothing_outside_the_root_is_touched() {
     set_permissions(canary.join("file"), Permissions::from_mode(0o640)).unwrap();
     let unpacked = std::sync::atomic::AtomicUsize::new(0);
     rounds(800, |dice| {
-        // Two steps below what is watched, so that `..` has somewhere to go.
+        // Two levels below the watched folder, so that `..` leads somewhere.
         let work = outside.join("work");
         std::fs::create_dir_all(work.join("layers")).unwrap();
-        let before = look(&outside);
+        let before = describe(&outside);
         let form = Form::probe(open(&work).as_fd()).unwrap();
         let mut paths = Vec::new();
         let flat = work.join("root");
@@ -121,29 +122,29 @@ fn nothing_outside_the_root_is_touched() {
             let applied = extractor.apply(&mut Reader::new(bytes.as_slice()));
             let below: Vec<_> = paths.iter().rev().collect();
             let stack = Stack::open(&below, form).unwrap();
-            let settled = applied.and_then(|()| settle(extractor, &stack));
-            let merged = settled.and_then(|settled| {
-                flatten::apply(open(&path).as_fd(), open(&flat).as_fd(), form, How::Copy, settled.removes)
+            let finished = applied.and_then(|()| finish_layer(extractor, &stack));
+            let merged = finished.and_then(|finished| {
+                flatten::apply(open(&path).as_fd(), open(&flat).as_fd(), form, ApplyMode::Copy, finished.removes)
             });
             if merged.is_ok() {
                 unpacked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 paths.push(path);
             }
             let stack = paths.iter().rev().collect::<Vec<_>>();
-            // What is read through the stack is the image's or nothing.
+            // The stack shows content of the image or nothing.
             for wanted in ["/a/file", "/b", "/a", "/../canary/file"] {
                 let found = Stack::open(&stack, form).unwrap().read(wanted, 100);
                 assert!(found.ok().flatten().is_none_or(|bytes| !bytes.starts_with(b"precious")), "{wanted}");
             }
         }
-        assert_eq!(before, look(&outside));
+        assert_eq!(before, describe(&outside));
         std::fs::remove_dir_all(&work).or_else(|_| open_up(&work)).unwrap();
     });
     let unpacked = unpacked.into_inner();
     assert!(unpacked > 200, "nearly everything is refused: {unpacked} layers");
 }
 
-/// Removes what has closed directories in it, which an ordinary user must open first.
+/// Removes a tree with closed directories, which an ordinary user must open first.
 fn open_up(path: &Path) -> std::io::Result<()> {
     Command::new("chmod").args(["-R", "u+rwX"]).arg(path).stderr(std::process::Stdio::null()).status()?;
     std::fs::remove_dir_all(path)

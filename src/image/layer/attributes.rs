@@ -1,8 +1,8 @@
-//! Owner, attributes, mode and times of one entry, on a descriptor of the very file that was made: a name could be
-//! something else by now, and chmod(2) follows symlinks (CVE-2021-32760, CVE-2026-33056).
+//! Sets owner, attributes, mode and times of an entry on a descriptor of the new file. Its name may mean another file
+//! by now, and chmod(2) follows symlinks (CVE-2021-32760, CVE-2026-33056).
 //!
-//! The order matters: a change of the owner clears set-id bits and capabilities, so it comes first; attributes before the
-//! mode, which may take our own right to set them; capabilities and times last.
+//! The order matters. A change of the owner clears set-id bits and capabilities, so it comes first. Attributes come
+//! before the mode, which may forbid setting them; capabilities and times come last.
 
 use crate::error::{Error, Kind, Result};
 use crate::image::form::{Form, Owners, made};
@@ -15,63 +15,64 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// What ext4 can keep (inode times of 34 bits); others keep more, and clamp by themselves.
+/// The range of ext4 (inode times of 34 bits). Other file systems keep more, or clamp.
 const EARLIEST: i64 = -(1 << 31);
 const LATEST: i64 = (1 << 34) - (1 << 31) - 1;
 
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What a layer asked for and this store cannot keep, counted for the layer's record.
+/// What a layer contains and this store cannot keep, counted for the layer's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// Device nodes, which need CAP_MKNOD.
     pub devices: u64,
     /// File capabilities, which need CAP_SETFCAP.
     pub capabilities: u64,
-    /// Other attributes that the file system does not take.
+    /// Attributes that the file system rejects.
     pub attributes: u64,
 }
 
-/// How the file is held.
+/// The descriptor of a file.
 #[derive(Clone, Copy)]
-pub(super) enum Held<'a> {
-    /// Open: a file or a directory.
+pub(super) enum FileDescriptor<'a> {
+    /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// By O_PATH: everything that must not be opened.
+    /// O_PATH: a file that must not be opened.
     Path(BorrowedFd<'a>),
 }
 
-impl Held<'_> {
-    /// The file itself by way of its descriptor, for calls that do not take one of O_PATH (the magic link leads to the
-    /// file, not to what it points to).
+impl FileDescriptor<'_> {
+    /// The path of the file for calls that reject O_PATH. The magic link leads to the file, not to its target.
     fn magic(self) -> String {
         match self {
-            Held::Open(file) | Held::Path(file) => format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()),
+            FileDescriptor::Open(file) | FileDescriptor::Path(file) => {
+                format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+            }
         }
     }
 }
 
-/// Takes the group of whatever a layer's root lies in from it, and the bit that hands it on to all that is made inside
-/// (inode(7), S_ISGID). Closed to others until it gets its own mode.
+/// Resets the group and the set-group-ID bit that a layer's root inherits from its parent, which would pass to all
+/// files inside (inode(7), S_ISGID). Closes the root until it gets its mode.
 pub(super) fn claim(root: BorrowedFd<'_>) -> Result<()> {
     fchown(root, None, Some(rustix::process::getegid())).and_then(|()| fchmod(root, Mode::RWXU)).map_err(made)
 }
 
-/// Gives a file its owner.
-pub(super) fn set_owner(held: Held<'_>, uid: u32, gid: u32, form: Form) -> Result<()> {
+/// Sets the owner of a file.
+pub(super) fn set_owner(held: FileDescriptor<'_>, uid: u32, gid: u32, form: Form) -> Result<()> {
     if form.owners == Owners::Caller {
         return Ok(());
     }
     let ids = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     let changed = match held {
-        Held::Open(file) => fchown(file, ids.0, ids.1),
-        Held::Path(_) => chown(held.magic(), ids.0, ids.1),
+        FileDescriptor::Open(file) => fchown(file, ids.0, ids.1),
+        FileDescriptor::Path(_) => chown(held.magic(), ids.0, ids.1),
     };
     changed.map_err(made)
 }
 
-/// Sets all attributes but capabilities, which the caller sets last.
-pub(super) fn set_attributes(held: Held<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
+/// Sets all attributes except capabilities, which the caller sets last.
+pub(super) fn set_attributes(held: FileDescriptor<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name) && name != CAPABILITY) {
         set(held, name, value, &mut skipped.attributes)?;
     }
@@ -79,15 +80,15 @@ pub(super) fn set_attributes(held: Held<'_>, entry: &Entry, skipped: &mut Skippe
 }
 
 /// Sets the file's capabilities.
-pub(super) fn set_capabilities(held: Held<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
+pub(super) fn set_capabilities(held: FileDescriptor<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| name == CAPABILITY) {
         set(held, name, value, &mut skipped.capabilities)?;
     }
     Ok(())
 }
 
-/// Attributes that an image may set. Not `trusted.*` and `user.overlay.*`, by which it would speak to overlayfs (redirect a
-/// directory, borrow another file's data); not the labels of the host's own security modules.
+/// Attributes that an image may set. Excludes `trusted.*` and `user.overlay.*`, which control overlayfs (redirect a
+/// directory, use another file's data), and the labels of the host's security modules.
 fn is_kept(name: &[u8]) -> bool {
     if weaken::is_off("image-overlay-attributes") {
         return true;
@@ -98,14 +99,14 @@ fn is_kept(name: &[u8]) -> bool {
         || name == b"system.posix_acl_default"
 }
 
-fn set(held: Held<'_>, name: &[u8], value: &[u8], skipped: &mut u64) -> Result<()> {
+fn set(held: FileDescriptor<'_>, name: &[u8], value: &[u8], skipped: &mut u64) -> Result<()> {
     let done = match held {
-        Held::Open(file) => fsetxattr(file, name, value, XattrFlags::empty()),
-        Held::Path(_) => setxattr(held.magic(), name, value, XattrFlags::empty()),
+        FileDescriptor::Open(file) => fsetxattr(file, name, value, XattrFlags::empty()),
+        FileDescriptor::Path(_) => setxattr(held.magic(), name, value, XattrFlags::empty()),
     };
     match done {
         Ok(()) => Ok(()),
-        // Not this file system, not this kind of file, or not without privileges.
+        // The file system or the kind of file has none, or privileges are missing.
         Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {
             *skipped += 1;
             Ok(())
@@ -119,16 +120,16 @@ fn set(held: Held<'_>, name: &[u8], value: &[u8], skipped: &mut u64) -> Result<(
 }
 
 /// Sets the twelve permission bits.
-pub(super) fn set_mode(held: Held<'_>, mode: u32) -> Result<()> {
+pub(super) fn set_mode(held: FileDescriptor<'_>, mode: u32) -> Result<()> {
     let mode = Mode::from_raw_mode(mode);
     let changed = match held {
-        Held::Open(file) => fchmod(file, mode),
-        Held::Path(_) => chmod(held.magic(), mode),
+        FileDescriptor::Open(file) => fchmod(file, mode),
+        FileDescriptor::Path(_) => chmod(held.magic(), mode),
     };
     changed.map_err(made)
 }
 
-/// Access and modification time, both the entry's.
+/// The entry's time, for access and modification.
 pub(super) fn times(mtime: (i64, u32)) -> Timestamps {
     let time = Timespec { tv_sec: mtime.0.clamp(EARLIEST, LATEST), tv_nsec: i64::from(mtime.1) };
     Timestamps { last_access: time, last_modification: time }

@@ -1,30 +1,30 @@
-//! What one image may ask of the disk and of memory: bombs are refused while they unpack, long before the disk is full.
+//! The bounds of an image on disk and memory. A bomb is refused while it unpacks, before the disk is full.
 
 use crate::error::{Error, Kind, Result};
 use crate::sys::weaken;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bounds of one image, all its layers together. The defaults are far above what honest images have.
+/// The bounds of one image with all its layers. The defaults are far above honest images.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the uncompressed tars, and of files of lower layers that are copied for a hard link; of the packed layers too,
-    /// which is refused before the first of them is asked for.
+    /// Bytes of the uncompressed tars, and of lower files that are copied for a hard link. Also bytes of the
+    /// compressed layers, checked before any is fetched.
     pub bytes: u64,
-    /// Bytes that the files claim to have, holes included.
+    /// Apparent bytes of files, holes included.
     pub apparent_bytes: u64,
-    /// Entries; an inode each.
+    /// Entries, one inode each.
     pub entries: u64,
-    /// Bytes of a path, as the kernel's PATH_MAX.
+    /// Bytes of a path, the kernel's PATH_MAX.
     pub path: usize,
-    /// Components of a path: removing a tree holds a descriptor a level.
+    /// Components of a path: removing a tree needs a descriptor for each level.
     pub depth: usize,
-    /// Bytes of memory for what is remembered of a layer until the layers below are there: the paths of directories, of removed
-    /// names and of hard links to files below.
+    /// Bytes of memory for a layer's records until the layers below are ready: directories, removed names, hard links
+    /// to files below.
     pub paths: u64,
-    /// Uncompressed to compressed. gzip cannot do more than 1,032; honest layers stay below 100.
+    /// Uncompressed to compressed. gzip's maximum is 1,032; honest layers stay below 100.
     pub ratio: u64,
-    /// Below this many bytes the ratio does not matter.
+    /// The ratio is ignored below this many bytes.
     pub ratio_from: u64,
 }
 
@@ -43,10 +43,10 @@ impl Default for Limits {
     }
 }
 
-/// What a path takes in memory beside its own bytes.
+/// The memory of a record besides the bytes of its path.
 const PATH: u64 = 64;
 
-/// What an image has taken of its limits so far. All its layers share one: what is little for each is much for a hundred.
+/// What an image has used of its limits. All layers share one budget.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(super) limits: Limits,
@@ -58,13 +58,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Nothing is taken yet.
+    /// An unused budget.
     pub(crate) fn new(limits: Limits) -> Arc<Budget> {
         let zero = || AtomicU64::new(0);
         Arc::new(Budget { limits, packed: zero(), unpacked: zero(), apparent: zero(), entries: zero(), paths: zero() })
     }
 
-    /// What the layers are said to have, packed, before anything of them is asked for.
+    /// Checks the announced compressed sizes before a layer is fetched.
     pub(crate) fn check_announced(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
         let announced = sizes.fold(0, u64::saturating_add);
         if announced > self.limits.bytes && !weaken::is_off("image-limits") {
@@ -76,7 +76,7 @@ impl Budget {
         Ok(())
     }
 
-    /// A layer that the store has already.
+    /// Adds a layer that the store has.
     pub(crate) fn take_layer(&self, packed: u64, unpacked: u64, entries: u64) -> Result<()> {
         self.take_packed(packed);
         self.take_unpacked(unpacked)?;
@@ -87,7 +87,7 @@ impl Budget {
         add(&self.packed, bytes);
     }
 
-    /// Bytes of a tar, or of a copy. Refuses what is too much, or compressed beyond belief.
+    /// Adds bytes of a tar or of a copy. Refuses an excess of bytes or of the ratio.
     pub(super) fn take_unpacked(&self, bytes: u64) -> Result<()> {
         let Limits { bytes: most, ratio, ratio_from, .. } = self.limits;
         let unpacked = add(&self.unpacked, bytes);
@@ -105,7 +105,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Entries, and what their files claim to have.
+    /// Adds entries and the apparent size of their files.
     pub(super) fn take_entries(&self, count: u64, apparent: u64) -> Result<()> {
         let Limits { entries: most, apparent_bytes, .. } = self.limits;
         let entries = add(&self.entries, count);
@@ -119,7 +119,7 @@ impl Budget {
         Ok(())
     }
 
-    /// A path that is remembered.
+    /// Adds a recorded path.
     pub(super) fn take_path(&self, path: &[u8]) -> Result<()> {
         let most = self.limits.paths;
         if add(&self.paths, path.len() as u64 + PATH) > most && !weaken::is_off("image-limits") {
@@ -131,14 +131,14 @@ impl Budget {
     }
 }
 
-/// Adds, and gives the sum, which stays at the largest number where it would begin anew.
+/// Adds and returns the sum; saturates instead of wrapping.
 fn add(sum: &AtomicU64, number: u64) -> u64 {
     let before = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old.saturating_add(number)));
     before.unwrap_or_else(|old| old).saturating_add(number)
 }
 
 impl Limits {
-    /// A normalised path.
+    /// Checks a normalised path.
     pub(super) fn check_path(&self, path: &[u8]) -> Result<()> {
         let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
         if path.len() > self.path {

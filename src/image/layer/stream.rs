@@ -1,8 +1,8 @@
-//! The pipeline from a compressed blob to its tar. One thread reads the blob, hashes it and inflates it. A second thread
-//! hashes the tar (the DiffID). The caller parses and writes. Chunks are shared and recycled: a layer of any size takes the
-//! same few MiB.
+//! The pipeline from a compressed blob to its tar. One thread reads the blob, hashes it and inflates it. A second
+//! thread hashes the tar (the DiffID). The caller parses and writes. Chunks are shared and recycled: a layer of any
+//! size takes the same few MiB.
 //!
-//! The content tells the compression; the media type is often wrong.
+//! The content determines the compression: the media type is often wrong.
 
 use super::limits::Budget;
 use crate::error::{Error, Kind, Result};
@@ -14,20 +14,19 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Large enough that a write of a big file is few system calls, small enough to stay in the second-level cache.
+/// Large enough for few system calls, small enough for the second-level cache.
 const CHUNK: usize = 256 << 10;
-/// Chunks on their way to one consumer: what smooths out a slow file.
+/// Chunks in a queue, to absorb a slow file.
 const QUEUE: usize = 6;
-/// Bytes of a refused blob that are still read to tell whether it is the one that was meant. Whoever sends something else may
-/// send it without end.
+/// Bytes of a refused blob that are still read to verify its digest. A hostile server could send without end.
 const LONGEST_REST: u64 = 64 << 20;
-/// What zstd may ask for as its window: the most that its own tools make without a special option.
+/// The largest zstd window: the most that zstd's own tools use without a special option.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
-/// What a blob turned out to be.
+/// The facts of a blob.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// The digest of the blob as it came.
+    /// The digest of the compressed blob.
     pub(crate) blob: Digest,
     pub(crate) blob_size: u64,
     /// The digest of the tar inside.
@@ -35,8 +34,8 @@ pub(crate) struct Measured {
     pub(crate) size: u64,
 }
 
-/// Runs the pipeline. `consume` gets the tar's bytes; the rest of the tar is read to its end, since the DiffID covers it.
-/// Errors: the inner one is of the content, the outer one means that the blob was not read to its end.
+/// Runs the pipeline. `consume` gets the tar's bytes. The rest of the tar is read to its end, since the DiffID covers
+/// it. The inner error is about the content; the outer error means that the blob was not read to its end.
 pub(crate) fn decode<'a, T>(
     blob: Box<dyn Read + Send + 'a>,
     algorithm: Algorithm,
@@ -93,12 +92,12 @@ impl<'scope> TarHasher<'scope> {
     }
 }
 
-/// A thread panicked, which is ours to mend.
+/// The error of a panicked thread.
 pub(crate) fn lost() -> Error {
     Error::new(Kind::Internal, "a thread of the unpacker panicked")
 }
 
-/// Reads a blob chunk by chunk, has each hashed, and refuses more than was announced.
+/// Reads a blob by chunks, has each hashed, and refuses more bytes than announced.
 struct Tap<'a> {
     blob: Box<dyn Read + Send + 'a>,
     hash: Hasher,
@@ -112,7 +111,7 @@ struct Tap<'a> {
 }
 
 impl Tap<'_> {
-    /// Bytes that are still to come, if the descriptor is right.
+    /// The bytes that the descriptor still announces.
     fn left(&self) -> u64 {
         self.limit.map_or(0, |limit| limit.saturating_sub(self.seen))
     }
@@ -130,7 +129,7 @@ impl BufRead for Tap<'_> {
                 if self.limit.is_some_and(|limit| self.seen > limit) {
                     return Err(io::Error::other(Error::new(
                         Kind::Image,
-                        "the blob is longer than its descriptor says",
+                        "the blob is longer than its descriptor announces",
                     )));
                 }
                 self.hash.update(&chunk.bytes);
@@ -151,8 +150,8 @@ impl Read for Tap<'_> {
     }
 }
 
-/// The decoding thread. An error goes to the consumer in place of a chunk; then the rest of the blob is only hashed, so
-/// that a corrupt blob is called corrupt and not whatever its damaged bytes looked like. None if that rest is too long.
+/// The decoding thread. The consumer gets an error in place of a chunk. Then the rest of the blob is only hashed, so
+/// that a corrupt blob is reported as corrupt. `None` if that rest is too long.
 fn inflate(
     mut tap: Tap<'_>,
     budget: &Budget,
@@ -163,7 +162,7 @@ fn inflate(
     let is_whole = match pump(&mut tap, budget, &to_reader, &tar, &mut size) {
         Ok(is_whole) => is_whole,
         Err(error) => {
-            // Nobody listens any more if it was the consumer who failed.
+            // The consumer has failed and receives no more.
             let _ = to_reader.send(Err(error));
             false
         }
@@ -181,7 +180,7 @@ fn inflate(
     Ok(Some(Measured { blob_size: tap.seen, blob: tap.hash.finish(), diff_id: tar.finish()?, size }))
 }
 
-/// Hands the tar on until its end. Whether all of it was wanted.
+/// Sends the tar to its end. Returns whether the consumer took all of it.
 fn pump(
     source: &mut Tap<'_>,
     budget: &Budget,
@@ -216,7 +215,7 @@ fn corrupt(cause: io::Error) -> Error {
     unreadable(cause).doing("decompress it")
 }
 
-/// How a blob is compressed.
+/// The compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     /// A plain tar.
@@ -226,10 +225,11 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// Told by the first bytes.
+    /// Detected by the first bytes.
     pub(crate) fn of(head: &[u8]) -> Result<Compression> {
         let found = Compression::by_magic(head)?;
-        // A file may have such a name. Readers that go by the type of the blob see a tar, and others see what is packed in it.
+        // A file may have such a name. Readers that trust the media type see a tar, and others see the compressed
+        // data.
         if found != Compression::None && is_tar(head) && !crate::sys::weaken::is_off("image-tar-readers") {
             return Err(Error::new(
                 Kind::Image,
@@ -251,7 +251,7 @@ impl Compression {
     }
 }
 
-/// A piece of a blob or a tar that two readers share; its memory goes back to the pool with the last of them.
+/// A piece of a blob or a tar for two readers. The last reader returns its memory to the pool.
 struct Chunk {
     bytes: Vec<u8>,
     pool: Arc<Pool>,
@@ -263,12 +263,12 @@ impl Drop for Chunk {
     }
 }
 
-/// Fresh memory costs a page fault for every 4 KiB, more than inflating into it: chunks go round.
+/// Fresh memory costs a page fault for every 4 KiB, more than inflating into it: chunks are reused.
 #[derive(Default)]
 struct Pool(Mutex<Vec<Vec<u8>>>);
 
 impl Pool {
-    /// The next chunk of `source`, full but for the last one. None at the end.
+    /// The next chunk of `source`. Only the last one is not full; `None` at the end.
     fn fill(self: &Arc<Pool>, source: &mut impl Read) -> io::Result<Option<Arc<Chunk>>> {
         let mut bytes = self.take();
         let mut filled = 0;

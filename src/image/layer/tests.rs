@@ -1,6 +1,6 @@
-//! Layers from entries to directories, where what matters is not seen in the tree: how long it takes, what is refused, whose it is.
+//! Layers from entries to directories: run time, refusals and owners, which a tree does not show.
 
-use super::{Budget, Extractor, Limits, Settled, decode, settle};
+use super::{Budget, Extractor, FinishedLayer, Limits, decode, finish_layer};
 use crate::error::{Error, Kind, Result};
 use crate::image::Form;
 use crate::image::digest::Algorithm;
@@ -49,7 +49,7 @@ fn archive(entries: impl IntoIterator<Item = Entry>) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Layers in a directory of their own.
+/// Layers in a temporary directory.
 struct Lab {
     scratch: TempDir,
     layers: Vec<PathBuf>,
@@ -64,21 +64,21 @@ impl Lab {
         Form::probe(open(self.scratch.path()).as_fd()).unwrap()
     }
 
-    /// Begins the next layer.
+    /// An extractor for the next layer.
     fn extractor(&self, limits: Limits) -> Extractor {
         let path = self.scratch.path().join(self.layers.len().to_string());
         std::fs::create_dir(&path).unwrap();
         Extractor::new(open(&path), self.form(), &Budget::new(limits))
     }
 
-    /// Puts one more layer on top.
-    fn lay(&mut self, entries: impl IntoIterator<Item = Entry>, limits: Limits) -> Result<Settled> {
+    /// Adds a layer on top.
+    fn lay(&mut self, entries: impl IntoIterator<Item = Entry>, limits: Limits) -> Result<FinishedLayer> {
         let mut extractor = self.extractor(limits);
         extractor.apply(&mut Reader::new(archive(entries).as_slice()))?;
         let below: Vec<&PathBuf> = self.layers.iter().rev().collect();
-        let settled = settle(extractor, &Stack::open(&below, self.form())?)?;
+        let finished = finish_layer(extractor, &Stack::open(&below, self.form())?)?;
         self.layers.push(self.scratch.path().join(self.layers.len().to_string()));
-        Ok(settled)
+        Ok(finished)
     }
 }
 
@@ -86,13 +86,13 @@ fn open(path: &Path) -> OwnedFd {
     std::fs::File::open(path).unwrap().into()
 }
 
-/// What this thread has computed, whoever else computes meanwhile.
+/// The processor time of this thread.
 fn busy() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// What a link costs must not depend on how many whiteouts there are: each with each would be five hundred million.
+/// The cost of a link must not depend on the number of whiteouts: all pairs would be five hundred million.
 #[test]
 fn many_whiteouts_and_many_links_do_not_multiply() {
     let lab = Lab::new();
@@ -106,7 +106,7 @@ fn many_whiteouts_and_many_links_do_not_multiply() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// A few bytes of an archive are a path of four thousand, and a folder on the way for each of its parts.
+/// A few bytes of an archive make a path of four thousand bytes with a folder for each part.
 #[test]
 fn what_is_remembered_of_paths_is_bounded() {
     let limits = Limits { paths: 128 << 10, ..Limits::default() };
@@ -123,13 +123,13 @@ fn what_is_remembered_of_paths_is_bounded() {
     refused("whiteouts", (0..400).map(|n| file(&format!("{long}/.wh.{n}"))).collect());
     refused("folders", (0..400).map(|n| folder(&format!("{long}/{n}"))).collect());
     refused("links", (0..900).map(|n| link(&format!("{}{n}", "l".repeat(200)), "x")).collect());
-    // Said again, it is remembered once.
+    // A repeated path is recorded once.
     for again in [|| file(".wh.x"), || file(".wh..wh..opq"), || folder("a")] {
         Lab::new().lay((0..3_000).map(|_| again()), limits).unwrap();
     }
 }
 
-/// What is left of a refused blob is read only as far as it is worth to tell a damaged one from a wrong one.
+/// The rest of a refused blob is read only to distinguish a damaged blob from a wrong one.
 #[test]
 fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
     let refuse = |size: u64| {
@@ -143,7 +143,7 @@ fn a_refused_blob_is_not_read_to_its_end_if_that_is_far() {
     assert_eq!(refuse(1 << 40).unwrap_err().to_string(), "refused");
 }
 
-/// A directory with the set-group-ID bit hands its group on, and the bit too, wherever the store or the bundle lies below it.
+/// A directory with the set-group-ID bit passes its group and the bit on, if the store or the bundle is below it.
 #[test]
 fn a_group_is_what_the_image_says_also_below_a_directory_that_hands_on_its_own() {
     if !rustix::process::geteuid().is_root() {

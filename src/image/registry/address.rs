@@ -1,4 +1,4 @@
-//! Addresses of registries: as little of a URL as is needed to know whom one talks to. Pure.
+//! Addresses of registries: the parts of a URL that identify a server. Pure.
 
 use crate::error::{Error, Kind, Result};
 use std::fmt;
@@ -13,14 +13,14 @@ pub(super) enum Scheme {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) scheme: Scheme,
-    /// With the port, if it is not the scheme's own.
+    /// With the port, unless it is the scheme's default.
     pub(super) host: String,
     /// Begins with a slash.
     pub(super) path: String,
 }
 
 impl Address {
-    /// Reads `http(s)://HOST[:PORT]/PATH`. A user before the host is refused: it is there to mislead.
+    /// Parses `http(s)://HOST[:PORT]/PATH`. Refuses a user before the host, which misleads readers.
     pub(super) fn parse(text: &str) -> Result<Address> {
         let wrong = || Error::new(Kind::Registry, format!("`{}` is not an http address", text.escape_debug()));
         let (scheme, rest) = if let Some(rest) = text.strip_prefix("https://") {
@@ -43,7 +43,7 @@ impl Address {
         Ok(Address { scheme, host, path })
     }
 
-    /// The address that a `Location` header names, seen from this one.
+    /// Resolves a `Location` header of this address.
     pub(super) fn join(&self, location: &str) -> Result<Address> {
         if location.starts_with("//") {
             let scheme = if self.scheme == Scheme::Https { "https:" } else { "http:" };
@@ -60,7 +60,7 @@ impl Address {
         Address { path: path.to_owned(), ..self.clone() }
     }
 
-    /// Whether what is secret to one is so to the other.
+    /// Whether both addresses may share secrets.
     pub(super) fn same_origin(&self, other: &Address) -> bool {
         self.scheme == other.scheme && self.host == other.host
     }

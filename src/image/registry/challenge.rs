@@ -1,18 +1,18 @@
-//! What a registry asks for with 401: the WWW-Authenticate header. Pure.
+//! The WWW-Authenticate header of a registry's 401 response. Pure.
 
 use super::address::{Address, Scheme};
 use crate::error::{Error, Kind, Result};
 
-/// How a registry wants to be asked.
+/// The authentication that a registry demands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// A token from elsewhere.
+    /// A token from a token server.
     Bearer { realm: String, service: Option<String>, scope: Option<String> },
     /// Name and password.
     Basic,
 }
 
-/// The best of all challenges: a token rather than a password with every request.
+/// The best of all challenges: a token, rather than a password in every request.
 pub(super) fn best(headers: &[&str]) -> Option<Challenge> {
     let all: Vec<Challenge> = headers.iter().flat_map(|header| parse(header)).collect();
     let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
@@ -82,8 +82,8 @@ fn unquoted(value: &str) -> String {
         .collect()
 }
 
-/// Where a token may come from. The registry names any address it likes, and we would go there, with credentials: so only
-/// the registry's own host, or by https one of the same domain, or one that the caller has allowed (T-60).
+/// Checks the token server that a registry names: we would send credentials there. Allows only the registry's host,
+/// an https server of its domain, or one that the caller allows (T-60).
 pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -> Result<Address> {
     let refused = |why: &str| {
         Err(Error::new(
@@ -109,7 +109,7 @@ pub(super) fn check_realm(realm: &str, registry: &Address, allowed: &[String]) -
     refused("which is another host")
 }
 
-/// The last two labels of a name: `docker.io` of `auth.docker.io`. An address in numbers has none.
+/// The last two labels of a name: `docker.io` of `auth.docker.io`. A numeric address has none.
 fn domain(host: &str) -> Option<&str> {
     let name = host.split(':').next()?;
     if host.starts_with('[') || name.parse::<std::net::IpAddr>().is_ok() {

@@ -1,12 +1,12 @@
 //! Requests to one registry: credentials, tokens, redirects, retries.
 //!
-//! What is secret goes to the registry itself and, checked, to its token server, and nowhere else: a redirect to another host
-//! loses the Authorization header (CVE-2020-15157 sent it to whoever the manifest named).
+//! Secrets go only to the registry and its checked token server. A redirect to another host loses the Authorization
+//! header (CVE-2020-15157 sent it to any host that the manifest named).
 
 use super::address::{Address, Scheme};
 use super::challenge::{Challenge, best, check_realm};
 use super::credentials::Credentials;
-use super::pace::Paced;
+use super::pace::PacedReader;
 use super::trust::{self, Trust};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::progress::{Event, Report};
@@ -20,20 +20,21 @@ use std::time::{Duration, Instant};
 use ureq::http::{Request, Response};
 use ureq::{Agent, Body, SendBody};
 
-/// Tries of one request, the first included.
+/// The most tries of a request.
 pub(super) const TRIES: u32 = 6;
 const FIRST_WAIT: Duration = Duration::from_millis(300);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const MOST_REDIRECTS: usize = 8;
 const LARGEST_TOKEN: u64 = 1 << 20;
-/// What of a registry's own words is repeated.
+/// The longest error text of a registry that is repeated, in bytes.
 const LONGEST_WORDS: u64 = 16 << 10;
-/// distribution-spec: a token without a date is good for a minute.
+/// distribution-spec: a token without a lifetime is valid for a minute.
 const TOKEN_LIFE: Duration = Duration::from_secs(60);
-/// Seconds: a day. The number is the registry's, and one that no clock can hold would end us (`Duration * u32` and `Instant + Duration` panic).
+/// A day in seconds. The registry chooses the number, and a huge one would panic (`Duration * u32` and `Instant +
+/// Duration`).
 const LONGEST_TOKEN_LIFE: u64 = 86_400;
 
-/// What a request has for a body.
+/// The body of a request.
 pub(super) enum Payload<'a> {
     Nothing,
     Bytes(&'a [u8]),
@@ -41,7 +42,7 @@ pub(super) enum Payload<'a> {
     File(&'a File, u64),
 }
 
-/// One request, as often as it must be sent.
+/// A request, which may be sent repeatedly.
 pub(super) struct Call<'a> {
     pub(super) method: &'a str,
     pub(super) address: Address,
@@ -54,25 +55,25 @@ struct Token {
     until: Instant,
 }
 
-/// A connection to a registry (or a mirror of it) for one repository.
+/// A connection to a registry, or a mirror of it, for one repository.
 pub(super) struct Client<'a> {
     agent: Agent,
-    /// For redirects and token servers: they are not shown our own certificate.
+    /// For redirects and token servers, which do not get our client certificate.
     elsewhere: Agent,
-    /// The API's address; what is asked for stands below it.
+    /// The API's address, the prefix of all requests.
     pub(super) base: Address,
-    /// Of which registry a mirror of many shall answer.
+    /// The registry for which a mirror of several answers.
     of: Option<String>,
     identity: Identity,
     authorization: Mutex<Option<Token>>,
-    /// Tries of one request, the first included.
+    /// The most tries of a request.
     pub(super) tries: u32,
     report: Report<'a>,
 }
 
-/// Who we are to it, and what for.
+/// Credentials for the registry, and their scope.
 pub(super) struct Identity {
-    /// What a token must be good for (distribution-spec, "Token scope"), first what it is mainly about.
+    /// The scopes of a token (distribution-spec, "Token scope"), the main one first.
     pub(super) scopes: Vec<String>,
     pub(super) credentials: Credentials,
     /// Token servers outside the registry's domain.
@@ -111,7 +112,7 @@ impl<'a> Client<'a> {
         Client { agent, elsewhere, base, of, identity, authorization: Mutex::new(None), tries: TRIES, report }
     }
 
-    /// The address of something of the API: `REPOSITORY/manifests/TAG`.
+    /// The address of an API resource: `REPOSITORY/manifests/TAG`.
     pub(super) fn api(&self, what: &str) -> Address {
         let of = self.of.as_ref().map_or(String::new(), |of| {
             format!("{}{}", if what.contains('?') { '&' } else { '?' }, encoded(&[("ns", of.clone())]))
@@ -119,7 +120,7 @@ impl<'a> Client<'a> {
         self.base.at(&format!("{}/{what}{of}", self.base.path))
     }
 
-    /// Sends until there is an answer that is not about tokens, haste or trouble. Any other status is an answer.
+    /// Sends until the response is not about tokens, rate limits or server errors. Returns any other status.
     pub(super) fn send(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let mut wait = FIRST_WAIT;
         for attempt in 1.. {
@@ -147,7 +148,7 @@ impl<'a> Client<'a> {
         Err(Error::new(Kind::Internal, "no answer and no error"))
     }
 
-    /// What to do where nobody answers.
+    /// The hint for an unreachable server.
     fn unreached(&self) -> String {
         let host = &self.base.host;
         format!(
@@ -155,7 +156,7 @@ impl<'a> Client<'a> {
         )
     }
 
-    /// Sends with what authorization there is; with a better one if that is not enough.
+    /// Sends with the known authorization, and with a better one after a 401.
     fn authorized(&self, call: &Call<'_>) -> Result<Response<Body>> {
         let response = self.redirected(call, self.known_authorization())?;
         if response.status().as_u16() != 401 {
@@ -200,15 +201,15 @@ impl<'a> Client<'a> {
             Credentials::Anonymous => format!("log in first, for example with `skopeo login {}`", self.base.host),
             _ => "check the name and password in your auth file".to_owned(),
         };
-        // Not to be tried again: five more wrong passwords may close an account.
+        // Not repeated: five more wrong passwords may lock an account.
         refusal(response).of_kind(Kind::Credentials).hint(hint)
     }
 
-    /// Gets a token for our scope.
+    /// Requests a token for our scope.
     fn token(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Token> {
         let address = check_realm(realm, &self.base, &self.identity.allowed_realms)?;
         let step = || format!("get a token from `{}`", address.host);
-        // The registry's word on what it wants is taken if that is at least what we want.
+        // The registry's scope is used if it includes ours.
         let (own, others) =
             self.identity.scopes.split_first().map_or(("", &[][..]), |(own, others)| (own.as_str(), others));
         let asked = scope.filter(|scope| scope.starts_with("repository:") && scope.contains(own)).unwrap_or(own);
@@ -216,7 +217,8 @@ impl<'a> Client<'a> {
             [asked].into_iter().chain(others.iter().map(String::as_str).filter(|other| !asked.contains(*other)));
         let (all, by_form): (Vec<&str>, _) =
             (scopes.collect(), matches!(self.identity.credentials, Credentials::Identity(_)));
-        // In a form one field with words (RFC 6749 3.3), in an address one field each (distribution's token specification).
+        // A form has one field with all scopes (RFC 6749, 3.3), a URL one field for each (distribution's token
+        // specification).
         let mut fields: Vec<(&str, String)> = if by_form {
             vec![("scope", all.join(" "))]
         } else {
@@ -249,7 +251,7 @@ impl<'a> Client<'a> {
             return Err(error).doing(step);
         }
         let mut bytes = Vec::new();
-        let read = Paced::new(response.body_mut().as_reader()).take(LARGEST_TOKEN).read_to_end(&mut bytes);
+        let read = PacedReader::new(response.body_mut().as_reader()).take(LARGEST_TOKEN).read_to_end(&mut bytes);
         read.map_err(unreachable).doing(step)?;
         let wrong = || Error::new(Kind::Registry, "the answer holds no token");
         let answer: TokenAnswer = serde_json::from_slice(&bytes).map_err(|_| wrong()).doing(step)?;
@@ -258,7 +260,7 @@ impl<'a> Client<'a> {
         Ok(Token { value: format!("Bearer {token}"), until: Instant::now() + token_life(answer.expires_in) })
     }
 
-    /// Follows redirects; what is ours to show stays with our host.
+    /// Follows redirects. Secrets stay with the registry's host.
     fn redirected(&self, call: &Call<'_>, authorization: Option<String>) -> Result<Response<Body>> {
         let mut address = call.address.clone();
         for _ in 0..=MOST_REDIRECTS {
@@ -307,24 +309,24 @@ impl<'a> Client<'a> {
     }
 }
 
-/// How long a token is used: a little less than the registry says, so that it does not end on the way.
+/// The lifetime of a token, a little shorter than the registry's, so that it does not expire in transit.
 fn token_life(expires_in: Option<u64>) -> Duration {
     let life = expires_in.map_or(TOKEN_LIFE, |seconds| Duration::from_secs(seconds.min(LONGEST_TOKEN_LIFE)));
     life.max(TOKEN_LIFE) * 9 / 10
 }
 
-/// Too many requests, or the registry's own trouble: worth another try.
+/// Rate limits and server errors are worth another try.
 fn is_trouble(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// The registry's own words.
+/// The registry's error text.
 pub(super) fn refusal(mut response: Response<Body>) -> Error {
     let status = response.status();
     let mut bytes = Vec::new();
-    // Words that cannot be read are left out: the status says the most.
-    let _ = Paced::new(response.body_mut().as_reader()).take(LONGEST_WORDS).read_to_end(&mut bytes);
-    // Go's and nginx's words.
+    // Unreadable text is left out: the status is enough.
+    let _ = PacedReader::new(response.body_mut().as_reader()).take(LONGEST_WORDS).read_to_end(&mut bytes);
+    // The error texts of Go and nginx.
     let wants_tls = ["HTTP request to an HTTPS server", "HTTP request was sent to HTTPS port"];
     if status.as_u16() == 400 && wants_tls.iter().any(|words| String::from_utf8_lossy(&bytes).contains(words)) {
         return Error::new(Kind::Certificate, "it speaks TLS and was asked without")
@@ -351,9 +353,7 @@ fn failed(cause: &ureq::Error) -> Error {
     }
     match cause {
         ureq::Error::Io(cause) if cause.raw_os_error().is_some() => Error::new(Kind::Registry, cause.to_string()),
-        ureq::Error::HostNotFound => {
-            Error::new(Kind::Registry, "there is no such host").hint("check the name and the network")
-        }
+        ureq::Error::HostNotFound => Error::new(Kind::Registry, "unknown host").hint("check the name and the network"),
         other => Error::new(Kind::Registry, other.to_string()),
     }
 }

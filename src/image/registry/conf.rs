@@ -1,5 +1,6 @@
-//! containers-registries.conf(5) and its drop-ins: which table is about a reference. What it forbids or restricts is never passed over: a
-//! key of a registry that is not known here is an error. Top-level keys are about short names and credentials, which have no say here.
+//! containers-registries.conf(5) and its drop-ins: finds the table for a reference. An unknown key of a registry is
+//! an error, since it may forbid something. Top-level keys are about short names and credentials, which do not apply
+//! here.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 const LARGEST_FILE: u64 = 1 << 20;
 const SYSTEM: &str = "/etc/containers";
 
-/// All files together: later ones over earlier ones, table by table.
+/// All files merged by table; later ones win.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Conf {
@@ -24,7 +25,7 @@ pub(super) struct Conf {
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Registry {
     prefix: String,
-    /// Where what has the prefix really is; empty for where its name says.
+    /// The real location of the prefix; empty means the prefix itself.
     pub(super) location: String,
     pub(super) insecure: bool,
     pub(super) blocked: bool,
@@ -41,7 +42,7 @@ pub(super) struct Mirror {
     pull_from_mirror: Option<For>,
 }
 
-/// Which references a mirror is for.
+/// The references that a mirror serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum For {
@@ -65,7 +66,7 @@ struct List {
 }
 
 impl Conf {
-    /// All files that there are, in the order of containers-registries.conf.d(5).
+    /// Reads all files in the order of containers-registries.conf.d(5).
     pub(super) fn read() -> Result<Conf> {
         let chosen = std::env::var_os("CONTAINERS_REGISTRIES_CONF").filter(|path| !path.is_empty()).map(PathBuf::from);
         let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/containers"));
@@ -80,7 +81,7 @@ impl Conf {
             (None, Some(own)) if conf.add_file(&own.join("registries.conf"))? => is_own = true,
             _ => drop(conf.add_file(&system.join("registries.conf"))?),
         }
-        // Who has a file of their own has drop-ins of their own alone.
+        // A user with an own file has own drop-ins only.
         let folders = [Some(system).filter(|_| !is_own), own];
         for folder in folders.into_iter().flatten() {
             for path in drop_ins(&folder.join("registries.conf.d"))? {
@@ -90,7 +91,7 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Whether the file was there.
+    /// Returns whether the file exists.
     fn add_file(&mut self, path: &Path) -> Result<bool> {
         match files::read_bounded(path, LARGEST_FILE) {
             Ok(bytes) => {
@@ -102,13 +103,13 @@ impl Conf {
         }
     }
 
-    /// Puts what a file says over what there is.
+    /// Merges the tables of a file into the former ones.
     pub(super) fn add(&mut self, text: &str) -> Result<()> {
         let file: Conf =
             toml::from_str(text).map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))?;
         let Lists { insecure, block } = file.registries;
         let named = |prefix: &String| Registry { prefix: prefix.clone(), ..Registry::default() };
-        // Of version 1 the strictest word counts: a registry may stand in both lists.
+        // In version 1 the strictest list wins: a registry may be in both lists.
         let insecure = insecure.registries.iter().map(|prefix| Registry { insecure: true, ..named(prefix) });
         let block = block.registries.iter().map(|prefix| Registry { blocked: true, ..named(prefix) });
         for registry in file.registry.into_iter().chain(insecure).chain(block) {
@@ -119,12 +120,12 @@ impl Conf {
         Ok(())
     }
 
-    /// The table that is about a reference, by the longest match, and what of the reference stands behind the match.
+    /// The table with the longest match for a reference, and the rest of the reference after the match.
     pub(super) fn find(&self, reference: &Reference) -> Option<(&Registry, String)> {
         let whole = reference.to_string();
         let fitting = self.registry.iter().filter_map(|each| Some((each, matched(&whole, &each.prefix)?)));
         let (registry, end) = fitting.max_by_key(|(_, end)| *end)?;
-        // A prefix may go on to the tag, which is not part of a place.
+        // A prefix may include the tag, which does not belong to a location.
         Some((registry, reference.name().get(end..).unwrap_or_default().to_owned()))
     }
 }
@@ -141,7 +142,7 @@ impl Registry {
         let domain = prefix.strip_prefix("*.").unwrap_or(&prefix);
         if domain.contains('*') || (domain != prefix && domain.contains(['/', ':', '@'])) {
             let shown = prefix.escape_debug();
-            return wrong(format!("the prefix `{shown}` is none: a `*` stands for what is before a domain alone"));
+            return wrong(format!("the prefix `{shown}` is invalid: a `*` may only stand before a domain"));
         }
         let restricted = self.mirror.iter().any(|mirror| mirror.pull_from_mirror.is_some_and(|of| of != For::All));
         if self.mirror_by_digest_only && restricted {
@@ -154,12 +155,12 @@ impl Registry {
         Ok(self)
     }
 
-    /// As it is called in messages.
+    /// The name for messages.
     pub(super) fn name(&self) -> &str {
         &self.prefix
     }
 
-    /// The mirrors for a reference: a digest means the same everywhere, a tag may not.
+    /// The mirrors for a reference: by digest all, by tag only some.
     pub(super) fn mirrors(&self, reference: &Reference) -> impl Iterator<Item = &Mirror> {
         let has_digest = reference.digest().is_some();
         let by_digest_only = self.mirror_by_digest_only;
@@ -171,7 +172,8 @@ impl Registry {
     }
 }
 
-/// Where in a reference the match of a prefix ends. It must end where a part ends: at a port, a folder, a tag, a digest.
+/// The end of a prefix's match in a reference. It must be the end of a part: before a port, a folder, a tag, a
+/// digest.
 fn matched(whole: &str, prefix: &str) -> Option<usize> {
     let end = match prefix.strip_prefix('*') {
         Some(domain) => {
@@ -185,12 +187,12 @@ fn matched(whole: &str, prefix: &str) -> Option<usize> {
     (end == whole.len() || whole[end..].starts_with([':', '/', '@'])).then_some(end)
 }
 
-/// Hosts are the same in capital letters.
+/// Hosts match in any case.
 fn ends_with(text: &str, end: &str) -> bool {
     text.len().checked_sub(end.len()).and_then(|at| text.get(at..)).is_some_and(|rest| rest.eq_ignore_ascii_case(end))
 }
 
-/// The files `*.conf` of a folder by their names.
+/// The files `*.conf` of a folder, sorted by name.
 fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |cause| files::failed(cause, format!("list `{}`", folder.display()));
     let entries = match std::fs::read_dir(folder) {
@@ -258,7 +260,7 @@ mod tests {
         refused("[[registry]]\nlocation = \"a.org\"\n[[registry.mirror]]\npull-from-mirror = \"never\"", "`never`");
         refused("[[registry]]\nblocked = true", "neither `prefix` nor `location`");
         for prefix in ["a.*.org", "*.a.org/x", "*.a.org:5000", "*"] {
-            refused(&format!("[[registry]]\nprefix = \"{prefix}\""), "is none");
+            refused(&format!("[[registry]]\nprefix = \"{prefix}\""), "is invalid");
         }
         let both = "[[registry]]\nprefix = \"a.org\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"b.org\"\n\
                     pull-from-mirror = \"tag-only\"";

@@ -1,4 +1,4 @@
-//! Who we are to a registry: the files and helpers of Docker and Podman, in Podman's order.
+//! Credentials for a registry: the files and helpers of Docker and Podman, in Podman's order.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LARGEST_FILE: u64 = 4 << 20;
-/// A helper may ask a person; it gets this long.
+/// A helper may ask the user; this is its time limit.
 const HELPER_PATIENCE: Duration = Duration::from_secs(60);
 const LARGEST_ANSWER: u64 = 1 << 20;
-/// What a helper is told of our environment: how to find the user's keys, agents and accounts.
+/// The environment variables for a helper: how to find the user's keys, agents and accounts.
 const TOLD: [&str; 9] = [
     "PATH",
     "HOME",
@@ -26,10 +26,10 @@ const TOLD: [&str; 9] = [
     "XDG_CONFIG_HOME",
     "GPG_TTY",
 ];
-/// The same by how a name begins: pass, GnuPG, and the clouds whose registries have helpers.
+/// Their prefixes: pass, GnuPG, and the clouds whose registries have helpers.
 const TOLD_FAMILIES: [&str; 6] = ["PASSWORD_STORE_", "GNUPG", "AWS_", "AZURE_", "CLOUDSDK_", "GOOGLE_"];
 
-/// What we can show.
+/// Credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Credentials {
     /// Nothing.
@@ -38,11 +38,11 @@ pub(crate) enum Credentials {
     Password { user: String, password: String },
     /// A token that gets other tokens.
     Identity(String),
-    /// A token that is good as it is.
+    /// A token that is sent as it is.
     Bearer(String),
 }
 
-// Never derived: a secret must not get into a message by way of {:?}.
+// Not derived: `{:?}` in a message must not show a secret.
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
@@ -80,7 +80,7 @@ struct Answer {
     secret: String,
 }
 
-/// Looks for credentials for `host`, and a repository of it, in the usual files.
+/// Finds credentials for a repository of `host` in the usual files.
 pub(crate) fn find(host: &str, repository: &str) -> Result<Credentials> {
     for path in paths() {
         let bytes = match files::read_bounded(&path, LARGEST_FILE) {
@@ -129,7 +129,7 @@ fn in_file(bytes: &[u8], host: &str, repository: &str) -> Result<Credentials> {
     best(&file.auths, host, repository).map_or(Ok(Credentials::Anonymous), read)
 }
 
-/// The entry of the longest part of `host/repository`; Docker Hub has a name of its own.
+/// The entry of the longest prefix of `host/repository`. Docker Hub has another key.
 fn best<'a>(auths: &'a BTreeMap<String, Auth>, host: &str, repository: &str) -> Option<&'a Auth> {
     let mut name = format!("{host}/{repository}");
     loop {
@@ -176,7 +176,7 @@ fn read(auth: &Auth) -> Result<Credentials> {
     Ok(Credentials::Password { user: user.to_owned(), password: password.to_owned() })
 }
 
-/// Runs `docker-credential-NAME get`, with few variables, for a bounded time.
+/// Runs `docker-credential-NAME get` with few variables and a time limit.
 fn ask(helper: &str, host: &str) -> Result<Credentials> {
     let step = || format!("ask the credential helper `{}` for `{host}`", helper.escape_debug());
     let word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -194,7 +194,7 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
         format!("install `docker-credential-{helper}`, or take it out of the auth file and log in without it")
     })?;
     if let Some(mut input) = child.stdin.take() {
-        // A helper that ended without reading has said what it has to say.
+        // A helper that ended without reading has written its answer.
         let _ = writeln!(input, "{host}");
     }
     let output = child.stdout.take();
@@ -220,12 +220,13 @@ fn ask(helper: &str, host: &str) -> Result<Credentials> {
             return Ok(Credentials::Anonymous);
         }
         let words: String = text.trim().chars().take(200).collect();
-        return Err(Error::new(Kind::Credentials, format!("it says `{}`", words.escape_debug()))).doing(step);
+        return Err(Error::new(Kind::Credentials, format!("the helper printed `{}`", words.escape_debug())))
+            .doing(step);
     }
     let answer: Answer =
         serde_json::from_str(&text).map_err(|_| Error::new(Kind::Credentials, "its answer is not JSON")).doing(step)?;
     Ok(match answer.username.as_str() {
-        // docker-credential-pass 0.6 does not say that it has none.
+        // docker-credential-pass 0.6 returns an empty secret instead of an error.
         "" if answer.secret.is_empty() => Credentials::Anonymous,
         "<token>" => Credentials::Identity(answer.secret),
         _ => Credentials::Password { user: answer.username, password: answer.secret },

@@ -1,6 +1,7 @@
-//! Mirrors as containerd keeps them: `HOST/hosts.toml` in a directory of hosts (containerd's docs/hosts.md).
+//! containerd's mirrors: `HOST/hosts.toml` in a directory of hosts (containerd's docs/hosts.md).
 //!
-//! Not taken: `skip_verify`, which is refused by name, and `header`, with which a file of the machine would speak for us.
+//! Refused: `skip_verify`, by name. Ignored: `header`, with which a file of the machine would add headers to our
+//! requests.
 
 use super::address::Address;
 use super::trust::Trust;
@@ -13,17 +14,17 @@ use std::path::{Path, PathBuf};
 const LARGEST_FILE: u64 = 1 << 20;
 const USUAL: &str = "/etc/containerd/certs.d";
 
-/// One server that has what a registry has.
+/// A server with the content of a registry.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     /// Its API: `https://HOST/v2`, or below a path.
     pub(super) api: Address,
     pub(super) trust: Trust,
-    /// Whether a tag may be resolved there, and not only what has a digest be fetched.
+    /// Whether it may resolve tags, and not only serve digests.
     pub(super) resolves: bool,
 }
 
-/// Where to go instead of a registry: mirrors in order, and the registry itself if the file says where it is.
+/// The servers for a registry: mirrors in order, and the registry itself if the file names its address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hosts {
     pub(super) mirrors: Vec<Server>,
@@ -56,7 +57,7 @@ enum OneOrMore {
     More(Vec<PathBuf>),
 }
 
-/// A file with certificate and key, several of those, or pairs of files.
+/// A file with certificate and key, several of them, or pairs of files.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Client {
@@ -65,10 +66,10 @@ enum Client {
     Pairs(Vec<[PathBuf; 2]>),
 }
 
-/// What is said of `host` in the directory that the caller names, or in containerd's own.
+/// Reads the file for `host` in the caller's directory, or in containerd's own.
 pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Hosts>> {
     let directory = chosen.unwrap_or(Path::new(USUAL));
-    // A colon is no character of a file name everywhere, so containerd takes `HOST_PORT_` as well.
+    // A colon is invalid in file names of some systems, so containerd also accepts `HOST_PORT_`.
     let other = host.rsplit_once(':').map(|(name, port)| format!("{name}_{port}_"));
     for name in other.iter().map(String::as_str).chain([host, "_default"]) {
         let path = directory.join(name).join("hosts.toml");
@@ -88,7 +89,7 @@ pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Hosts>> {
 fn read(text: &str, directory: &Path) -> Result<Hosts> {
     let file: File = toml::from_str(text).map_err(|cause| Error::new(Kind::Registry, cause.message().to_owned()))?;
     let mut mirrors: Vec<_> = file.host.iter().collect();
-    // In the order of the file, which tables that are sorted by name do not have.
+    // In the order of the file: the parsed tables are sorted by name.
     mirrors.sort_by_key(|(name, _)| text.find(&format!("\"{name}\"")).or_else(|| text.find(&format!("'{name}'"))));
     let can = |settings: &Settings, what: &str| {
         settings.capabilities.as_ref().is_none_or(|all| all.iter().any(|each| each == what))
@@ -108,7 +109,7 @@ fn read(text: &str, directory: &Path) -> Result<Hosts> {
 
 fn server(name: &str, settings: &Settings, directory: &Path) -> Result<Server> {
     if settings.skip_verify {
-        return Err(Error::new(Kind::Certificate, "`skip_verify` asks for TLS with whoever answers")
+        return Err(Error::new(Kind::Certificate, "`skip_verify` would disable the check of certificates")
             .hint("take it out, and name the authority that signed the server's certificate: ca = \"FILE\""));
     }
     let url = if name.contains("://") { name.to_owned() } else { format!("https://{name}") };
@@ -116,7 +117,7 @@ fn server(name: &str, settings: &Settings, directory: &Path) -> Result<Server> {
     let path = address.path.trim_end_matches('/');
     let api = address.at(&if settings.override_path { path.to_owned() } else { format!("{path}/v2") });
     let mut trust = Trust::default();
-    // Paths are seen from the file.
+    // Paths are relative to the file.
     let at = |path: &PathBuf| directory.join(path);
     match &settings.ca {
         Some(OneOrMore::One(path)) => trust.add_authorities(&at(path))?,
@@ -144,7 +145,7 @@ fn server(name: &str, settings: &Settings, directory: &Path) -> Result<Server> {
 mod tests {
     use super::*;
 
-    fn places(text: &str) -> String {
+    fn mirrors_of(text: &str) -> String {
         match read(text, Path::new("/etc/x")) {
             Ok(hosts) => {
                 let show =
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn mirrors_stand_in_the_order_of_the_file() {
-        let check = |text, expected: &str| assert_eq!(places(text), expected, "{text}");
+        let check = |text, expected: &str| assert_eq!(mirrors_of(text), expected, "{text}");
         check("", "");
         check("server = \"https://registry-1.docker.io\"", "https://registry-1.docker.io/v2");
         check(
@@ -172,9 +173,9 @@ mod tests {
             capabilities = ["push"]"#,
             "https://m.org/hub/v2 http://a.org:5000/x/v2 (digests) https://z.org/v2",
         );
-        let refused = places("[host.\"https://m.org\"]\nskip_verify = true");
-        assert!(refused.contains("`skip_verify` asks for TLS with whoever answers"), "{refused}");
-        assert!(places("[host.\"https://m.org\"]\nca = \"/dev/null\"").contains("there is no certificate in it"));
-        assert!(places("[host.\"ftp://m.org\"]").contains("is not an http address"));
+        let refused = mirrors_of("[host.\"https://m.org\"]\nskip_verify = true");
+        assert!(refused.contains("`skip_verify` would disable the check of certificates"), "{refused}");
+        assert!(mirrors_of("[host.\"https://m.org\"]\nca = \"/dev/null\"").contains("it contains no certificate"));
+        assert!(mirrors_of("[host.\"ftp://m.org\"]").contains("is not an http address"));
     }
 }

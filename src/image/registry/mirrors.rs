@@ -1,5 +1,5 @@
-//! Where a reference is really fetched from: mirrors of the caller, mirrors and insecure registries of containers-registries.conf(5), mirrors
-//! of containerd's hosts.toml where that file says nothing.
+//! The servers for a reference: mirrors of the caller, then mirrors and insecure registries of
+//! containers-registries.conf(5). Without a table there: mirrors of containerd's hosts.toml.
 
 use super::RegistryOptions;
 use super::address::{Address, Scheme};
@@ -9,35 +9,35 @@ use super::trust::Trust;
 use crate::error::{Error, Kind, Result};
 use crate::image::Reference;
 
-/// One place that has a repository.
+/// A server with a repository.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     /// The API: `https://HOST/v2`, or below a path.
     pub(super) address: Address,
     pub(super) repository: String,
-    /// The host as credentials know it.
+    /// The host in credential files.
     pub(super) host: String,
     pub(super) trust: Trust,
-    /// Whether a tag may be resolved there, and not only what has a digest be fetched.
+    /// Whether it may resolve tags, and not only serve digests.
     pub(super) resolves: bool,
-    /// Of which registry a mirror of many shall answer (`ns`, containerd's docs/hosts.md).
+    /// The registry for which a mirror of several answers (`ns`, containerd's docs/hosts.md).
     pub(super) of: Option<String>,
-    /// On this machine, and nobody said with or without TLS.
+    /// On this machine, without a setting for or against TLS.
     is_local: bool,
 }
 
-/// All places to try, in order: the caller's mirrors, the files', the registry itself.
+/// All servers in order: the caller's mirrors, the files' mirrors, the registry itself.
 pub(super) fn endpoints(reference: &Reference, options: &RegistryOptions) -> Result<Vec<Endpoint>> {
     let conf = Conf::read()?;
     let hosts = hosts::find(reference.host(), options.hosts_dir.as_deref())?;
     let mut all = choose(reference, options, &conf, hosts)?;
     for endpoint in &mut all {
-        // A server of hosts.toml has its own.
+        // A server of hosts.toml has its own certificates.
         if endpoint.of.is_none()
             && let Some(trust) = Trust::find(&endpoint.host, options.cert_dir.as_deref())?
         {
             endpoint.trust = trust;
-            // A registry on this machine has TLS where somebody has set its certificates up.
+            // A registry on this machine uses TLS if certificates are set up for it.
             if endpoint.is_local && !options.plain_http {
                 endpoint.address.scheme = Scheme::Https;
             }
@@ -73,7 +73,7 @@ fn choose(
         };
         all.extend(hosts.mirrors.into_iter().map(named));
         all.push(match hosts.itself {
-            // Its credentials are kept under the name that people know.
+            // Credentials are stored under the public name.
             Some(server) => Endpoint { host: reference.host().to_owned(), ..named(server) },
             None => endpoint(&name, "", options.plain_http)?,
         });
@@ -90,7 +90,8 @@ fn choose(
     Ok(all)
 }
 
-/// `HOST[/PATH]` and the rest of the repository. A registry on this machine is spoken to without TLS, unless somebody says otherwise.
+/// Parses `HOST[/PATH]` and appends the rest of the repository. A registry on this machine is used without TLS,
+/// unless a setting demands it.
 fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
     let (scheme, location) = match (location.strip_prefix("http://"), location.strip_prefix("https://")) {
         (Some(location), _) => (Some(Scheme::Http), location),
@@ -121,7 +122,7 @@ fn endpoint(location: &str, rest: &str, insecure: bool) -> Result<Endpoint> {
 mod tests {
     use super::*;
 
-    fn places(reference: &str, mirrors: &[(&str, &str)], file: &str) -> String {
+    fn endpoints_of(reference: &str, mirrors: &[(&str, &str)], file: &str) -> String {
         let mut conf = Conf::default();
         conf.add(file).unwrap();
         let mirrors: Vec<_> = mirrors.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
@@ -136,10 +137,10 @@ mod tests {
 
     #[test]
     fn mirrors_come_first_and_the_longest_prefix_decides() {
-        assert_eq!(places("debian", &[], ""), "https://registry-1.docker.io/v2/library/debian");
-        assert_eq!(places("localhost:5000/a", &[], ""), "http://localhost:5000/v2/a");
+        assert_eq!(endpoints_of("debian", &[], ""), "https://registry-1.docker.io/v2/library/debian");
+        assert_eq!(endpoints_of("localhost:5000/a", &[], ""), "http://localhost:5000/v2/a");
         assert_eq!(
-            places("debian", &[("docker.io", "http://mirror:80/hub")], ""),
+            endpoints_of("debian", &[("docker.io", "http://mirror:80/hub")], ""),
             "http://mirror/v2/hub/library/debian https://registry-1.docker.io/v2/library/debian"
         );
         let file = r#"
@@ -155,15 +156,15 @@ mod tests {
             [[registry]]
             location = "bad.org"
             blocked = true"#;
-        assert_eq!(places("a.org/other/x", &[], file), "http://a.org/v2/other/x");
-        assert_eq!(places("a.org/team/x", &[], file), "https://m.org/v2/x/x https://b.org/v2/copy/x");
-        assert_eq!(places("a.org/teams/x", &[], file), "http://a.org/v2/teams/x");
-        assert!(places("bad.org/x", &[], file).contains("is blocked"));
-        assert!(places("bad.org:5000/x", &[], file).contains("is blocked"));
+        assert_eq!(endpoints_of("a.org/other/x", &[], file), "http://a.org/v2/other/x");
+        assert_eq!(endpoints_of("a.org/team/x", &[], file), "https://m.org/v2/x/x https://b.org/v2/copy/x");
+        assert_eq!(endpoints_of("a.org/teams/x", &[], file), "http://a.org/v2/teams/x");
+        assert!(endpoints_of("bad.org/x", &[], file).contains("is blocked"));
+        assert!(endpoints_of("bad.org:5000/x", &[], file).contains("is blocked"));
         let below = "[[registry]]\nprefix = \"*.bad.org\"\nblocked = true";
-        assert!(places("reg.bad.org/x", &[("reg.bad.org", "m.org")], below).contains("`*.bad.org` is blocked"));
+        assert!(endpoints_of("reg.bad.org/x", &[("reg.bad.org", "m.org")], below).contains("`*.bad.org` is blocked"));
         let below = "[[registry]]\nprefix = \"*.a.org\"\n[[registry.mirror]]\nlocation = \"m.org/a\"";
-        assert_eq!(places("x.a.org/y", &[], below), "https://m.org/v2/a/y https://x.a.org/v2/y");
+        assert_eq!(endpoints_of("x.a.org/y", &[], below), "https://m.org/v2/a/y https://x.a.org/v2/y");
     }
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
         let check = |own: &str, word: &str, expected: [bool; 2]| {
             let file =
                 format!("[[registry]]\nlocation = \"a.org\"\n{own}\n[[registry.mirror]]\nlocation = \"m.org\"\n{word}");
-            let asked = ["a.org/x:1", &pinned].map(|reference| places(reference, &[], &file).contains("m.org"));
+            let asked = ["a.org/x:1", &pinned].map(|reference| endpoints_of(reference, &[], &file).contains("m.org"));
             assert_eq!(asked, expected, "{file}");
         };
         check("", "", [true, true]);

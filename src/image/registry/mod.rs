@@ -1,8 +1,9 @@
-//! A registry as a source of images, and as a place to send them to (distribution-spec).
+//! A registry as a source and a destination of images (distribution-spec).
 //!
-//! Order: `mirrors` (with `conf` and `hosts`) says where to go, `trust` whom to believe there, `credentials` who we are, `client` sends (`challenge` and `address` are its pure parts),
-//! `resume` keeps a download going. Nothing that arrives is believed: documents and blobs are checked by their digests by
-//! whoever takes them, and the digest that a registry names for a tag is checked against the body.
+//! Order: `mirrors` (with `conf` and `hosts`) finds the servers, `trust` their certificates, `credentials` the login.
+//! `client` sends (`challenge` and `address` are its pure parts), `resume` continues a download. Every document and
+//! blob is checked by its digest by its reader. The digest that a registry names for a tag is checked against the
+//! body.
 
 mod address;
 mod challenge;
@@ -27,50 +28,51 @@ use super::source::{Blob, Source};
 use super::store::{ImageRecord, Store};
 use crate::error::{Error, Kind, Result, Step};
 use client::{Call, Client, Identity, Payload, refusal};
-use pace::Paced;
+use pace::PacedReader;
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How to talk to registries.
+/// Options of a connection to registries.
 #[derive(Clone, Debug, Default)]
 pub struct RegistryOptions {
     /// No TLS, for registries in a trusted network.
     pub plain_http: bool,
     /// `(HOST[/PATH], MIRROR[/PATH])`, tried in order before the registry.
     pub mirrors: Vec<(String, String)>,
-    /// Token servers outside the registry's own domain.
+    /// Token servers outside the registry's domain.
     pub allowed_realms: Vec<String>,
     /// An auth file instead of the usual ones.
     pub auth_file: Option<PathBuf>,
-    /// Certificates of the registry's authority (`*.crt`) and our own (`NAME.cert`, `NAME.key`), instead of the usual directories'.
+    /// The registry's authorities (`*.crt`) and our client certificate (`NAME.cert`, `NAME.key`), instead of the
+    /// usual directories'.
     pub cert_dir: Option<PathBuf>,
     /// A directory of `HOST/hosts.toml` instead of the usual one.
     pub hosts_dir: Option<PathBuf>,
 }
 
-/// One repository, at the first place that has it.
+/// A repository on all its servers.
 pub(crate) struct Registry<'a> {
     /// In order; the last is the registry itself.
-    clients: Vec<Place<'a>>,
+    clients: Vec<Server<'a>>,
     reference: Reference,
     report: Report<'a>,
 }
 
-/// One place that has the repository, under the name that it has there.
-struct Place<'a> {
+/// A server with the repository, and its name there.
+struct Server<'a> {
     client: Client<'a>,
     repository: String,
     resolves: bool,
-    /// A mirror that was in trouble is not asked for the rest.
+    /// A mirror that failed is skipped from then on.
     is_down: AtomicBool,
 }
 
-/// Tries of one request to a mirror: there is somewhere else to go.
+/// The most tries of a request to a mirror: another server follows.
 const MIRROR_TRIES: u32 = 2;
 
 impl<'a> Registry<'a> {
-    /// `scopes` are what a token must be good for beyond `actions` on the repository itself.
+    /// Opens the repository. `scopes` extend the token's scope beyond `actions` on the repository.
     pub(crate) fn open(
         reference: &Reference,
         actions: &str,
@@ -91,7 +93,7 @@ impl<'a> Registry<'a> {
                 allowed_realms: options.allowed_realms.clone(),
             };
             let client = Client::new(endpoint.address, endpoint.of, &endpoint.trust, identity, report);
-            clients.push(Place {
+            clients.push(Server {
                 client,
                 repository: endpoint.repository,
                 resolves: endpoint.resolves,
@@ -104,25 +106,25 @@ impl<'a> Registry<'a> {
         Ok(Registry { clients, reference: reference.clone(), report })
     }
 
-    /// Asks each place in turn; the error is that of the last, which is the registry itself.
+    /// Asks each server in turn. The error is that of the last, the registry itself.
     fn ask<T>(&self, by_tag: bool, ask: impl Fn(&Client<'a>, &str) -> Result<T>) -> Result<T> {
         let mut last = Error::new(Kind::Internal, "no registry to ask");
-        let down = |place: &Place<'_>| place.is_down.load(Ordering::Relaxed);
-        let mut places = self.clients.iter().filter(|place| (place.resolves || !by_tag) && !down(place)).peekable();
-        while let Some(place) = places.next() {
-            match ask(&place.client, &place.repository) {
+        let down = |server: &Server<'_>| server.is_down.load(Ordering::Relaxed);
+        let mut servers = self.clients.iter().filter(|server| (server.resolves || !by_tag) && !down(server)).peekable();
+        while let Some(server) = servers.next() {
+            match ask(&server.client, &server.repository) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => last = error,
             }
-            if places.peek().is_some() {
-                place.is_down.store(last.retryable(), Ordering::Relaxed);
+            if servers.peek().is_some() {
+                server.is_down.store(last.retryable(), Ordering::Relaxed);
                 self.note(&format!("{last}; trying the next registry"));
             }
         }
         Err(last)
     }
 
-    /// The manifest or index that the reference means. One request if the registry names its digest.
+    /// The digest that the reference means. One request if the registry names it.
     fn head(&self) -> Result<Option<Digest>> {
         if let Some(digest) = self.reference.digest() {
             return Ok(Some(digest.clone()));
@@ -134,7 +136,7 @@ impl<'a> Registry<'a> {
                     let named = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
                     named.map(str::parse).transpose()
                 }
-                // Some registries do not answer HEAD; GET says why.
+                // Some registries do not support HEAD. GET then returns the reason.
                 _ => Ok(None),
             }
         })
@@ -150,7 +152,7 @@ impl<'a> Registry<'a> {
         Call { method, address, headers: vec![("accept", accepted)], payload: Payload::Nothing }
     }
 
-    /// Fetches a manifest by digest or tag: its descriptor, made from what arrived and checked, and its bytes within it.
+    /// Fetches a manifest by digest or tag. Returns its descriptor, made from the checked bytes, which it contains.
     fn manifest(&self, digest: Option<&Digest>) -> Result<Descriptor> {
         let name = digest.map_or_else(|| self.tag().to_owned(), Digest::to_string);
         self.ask(digest.is_none(), |client, repository| {
@@ -164,7 +166,8 @@ impl<'a> Registry<'a> {
             let media_type = media_type.split(';').next().unwrap_or_default().trim().to_owned();
             let named = header("docker-content-digest");
             let mut bytes = Vec::new();
-            let read = Paced::new(response.body_mut().as_reader()).take(LARGEST_DOCUMENT + 1).read_to_end(&mut bytes);
+            let read =
+                PacedReader::new(response.body_mut().as_reader()).take(LARGEST_DOCUMENT + 1).read_to_end(&mut bytes);
             read.map_err(client::unreachable)?;
             if bytes.len() as u64 > LARGEST_DOCUMENT {
                 return Err(Error::new(Kind::Image, format!("the manifest is longer than {LARGEST_DOCUMENT} bytes")));
@@ -182,10 +185,10 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Opens a blob from the byte `from` on.
+    /// Opens a blob at the byte `from`.
     fn blob(&self, descriptor: &Descriptor, from: u64) -> Result<Box<dyn Read + Send>> {
         self.ask(false, |client, repository| {
-            // Manifests of an index are fetched by another path than everything else.
+            // Manifests of an index have another path than other blobs.
             let document =
                 matches!(descriptor.media_type.as_str(), OCI_INDEX | OCI_MANIFEST | DOCKER_LIST | DOCKER_MANIFEST);
             let call = if document {
@@ -197,10 +200,10 @@ impl<'a> Registry<'a> {
             };
             let response = client.send(&call)?;
             match response.status().as_u16() {
-                206 => Ok(Box::new(Paced::new(response.into_body().into_reader())) as Box<dyn Read + Send>),
+                206 => Ok(Box::new(PacedReader::new(response.into_body().into_reader())) as Box<dyn Read + Send>),
                 200 => {
-                    // Everything, though only the rest was asked for: pass over what is there.
-                    let mut reader = Paced::new(response.into_body().into_reader());
+                    // The server sent everything: skip the bytes before `from`.
+                    let mut reader = PacedReader::new(response.into_body().into_reader());
                     let skipped = std::io::copy(&mut (&mut reader).take(from), &mut std::io::sink());
                     skipped.map_err(client::unreachable)?;
                     Ok(Box::new(reader))
@@ -217,7 +220,7 @@ impl<'a> Registry<'a> {
 
 impl Source for Registry<'_> {
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>> {
-        Ok(Box::new(resume::Resuming::new(self, descriptor, from)))
+        Ok(Box::new(resume::ResumingReader::new(self, descriptor, from)))
     }
 
     fn name(&self) -> String {
@@ -229,16 +232,16 @@ impl Source for Registry<'_> {
     }
 }
 
-/// What a pull did.
+/// The result of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulled {
-    /// It was there, and the tag still means it.
+    /// The store has the image, and the tag still means it.
     Current,
-    /// It came.
+    /// The image was fetched.
     Fetched,
 }
 
-/// Brings the image that `reference` means into the store.
+/// Fetches the image that `reference` means into the store.
 pub fn pull(
     store: &Store,
     reference: &Reference,

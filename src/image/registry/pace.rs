@@ -1,29 +1,30 @@
-//! The least rate of a registry: a server that sends a byte now and then satisfies every timeout of a single read, and would hold a pull for ever.
+//! The least rate of a registry. A server that sends a byte now and then meets every timeout of a single read, and
+//! would block a pull for ever.
 
 use crate::error::{Error, Kind};
 use crate::sys::weaken;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// Bytes a second, over each stretch of [`STRETCH`] that was spent waiting. A modem is faster.
+/// Bytes a second, over each [`STRETCH`] of waiting. A modem is faster.
 const LEAST: u64 = 1024;
 const STRETCH: Duration = Duration::from_secs(20);
 
-/// A body that must come at the least rate. Only the time in which a read waits counts: unpacking may be slower than the network.
-pub(super) struct Paced<R> {
+/// A body that must come at the least rate. Only waiting counts: unpacking may be slower than the network.
+pub(super) struct PacedReader<R> {
     body: R,
     stretch: Duration,
     waited: Duration,
     received: u64,
 }
 
-impl<R> Paced<R> {
-    pub(super) fn new(body: R) -> Paced<R> {
-        Paced { body, stretch: STRETCH, waited: Duration::ZERO, received: 0 }
+impl<R> PacedReader<R> {
+    pub(super) fn new(body: R) -> PacedReader<R> {
+        PacedReader { body, stretch: STRETCH, waited: Duration::ZERO, received: 0 }
     }
 }
 
-impl<R: Read> Read for Paced<R> {
+impl<R: Read> Read for PacedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let began = Instant::now();
         let count = self.body.read(buffer)?;
@@ -60,7 +61,7 @@ mod tests {
     }
 
     fn read(body: Slow, count: u64) -> std::io::Result<u64> {
-        let paced = Paced { stretch: Duration::from_millis(100), ..Paced::new(body) };
+        let paced = PacedReader { stretch: Duration::from_millis(100), ..PacedReader::new(body) };
         std::io::copy(&mut paced.take(count), &mut std::io::sink())
     }
 

@@ -1,7 +1,7 @@
-//! Sending an image of the store to a registry: blobs that it does not have, then the manifest.
+//! Pushes an image of the store to a registry: the missing blobs, then the manifest.
 
 use super::client::{Call, Client, Payload, refusal};
-use super::{Place, Registry, RegistryOptions};
+use super::{Registry, RegistryOptions, Server};
 use crate::error::{Error, Kind, Result, Step};
 use crate::image::Digest;
 use crate::image::Reference;
@@ -10,10 +10,10 @@ use crate::image::progress::{Event, Report};
 use crate::image::store::{ImageRecord, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Repositories of which layers may be mounted in one push: each is one more thing that the token must be good for.
+/// The most repositories to mount layers from in one push: each extends the token's scope.
 const MOST_SOURCES: usize = 3;
 
-/// Sends the image that `image` means under the name `reference`; returns the digest that it has there.
+/// Pushes `image` under the name `reference`. Returns its digest there.
 pub fn push(
     store: &Store,
     image: &str,
@@ -29,11 +29,11 @@ pub fn push(
     let repositories: BTreeSet<_> = sources.values().collect();
     let scopes: Vec<_> = repositories.iter().map(|repository| format!("repository:{repository}:pull")).collect();
     let registry = Registry::open(reference, "pull,push", &scopes, options, report).doing(step)?;
-    // The last place is the registry itself; mirrors are for reading.
-    let Some(Place { client, repository, .. }) = registry.clients.last() else {
+    // The last server is the registry itself; mirrors are read-only.
+    let Some(Server { client, repository, .. }) = registry.clients.last() else {
         return Err(Error::new(Kind::Internal, "no registry to ask"));
     };
-    // Where a file of the machine gives repositories other names, theirs are not known.
+    // A configuration file renamed the repository, so the other names there are unknown.
     let sources = if repository == reference.repository() { sources } else { BTreeMap::new() };
     for blob in record.layer_blobs.iter().chain([&record.config_blob]) {
         let source = sources.get(&blob.digest).map(String::as_str);
@@ -56,7 +56,7 @@ pub fn push(
     }
 }
 
-/// Of which other repositories of the same registry the blobs may be had: those whose images, by their names in the store, have them too.
+/// Other repositories of the registry that have the blobs: those of images in the store.
 fn sources(store: &Store, reference: &Reference, record: &ImageRecord) -> Result<BTreeMap<Digest, String>> {
     let mut found = BTreeMap::new();
     let mut repositories = BTreeSet::new();
@@ -101,7 +101,8 @@ fn send(
         headers: Vec::new(),
         payload: Payload::Bytes(b""),
     };
-    // distribution-spec, "Mounting a blob from another repository": 201 is done; with anything else it is sent as if nobody had asked.
+    // distribution-spec, "Mounting a blob from another repository": 201 means done. After any other status the blob
+    // is sent normally.
     let mounted = source.map(|source| client.send(&begin(format!("?mount={}&from={source}", blob.digest)))).transpose();
     let response = match mounted {
         Ok(Some(response)) if response.status().as_u16() == 201 => {

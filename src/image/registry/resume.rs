@@ -1,4 +1,4 @@
-//! A blob from a registry as one stream, over as many connections as it takes: what broke off goes on by Range.
+//! A blob from a registry as one stream: after an interruption it continues by Range on a new connection.
 
 use super::Registry;
 use super::client::TRIES;
@@ -7,21 +7,28 @@ use crate::image::manifest::Descriptor;
 use std::io::Read;
 use std::time::Duration;
 
-/// A download that does not end before the blob does.
-pub(super) struct Resuming<'a> {
+/// A download that survives interruptions.
+pub(super) struct ResumingReader<'a> {
     registry: &'a Registry<'a>,
     descriptor: Descriptor,
     position: u64,
     body: Option<Box<dyn Read + Send>>,
     /// Connections since the last byte.
     fruitless: u32,
-    /// Why it was given up; nobody tries again after that.
+    /// The final error, after which no read tries again.
     failed: Option<Error>,
 }
 
-impl<'a> Resuming<'a> {
-    pub(super) fn new(registry: &'a Registry<'a>, descriptor: &Descriptor, from: u64) -> Resuming<'a> {
-        Resuming { registry, descriptor: descriptor.clone(), position: from, body: None, fruitless: 0, failed: None }
+impl<'a> ResumingReader<'a> {
+    pub(super) fn new(registry: &'a Registry<'a>, descriptor: &Descriptor, from: u64) -> ResumingReader<'a> {
+        ResumingReader {
+            registry,
+            descriptor: descriptor.clone(),
+            position: from,
+            body: None,
+            fruitless: 0,
+            failed: None,
+        }
     }
 
     fn again(&mut self, error: Error) -> std::io::Result<()> {
@@ -41,7 +48,7 @@ impl<'a> Resuming<'a> {
     }
 }
 
-impl Read for Resuming<'_> {
+impl Read for ResumingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if let Some(error) = &self.failed {
             return Err(std::io::Error::other(error.clone()));
@@ -51,7 +58,7 @@ impl Read for Resuming<'_> {
                 Some(body) => body,
                 None => match self.registry.blob(&self.descriptor, self.position) {
                     Ok(body) => self.body.insert(body),
-                    // The client has tried and waited already.
+                    // The client has retried already.
                     Err(error) => return Err(self.give_up(error)),
                 },
             };
@@ -63,7 +70,7 @@ impl Read for Resuming<'_> {
                     return Ok(count);
                 }
                 Err(cause) => match cause.downcast::<Error>() {
-                    // A slow registry is not faster on another connection: each would be waited for as long.
+                    // A slow registry is not faster on another connection.
                     Ok(error) => return Err(self.give_up(error)),
                     Err(cause) => self.again(super::client::unreachable(cause))?,
                 },

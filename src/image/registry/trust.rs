@@ -1,5 +1,5 @@
-//! Whom we believe to be a registry, and what we show it for ourselves: certificates by host, as Podman, Docker and containerd keep them
-//! (containers-certs.d(5)), and what it means when TLS fails.
+//! TLS with a registry: its authorities and our client certificate, by host (containers-certs.d(5), as in Podman,
+//! Docker and containerd); and the meaning of TLS errors.
 //!
 //! Never: a connection whose certificate is not checked.
 
@@ -12,20 +12,21 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, TlsConfig};
 
 const LARGEST_FILE: u64 = 1 << 20;
 
-/// What TLS with one registry goes by, beyond what the machine trusts.
+/// The TLS settings for one registry, besides the machine's trust.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
     authorities: Vec<Certificate<'static>>,
-    /// Our own certificate, for registries that ask for one.
+    /// Our client certificate, for registries that ask for one.
     own: Option<ClientCert>,
 }
 
 impl Trust {
-    /// What `certs.d` says of `host`: the directory that the caller names, else the first that is there. `None` where there is none.
+    /// Reads the `certs.d` directory of `host`: the caller's, else the first that exists. `None` if it does not
+    /// exist.
     pub(super) fn find(host: &str, chosen: Option<&Path>) -> Result<Option<Trust>> {
         let directory = match chosen {
             Some(directory) => Some(directory.to_owned()),
-            None => places().into_iter().map(|place| place.join(host)).find(|directory| directory.is_dir()),
+            None => host_folders().into_iter().map(|place| place.join(host)).find(|directory| directory.is_dir()),
         };
         directory.map(|directory| read(&directory)).transpose()
     }
@@ -36,44 +37,44 @@ impl Trust {
         Ok(())
     }
 
-    /// Sets our own certificate, with those that lead to its authority, and its key.
+    /// Sets the client certificate with its chain, and its key.
     pub(super) fn set_own(&mut self, certificate: &Path, key: &Path) -> Result<()> {
         let chain = certificates(certificate)?;
         let secret = PrivateKey::from_pem(&files::read_bounded(key, LARGEST_FILE)?)
-            .map_err(|_| Error::new(Kind::Certificate, "there is no private key in it"))
+            .map_err(|_| Error::new(Kind::Certificate, "it contains no private key"))
             .doing(|| format!("read `{}`", key.display()))?;
         self.own = Some(ClientCert::new_with_certs(&chain, secret));
         Ok(())
     }
 
-    /// The same authorities, and nothing to show for ourselves.
+    /// The same authorities without the client certificate.
     pub(super) fn without_ours(&self) -> Trust {
         Trust { own: None, ..self.clone() }
     }
 
-    /// How to speak TLS.
+    /// The TLS configuration.
     pub(super) fn tls(&self) -> TlsConfig {
         TlsConfig::builder().root_certs(host::roots(&self.authorities)).client_cert(self.own.clone()).build()
     }
 }
 
-/// The certificates of a file, which has some.
+/// The certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>> {
     let found = host::in_pem(&files::read_bounded(path, LARGEST_FILE)?);
     if found.is_empty() {
-        return Err(Error::new(Kind::Certificate, "there is no certificate in it"))
+        return Err(Error::new(Kind::Certificate, "it contains no certificate"))
             .doing(|| format!("read `{}`", path.display()));
     }
     Ok(found)
 }
 
-/// Where directories by the name of a host are, first the user's own.
-fn places() -> Vec<PathBuf> {
+/// The directories with a folder for each host, first the user's own.
+fn host_folders() -> Vec<PathBuf> {
     let own = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config/containers/certs.d"));
     own.into_iter().chain(["/etc/containers/certs.d", "/etc/docker/certs.d"].map(PathBuf::from)).collect()
 }
 
-/// `*.crt` are authorities; `NAME.cert` and `NAME.key` are ours.
+/// `*.crt` are authorities; `NAME.cert` and `NAME.key` are the client certificate.
 fn read(directory: &Path) -> Result<Trust> {
     let step = || format!("read the certificates in `{}`", directory.display());
     let listed = std::fs::read_dir(directory).map_err(|cause| files::failed(cause, step()))?;
@@ -90,7 +91,7 @@ fn read(directory: &Path) -> Result<Trust> {
     Ok(trust)
 }
 
-/// What TLS says against a server, and what to do; `None` where the error is not one of TLS.
+/// The error and the remedy for a TLS failure; `None` for other errors.
 pub(super) fn refusal(cause: &ureq::Error) -> Option<Error> {
     let inner = match cause {
         ureq::Error::Rustls(inner) => inner,
@@ -107,7 +108,7 @@ fn explained(cause: &rustls::Error) -> Error {
     match cause {
         rustls::Error::InvalidCertificate(why) => match why {
             CertificateError::UnknownIssuer => {
-                wrong("is signed by nobody whom this machine trusts".into()).hint(authority)
+                wrong("is not signed by an authority that this machine trusts".into()).hint(authority)
             }
             CertificateError::ExpiredContext { not_after, .. } => {
                 wrong(format!("was good until {} only", date(not_after.as_secs())))
@@ -144,8 +145,8 @@ fn explained(cause: &rustls::Error) -> Error {
     }
 }
 
-/// `DnsName("a.test")` or `IpAddress(127.0.0.1)`, which is how rustls puts the names of a certificate, as people write it. They are the
-/// server's, so nothing odd is passed on.
+/// `DnsName("a.test")` or `IpAddress(127.0.0.1)`, rustls's form of the names of a certificate, as plain text. The
+/// server chooses them, so unusual characters are dropped.
 fn named(name: &str) -> String {
     let inner = name.split_once('(').map_or(name, |(_, rest)| rest.trim_end_matches(')'));
     inner.trim_matches('"').escape_debug().to_string()
@@ -163,7 +164,7 @@ mod tests {
             assert!(error.to_string().contains(expected) && !error.retryable(), "{error}");
         };
         let moment = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        check(CertificateError::UnknownIssuer, "nobody whom this machine trusts");
+        check(CertificateError::UnknownIssuer, "not signed by an authority that this machine trusts");
         check(
             CertificateError::ExpiredContext { time: moment(99), not_after: moment(86_400) },
             "until 1970-01-02T00:00:00Z",

@@ -1,8 +1,8 @@
-//! An image in one tar: an OCI layout, or what `docker save` writes. Read in place: one pass finds where each file lies, then
-//! blobs are read by offset, several at once. Standard input, which has no offsets, is spooled by the caller first.
+//! Images in one tar: an OCI layout, or the output of `docker save`. One pass finds the place of each file. Then
+//! blobs are read by offset, several at once. The caller spools standard input first, which has no offsets.
 //!
-//! A docker-archive has no manifest. One is made from its config and layers, whose digests are those of what the archive
-//! holds: the DiffIDs of the config for plain layers, which proves them, and a first pass for compressed ones.
+//! A docker-archive has no manifest. It is made from the config and the layers. Plain layers are named by the DiffIDs
+//! of the config, which unpacking proves. Compressed ones need a pass to hash them.
 
 use super::layout::{check_version, offers};
 use super::{Blob, Offer, Source};
@@ -22,9 +22,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
-/// Files of an archive: documents and layers of a few hundred images.
+/// The most files of an archive: documents and layers of a few hundred images.
 const MOST_MEMBERS: usize = 100_000;
-/// Symlinks between members: `layer.tar` of old archives is a link to another one's.
+/// The most symlinks between members: `layer.tar` of old archives links to another layer's.
 const MOST_HOPS: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -33,12 +33,12 @@ enum Member {
     Link(Vec<u8>),
 }
 
-/// An archive that has been looked through.
+/// An indexed archive.
 pub(crate) struct Archive {
     file: File,
     name: String,
     members: HashMap<Vec<u8>, Member>,
-    /// Where the blobs of a docker-archive are, and the documents that were made for it.
+    /// The places of a docker-archive's blobs, and the documents that were made for it.
     blobs: HashMap<Digest, (u64, u64)>,
     made: HashMap<Digest, Vec<u8>>,
     offers: Vec<Offer>,
@@ -60,7 +60,7 @@ impl Archive {
         let members = members(&file)?;
         let mut archive =
             Archive { file, name, members, blobs: HashMap::new(), made: HashMap::new(), offers: Vec::new() };
-        // Docker since 25 writes archives that are both; the layout has digests for everything.
+        // Docker since 25 writes archives of both forms; the layout has digests for everything.
         if archive.find(b"oci-layout")?.is_some() {
             check_version(&archive.read("oci-layout")?)?;
             archive.offers = offers(&archive.read("index.json")?)?;
@@ -78,7 +78,7 @@ impl Archive {
         &self.offers
     }
 
-    /// Where a member's bytes are; links lead to other members only.
+    /// The place of a member's bytes. Links lead to other members only.
     fn find(&self, name: &[u8]) -> Result<Option<(u64, u64)>> {
         let mut name = plain(name);
         for _ in 0..MOST_HOPS {
@@ -96,7 +96,7 @@ impl Archive {
 
     fn read(&self, name: &str) -> Result<Vec<u8>> {
         let step = || format!("read `{}`", name.escape_debug());
-        let missing = || Error::new(Kind::Image, "there is no such file in the archive");
+        let missing = || Error::new(Kind::Image, "the archive has no such file");
         let (offset, size) = self.find(name.as_bytes())?.ok_or_else(missing).doing(step)?;
         if size > LARGEST_DOCUMENT {
             return Err(Error::new(Kind::Image, format!("{size} bytes are more than {LARGEST_DOCUMENT}"))).doing(step);
@@ -148,7 +148,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The digest of a layer's file: its DiffID if it is a plain tar, else computed.
+    /// The digest of a layer's file: its DiffID for a plain tar, else computed.
     fn layer(&self, (offset, size): (u64, u64), diff_id: &Digest) -> Result<(Digest, &'static str)> {
         let mut head = [0; 512];
         let count = self.file.read_at(&mut head, offset).map_err(unreadable)?;
@@ -192,7 +192,7 @@ impl Source for Archive {
     }
 }
 
-/// A part of the archive; reads by offset, so that several can be read at once.
+/// A part of the archive. It reads by offset, so several parts can be read at once.
 struct Section<'a> {
     file: &'a File,
     offset: u64,
@@ -218,7 +218,7 @@ fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
             .hint("decompress it: `gzip -dc FILE | brig image load`"));
     }
     let mut found = HashMap::new();
-    let mut reader = Reader::new(BufReader::with_capacity(4096, Skipping(file)));
+    let mut reader = Reader::new(BufReader::with_capacity(4096, PositionedFile(file)));
     while let Some(entry) = reader.next()? {
         let name = plain(&entry.path);
         let offset = reader.source().stream_position().map_err(unreadable)?;
@@ -241,15 +241,15 @@ fn members(file: &File) -> Result<HashMap<Vec<u8>, Member>> {
 }
 
 /// The archive's file as a stream with a position.
-struct Skipping<'a>(&'a File);
+struct PositionedFile<'a>(&'a File);
 
-impl Read for Skipping<'_> {
+impl Read for PositionedFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         (&mut &*self.0).read(buffer)
     }
 }
 
-impl Seek for Skipping<'_> {
+impl Seek for PositionedFile<'_> {
     fn seek(&mut self, position: SeekFrom) -> std::io::Result<u64> {
         (&mut &*self.0).seek(position)
     }

@@ -1,5 +1,5 @@
-//! An OCI image layout in a folder (image-spec, image-layout.md). Files are opened below the folder and no symlink is
-//! followed: a layout from elsewhere may hold one to any file of the host.
+//! An OCI image layout in a folder (image-spec, image-layout.md). Files are opened below the folder without following
+//! symlinks: a foreign layout may link to any file of the host.
 
 use super::{Blob, Offer, Source};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// A layout that has been opened.
+/// An open layout.
 pub(crate) struct Layout {
     directory: OwnedFd,
     name: String,
@@ -63,7 +63,7 @@ impl Source for Layout {
     }
 }
 
-/// `oci-layout` must say a version that begins with `1.`.
+/// Checks that the version in `oci-layout` begins with `1.`.
 pub(in crate::image) fn check_version(bytes: &[u8]) -> Result<()> {
     let value = json(bytes).doing(|| "read `oci-layout`")?;
     match value.get("imageLayoutVersion").and_then(Value::as_str) {
@@ -87,7 +87,7 @@ pub(in crate::image) fn offers(bytes: &[u8]) -> Result<Vec<Offer>> {
     let mut offers: Vec<Offer> = Vec::new();
     for entry in &index.manifests {
         let annotations = &entry.annotations;
-        // containerd writes the whole reference, the specification has only the tag.
+        // containerd writes the whole reference, the specification only the tag.
         let name = annotations
             .get("io.containerd.image.name")
             .or_else(|| annotations.get("org.opencontainers.image.ref.name"));

@@ -1,6 +1,6 @@
-//! Where an image comes from: an OCI layout (folder or tar), a docker-archive, a registry, the store itself.
+//! Sources of images: an OCI layout (folder or tar), a docker-archive, a registry, the store.
 //!
-//! A source gives documents and blobs by descriptor and promises nothing: everybody who takes from it checks size and digest.
+//! A source gives documents and blobs by descriptor, unchecked: each reader checks size and digest.
 
 mod archive;
 pub(super) mod layout;
@@ -8,7 +8,7 @@ mod select;
 
 pub(crate) use archive::Archive;
 pub(crate) use layout::Layout;
-pub(crate) use select::{Chosen, choose};
+pub(crate) use select::{SelectedImage, choose};
 
 use super::manifest::{Descriptor, LARGEST_DOCUMENT};
 use crate::error::{Error, Kind, Result, Step};
@@ -20,29 +20,29 @@ pub(crate) type Blob<'a> = Box<dyn Read + Send + 'a>;
 
 /// Gives blobs by digest.
 pub(crate) trait Source: Sync {
-    /// Opens a blob, from the byte `from` on.
+    /// Opens a blob at the byte `from`.
     fn open(&self, descriptor: &Descriptor, from: u64) -> Result<Blob<'_>>;
-    /// What it is called in messages.
+    /// The name for messages.
     fn name(&self) -> String;
-    /// Whether what has come of a blob is worth keeping when the rest does not come.
+    /// Whether a partial blob is worth keeping.
     fn is_slow(&self) -> bool {
         false
     }
-    /// Whether it gives what the store has itself, so that there is nothing better to be had.
+    /// Whether the store itself is the source, so that a damaged blob cannot be replaced.
     fn is_store(&self) -> bool {
         false
     }
 }
 
-/// An image that a source offers: its name, if it has one, and its manifest or index.
+/// An image of a source: its names, and its manifest or index.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
-    /// As it stands in the source: a whole reference or just a tag.
+    /// Unchanged from the source: a whole reference or just a tag.
     pub(crate) names: Vec<String>,
     pub(crate) descriptor: Descriptor,
 }
 
-/// Reads a small document and checks it before anybody parses it.
+/// Reads a small document and checks it before it is parsed.
 pub(crate) fn document(source: &dyn Source, descriptor: &Descriptor) -> Result<Vec<u8>> {
     let step = || format!("fetch `{}`", descriptor.digest);
     if descriptor.size > LARGEST_DOCUMENT {
@@ -61,7 +61,7 @@ pub(crate) fn document(source: &dyn Source, descriptor: &Descriptor) -> Result<V
     Ok(bytes)
 }
 
-/// An image on this machine, not in a store: what is at a path decides what it is.
+/// An image on this machine outside a store. The file at a path determines its kind.
 pub(crate) enum Local {
     Layout(Layout),
     Archive(Archive),

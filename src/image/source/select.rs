@@ -1,4 +1,4 @@
-//! From a descriptor to one image: indexes are followed, the platform decides.
+//! Selects one image from a descriptor: follows indexes by platform.
 
 use super::{Source, document};
 use crate::error::{Error, Kind, Result};
@@ -8,14 +8,14 @@ use crate::image::platform::{candidates, offered};
 use crate::image::{Digest, Platform};
 use std::collections::BTreeSet;
 
-/// Indexes within indexes; honest ones have two at most.
+/// The most nested indexes; honest ones have two.
 const DEEPEST: usize = 4;
-/// Manifests and indexes that are read for one choice. An honest index leads to few for one platform; three nested ones of 300 entries each
-/// lead to 27 million.
+/// The most manifests and indexes that are read for one choice. Honest indexes need few; three nested ones of 300
+/// entries each lead to 27 million.
 const MOST_DOCUMENTS: usize = 64;
 
-/// One image: its manifest, as bytes too, and its config.
-pub(crate) struct Chosen {
+/// A selected image: its manifest, also as bytes, and its config.
+pub(crate) struct SelectedImage {
     pub(crate) descriptor: Descriptor,
     pub(crate) bytes: Vec<u8>,
     pub(crate) manifest: Manifest,
@@ -23,30 +23,31 @@ pub(crate) struct Chosen {
     pub(crate) config_bytes: Vec<u8>,
 }
 
-/// Follows `descriptor` to the image for `wanted`; without one, for this machine, where there is a choice.
-pub(crate) fn choose(source: &dyn Source, descriptor: &Descriptor, wanted: Option<&Platform>) -> Result<Chosen> {
+/// Follows `descriptor` to the image for `wanted`. The default is this machine's platform if there is a choice.
+pub(crate) fn choose(source: &dyn Source, descriptor: &Descriptor, wanted: Option<&Platform>) -> Result<SelectedImage> {
     let host = Platform::host();
     let platform = wanted.unwrap_or(&host);
-    // A single image without a choice is taken as it is, unless the caller insists.
+    // A single image is taken for any platform, unless the caller names one.
     let insist = wanted.is_some();
     let mut search = Search { source, platform, seen: BTreeSet::new() };
     match search.follow(descriptor, insist, 0)? {
         Some(chosen) => Ok(chosen),
-        None => Err(Error::new(Kind::NotFound, format!("there is no image for {platform}"))
-            .hint("choose another with --platform")),
+        None => {
+            Err(Error::new(Kind::NotFound, format!("no image for {platform}")).hint("choose another with --platform"))
+        }
     }
 }
 
-/// One way through the indexes.
+/// One search through the indexes.
 struct Search<'a> {
     source: &'a dyn Source,
     platform: &'a Platform,
-    /// What was read: it did not fit, and will not.
+    /// Documents that were read and did not fit.
     seen: BTreeSet<Digest>,
 }
 
 impl Search<'_> {
-    fn follow(&mut self, descriptor: &Descriptor, insist: bool, depth: usize) -> Result<Option<Chosen>> {
+    fn follow(&mut self, descriptor: &Descriptor, insist: bool, depth: usize) -> Result<Option<SelectedImage>> {
         if depth > DEEPEST {
             return Err(Error::new(Kind::Image, format!("indexes are nested more than {DEEPEST} deep")));
         }
@@ -76,7 +77,7 @@ impl Search<'_> {
                 let offered = offered(&index);
                 let offers = if offered.is_empty() { "none at all".to_owned() } else { offered.join(", ") };
                 let platform = self.platform;
-                Err(Error::new(Kind::NotFound, format!("there is no image for {platform}, only for {offers}"))
+                Err(Error::new(Kind::NotFound, format!("no image for {platform}, only for {offers}"))
                     .hint("choose one of these with --platform"))
             }
         }
@@ -84,18 +85,18 @@ impl Search<'_> {
 }
 
 fn fits(config: &ImageConfig, platform: &Platform) -> bool {
-    // The variant stands in the index; a config often leaves it out.
+    // The index has the variant; a config often omits it.
     config.os == platform.os && config.architecture == platform.architecture
 }
 
-fn complete(source: &dyn Source, descriptor: &Descriptor, bytes: Vec<u8>, manifest: Manifest) -> Result<Chosen> {
+fn complete(source: &dyn Source, descriptor: &Descriptor, bytes: Vec<u8>, manifest: Manifest) -> Result<SelectedImage> {
     let config_bytes = document(source, &manifest.config)?;
     let config = ImageConfig::parse(&config_bytes)?;
     if config.diff_ids.len() != manifest.layers.len() {
         let (layers, diff_ids) = (manifest.layers.len(), config.diff_ids.len());
         return Err(Error::new(Kind::Image, format!("its manifest has {layers} layers and its config {diff_ids}")));
     }
-    Ok(Chosen { descriptor: descriptor.clone(), bytes, manifest, config, config_bytes })
+    Ok(SelectedImage { descriptor: descriptor.clone(), bytes, manifest, config, config_bytes })
 }
 
 #[cfg(test)]
@@ -107,7 +108,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Documents in memory, and how often one was asked for.
+    /// Documents in memory, and the number of reads of each.
     #[derive(Default)]
     struct Shelf(BTreeMap<Digest, Vec<u8>>, AtomicUsize);
 
@@ -124,7 +125,7 @@ mod tests {
     }
 
     impl Shelf {
-        /// Keeps a document and returns an entry of an index for it.
+        /// Stores a document and returns an index entry for it.
         fn put(&mut self, media_type: &str, document: &Value) -> Value {
             let bytes = document.to_string().into_bytes();
             let entry =
@@ -147,7 +148,7 @@ mod tests {
             )
         }
 
-        /// What is chosen for amd64, or why nothing is, and how many documents were read for that.
+        /// The choice for amd64, or the error, and how many documents were read.
         fn choose(&self, from: &Value) -> (String, usize) {
             let from = Descriptor::new(&serde_json::from_value(from.clone()).unwrap()).unwrap();
             let wanted = "linux/amd64".parse().unwrap();
@@ -165,7 +166,7 @@ mod tests {
         let middle = shelf.index(&vec![deepest; 300]);
         let top = shelf.index(&vec![middle.clone(); 300]);
         // Three indexes, a manifest and its config.
-        assert_eq!(shelf.choose(&top), ("there is no image for linux/amd64, only for none at all".into(), 5));
+        assert_eq!(shelf.choose(&top), ("no image for linux/amd64, only for none at all".into(), 5));
         let mut shelf = Shelf(shelf.0, AtomicUsize::new(0));
         let wanted = shelf.image("amd64");
         let top = shelf.index(&[middle.clone(), middle, wanted]);

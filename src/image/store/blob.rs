@@ -10,12 +10,12 @@ use std::fs::File;
 use std::path::Path;
 
 impl Store {
-    /// Whether a blob of that digest and size is there. Its content is checked when it is read.
+    /// Whether a blob of that digest and size exists. Readers check its content.
     pub(crate) fn has_blob(&self, descriptor: &Descriptor) -> bool {
         std::fs::metadata(self.blob_path(&descriptor.digest)).is_ok_and(|found| found.len() == descriptor.size)
     }
 
-    /// Whether a blob's content is what its name says.
+    /// Whether a blob's content has its digest.
     pub(crate) fn is_whole(&self, descriptor: &Descriptor) -> Result<bool> {
         use std::io::Read;
         if !self.has_blob(descriptor) {
@@ -31,7 +31,7 @@ impl Store {
         }
     }
 
-    /// Removes a blob that is there and whose content is not what its name says; whether it did.
+    /// Removes a blob with wrong content. Returns whether it did.
     pub(crate) fn drop_damaged(&self, descriptor: &Descriptor) -> Result<bool> {
         if !self.has_blob(descriptor) || self.is_whole(descriptor)? {
             return Ok(false);
@@ -39,8 +39,8 @@ impl Store {
         self.remove_blob(&descriptor.digest).map(|()| true)
     }
 
-    /// Removes a blob; one that has gone is removed.
-    pub(super) fn remove_blob(&self, digest: &Digest) -> Result<()> {
+    /// Removes a blob, if it exists.
+    pub(crate) fn remove_blob(&self, digest: &Digest) -> Result<()> {
         let path = self.blob_path(digest);
         match std::fs::remove_file(&path) {
             Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
@@ -67,7 +67,7 @@ impl Store {
         Ok(bytes)
     }
 
-    /// Keeps a small blob whose content has been checked.
+    /// Stores a small checked blob.
     pub(crate) fn put_blob(&self, digest: &Digest, bytes: &[u8]) -> Result<()> {
         let work = Temporary::new(self)?;
         let path = work.path().join("blob");
@@ -75,7 +75,7 @@ impl Store {
         self.keep_blob(digest, &path)
     }
 
-    /// Gives a blob that was written to `path`, and checked, its name.
+    /// Moves a checked blob from `path` to its name.
     pub(crate) fn keep_blob(&self, digest: &Digest, path: &Path) -> Result<()> {
         let renamed = std::fs::rename(path, self.blob_path(digest));
         renamed.map_err(|cause| files::failed(cause, format!("keep the blob `{digest}`")))

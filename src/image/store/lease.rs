@@ -1,34 +1,34 @@
-//! An image in use: what a sandbox mounts, and the lock that keeps it there.
+//! An image in use: what a sandbox mounts, and the lock that keeps it.
 
-use super::Store;
+use super::{ImageRecord, Store};
 use crate::error::{Context, Error, Kind, Result};
+use crate::image::Digest;
 use crate::image::config::{Accounts, ImageConfig};
 use crate::image::form::Form;
 use crate::image::union::Stack;
-use crate::image::{Digest, load};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// An image that stays as long as this lives.
+/// An image that `prune` keeps while this exists.
 #[derive(Debug)]
 pub struct Image {
     /// The manifest's digest.
     pub digest: Digest,
-    /// The directories of the layers, topmost first: as overlayfs wants its lower layers.
+    /// The directories of the layers, topmost first, as overlayfs expects its lower layers.
     pub layers: Vec<PathBuf>,
-    /// How those lie on disk: which overlay marks, whose files.
+    /// The on-disk form of the layers: marks and owners.
     pub form: Form,
-    /// What the image says about how to run it.
+    /// The image's config.
     pub config: ImageConfig,
     /// Bytes of its layers' tars, unpacked.
     pub size: u64,
     lease: Lease,
 }
 
-/// A shared lock on an image. Give its descriptor to whatever outlives this process and uses the layers; when the last
-/// copy is closed, by a crash too, `prune` may remove the image.
+/// A shared lock on an image. A process that outlives this one and uses the layers needs its descriptor. When the
+/// last copy is closed, also by a crash, `prune` may remove the image.
 #[derive(Debug)]
 pub struct Lease(OwnedFd);
 
@@ -39,12 +39,12 @@ impl AsFd for Lease {
 }
 
 impl Image {
-    /// The lock, to be kept or handed on.
+    /// The lock.
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// The image without its lock's guard, for those who keep the lock elsewhere.
+    /// The lock alone, for a caller that keeps it.
     pub fn into_lease(self) -> Lease {
         self.lease
     }
@@ -56,25 +56,19 @@ impl Image {
 }
 
 impl Store {
-    /// The image that `text` means, locked against `prune`. Takes no lock that anybody else could wait for. Layers that a
-    /// power cut may have torn are made again first.
-    pub fn resolve(&self, text: &str) -> Result<Image> {
-        let mut record = self.find(text)?;
-        let lease = self.lease(&record.digest).map_err(|error| error.doing(format!("use the image `{text}`")))?;
-        if !record.is_trusted() {
-            record = load::rebuild(self, &record)?;
-        }
-        Ok(Image {
+    /// The image of a record, with its lock.
+    pub(crate) fn leased(&self, record: ImageRecord, lease: Lease) -> Image {
+        Image {
             digest: record.digest.clone(),
             layers: record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect(),
             form: self.form,
             config: record.config,
             size: record.size,
             lease,
-        })
+        }
     }
 
-    /// Takes a shared lock on an image's directory, and makes sure that the directory is still the image's.
+    /// Takes a shared lock on an image's directory, and checks that the directory was not removed meanwhile.
     pub(crate) fn lease(&self, digest: &Digest) -> Result<Lease> {
         let path = self.image_path(digest);
         let gone = || Error::new(Kind::NotFound, "it was removed just now");

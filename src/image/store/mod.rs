@@ -1,35 +1,32 @@
 //! The store: blobs, unpacked layers and images, shared by every process of one owner. No daemon.
 //!
 //! ```text
-//! STORE/store.json                     version and form (whose files, which overlay marks)
-//!       blobs/sha256/HEX               as they came: manifests, configs, compressed layers
-//!       layers/HEX/{fs,layer.json}     one directory a layer, named by its chain, in overlayfs's form
-//!       images/HEX/image.json          what a start needs, named by the manifest; the directory carries the lease
+//! STORE/store.json                     version and form (owners of files, overlay marks)
+//!       blobs/sha256/HEX               manifests, configs, compressed layers, unchanged
+//!       layers/HEX/{fs,layer.json}     a directory for each layer, named by its chain, in overlayfs's form
+//!       images/HEX/image.json          the data for a start, named by the manifest; the directory carries the lease
 //!       names/HOST/REPOSITORY:TAG      the digest of the image that a name means; REPOSITORY@DIGEST for a pinned one
-//!       temporary/…                    work in progress, each with a lock that dies with its process
+//!       temporary/…                    work in progress, each with a lock that ends with its process
 //!       lock                           shared while something is named or reserved, exclusive while prune decides
 //! ```
-//! Everything gets its name by rename(2) when it is whole, so a reader never sees a part and a crash leaves only what is
-//! in `temporary`. A start takes no lock but a shared one on its own image.
-//! Not here: how a layer is made (`layer`), where it comes from (`source`).
+//! A complete item gets its name by rename(2), so a reader never sees a part, and a crash leaves only files in
+//! `temporary`. A start takes only a shared lock on its image.
+//! Not here: the making of a layer (`layer`), its origin (`source`).
 
 mod blob;
 mod lease;
 mod names;
 mod prune;
 mod record;
-mod remove;
 mod reserve;
 mod temporary;
-mod verify;
 
 pub use lease::{Image, Lease};
+pub use names::Removed;
 pub use prune::Pruned;
 pub use record::ImageRecord;
 pub(crate) use record::LayerRecord;
-pub use remove::Removed;
 pub(crate) use temporary::Temporary;
-pub use verify::{Finding, Repair, Verified};
 
 use super::Digest;
 use super::form::Form;
@@ -40,11 +37,11 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The form of the folders below; another one needs another program.
+/// The version of the layout below. Other versions need another program.
 const VERSION: u32 = 1;
 const LARGEST_RECORD: u64 = 16 << 20;
 
-/// A store of images in a directory of its own.
+/// A store of images.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
@@ -57,7 +54,7 @@ struct Header {
     form: Form,
 }
 
-/// Where the store is if nobody says: `/var/lib/brig` for root, `~/.local/share/brig` for everybody else.
+/// The default store: `/var/lib/brig` for root, `~/.local/share/brig` for other users.
 pub fn default_path() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("BRIG_STORE").filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(path));
@@ -75,12 +72,12 @@ pub fn default_path() -> Result<PathBuf> {
 }
 
 impl Store {
-    /// Opens the store at `path`, and makes it if there is none.
+    /// Opens the store at `path`. Creates it if it is missing.
     pub fn open(path: &Path) -> Result<Store> {
         Store::open_or_make(path).map_err(|error| error.doing(format!("open the store `{}`", path.display())))
     }
 
-    /// The store at `path` if there is one; nothing is made.
+    /// The store at `path`, if it exists.
     pub fn existing(path: &Path) -> Result<Option<Store>> {
         let there = match files::read_bounded(&path.join("store.json"), LARGEST_RECORD) {
             Ok(bytes) => Store::with_header(path, &bytes).map(Some),
@@ -90,7 +87,7 @@ impl Store {
         there.map_err(|error| error.doing(format!("open the store `{}`", path.display())))
     }
 
-    /// The form of the store at `path`, if there is one.
+    /// The form of the store at `path`, if it exists.
     pub(crate) fn peek(path: &Path) -> Result<Option<Form>> {
         Ok(Store::existing(path)?.map(|store| store.form))
     }
@@ -129,17 +126,17 @@ impl Store {
         Ok(Store { path: path.to_owned(), form: header.form })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// In which form its layers lie on disk.
+    /// The on-disk form of its layers.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Held for the moments in which something is named or reserved, so that `prune` does not decide in the meantime.
+    /// Locks the store while something is named or reserved, so that `prune` does not decide meanwhile.
     pub(crate) fn writing(&self) -> Result<WriteLease> {
         let path = self.path.join("lock");
         let file = File::open(&path).map_err(|cause| files::failed(cause, format!("open `{}`", path.display())))?;
@@ -172,7 +169,7 @@ pub(crate) struct WriteLease {
     _file: File,
 }
 
-/// A record's bytes. Our own types always become JSON; the error is for the compiler.
+/// A record as JSON. Our types never fail to serialize.
 pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(value).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))
 }

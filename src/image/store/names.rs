@@ -1,28 +1,39 @@
-//! Names: which image a tag means, or the digest of an index or a manifest in some repository. One small file a name, replaced
-//! atomically. A pinned name never moves a tag, and is given to what has that digest alone: whoever pins must get what is pinned.
+//! Names: the image of a tag, or the digest of an index or a manifest in a repository. One small file for each name,
+//! replaced atomically. A pinned name never moves a tag, and only names content with that digest.
 
 use super::{ImageRecord, Store, Temporary};
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability};
 use crate::image::{Digest, Reference};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// A digest with its algorithm; more is not ours.
+/// The longest digest with its algorithm.
 const LONGEST: u64 = 256;
 
+/// The result of `rm`.
+#[derive(Debug, Serialize)]
+pub struct Removed {
+    /// Removed names.
+    pub untagged: Vec<String>,
+    /// The image, if that was its last name and it is not in use.
+    pub removed: Option<Digest>,
+}
+
 impl Store {
-    /// `names/HOST/REPOSITORY:TAG` or `names/HOST/REPOSITORY@DIGEST`. The grammar of references has neither `..` nor an absolute path in it.
+    /// `names/HOST/REPOSITORY:TAG` or `names/HOST/REPOSITORY@DIGEST`. The grammar of references excludes `..` and
+    /// absolute paths.
     fn name_path(&self, reference: &Reference) -> PathBuf {
         self.path.join("names").join(reference.kept().to_string())
     }
 
-    /// Lets a name mean an image from now on.
+    /// Lets a name mean an image.
     pub(crate) fn put_name(&self, reference: &Reference, digest: &Digest) -> Result<()> {
         let path = self.name_path(reference);
         if let Some(parent) = path.parent() {
             files::create_directories(parent, 0o700)?;
         }
-        // Written aside: next to it, any temporary name would itself read as a tag.
+        // Written in another directory: a temporary name next to it would read as a tag.
         let work = Temporary::new(self)?;
         let staged = work.path().join("name");
         files::replace(&staged, digest.to_string().as_bytes(), 0o600, Durability::Synced)?;
@@ -39,9 +50,10 @@ impl Store {
         if let Ok(digest) = text.parse::<Digest>() {
             return self.image(&digest)?.ok_or_else(missing);
         }
-        // A name goes before digits, as a name may look like digits.
+        // A name wins over digits: a name may look like digits.
         if let Ok(reference) = text.parse::<Reference>() {
-            // What is pinned may be an index, which only its name leads on from; a manifest is its own name.
+            // A pinned digest may be an index, which only its name maps to an image. A manifest is found by its
+            // digest.
             let named = self.read_name(&self.name_path(&reference))?;
             for digest in named.iter().chain(reference.digest()) {
                 if let Some(record) = self.image(digest)? {
@@ -74,13 +86,14 @@ impl Store {
         match files::read_bounded(path, LONGEST) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim().parse().map(Some),
             Err(error) if error.kind() == Kind::NotFound => Ok(None),
-            // `host/a:1` is a file, so nothing can be below it; a long repository with a long digest is no file's name.
+            // `host/a:1` is a file, so no name is below it. A long repository with a long digest exceeds the length
+            // of a file name.
             Err(error) if matches!(error.errno(), Some(libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// All names with what they mean, in order.
+    /// All names and their digests, in order.
     pub fn names(&self) -> Result<Vec<(Reference, Digest)>> {
         let root = self.path.join("names");
         let mut found = Vec::new();
@@ -107,7 +120,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Takes a name away; whether it was there.
+    /// Removes a name. Returns whether it existed.
     pub(crate) fn remove_name(&self, reference: &Reference) -> Result<bool> {
         match std::fs::remove_file(self.name_path(reference)) {
             Ok(()) => Ok(true),
@@ -116,7 +129,7 @@ impl Store {
         }
     }
 
-    /// Lets another name mean an image.
+    /// Gives an image another name.
     pub fn tag(&self, image: &str, name: &Reference) -> Result<()> {
         if name.digest().is_some() {
             return Err(Error::new(Kind::Usage, "a name with a digest cannot be given").doing(format!("tag `{name}`")));
@@ -126,7 +139,7 @@ impl Store {
         self.put_name(name, &record.digest)
     }
 
-    /// Lets a name mean an image that was found by another, unless it does; `false` if the image has gone meanwhile.
+    /// Gives a name to an image that another name found. Returns `false` if the image was removed meanwhile.
     pub(crate) fn name_too(&self, name: &Reference, digest: &Digest) -> Result<bool> {
         if self.read_name(&self.name_path(name))?.as_ref() == Some(digest) {
             return Ok(true);
@@ -137,9 +150,36 @@ impl Store {
         }
         self.put_name(name, digest).map(|()| true)
     }
+
+    /// Removes a name, or an image with all its names if `text` is a digest. An image in use loses only its names;
+    /// `prune` removes it later.
+    pub fn remove(&self, text: &str) -> Result<Removed> {
+        let record = self.find(text)?;
+        let all: Vec<Reference> =
+            self.names()?.into_iter().filter(|(_, digest)| *digest == record.digest).map(|(name, _)| name).collect();
+        let named = text.parse::<Reference>().ok().map(|name| name.kept()).filter(|name| all.contains(name));
+        let going = match &named {
+            Some(reference) => vec![reference.clone()],
+            None if all.len() > 1 => {
+                let names = all.iter().map(Reference::familiar).collect::<Vec<_>>().join(", ");
+                return Err(Error::new(Kind::State, format!("it has several names: {names}"))
+                    .doing(format!("remove the image `{}`", record.digest.short()))
+                    .hint("remove it by its names"));
+            }
+            None => all.clone(),
+        };
+        let mut untagged = Vec::new();
+        for reference in &going {
+            if self.remove_name(reference)? {
+                untagged.push(reference.familiar());
+            }
+        }
+        let last = going.len() == all.len();
+        let removed = if last { self.remove_image(&record.digest)?.then_some(record.digest) } else { None };
+        Ok(Removed { untagged, removed })
+    }
 }
 
 fn missing() -> Error {
-    Error::new(Kind::NotFound, "there is no such image in the store")
-        .hint("get it with `brig image pull` or `brig image load`")
+    Error::new(Kind::NotFound, "the store has no such image").hint("get it with `brig image pull` or `brig image load`")
 }

@@ -1,9 +1,9 @@
-//! Removing what nothing needs: images without a name, layers and blobs without an image, leftovers of crashes.
+//! Removes images without a name, layers and blobs without an image, and leftovers of crashes.
 //!
-//! The decision is made under the exclusive lock and is only renames into a temporary directory; the deletion, which may take
-//! seconds, comes after it. An image that somebody has locked stays, and so does everything of it.
+//! The decision is made under the exclusive lock and only renames into a temporary directory. The deletion, which may
+//! take seconds, follows. A locked image stays with all its parts.
 
-use super::reserve::Reserved;
+use super::reserve::Reservations;
 use super::{Store, Temporary};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Attempt, Lock};
@@ -16,31 +16,31 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What `prune` removed.
+/// The removed items.
 #[derive(Debug, Default, Serialize)]
 pub struct Pruned {
     /// Images without a name.
     pub images: Vec<Digest>,
-    /// Images without a name that a sandbox uses.
+    /// Images without a name that are in use.
     pub in_use: Vec<Digest>,
     /// Layers without an image.
     pub layers: u64,
     /// Blobs without an image.
     pub blobs: u64,
-    /// Bytes of those blobs, and of the tars of those layers.
+    /// Bytes of those blobs, and of those layers' tars.
     pub bytes: u64,
     /// Leftovers of crashed processes.
     pub leftovers: u64,
 }
 
 impl Store {
-    /// Removes what nothing needs.
+    /// Removes unused items.
     pub fn prune(&self) -> Result<Pruned> {
         let mut pruned = Pruned::default();
         let trash = Temporary::new(self)?;
         {
             let _lock = Lock::wait(&self.path.join("lock"))?;
-            let reserved = self.reserved()?; // before the names: what is no longer reserved has one
+            let reserved = self.reserved()?; // before the names: a finished reservation has a name
             let named: BTreeSet<Digest> = self.names()?.into_iter().map(|(_, digest)| digest).collect();
             for record in self.images()? {
                 if named.contains(&record.digest) || reserved.digests.contains(record.digest.hex()) {
@@ -58,12 +58,12 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes one image if nobody uses it and it has no name; its layers and blobs as far as no other image has them.
+    /// Removes an image without a name that is not in use, and its layers and blobs unless another image has them.
     pub(crate) fn remove_image(&self, digest: &Digest) -> Result<bool> {
         let trash = Temporary::new(self)?;
         let _lock = Lock::wait(&self.path.join("lock"))?;
         let reserved = self.reserved()?;
-        // Somebody may have named it while we waited: that it had no name was asked without the lock.
+        // Another process may have named it while this one waited for the lock.
         if reserved.digests.contains(digest.hex()) || self.names()?.iter().any(|(_, named)| named == digest) {
             return Ok(false);
         }
@@ -74,15 +74,15 @@ impl Store {
         Ok(true)
     }
 
-    /// Moves an image's directory away unless somebody holds its lock. Who waits for the lock sees that it has gone.
+    /// Moves an image's directory away unless it is locked. A process that waits for the lock sees that it has gone.
     fn set_aside(&self, digest: &Digest, trash: &Path) -> Result<bool> {
         let Some(_alone) = self.lock_alone(digest)? else { return Ok(false) };
         away(&self.image_path(digest), trash)?;
         Ok(true)
     }
 
-    /// The lock of an image that nobody uses, `None` if somebody does. Asked under the exclusive lock of the store.
-    pub(super) fn lock_alone(&self, digest: &Digest) -> Result<Option<OwnedFd>> {
+    /// Locks an image exclusively; `None` if it is in use. Needs the exclusive lock of the store.
+    pub(crate) fn lock_alone(&self, digest: &Digest) -> Result<Option<OwnedFd>> {
         let path = self.image_path(digest);
         let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let directory = opened.failing(Kind::Store, || format!("open the image `{}`", digest.short()))?;
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    fn set_aside_unused(&self, trash: &Temporary, reserved: &Reserved, pruned: &mut Pruned) -> Result<()> {
+    fn set_aside_unused(&self, trash: &Temporary, reserved: &Reservations, pruned: &mut Pruned) -> Result<()> {
         let images = self.images()?;
         let layers: BTreeSet<&str> = images.iter().flat_map(|image| image.chain.iter().map(Digest::hex)).collect();
         for (name, path) in list(&self.path.join("layers"))? {
@@ -119,12 +119,12 @@ impl Store {
         Ok(())
     }
 
-    /// Downloads that were broken off, kept so that the next one could go on.
+    /// Removes interrupted downloads, which were kept for the next try.
     fn sweep_partial(&self) -> Result<u64> {
         let mut swept = 0;
         for (name, path) in list(&self.path.join("temporary"))? {
             let ours = name.starts_with("partial-") || name.starts_with("image-");
-            // One that is locked is in use: a download goes on there, or others wait for it.
+            // A locked one is in use: a download continues in it, or other processes wait for it.
             if ours && matches!(Lock::attempt(&path)?, Attempt::Taken(_)) {
                 std::fs::remove_file(&path)
                     .map_err(|cause| files::failed(cause, format!("remove `{}`", path.display())))?;
@@ -147,7 +147,7 @@ fn list(path: &Path) -> Result<Vec<(String, std::path::PathBuf)>> {
 
 fn away(path: &Path, trash: &Path) -> Result<()> {
     let name = path.file_name().unwrap_or_default();
-    // An image and a layer may have the same digits: one folder a kind.
+    // An image and a layer may have the same digits: one folder for each kind.
     let kind = path.parent().and_then(Path::file_name).unwrap_or_default();
     let folder = trash.join(kind);
     files::create_directories(&folder, 0o700)?;

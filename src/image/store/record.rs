@@ -1,4 +1,4 @@
-//! The records of layers and images. A start reads one of them and nothing else.
+//! The records of layers and images. A start reads only one of them.
 
 use super::{LARGEST_RECORD, Store, to_json};
 use crate::error::{Error, Kind, Result};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 const VERSION: u32 = 1;
 
-/// What is known about a layer in the store.
+/// The record of a layer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
     pub(crate) version: u32,
@@ -22,53 +22,53 @@ pub(crate) struct LayerRecord {
     pub(crate) entries: u64,
     pub(crate) removes: bool,
     pub(crate) skipped: Skipped,
-    /// The boot in which it was written, if nobody has waited for the disk: after a power cut it is made again.
+    /// The boot in which the layer was written, if it was not synced. After a power cut it is unpacked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unsynced_boot: Option<String>,
 }
 
 impl LayerRecord {
-    pub(crate) fn new(diff_id: Digest, size: u64, settled: crate::image::layer::Settled) -> LayerRecord {
+    pub(crate) fn new(diff_id: Digest, size: u64, finished: crate::image::layer::FinishedLayer) -> LayerRecord {
         LayerRecord {
             version: VERSION,
             diff_id,
             size,
-            entries: settled.entries,
-            removes: settled.removes,
-            skipped: settled.skipped,
+            entries: finished.entries,
+            removes: finished.removes,
+            skipped: finished.skipped,
             unsynced_boot: Some(boot()),
         }
     }
 
-    /// Whether the layer is whole: written to disk for sure, or written since this machine started.
+    /// Whether the layer is whole: synced, or written since this machine started.
     pub(crate) fn is_trusted(&self) -> bool {
         self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
     }
 }
 
-/// An image of the store: what its manifest and config say, checked and ready for a start.
+/// The record of an image: its checked manifest and config, ready for a start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ImageRecord {
     version: u32,
-    /// The manifest's digest: the image's name for good.
+    /// The manifest's digest, the image's permanent name.
     pub digest: Digest,
     pub(crate) manifest: Descriptor,
     pub(crate) config_blob: Descriptor,
     pub(crate) layer_blobs: Vec<Descriptor>,
     pub(crate) diff_ids: Vec<Digest>,
-    /// The layers, bottom first, by chain: the names of their directories.
+    /// The layers by chain, bottom first: the names of their directories.
     pub chain: Vec<Digest>,
-    /// What the image says about how to run it.
+    /// The image's config.
     pub config: ImageConfig,
     /// Bytes of the compressed layers.
     pub packed_size: u64,
     /// Bytes of the layers' tars.
     pub size: u64,
-    /// Seconds since 1970 when it came into the store.
+    /// When it was added, in seconds since 1970.
     pub added: u64,
-    /// The index, or the manifest itself, that its names were found to mean when it was fetched.
+    /// The digest of the index or manifest that its names meant when it was fetched.
     pub(crate) found_by: Digest,
-    /// As in the layers' records: set until somebody has waited for the disk.
+    /// As in the layers' records: set until the image is synced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unsynced_boot: Option<String>,
 }
@@ -98,40 +98,40 @@ impl ImageRecord {
         }
     }
 
-    /// Whether all its layers are whole for sure.
+    /// Whether all its layers are known to be whole.
     pub(crate) fn is_trusted(&self) -> bool {
         self.version == VERSION && self.unsynced_boot.as_ref().is_none_or(|then| *then == boot())
     }
 
-    /// What it runs on.
+    /// Its platform.
     pub fn platform(&self) -> Platform {
         self.config.platform()
     }
 
-    /// All blobs that belong to it.
+    /// All its blobs.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
         [&self.manifest, &self.config_blob].into_iter().chain(&self.layer_blobs)
     }
 }
 
 impl Store {
-    /// The record of a layer, if the layer is there and whole.
+    /// The record of a layer, if the layer exists and is whole.
     pub(crate) fn layer(&self, chain: &Digest) -> Result<Option<LayerRecord>> {
         let record: Option<LayerRecord> = read(&self.layer_path(chain).join("layer.json"))?;
         Ok(record.filter(LayerRecord::is_trusted))
     }
 
-    /// The record of an image, if it is there.
+    /// The record of an image, if it exists.
     pub fn image(&self, manifest: &Digest) -> Result<Option<ImageRecord>> {
         read(&self.image_path(manifest).join("image.json"))
     }
 
-    /// Where the layers of an image lie, topmost first.
+    /// The layer directories of an image, topmost first.
     pub fn layer_directories(&self, record: &ImageRecord) -> Vec<std::path::PathBuf> {
         record.chain.iter().rev().map(|chain| self.layer_path(chain).join("fs")).collect()
     }
 
-    /// Writes an image's record; from then on the image is in the store.
+    /// Writes an image's record, which adds the image to the store.
     pub(crate) fn put_image(&self, record: &ImageRecord) -> Result<()> {
         let path = self.image_path(&record.digest);
         files::create_directories(&path, 0o700)?;
@@ -146,7 +146,7 @@ impl Store {
             std::fs::read_dir(&path).map_err(|cause| files::failed(cause, format!("list `{}`", path.display())))?;
         for entry in entries {
             let entry = entry.map_err(|cause| files::failed(cause, format!("list `{}`", path.display())))?;
-            // One without a record is being made or removed right now.
+            // A directory without a record is being made or removed.
             if let Some(record) = read::<ImageRecord>(&entry.path().join("image.json"))? {
                 images.push(record);
             }
@@ -169,7 +169,7 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>> {
     })
 }
 
-/// The name of this boot, which changes when the machine restarts.
+/// The id of this boot.
 fn boot() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map(|text| text.trim().to_owned()).unwrap_or_default()

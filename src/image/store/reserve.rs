@@ -1,7 +1,7 @@
-//! What an image that is on its way needs, so that `prune` leaves it alone while nothing of it has a name yet.
+//! Reservations keep the parts of an unfinished image from `prune`.
 //!
-//! A reservation is a list in a temporary directory, which is locked by its process and so gone with it. It is made under the store's shared
-//! lock, and then that lock is given back: a download of an hour holds nobody up.
+//! A reservation is a list in a temporary directory, whose lock ends with its process. It is made under the store's
+//! shared lock, which is then released: an hour of download blocks no other process.
 
 use super::{LARGEST_RECORD, Store, Temporary, to_json};
 use crate::error::{Context, Kind, Result};
@@ -16,32 +16,32 @@ use std::os::fd::AsFd;
 
 const NAME: &str = "reserved.json";
 
-/// Digests that a living process will need; dropping it lets them go.
+/// Digests that a living process needs. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     _directory: Temporary,
 }
 
-/// What all living processes have reserved.
+/// The reservations of all living processes.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Reserved {
-    /// Chains of layers, digests of blobs and of manifests alike, in hexadecimal.
+pub(crate) struct Reservations {
+    /// Chains of layers, digests of blobs and manifests, in hexadecimal.
     pub(crate) digests: BTreeSet<String>,
 }
 
 impl Store {
-    /// Keeps these from `prune`.
+    /// Reserves digests.
     pub(crate) fn reserve<'all>(&self, digests: impl Iterator<Item = &'all Digest>) -> Result<Reservation> {
         let directory = Temporary::new(self)?;
-        let reserved = Reserved { digests: digests.map(|digest| digest.hex().to_owned()).collect() };
-        let _moment = self.writing()?; // `prune` has decided, or will see it
+        let reserved = Reservations { digests: digests.map(|digest| digest.hex().to_owned()).collect() };
+        let _moment = self.writing()?; // `prune` has decided before, or will see it
         files::replace(&directory.path().join(NAME), &to_json(&reserved)?, 0o600, Durability::Cached)?;
         Ok(Reservation { _directory: directory })
     }
 
-    /// All that is reserved. Asked under the exclusive lock.
-    pub(super) fn reserved(&self) -> Result<Reserved> {
-        let mut all = Reserved::default();
+    /// All reservations. Needs the exclusive lock.
+    pub(crate) fn reserved(&self) -> Result<Reservations> {
+        let mut all = Reservations::default();
         if weaken::is_off("image-reservation") {
             return Ok(all);
         }
@@ -52,12 +52,12 @@ impl Store {
             let name = name.to_bytes();
             let Ok(directory) = open_child(parent.as_fd(), name) else { continue };
             if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                continue; // its process is gone
+                continue; // its process has ended
             }
             let file = path.join(String::from_utf8_lossy(name).as_ref()).join(NAME);
-            // Most temporary directories are no reservations, and one may end at this moment.
+            // Most temporary directories are not reservations, and one may end at this moment.
             let Ok(bytes) = files::read_bounded(&file, LARGEST_RECORD) else { continue };
-            if let Ok(reserved) = serde_json::from_slice::<Reserved>(&bytes) {
+            if let Ok(reserved) = serde_json::from_slice::<Reservations>(&bytes) {
                 all.digests.extend(reserved.digests);
             }
         }

@@ -1,5 +1,5 @@
-//! Work in progress: a directory below `temporary` that belongs to a living process. The lock on it dies with the process,
-//! so whatever nobody locks is left over from a crash and may go.
+//! Work in progress: a directory below `temporary` that a living process locks. The lock ends with the process, so an
+//! unlocked directory is left from a crash and may be removed.
 
 use super::Store;
 use crate::error::{Context, Kind, Result};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A directory that is removed when this is dropped, unless what is in it was renamed to its place.
+/// A directory that is removed on drop. Finished results are renamed to their place before.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     path: PathBuf,
@@ -25,7 +25,7 @@ impl Temporary {
         Temporary::in_directory(&store.path.join("temporary"))
     }
 
-    /// Makes one in any directory of ours.
+    /// Makes one in any private directory.
     pub(crate) fn in_directory(parent: &Path) -> Result<Temporary> {
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl Temporary {
                 Err(Errno::EXIST) => continue,
                 Err(errno) => return Err(files::failed(errno.into(), format!("make `{}`", path.display()))),
             }
-            // Between these calls a sweep of another process may take it for left over: then there is another try.
+            // Another process's sweep may remove it between these calls: try again.
             let directory = match open(&path) {
                 Err(error) if error.errno() == Some(Errno::NOENT.raw_os_error()) => continue,
                 other => other?,
@@ -61,7 +61,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What stays is swept by the next writer; an error while cleaning up must not hide the one before.
+        // The next writer sweeps the rest. An error here must not hide an earlier one.
         if let (Some(parent), Some(name)) = (self.path.parent(), self.path.file_name())
             && let Ok(parent) = open(parent)
         {
@@ -76,7 +76,7 @@ fn open(path: &Path) -> Result<OwnedFd> {
 }
 
 impl Store {
-    /// Removes what crashed processes have left in `temporary`; returns how many things there were.
+    /// Removes leftovers of crashed processes. Returns how many.
     pub(crate) fn sweep(&self) -> Result<u64> {
         let parent = open(&self.path.join("temporary"))?;
         let mut swept = 0;

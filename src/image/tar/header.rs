@@ -1,20 +1,20 @@
-//! One 512-byte header block: fields, numbers, checksum. Pure. ustar, GNU and star layouts (tar(5)).
+//! A 512-byte header block: fields, numbers, checksum. Pure. ustar, GNU and star layouts (tar(5)).
 
 use super::malformed;
 use crate::error::Result;
 
 pub(super) const BLOCK: usize = 512;
 
-/// Where stored bytes go: offset and length.
+/// The places of stored bytes in the file: offset and length.
 pub(super) type Extents = Vec<(u64, u64)>;
 
-/// A header block whose checksum is right.
+/// A header block with a valid checksum.
 pub(super) struct Header<'a> {
     block: &'a [u8; BLOCK],
 }
 
 impl<'a> Header<'a> {
-    /// Checks the checksum, computed over unsigned or, as old programs did, signed bytes.
+    /// Checks the checksum over unsigned or, as in old programs, signed bytes.
     pub(super) fn read(block: &'a [u8; BLOCK]) -> Result<Header<'a>> {
         let stored = number(&block[148..156], "checksum")?;
         let (mut unsigned, mut signed) = (0i64, 0i64);
@@ -33,14 +33,14 @@ impl<'a> Header<'a> {
         self.block[156]
     }
 
-    /// Refuses bytes where some readers take a prefix of the name and others do not: the prefix is a field of the magic of POSIX alone, and Python's tarfile
-    /// reads it under every magic. GNU tar keeps times there in incremental archives, and maps of holes.
+    /// Refuses a prefix that only some readers apply. POSIX has it under its own magic only; Python's tarfile reads
+    /// it under every magic. GNU tar uses the field for times in incremental archives, and for maps of holes.
     pub(super) fn check_prefix(&self) -> Result<()> {
         let prefix = &self.block[345..500];
         let is_posix = &self.block[257..263] == b"ustar\0";
         let is_star = is_posix && &self.block[508..512] == b"tar\0";
         let is_unclear = match (is_posix, is_star) {
-            (_, true) => prefix[..131].last() != Some(&0), // star's own prefix ends there, and times follow
+            (_, true) => prefix[..131].last() != Some(&0), // star's prefix ends there, and times follow
             (true, _) => false,
             (false, _) => self.kind() != b'S' && prefix.iter().any(|byte| *byte != 0),
         };
@@ -50,7 +50,7 @@ impl<'a> Header<'a> {
         Ok(())
     }
 
-    /// The name, with the prefix of the ustar and star layouts in front.
+    /// The name after the prefix of the ustar and star layouts.
     pub(super) fn name(&self) -> Vec<u8> {
         let name = text(&self.block[0..100]);
         if &self.block[257..263] != b"ustar\0" {
@@ -85,12 +85,12 @@ impl<'a> Header<'a> {
         number(&self.block[136..148], "mtime")
     }
 
-    /// Major and minor number. Old layouts leave them blank for everything but devices.
+    /// Major and minor number. Old layouts leave them blank except for devices.
     pub(super) fn device(&self) -> Result<(i64, i64)> {
         Ok((number(&self.block[329..337], "major number")?, number(&self.block[337..345], "minor number")?))
     }
 
-    /// The extents of an old GNU sparse header (type `S`): four of them, whether more follow, and the file's real size.
+    /// The extents of an old GNU sparse header (type `S`): up to four, whether more follow, and the file's real size.
     pub(super) fn old_sparse(&self) -> Result<(Extents, bool, u64)> {
         let real = number(&self.block[483..495], "real size")?;
         let real = u64::try_from(real).map_err(|_| malformed("a real size is negative"))?;
@@ -98,7 +98,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The pairs of a row of old GNU sparse entries, 24 bytes each, up to the first empty one.
+/// The extents of a row of old GNU sparse entries, 24 bytes each, up to the first empty one.
 pub(super) fn extents(bytes: &[u8]) -> Result<Extents> {
     let mut found = Vec::new();
     for pair in bytes.chunks_exact(24) {
@@ -120,11 +120,11 @@ fn text(field: &[u8]) -> &[u8] {
     &field[..end]
 }
 
-/// A number: octal digits between blanks, or base-256 (GNU) where the top bit of the first byte is set.
+/// A number: octal digits between blanks, or base-256 (GNU) if the top bit of the first byte is set.
 fn number(field: &[u8], what: &str) -> Result<i64> {
     let first = field.first().copied().unwrap_or(0);
     if first & 0x80 != 0 {
-        // Two's complement with the marker bit on top: 0x80 starts a positive number, 0xff a negative one.
+        // Two's complement below the marker bit: 0x80 starts a positive number, 0xff a negative one.
         let mut value: i64 = if first & 0x40 != 0 { -1 } else { 0 };
         for (index, byte) in field.iter().enumerate() {
             let byte = if index == 0 { byte & 0x7f | if first & 0x40 != 0 { 0x80 } else { 0 } } else { *byte };
@@ -135,7 +135,7 @@ fn number(field: &[u8], what: &str) -> Result<i64> {
         }
         return Ok(value);
     }
-    // Some readers pass over a NUL in front (GNU tar), for others the number ends there.
+    // GNU tar skips a leading NUL; for other readers it ends the number.
     if first == 0 && field.iter().any(|byte| *byte != 0) && super::is_strict() {
         return Err(malformed(&format!("a {what} begins with a NUL")));
     }

@@ -1,10 +1,9 @@
-//! A tar reader for hostile archives: entries and their data, one after the other, in bounded memory.
+//! A tar reader for hostile archives: entries and their data in order, in bounded memory.
 //!
-//! In: any stream. Out: [`Entry`] with every override (PAX, GNU long names, sparse maps) applied at one place, then its data.
-//! Where readers are known to disagree about what comes next (sizes of entries that have no data, two extended headers in
-//! a row, a name for all), the archive is refused: an entry that one reader sees and another does not is how things
-//! are smuggled past a scanner (CVE-2025-62518).
-//! Not here: what an entry does to a directory (`layer`), paths (they are bytes as they stand in the archive).
+//! In: any stream. Out: each [`Entry`] after all overrides (PAX, GNU long names, sparse maps), then its data. An
+//! archive is refused where readers disagree about the next entry: sizes of entries without data, two extended
+//! headers in a row, a global name. An entry that only one reader sees bypasses scanners (CVE-2025-62518). Not here:
+//! the effect of an entry (`layer`), the meaning of paths (bytes, unchanged from the archive).
 
 pub(crate) use pax::MOST_EXTENTS;
 
@@ -18,9 +17,9 @@ use crate::sys::weaken;
 use header::{BLOCK, Header};
 use std::io::{BufRead, BufReader, Read, Seek};
 
-/// Long names and extended headers are kept in memory: at most this much.
+/// The largest long name or extended header, kept in memory.
 const LARGEST_EXTENSION: u64 = 1 << 20;
-/// Linux has 12 bits for a major and 20 for a minor number; what is cut off would be another device.
+/// Linux has 12 bits for a major and 20 for a minor number. A truncated number would be another device.
 const LARGEST_MAJOR: i64 = (1 << 12) - 1;
 const LARGEST_MINOR: i64 = (1 << 20) - 1;
 
@@ -36,7 +35,7 @@ pub(crate) enum EntryKind {
     Fifo,
 }
 
-/// One entry with all overrides applied. Names are bytes, as they stand in the archive.
+/// An entry after all overrides. Names are bytes, unchanged from the archive.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: EntryKind,
@@ -48,9 +47,9 @@ pub(crate) struct Entry {
     pub(crate) gid: u32,
     /// Seconds and nanoseconds.
     pub(crate) mtime: (i64, u32),
-    /// The size that the file has afterwards; a sparse one stores less.
+    /// The file's final size. A sparse file stores less.
     pub(crate) size: u64,
-    /// Where the stored bytes go, if the file has holes.
+    /// The places of the stored bytes, if the file has holes.
     pub(crate) sparse: Option<Vec<(u64, u64)>>,
     pub(crate) device: (u32, u32),
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -59,17 +58,17 @@ pub(crate) struct Entry {
 /// Reads entries from a stream.
 pub(crate) struct Reader<R> {
     source: R,
-    /// Data of the current entry that nobody has read yet, and the padding behind it.
+    /// Unread data of the current entry, and the padding after it.
     data_left: u64,
     padding: u64,
 }
 
-/// Whether what readers disagree about is refused. A test switches it off to show that the archives are what they are said to be.
+/// Whether ambiguous archives are refused. A test disables it to prove that its archives are ambiguous.
 fn is_strict() -> bool {
     !weaken::is_off("image-tar-readers")
 }
 
-/// Whether bytes begin as a tar does: a header block whose checksum is right.
+/// Whether bytes begin like a tar: a header block with a valid checksum.
 pub(crate) fn is_tar(head: &[u8]) -> bool {
     head.first_chunk::<BLOCK>().is_some_and(|block| Header::read(block).is_ok())
 }
@@ -83,7 +82,7 @@ impl<R: BufRead> Reader<R> {
         Reader { source, data_left: 0, padding: 0 }
     }
 
-    /// The next entry, or `None` at the end. Unread data of the one before is passed over.
+    /// The next entry, or `None` at the end. Skips unread data of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         let (mut long_name, mut long_link, mut extended) = (None, None, None);
         loop {
@@ -119,7 +118,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Hands the current entry's stored bytes to `sink`, with where in the file they go.
+    /// Passes the current entry's stored bytes to `sink`, with their offsets in the file.
     pub(crate) fn data(&mut self, entry: &Entry, mut sink: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let whole = [(0, entry.size)];
         let extents = entry.sparse.as_deref().unwrap_or(&whole);
@@ -140,12 +139,12 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// The stream itself, for those who want to know where in it they are.
+    /// The stream, for its position.
     pub(crate) fn source(&mut self) -> &mut R {
         &mut self.source
     }
 
-    /// One name, all overrides, one place: what is not consistent is refused here.
+    /// Applies all overrides to an entry and refuses inconsistencies.
     fn entry(
         &mut self,
         header: &Header<'_>,
@@ -163,7 +162,7 @@ impl<R: BufRead> Reader<R> {
         let said = pax.size.filter(|_| !weaken::is_off("image-pax-size"));
         let stored = said.map_or_else(|| header.size(), Ok)?;
         let kind = match header.kind() {
-            // Before POSIX a directory was a file with a slash behind its name.
+            // Before POSIX a directory was a file with a slash after its name.
             0 if path.ends_with(b"/") => EntryKind::Directory,
             0 | b'0' | b'7' | b'S' => EntryKind::File,
             b'1' => EntryKind::HardLink,
@@ -174,11 +173,11 @@ impl<R: BufRead> Reader<R> {
             b'6' => EntryKind::Fifo,
             other => return Err(malformed(&format!("an entry has the unknown type {other:#04x}")).doing(named(&path))),
         };
-        // Some writers leave the file's size in a hard link's header; all readers agree that no data follows.
+        // Some writers put the file's size into a hard link's header; all readers agree that no data follows.
         let stored = if kind == EntryKind::HardLink { 0 } else { stored };
         if kind != EntryKind::File && stored != 0 {
             return Err(
-                malformed("it is no file and yet has data, so what follows depends on the reader").doing(named(&path))
+                malformed("it is not a file and has data, so the next entry depends on the reader").doing(named(&path))
             );
         }
         let id = |number: i64| u32::try_from(number).ok().filter(|id| *id != u32::MAX);
@@ -247,7 +246,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(block))
     }
 
-    /// The data of a header that describes the next entry.
+    /// The data of a header for the next entry.
     fn extension(&mut self, header: &Header<'_>) -> Result<Vec<u8>> {
         let size = header.size()?;
         if size > LARGEST_EXTENSION {
@@ -259,8 +258,8 @@ impl<R: BufRead> Reader<R> {
         if data.len() as u64 == size { Ok(data) } else { Err(truncated()) }
     }
 
-    /// The text of a GNU long name. GNU tar and Python read on in the padding until there is a NUL, others end where the size says: what would
-    /// be two names is refused.
+    /// The text of a GNU long name. GNU tar and Python read into the padding up to a NUL; other readers stop at the
+    /// size. A name that differs between them is refused.
     fn long_name(&mut self, header: &Header<'_>) -> Result<Vec<u8>> {
         let data = self.extension(header)?;
         if data.last() != Some(&0) && self.padding > 0 {
@@ -287,7 +286,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// What an error calls an entry: its name, printable.
+/// An entry's name for errors, printable.
 pub(crate) fn named(path: &[u8]) -> String {
     let shown: String = String::from_utf8_lossy(path).chars().take(200).collect();
     format!("read the entry `{}`", shown.escape_debug())
@@ -308,7 +307,7 @@ fn truncated() -> Error {
     malformed("the archive ends in the middle of an entry")
 }
 
-/// Errors of the stream below: ours travel inside `io::Error` through the decoders and come out whole.
+/// Errors of the stream below: ours pass through the decoders inside `io::Error` and are restored here.
 pub(crate) fn unreadable(cause: std::io::Error) -> Error {
     match cause.downcast::<Error>() {
         Ok(error) => error,
@@ -318,7 +317,7 @@ pub(crate) fn unreadable(cause: std::io::Error) -> Error {
 }
 
 impl<R: Read + Seek> Reader<BufReader<R>> {
-    /// Passes over the current entry's data without reading it.
+    /// Seeks past the current entry's data.
     pub(crate) fn seek_past_data(&mut self) -> Result<()> {
         let left = std::mem::take(&mut self.data_left) + std::mem::take(&mut self.padding);
         let left = i64::try_from(left).map_err(|_| malformed("an entry is longer than any file"))?;

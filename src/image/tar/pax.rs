@@ -1,13 +1,13 @@
-//! Extended headers (`x` and `g`): strict, in bytes, since values may hold newlines and NULs. Pure.
+//! Extended headers (`x` and `g`): strict, in bytes, since values may contain newlines and NULs. Pure.
 //!
-//! A record that does not parse is an error: readers that skip it see other entries than readers that do not
+//! An invalid record is an error: readers that skip it see other entries than readers that do not
 //! (RUSTSEC-2026-0113).
 
 use super::malformed;
 use crate::error::Result;
 use crate::sys::weaken;
 
-/// What an extended header says about the next entry.
+/// The overrides for the next entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pax {
     pub(super) path: Option<Vec<u8>>,
@@ -17,7 +17,7 @@ pub(super) struct Pax {
     pub(super) gid: Option<u64>,
     pub(super) mtime: Option<(i64, u32)>,
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// `GNU.sparse.major` and `.minor`: (0,0) and (0,1) keep the map here, (1,0) in front of the data.
+    /// `GNU.sparse.major` and `.minor`: (0,0) and (0,1) keep the map here, (1,0) before the data.
     pub(super) sparse_version: Option<(u64, u64)>,
     pub(super) sparse_map: Vec<(u64, u64)>,
     pub(super) real_size: Option<u64>,
@@ -25,12 +25,12 @@ pub(super) struct Pax {
 }
 
 const XATTR: &[u8] = b"SCHILY.xattr.";
-/// The kernel's limits of a name and of a value (xattr(7)); what is larger could not be set.
+/// The kernel's limits of a name and of a value (xattr(7)). Larger ones could not be set.
 const LONGEST_XATTR_NAME: usize = 255;
 const LONGEST_XATTR_VALUE: usize = 64 << 10;
-/// All attributes of one file: more than any file system keeps.
+/// The most bytes of all attributes of a file: more than file systems keep.
 const MOST_XATTR_BYTES: usize = 256 << 10;
-/// Extents of one sparse file.
+/// The most extents of a sparse file.
 pub(crate) const MOST_EXTENTS: usize = 1 << 18;
 
 /// Parses the records of an `x` header.
@@ -40,7 +40,7 @@ pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     let (mut seen, mut sparse_name) = (Vec::new(), None);
     for record in Records(data) {
         if record.is_err() && weaken::is_off("image-pax-records") {
-            continue; // what others skip
+            continue; // as other readers do
         }
         let (key, value) = record?;
         let decides = matches!(
@@ -48,7 +48,8 @@ pub(super) fn parse(data: &[u8]) -> Result<Pax> {
             b"path" | b"linkpath" | b"size" | b"GNU.sparse.name" | b"GNU.sparse.size" | b"GNU.sparse.realsize"
         );
         if decides && super::is_strict() {
-            // POSIX: the last one counts, and an empty value takes the key back. Some readers keep the first, or take the empty value.
+            // POSIX: the last value counts, and an empty one deletes the key. Some readers keep the first, or use the
+            // empty value.
             if value.is_empty() || seen.contains(&key) {
                 return Err(malformed("an extended header gives a name or a size twice, or takes it back"));
             }
@@ -93,13 +94,13 @@ pub(super) fn parse(data: &[u8]) -> Result<Pax> {
     if has_holes && pax.sparse_version.is_none() && super::is_strict() {
         return Err(malformed("an extended header describes holes in no version"));
     }
-    // In whichever order they stand: the plain name of a file with holes is a stand-in for readers that know none.
+    // In any order: the plain name of a file with holes is a substitute for readers without support.
     pax.path = sparse_name.or(pax.path);
     Ok(pax)
 }
 
-/// Parses a `g` header for its form alone. What it says would change every entry that follows, and readers differ in
-/// whether it does: a comment is fine, a name or a size is not.
+/// Checks the form of a `g` header. It would change all later entries, and not all readers apply it. So a comment is
+/// accepted, a name or a size is refused.
 pub(super) fn check_global(data: &[u8]) -> Result<()> {
     for record in Records(data) {
         let (key, _) = record?;
@@ -158,7 +159,7 @@ pub(super) fn decimal(value: &[u8]) -> Result<u64> {
     if number > i64::MAX.unsigned_abs() { Err(wrong()) } else { Ok(number) }
 }
 
-/// Seconds with an optional sign and fraction; the nanoseconds count upwards from the second below.
+/// Seconds with an optional sign and fraction. The nanoseconds count upwards from the second below.
 fn time(value: &[u8]) -> Result<(i64, u32)> {
     let wrong = || malformed("a time in an extended header does not parse");
     let (negative, value) = match value.strip_prefix(b"-") {

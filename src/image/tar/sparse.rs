@@ -6,7 +6,7 @@ use super::{Entry, EntryKind, Reader, malformed};
 use crate::error::Result;
 use std::io::BufRead;
 
-/// Reads the map of a sparse file, wherever it is kept, and checks it against the stored size.
+/// Reads the map of a sparse file and checks it against the stored size.
 pub(super) fn apply<R: BufRead>(
     reader: &mut Reader<R>,
     header: &Header<'_>,
@@ -20,7 +20,7 @@ pub(super) fn apply<R: BufRead>(
         old(reader, header)?
     } else if let Some(version) = pax.sparse_version {
         if entry.kind != EntryKind::File {
-            return Err(malformed("it has holes and is no file"));
+            return Err(malformed("it has holes and is not a file"));
         }
         let real = pax.real_size.ok_or_else(|| malformed("it has holes and no real size"))?;
         match version {
@@ -37,7 +37,7 @@ pub(super) fn apply<R: BufRead>(
     Ok(())
 }
 
-/// The old form: four extents in the header, 21 in each block that follows while a flag says so.
+/// The old form: four extents in the header, 21 in each further block while a flag is set.
 fn old<R: BufRead>(reader: &mut Reader<R>, header: &Header<'_>) -> Result<(Vec<(u64, u64)>, u64)> {
     let (mut map, mut more, real) = header.old_sparse()?;
     while more {
@@ -51,7 +51,7 @@ fn old<R: BufRead>(reader: &mut Reader<R>, header: &Header<'_>) -> Result<(Vec<(
     Ok((map, real))
 }
 
-/// Version 1.0: decimal numbers, one a line, in the first blocks of the data: the count, then offset and length of each.
+/// Version 1.0: decimal numbers, one on each line, before the data: the count, then offset and length of each.
 fn in_front<R: BufRead>(reader: &mut Reader<R>) -> Result<Vec<(u64, u64)>> {
     let (mut text, mut numbers): (Vec<u8>, Vec<u64>) = (Vec::new(), Vec::new());
     let mut wanted = 1;
@@ -83,7 +83,7 @@ fn in_front<R: BufRead>(reader: &mut Reader<R>) -> Result<Vec<(u64, u64)>> {
     Ok(numbers[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
 }
 
-/// Extents rise, do not overlap, end within the file, and are together exactly what is stored.
+/// Extents must rise, not overlap, end within the file, and sum up to the stored size.
 fn check(map: &[(u64, u64)], stored: u64, real: u64) -> Result<()> {
     let (mut end, mut sum) = (0u64, 0u64);
     for &(offset, length) in map {

@@ -1,4 +1,4 @@
-//! What readers disagree about, and that what is written is read back.
+//! Ambiguous archives, and reading back what was written.
 
 use super::write::Writer;
 use super::*;
@@ -35,7 +35,7 @@ fn read_all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>> {
     while let Some(entry) = reader.next()? {
         let mut data = Vec::new();
         reader.data(&entry, |offset, piece| {
-            // A mutated map may put bytes terabytes away.
+            // A mutated map may place bytes terabytes away.
             if offset < 1 << 20 {
                 data.resize(data.len().max(usize::try_from(offset).unwrap_or(0)), 0);
             }
@@ -51,7 +51,7 @@ fn refusal(bytes: &[u8]) -> String {
     read_all(bytes).map_or_else(|error| error.to_string(), |_| panic!("accepted"))
 }
 
-/// Changes a byte of the header at `block` and mends its checksum.
+/// Changes a byte of the header at `block` and repairs its checksum.
 fn patched(mut bytes: Vec<u8>, block: usize, at: usize, value: &[u8]) -> Vec<u8> {
     let header = &mut bytes[block * 512..(block + 1) * 512];
     header[at..at + value.len()].copy_from_slice(value);
@@ -79,7 +79,7 @@ fn what_is_written_is_read_back() {
     assert_eq!((read[1].0.link.len(), read[2].0.device), (300, (1, 3)));
 }
 
-/// T-58, CVE-2025-62518: the size of the extended header counts for the data and for nothing else, as in GNU tar.
+/// T-58, CVE-2025-62518: the size of the extended header counts only for the data, as in GNU tar.
 #[test]
 fn an_extended_size_decides_what_follows() {
     let inner = archive(&[(entry(b"smuggled", EntryKind::File, 0), b"")]);
@@ -87,7 +87,7 @@ fn an_extended_size_decides_what_follows() {
         (entry(b"outer", EntryKind::File, inner.len() as u64), &inner),
         (entry(b"last", EntryKind::File, 0), b""),
     ]);
-    // The plain header says 0: a reader that believes it sees `smuggled` as an entry.
+    // The plain header has size 0: a reader that uses it sees `smuggled` as an entry.
     let zero = patched(plain, 0, 124, b"00000000000\0");
     let body = format!("size={}\n", inner.len());
     let record = format!("{} {body}", body.len() + 3);
@@ -103,7 +103,7 @@ fn an_extended_size_decides_what_follows() {
 #[test]
 fn what_readers_disagree_about_is_refused() {
     let directory = archive(&[(entry(b"d", EntryKind::Directory, 0), b"")]);
-    assert!(refusal(&patched(directory.clone(), 0, 124, b"00000001000\0")).contains("is no file and yet has data"));
+    assert!(refusal(&patched(directory.clone(), 0, 124, b"00000001000\0")).contains("is not a file and has data"));
     assert!(refusal(&patched(directory.clone(), 0, 156, b"Z")).contains("unknown type"));
     assert!(refusal(&patched(directory.clone(), 0, 108, b"\xff\xff\xff\xff\xff\xff\xff\xff")).contains("out of range"));
     let mut lone = directory.clone();
@@ -156,7 +156,7 @@ fn holes_lie_where_the_map_says_and_a_map_that_lies_is_refused() {
 }
 
 proptest! {
-    /// The fuzz target of the tar reader on a small scale: a valid archive with bytes changed is read or refused.
+    /// A small fuzz test of the tar reader: a valid archive with changed bytes is read or refused.
     #[test]
     fn a_mutated_archive_is_read_or_refused(changes in proptest::collection::vec((0usize..8192, any::<u8>()), 1..12), mend: bool) {
         let mut first = entry(b"dir/file", EntryKind::File, 700);
@@ -167,7 +167,7 @@ proptest! {
         for (at, value) in changes {
             let at = at % bytes.len();
             bytes[at] = value;
-            // Most mutations would only show that checksums work.
+            // Most mutations would only test the checksum.
             if mend && !bytes[at / 512 * 512..][..512].iter().all(|byte| *byte == 0) {
                 bytes = patched(bytes, at / 512, at % 512, &[value]);
             }
@@ -176,7 +176,8 @@ proptest! {
     }
 }
 
-/// Found by `image::fuzz`: GNU tar and Python end a long name at the first NUL, also in the padding; others where the size says.
+/// Found by `image::fuzz`: GNU tar and Python end a long name at the first NUL, also in the padding; other readers at
+/// its size.
 #[test]
 fn a_long_name_that_goes_on_in_its_padding_is_refused() {
     let mut header = entry(b"././@LongLink", EntryKind::File, 4);

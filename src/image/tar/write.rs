@@ -1,5 +1,5 @@
-//! A small tar writer: what `save`, `import`, `cp` and the tests need. ustar where it fits, a PAX header where it does not; files with holes in
-//! version 1.0 of GNU tar's form, which other readers know.
+//! A small tar writer for `save`, `import`, `cp` and the tests. It uses ustar where possible, else a PAX header.
+//! Files with holes have version 1.0 of GNU tar's form, the most widely supported one.
 
 use super::header::BLOCK;
 use super::{Entry, EntryKind};
@@ -12,7 +12,7 @@ pub(crate) struct Writer<W: Write> {
     padding: usize,
 }
 
-/// Numbers that fit the octal fields of ustar.
+/// The largest numbers in the octal fields of ustar.
 const LARGEST_SIZE: u64 = 0o777_7777_7777;
 const LARGEST_ID: u32 = 0o777_7777;
 
@@ -21,7 +21,8 @@ impl<W: Write> Writer<W> {
         Writer { sink, padding: 0 }
     }
 
-    /// Writes an entry's headers; exactly `entry.size` bytes of data must follow by [`Writer::data`], or those of `entry.sparse`.
+    /// Writes an entry's headers. Exactly `entry.size` bytes of data, or those of `entry.sparse`, must follow by
+    /// [`Writer::data`].
     pub(crate) fn entry(&mut self, entry: &Entry) -> Result<()> {
         self.pad()?;
         let map = entry.sparse.as_deref().filter(|_| entry.kind == EntryKind::File).map(map_text);
@@ -55,12 +56,12 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes data of the entry that was begun last.
+    /// Writes data of the current entry.
     pub(crate) fn data(&mut self, bytes: &[u8]) -> Result<()> {
         self.put(bytes)
     }
 
-    /// Writes the end marker and gives the stream back.
+    /// Writes the end marker and returns the stream.
     pub(crate) fn finish(mut self) -> Result<W> {
         self.pad()?;
         self.put(&[0; 2 * BLOCK])?;
@@ -82,7 +83,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The records of what the plain header cannot say.
+/// The records that the plain header cannot express.
 fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     let mut out = Vec::new();
     if entry.path.len() > 100 {
@@ -120,7 +121,7 @@ fn records(entry: &Entry, stored: u64) -> Vec<u8> {
     out
 }
 
-/// Where the stored bytes go, in front of them: the count, then offset and length of each, filled up to whole blocks.
+/// The map of the stored bytes, before them: the count, then offset and length of each, padded to whole blocks.
 fn map_text(map: &[(u64, u64)]) -> Vec<u8> {
     let mut text = format!("{}\n", map.len()).into_bytes();
     for (offset, length) in map {

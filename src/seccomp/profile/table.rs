@@ -1,32 +1,35 @@
-//! The table of the agent's profile: every system call of the kernels we run on, in a group with a verdict and its reason.
+//! The table of the agent's profile: every system call of the supported kernels, in a group with a verdict and its
+//! reason.
 //!
-//! A call that is new in `syscalls.in` has no row here, and a test fails until someone has decided.
+//! A new call in `syscalls.in` has no row here, and a test fails until a row is added.
 
 use super::cases::{self, AF_UNIX, above, allow, is, low, low_half, refuse, without};
 use super::{Group, Verdict};
 
-/// `CLONE_NEW*` of linux/sched.h that clone(2) takes (`CLONE_NEWTIME` is clone3's alone).
+/// `CLONE_NEW*` of linux/sched.h for clone(2) (`CLONE_NEWTIME` is clone3's alone).
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
-/// The one that unshare(2) takes besides.
+/// The additional namespace of unshare(2).
 const NEW_TIME_NAMESPACE: u64 = 0x80;
-/// Which argument of clone they are in: s390x has the stack first.
+/// The flags' argument of clone: on s390x the stack comes first.
 const CLONE_FLAGS: u32 = if cfg!(target_arch = "s390x") { 1 } else { 0 };
 
-/// The requests for new namespaces: a call, and the bits of an argument of which one is enough. They are refused with EPERM, and the supervisor counts
-/// them: they are how a program with a sandbox of its own fails here. clone3 hides its flags; programs with such a sandbox use the other two.
+/// The requests for new namespaces: a call, an argument, and bits of which one is enough. They return EPERM, and the
+/// supervisor counts them: they are the failing calls of a program with its own sandbox. clone3 hides its flags; such
+/// programs use the other two calls.
 pub(super) const REPORTED: &[(&str, u32, u64)] =
     &[("clone", CLONE_FLAGS, NEW_NAMESPACES), ("unshare", 0, NEW_NAMESPACES | NEW_TIME_NAMESPACE)];
 
-/// The bit of `S_IFMT` that devices have and FIFOs, sockets and files have not.
+/// The bit of `S_IFMT` that devices have, but not FIFOs, sockets and files.
 const DEVICE: u64 = 0o020_000;
 
-/// linux/seccomp.h: the flag of a filter whose notifications the caller answers.
+/// linux/seccomp.h: the flag of a filter with a listener.
 const NEW_LISTENER: u64 = 8;
 
 /// linux/personality.h: `uname` of a 32-bit machine.
 const PER_LINUX32: u64 = 8;
 
-// asm-generic/resource.h: the limits are 0 to 15, of which four masks leave out this one. The kernel looks at 32 bits of the number.
+// asm-generic/resource.h: the limits are 0 to 15, and four masks exclude this one. The kernel reads 32 bits of the
+// number.
 const RLIMIT_CORE: u32 = 4;
 
 // asm-generic/fcntl.h
@@ -39,12 +42,12 @@ const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 const TIOCSETD: u32 = 0x5423;
 
-/// In the order of the documentation. No two cases of a group overlap, so that their order does not matter to any runtime.
+/// In the order of the documentation. The cases of a group never overlap, so their order does not matter.
 pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Files",
         verdict: Verdict::Allowed,
-        reason: "What every program does. Which files there are is decided by mounts, permissions and Landlock.",
+        reason: "Every program needs them. Mounts, permissions and Landlock decide on the files.",
         calls: "_llseek access cachestat chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 \
             faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat \
             fdatasync flock fstat fstatfs fstatfs64 fsync ftruncate futimesat getcwd getdents getdents64 \
@@ -57,14 +60,14 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Extended attributes",
         verdict: Verdict::Allowed,
-        reason: "cp, tar and git use them. `trusted.*` and `security.*` need capabilities that an agent has not.",
+        reason: "cp, tar and git use them. `trusted.*` and `security.*` need capabilities that an agent lacks.",
         calls: "fgetxattr flistxattr fremovexattr fsetxattr getxattr getxattrat lgetxattr listxattr listxattrat \
             llistxattr lremovexattr lsetxattr removexattr removexattrat setxattr setxattrat",
     },
     Group {
         name: "Mount table",
         verdict: Verdict::Allowed,
-        reason: "Reads what /proc/self/mountinfo shows as well.",
+        reason: "Returns the same as /proc/self/mountinfo.",
         calls: "listmount statmount",
     },
     Group {
@@ -77,14 +80,14 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Memory",
         verdict: Verdict::Allowed,
-        reason: "Allocators, loaders, JIT compilers. How much is the cgroup's matter.",
+        reason: "Allocators, loaders, JIT compilers. The cgroup limits the amount.",
         calls: "brk madvise map_shadow_stack memfd_secret mincore mlock mlock2 mlockall mmap mprotect mremap mseal msync \
             munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect",
     },
     Group {
         name: "Processes and threads",
         verdict: Verdict::Allowed,
-        reason: "Starting, waiting for and ending processes of the own PID namespace.",
+        reason: "Starts, waits for and ends processes of the sandbox's PID namespace.",
         calls: "arch_prctl execve execveat exit exit_group fork get_robust_list get_thread_area getcpu getpgid getpgrp \
             getpid getppid getpriority getrlimit getrusage getsid gettid kill membarrier pause pidfd_open \
             pidfd_send_signal prctl process_mrelease restart_syscall riscv_flush_icache riscv_hwprobe rseq \
@@ -94,7 +97,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Scheduling",
         verdict: Verdict::Allowed,
-        reason: "Asking for less is harmless, asking for more needs a capability, and the cgroup has the last word.",
+        reason: "Lower priorities are harmless, higher ones need a capability, and the cgroup limits both.",
         calls: "ioprio_get ioprio_set sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr \
             sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam \
             sched_setscheduler sched_yield",
@@ -122,7 +125,8 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Identity",
         verdict: Verdict::Allowed,
-        reason: "Without CAP_SETUID and CAP_SETGID only to where a process may go anyway; package managers call them.",
+        reason: "Without CAP_SETUID and CAP_SETGID they change only between the ids that a process has. Package \
+                 managers call them.",
         calls: "capget capset getegid geteuid getgid getgroups getresgid getresuid getuid setfsgid setfsuid setgid \
             setgroups setregid setresgid setresuid setreuid setuid",
     },
@@ -135,35 +139,35 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Shared memory and queues",
         verdict: Verdict::Allowed,
-        reason: "Of the own IPC namespace: PostgreSQL, Python's multiprocessing.",
+        reason: "Of the sandbox's IPC namespace: PostgreSQL, Python's multiprocessing.",
         calls: "mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd \
             semctl semget semop semtimedop shmat shmctl shmdt shmget",
     },
     Group {
         name: "Connections",
         verdict: Verdict::Allowed,
-        reason: "On sockets that `socket` let through.",
+        reason: "On sockets that `socket` allowed.",
         calls: "accept accept4 bind connect getpeername getsockname getsockopt listen recv recvfrom recvmmsg recvmsg \
             shutdown",
     },
     Group {
         name: "Debugging",
         verdict: Verdict::Allowed,
-        reason: "strace and gdb on the agent's own processes. Since 4.8 the filter also sees what a tracer made of a call, and \
-                 processes of another user namespace cannot be traced.",
+        reason: "strace and gdb on the agent's processes. Since Linux 4.8 the filter also sees a call that a tracer \
+                 changed. Processes of another user namespace cannot be traced.",
         calls: "process_vm_readv process_vm_writev ptrace",
     },
     Group {
         name: "Probes of the host",
         verdict: Verdict::Allowed,
-        reason: "The kernel has a probed process call them from its own trampoline and refuses them from anywhere else. \
-                 Refusing them would kill the program whenever the host traces it.",
+        reason: "A probed process calls them from the kernel's trampoline; the kernel refuses them elsewhere. A \
+                 refusal would kill the program whenever the host traces it.",
         calls: "uprobe uretprobe",
     },
     Group {
         name: "Own sandboxes",
         verdict: Verdict::Allowed,
-        reason: "A process may always give up rights.",
+        reason: "A process may always drop privileges.",
         calls: "landlock_add_rule landlock_create_ruleset landlock_restrict_self",
     },
     Group {
@@ -172,45 +176,46 @@ pub(super) const GROUPS: &[Group] = &[
             allow(&[without(1, NEW_LISTENER)]),
             refuse(libc::EBUSY, &[low_half(1, NEW_LISTENER as u32, NEW_LISTENER as u32)]),
         ]),
-        reason: "As own sandboxes, but for a filter with a listener (SECCOMP_FILTER_FLAG_NEW_LISTENER): its answer would override the \
-                 supervisor's, which refuses requests for namespaces by a listener (linux/seccomp.h, SECCOMP_USER_NOTIF_FLAG_CONTINUE). \
-                 The kernel says EBUSY too while another listener is in force.",
+        reason: "As own sandboxes, except for a filter with a listener (SECCOMP_FILTER_FLAG_NEW_LISTENER). Its \
+                 answer would override the supervisor's listener, which refuses requests for namespaces \
+                 (linux/seccomp.h, SECCOMP_USER_NOTIF_FLAG_CONTINUE). The kernel returns EBUSY, too, while another \
+                 listener exists.",
         calls: "seccomp",
     },
     Group {
         name: "Sockets",
         verdict: Verdict::Checked(cases::FAMILIES),
-        reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Every other family is code that a program seldom \
-                 needs and an attacker finds loaded on demand: AF_ALG writes into page caches (CVE-2026-31431), AF_VSOCK \
-                 reaches past network namespaces, SCTP, DCCP, TIPC and netfilter's netlink have a history of their own. \
-                 They answer as a kernel without them would.",
+        reason: "AF_UNIX, AF_INET and AF_INET6 with TCP, UDP and ICMP, and rtnetlink. Programs seldom need other \
+                 families, and the kernel loads their code on demand. AF_ALG writes into page caches \
+                 (CVE-2026-31431), AF_VSOCK reaches past network namespaces. SCTP, DCCP, TIPC and netfilter's \
+                 netlink had exploits. They return the errors of a kernel without them.",
         calls: "socket",
     },
     Group {
         name: "Socket pairs",
         verdict: Verdict::Checked(&[allow(&[is(0, AF_UNIX)]), refuse(libc::EAFNOSUPPORT, &[above(0, AF_UNIX)])]),
-        reason: "Pairs of AF_UNIX; the only other family that makes pairs is AF_TIPC.",
+        reason: "Pairs of AF_UNIX. The only other family with pairs is AF_TIPC.",
         calls: "socketpair",
     },
     Group {
         name: "Socket options",
         verdict: Verdict::Checked(cases::OPTIONS),
-        reason: "Of IP, IPv6, ICMPv6, UDP, raw sockets and netlink all; of sockets all but SO_ATTACH_FILTER, SO_ATTACH_BPF and \
-                 SO_ATTACH_REUSEPORT_*, which run a program of the caller in the kernel; of TCP all but TCP_ULP, which loads \
-                 protocols such as TLS into a connection (CVE-2023-0461, CVE-2025-39682).",
+        reason: "All of IP, IPv6, ICMPv6, UDP, raw sockets and netlink. Of sockets all but SO_ATTACH_FILTER, \
+                 SO_ATTACH_BPF and SO_ATTACH_REUSEPORT_*, which run the caller's program in the kernel. Of TCP all \
+                 but TCP_ULP, which loads protocols such as TLS into a connection (CVE-2023-0461, CVE-2025-39682).",
         calls: "setsockopt",
     },
     Group {
         name: "Messages without out-of-band data (flags third)",
         verdict: Verdict::Checked(cases::FLAGS_THIRD),
-        reason: "On AF_UNIX, MSG_OOB is young code that hardly any program uses and that had exploits (CVE-2025-38236). A filter does \
-                 not see the family of a socket, so urgent data of TCP are refused too.",
+        reason: "On AF_UNIX, MSG_OOB is new code that few programs use and that had exploits (CVE-2025-38236). A \
+                 filter cannot see the family of a socket, so it refuses urgent data of TCP, too.",
         calls: "sendmsg",
     },
     Group {
         name: "Messages without out-of-band data (flags fourth)",
         verdict: Verdict::Checked(cases::FLAGS_FOURTH),
-        reason: "As sendmsg. To receive what cannot be sent needs no rule.",
+        reason: "As sendmsg. Receiving needs no rule: such data cannot be sent.",
         calls: "send sendmmsg sendto",
     },
     Group {
@@ -223,16 +228,17 @@ pub(super) const GROUPS: &[Group] = &[
             refuse(libc::EINVAL, &[low(1, F_OFD_SETLK)]),
             refuse(libc::EINVAL, &[low(1, F_OFD_SETLKW)]),
         ]),
-        reason: "All but locks of open file descriptions (F_OFD_SETLK), which programs take for missing: no process owns them, so that the \
-                 supervisor could not tell which sandbox fills the kernel's memory with them. Record locks and flock are there.",
+        reason: "All but locks of open file descriptions (F_OFD_SETLK). No process owns them, so the supervisor \
+                 could not attribute the kernel memory that they use. Programs treat them as missing. Record locks \
+                 and flock are allowed.",
         calls: "fcntl",
     },
     Group {
         name: "Device control",
         verdict: Verdict::Unless { index: 1, values: &[TIOCSTI, TIOCLINUX, TIOCSETD] },
-        reason: "All but TIOCSTI and TIOCLINUX, which type into the terminal of whoever started the agent (CVE-2017-5226), and \
-                 TIOCSETD, which loads line disciplines (CVE-2017-2636). The kernel looks at 32 bits of the request, so does \
-                 the filter (CVE-2019-7303).",
+        reason: "All but TIOCSTI and TIOCLINUX, which type into the terminal that started the agent \
+                 (CVE-2017-5226), and TIOCSETD, which loads line disciplines (CVE-2017-2636). The kernel reads 32 \
+                 bits of the request, so does the filter (CVE-2019-7303).",
         calls: "ioctl",
     },
     Group {
@@ -245,9 +251,10 @@ pub(super) const GROUPS: &[Group] = &[
             allow(&[above(2, 0), low_half(1, !7, 8)]),
             refuse(0, &[above(2, 0), low_half(1, !0, RLIMIT_CORE)]),
         ]),
-        reason: "Reading all, setting all but the limit on core dumps: at 1 the kernel makes none and starts no crash handler of the host, \
-                 which would run there, as root, on the agent's memory (core(5); CVE-2015-1318, CVE-2018-6552, CVE-2025-4598). At 0 it \
-                 would. Programs that want no dumps of their secrets are told that they have that, which is true.",
+        reason: "Reads all limits, sets all but that on core dumps. At 1 the kernel writes none and starts no crash \
+                 handler of the host. At 0 it would run one as the host's root on the agent's memory (core(5); \
+                 CVE-2015-1318, CVE-2018-6552, CVE-2025-4598). A program that sets it to 0 gets success: it has no \
+                 core dumps.",
         calls: "prlimit64",
     },
     Group {
@@ -265,20 +272,20 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Processes without new namespaces",
         verdict: Verdict::Checked(&[allow(&[without(CLONE_FLAGS, NEW_NAMESPACES)])]),
-        reason: "In a user namespace of its own an agent would have every capability over code that seldom sees an attacker: most \
-                 local root exploits begin there.",
+        reason: "In a new user namespace an agent would have every capability over code that attackers seldom \
+                 reach. Most local root exploits begin there.",
         calls: "clone",
     },
     Group {
         name: "clone3",
         verdict: Verdict::Missing,
-        reason: "Its flags are in memory, where no filter can see them. C libraries fall back to clone.",
+        reason: "Its flags are in memory, which no filter can see. C libraries fall back to clone.",
         calls: "clone3",
     },
     Group {
         name: "Files but no devices (path first)",
         verdict: Verdict::Checked(&[allow(&[without(1, DEVICE)])]),
-        reason: "FIFOs and sockets. Devices need CAP_MKNOD, but for one that overlayfs takes for a deleted file.",
+        reason: "FIFOs and sockets. Devices need CAP_MKNOD, except overlayfs's mark of a deleted file.",
         calls: "mknod",
     },
     Group {
@@ -290,40 +297,43 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Personality",
         verdict: Verdict::Checked(&[allow(&[is(0, 0)]), allow(&[is(0, PER_LINUX32)]), allow(&[is(0, 0xffff_ffff)])]),
-        reason: "Asking, the ordinary one, and builds for 32 bits. Others bring back executable data and fixed addresses.",
+        reason: "Reads it, sets the normal one, and that of 32-bit builds. Others enable executable data and fixed \
+                 addresses.",
         calls: "personality",
     },
     Group {
         name: "Asynchronous I/O",
         verdict: Verdict::Missing,
-        reason: "Its rings are not counted as the sandbox's memory, and their number (fs.aio-max-nr) is one for the whole machine. \
-                 Databases that find it missing use threads.",
+        reason: "Its rings do not count as the sandbox's memory, and their number (fs.aio-max-nr) is a limit of the \
+                 whole machine. Databases fall back to threads.",
         calls: "io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit",
     },
     Group {
         name: "Everything to the disks",
         verdict: Verdict::Ignored,
-        reason: "sync writes back every disk of the host, and syncfs the one that a file shown from the host is on. fsync, fdatasync, \
-                 msync and sync_file_range write a file of the sandbox, as a database needs it.",
+        reason: "sync writes back every disk of the host, and syncfs that of a file shown from the host. fsync, \
+                 fdatasync, msync and sync_file_range write a file of the sandbox, as databases need.",
         calls: "sync syncfs",
     },
     Group {
         name: "Namespaces",
         verdict: Verdict::Refused,
-        reason: "The sandbox is made of them.",
+        reason: "The sandbox consists of them.",
         calls: "listns setns unshare",
     },
     Group {
         name: "Mounts",
         verdict: Verdict::Refused,
-        reason: "The view of files is fixed before the agent starts; mount parsers of file systems are an attacker's favourite.",
+        reason: "The mounts are fixed before the agent starts. File system parsers are a frequent target of \
+                 attacks.",
         calls: "chroot fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tree_attr pivot_root \
             umount umount2",
     },
     Group {
         name: "io_uring",
         verdict: Verdict::Refused,
-        reason: "Its operations pass no filter, and it has been the kernel's richest source of exploits. Runtimes fall back to epoll.",
+        reason: "Its operations bypass filters, and it has had the most kernel exploits. Runtimes fall back to \
+                 epoll.",
         calls: "io_uring_enter io_uring_register io_uring_setup",
     },
     Group {
@@ -353,25 +363,27 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "File-system events",
         verdict: Verdict::Refused,
-        reason: "fanotify watches whole file systems. inotify is there.",
+        reason: "fanotify watches whole file systems. inotify is allowed.",
         calls: "fanotify_init fanotify_mark",
     },
     Group {
         name: "Other processes' descriptors and memory",
         verdict: Verdict::Refused,
-        reason: "pidfd_getfd takes descriptors out of processes; kcmp tells kernel addresses apart; process_madvise pages others out.",
+        reason: "pidfd_getfd copies descriptors out of processes; kcmp reveals the order of kernel addresses; \
+                 process_madvise pages other processes out.",
         calls: "kcmp pidfd_getfd process_madvise",
     },
     Group {
         name: "Pages that are handed over",
         verdict: Verdict::Refused,
-        reason: "vmsplice gives pages to a pipe and keeps writing to them: the seam of several copy-on-write exploits.",
+        reason: "vmsplice lends pages to a pipe while the caller can still write to them: the base of several \
+                 copy-on-write exploits.",
         calls: "vmsplice",
     },
     Group {
         name: "NUMA",
         verdict: Verdict::Refused,
-        reason: "Placement of memory is the operator's (cpuset); moving pages tells where they are.",
+        reason: "The operator places memory (cpuset); moving pages reveals their location.",
         calls: "get_mempolicy mbind migrate_pages move_pages set_mempolicy set_mempolicy_home_node",
     },
     Group {
@@ -403,7 +415,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Too new",
         verdict: Verdict::Refused,
-        reason: "Nobody relies on them yet. They are above the newest call that is allowed, so they return ENOSYS.",
+        reason: "Programs do not rely on them yet. They are newer than every allowed call, so they return ENOSYS.",
         calls: "file_getattr file_setattr rseq_slice_yield",
     },
     Group {
@@ -416,7 +428,8 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "Multiplexers",
         verdict: Verdict::Missing,
-        reason: "Their arguments are in memory, where no filter can see them, and every call behind them has a number of its own.",
+        reason: "Their arguments are in memory, which no filter can see, and every call behind them also has a \
+                 separate number.",
         calls: "ipc socketcall",
     },
     Group {

@@ -1,5 +1,5 @@
-//! The agent's profile against the real kernel: what an agent must not get, tried with the filter and without it, and what it
-//! must be able to do. A filter belongs to a thread, so a thread is enough to try it.
+//! The agent's profile against the real kernel: forbidden calls with and without the filter, and necessary ones. A
+//! filter applies to a thread, so each test uses a thread.
 
 use crate::seccomp::abi::{NATIVE, abi};
 use crate::seccomp::table::Call;
@@ -11,7 +11,8 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs `work` in a thread under the agent's profile, whose listener refuses as the supervisor does. Its child processes inherit the filter.
+/// Runs `work` in a thread under the agent's profile. Its listener refuses as the supervisor does. Child processes
+/// inherit the filter.
 pub(super) fn under_the_profile<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (sender, receiver) = std::sync::mpsc::channel::<OwnedFd>();
     let is_over = AtomicBool::new(false);
@@ -51,7 +52,8 @@ fn without_a_listener_a_request_for_a_namespace_is_refused_all_the_same() {
             drop(install(profile::agent().unwrap()).unwrap().unwrap());
             let call = |name| Call::named(name).unwrap().number(NATIVE.and_then(abi).unwrap().column).unwrap();
             assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
-            // A further filter cannot bring a listener that lets the call through: this is also how one is installed below another's listener.
+            // A second filter cannot add a listener that allows the call. This is also how a filter is installed
+            // below another's listener.
             assert!(install(profile::agent().unwrap()).unwrap().is_none());
             assert_eq!(attempt(call("unshare").into(), [0x1000_0000, 0, 0, 0, 0, 0]), Err(Errno::NOSYS));
         });
@@ -63,7 +65,8 @@ fn freely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
 
-/// The answer to unshare(CLONE_NEWUSER) of a thread whose filter has lost its listener, and that then installs a filter with a listener of its own.
+/// The result of unshare(CLONE_NEWUSER) in a thread whose filter lost its listener, and which then installs a filter
+/// with a new listener.
 fn with_an_own_listener(first: &Program) -> Result<i64, Errno> {
     let own = compile(&Seccomp {
         syscalls: vec![Rule {
@@ -108,13 +111,13 @@ fn no_listener_of_an_agents_own_can_let_requests_for_namespaces_through() {
     assert_eq!(with_an_own_listener(&compile(&spec).unwrap()), Err(Errno::INVAL));
 }
 
-/// What it is, the call, its arguments, and how it is refused.
+/// The attempt, its call and arguments, and the expected error.
 type Attempt = (&'static str, &'static str, [u64; 6], Errno);
 
-/// Everything here gets as far as its arguments without the filter: either it works, or it fails with another error.
+/// Without the filter each attempt gets past its arguments: it works, or fails with another error.
 const ATTACKS: &[Attempt] = &[
-    // A type that no family has: before it looks for the family, a kernel says EINVAL (`__sock_create`), so that one without AF_ALG shows the
-    // difference as well (CVE-2026-31431, T-42).
+    // An invalid type. The kernel checks it before the family and returns EINVAL (`__sock_create`), so a kernel
+    // without AF_ALG shows the difference, too (CVE-2026-31431, T-42).
     ("socket(AF_ALG)", "socket", [38, 15, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_VSOCK)", "socket", [40, 1, 0, 0, 0, 0], Errno::AFNOSUPPORT),
     ("socket(AF_PACKET)", "socket", [17, 3, 0, 0, 0, 0], Errno::AFNOSUPPORT),
@@ -136,7 +139,7 @@ const ATTACKS: &[Attempt] = &[
     ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER)", "seccomp", [1, 8, 0, 0, 0, 0], Errno::BUSY),
     ("seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER and others)", "seccomp", [1, 0x7_0000_000a, 0, 0, 0, 0], Errno::BUSY),
     ("setns", "setns", [!0, 0, 0, 0, 0, 0], Errno::PERM),
-    // Without the filter these fail on the contradiction between the flags (EINVAL), before a process is made.
+    // Without the filter these fail with EINVAL for contradicting flags, before a process is made.
     ("clone(CLONE_NEWUSER)", "clone", [0x1000_0200, 0, 0, 0, 0, 0], Errno::PERM),
     ("clone(CLONE_NEWNET)", "clone", [0x4000_8000 | 0x1_0000, 0, 0, 0, 0, 0], Errno::PERM),
     ("clone3", "clone3", [0; 6], Errno::NOSYS),
@@ -206,7 +209,7 @@ fn without_the_filter_every_attempt_gets_further() {
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
-/// The same attempts, with the guard switched off.
+/// The same attempts with the guard disabled.
 #[cfg(feature = "weakened")]
 #[test]
 fn on_a_weakened_build_the_attempts_are_not_refused() {

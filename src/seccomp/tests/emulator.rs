@@ -27,7 +27,8 @@ impl Data {
     }
 }
 
-/// Whether the kernel would take the program: instructions it knows, jumps within, words of the data, a return at the end.
+/// Whether the kernel would accept the program: known instructions, jumps within it, words of the data, a return at
+/// the end.
 pub(in crate::seccomp) fn is_valid(program: &[Instruction]) -> bool {
     let known = program.iter().enumerate().all(|(at, instruction)| {
         let left = program.len() - at - 1;
@@ -62,7 +63,7 @@ pub(in crate::seccomp) fn run(program: &[Instruction], data: &Data) -> u32 {
             JUMP_GREATER_EQUAL => branch(accumulator >= operand),
             JUMP_SET => branch(accumulator & operand != 0),
             RETURN => return operand,
-            // What libseccomp uses besides: BPF_ST, BPF_STX, BPF_LD|BPF_MEM, BPF_LDX|BPF_MEM, BPF_TAX, BPF_TXA.
+            // Further instructions of libseccomp: BPF_ST, BPF_STX, BPF_LD|BPF_MEM, BPF_LDX|BPF_MEM, BPF_TAX, BPF_TXA.
             0x02 => memory[operand as usize] = accumulator,
             0x03 => memory[operand as usize] = index,
             0x60 => accumulator = memory[operand as usize],

@@ -1,4 +1,4 @@
-//! Installing programs in the kernel, each in a thread of its own.
+//! Installs programs in the kernel, each in a separate thread.
 
 use super::attacks::call;
 use super::emulator::{Data, run};
@@ -44,7 +44,7 @@ fn a_filter_does_what_the_profile_says() {
     in_a_thread(|| {
         assert!(install(&program).unwrap().is_none());
         assert_eq!(getpriority(1), Err(Errno::from_raw_os_error(77)));
-        // The kernel cuts the argument to 32 bits, the filter sees all 64.
+        // The kernel truncates the argument to 32 bits, the filter sees all 64.
         assert!(getpriority(1 << 32 | 1).is_ok() && getpriority(0).is_ok());
         assert_eq!(call("sethostname", [0; 6]), Err(Errno::NOSYS));
     });
@@ -69,11 +69,11 @@ fn a_notifying_filter_yields_its_listener() {
     assert!(program.listens());
     in_a_thread(|| {
         let listener = install(&program).unwrap().unwrap();
-        // One listener is all that the kernel allows.
+        // The kernel allows only one listener.
         let second = install(&program).unwrap_err();
         assert_eq!(second.errno(), Some(Errno::BUSY.raw_os_error()));
         drop(listener);
-        assert_eq!(getpriority(0), Err(Errno::NOSYS), "nobody listens any more");
+        assert_eq!(getpriority(0), Err(Errno::NOSYS), "the listener is closed");
     });
 }
 
@@ -115,7 +115,7 @@ fn the_kernel_tells_what_it_knows() {
     assert!(!knows_flags(UNKNOWN) && !knows_flags(WAIT_KILLABLE_RECV));
 }
 
-/// Rules for one call, each with an error number of its own that the kernel does not use.
+/// Rules for one call, each with a different error number that the kernel does not use.
 fn rules() -> impl Strategy<Value = Seccomp> {
     let near = (0u32..2, 0u64..4, 0u64..4, proptest::sample::select(Operator::ALL))
         .prop_map(|(index, value, value_two, op)| Condition { index, value, value_two, op });

@@ -257,8 +257,9 @@ fn profile() -> impl Strategy<Value = Seccomp> {
     })
 }
 
-/// Two or three rules for one call about one argument, with different actions. Different values of 32 bits, and
-/// no masks: the library merges what shares a comparison, and then an order is by accident and some cases are never found.
+/// Two or three rules for one call about one argument, with different actions. Different values of 32 bits, and no
+/// masks: the library merges rules that share a comparison. Then their order is accidental and some cases are never
+/// found.
 fn overlapping() -> impl Strategy<Value = Seccomp> {
     let ops: Vec<Operator> = Operator::ALL.iter().copied().filter(|op| *op != Operator::MaskedEqual).collect();
     let condition = (proptest::sample::select(ops), value()).prop_map(|(op, value)| (op, value & 0xffff_ffff));

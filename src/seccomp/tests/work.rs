@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// nobody
+/// The unprivileged user (overflow uid).
 const USER: u32 = 65534;
 
 /// Runs a script in an empty directory under the profile and checks what it prints. Missing tools are skipped, loudly.

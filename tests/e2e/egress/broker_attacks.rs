@@ -78,7 +78,7 @@ fn a_request_that_hides_in_the_content_of_another_is_refused() {
         "POST / HTTP/1.1\\r\\nHost: a.test:8443\\r\\nContent-Length: 1\\r\\nContent-Length: 2\\r\\n\\r\\nxx",
         "not one number",
     );
-    refused("GET / HTTP/1.1\\r\\nHost: [a.test].b.test\\r\\n\\r\\n", "Host is no host");
+    refused("GET / HTTP/1.1\\r\\nHost: [a.test].b.test\\r\\n\\r\\n", "Host is not a host name");
     refused("GET / HTTP/1.1\\r\\nHost: a.test:8443\\r\\nHost: b.test:8443\\r\\n\\r\\n", "more than one Host");
     refused("GET / HTTP/1.1\\nHost: a.test:8443\\n\\n", "a line ends without CR");
     refused("GET / HTTP/1.1\\r\\nHost: a.test:8443\\r\\nX: y\\r\\n Authorization: z\\r\\n\\r\\n", "not as it must be");

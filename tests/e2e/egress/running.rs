@@ -389,7 +389,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
     let lab = Lab::new();
     for (arguments, words) in [
         (&["--allow", "https://a.test"][..], "not a URL"),
-        (&["--allow", "a.test", "--allow", "*.test"], "says nothing that `*.test` does not say"),
+        (&["--allow", "a.test", "--allow", "*.test"], "is redundant: `*.test` covers it"),
         (&["--network", "none", "--allow", "a.test"], "the network is not `egress`"),
         (&["--network", "bogus"], "there is no network `bogus`"),
         (&["--publish", "8080:80"], "127.0.0.1:8080:80"),
@@ -400,7 +400,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
     }
     // A profile's errors have the file, the line and the rule.
     for (text, line, words) in [
-        ("allow = [\n  \"a.test\",\n  \"b test\",\n]\n", 5, "`b test` is no host name"),
+        ("allow = [\n  \"a.test\",\n  \"b test\",\n]\n", 5, "`b test` is not a host name"),
         ("allow = [\n  \"a.test\",\n  \"*.test\",\n]\n", 4, "`a.test` beside `*.test` of line 5 says nothing"),
         (
             "allow = [\n  \"10.0.0.0/8:1-9\",\n  \"10.1.2.0/24:5\",\n]\n",
@@ -413,7 +413,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
             "`a.test` beside `*.test` of line 6 allows nothing",
         ),
         ("deny = [\"a.test\",\n  \"a.test\"]\n", 3, "of line 4 says nothing"),
-        ("[secrets.K]\nsource = \"env:HOME\"\nexpose = \"broker\"\nhost = \"a b\"\n", 3, "`a b` is no host name"),
+        ("[secrets.K]\nsource = \"env:HOME\"\nexpose = \"broker\"\nhost = \"a b\"\n", 3, "`a b` is not a host name"),
     ] {
         let profile = lab.file("p.toml", format!("[network]\nmode = \"egress\"\n{text}"));
         let run = lab.brig(["task", "run", "--profile", profile.to_str().unwrap(), "--", "true"]);

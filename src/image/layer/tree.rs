@@ -1,12 +1,12 @@
-//! Finding the directory that an entry goes into, inside a tree that the archive itself has made and may have filled with
-//! symlinks: on descriptors, below one root, never by a host path (CVE-2014-9356, CVE-2021-38511, CVE-2025-47290).
+//! Finds the directory of an entry inside a tree that the archive may have filled with symlinks. It works on
+//! descriptors below one root, never on host paths (CVE-2014-9356, CVE-2021-38511, CVE-2025-47290).
 //!
-//! A symlink on the way is followed inside the tree, as Docker and containerd do, so that `lib/x` after `lib -> usr/lib`
-//! lands in `usr/lib`. The last component is never followed. Directories that the archive does not mention are made and
-//! remembered as implicit: `settle` gives them what the layers below say.
+//! A symlink in a parent is followed inside the tree, as in Docker and containerd: `lib/x` after `lib -> usr/lib`
+//! goes to `usr/lib`. The last component is never followed. Missing directories are made and recorded as implicit:
+//! `finish` gives them the metadata of the layers below.
 
-use super::known::{Implicit, Known};
 use super::limits::{Budget, Limits};
+use super::path_records::{Implicit, PathRecords};
 use crate::error::{Context, Error, Kind, Result};
 use crate::image::form::{Form, join, made, open_below, open_child};
 use rustix::fs::{AtFlags, FileType, Mode, mkdirat, readlinkat, statat};
@@ -15,57 +15,57 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// As many symlinks as the kernel follows in one path (path_resolution(7)).
+/// The kernel's limit of symlinks in one path (path_resolution(7)).
 const MOST_HOPS: usize = 40;
-/// Descriptors of directories kept open. Archives go depth first, so a few are enough.
+/// The most cached descriptors of directories. Archives go depth first, so a few are enough.
 const CACHED: usize = 64;
 
 /// A directory of the tree and its real path below the root, without symlinks.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct TreeDirectory {
     pub(super) directory: Arc<OwnedFd>,
     pub(super) path: Arc<[u8]>,
 }
 
-impl Place {
+impl TreeDirectory {
     /// The real path of `name` in this directory.
     pub(super) fn child(&self, name: &[u8]) -> Vec<u8> {
         join(&self.path, name)
     }
 }
 
-impl AsFd for Place {
+impl AsFd for TreeDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
 }
 
-/// The tree that is being filled.
+/// The tree.
 pub(super) struct Tree {
     root: Arc<OwnedFd>,
-    cache: HashMap<Vec<u8>, Place>,
-    pub(super) known: Known,
+    cache: HashMap<Vec<u8>, TreeDirectory>,
+    pub(super) records: PathRecords,
     form: Form,
     limits: Limits,
 }
 
 impl Tree {
     pub(super) fn new(root: OwnedFd, form: Form, budget: &Arc<Budget>) -> Tree {
-        let known = Known::new(Arc::clone(budget));
-        Tree { root: Arc::new(root), cache: HashMap::new(), known, form, limits: budget.limits }
+        let records = PathRecords::new(Arc::clone(budget));
+        Tree { root: Arc::new(root), cache: HashMap::new(), records, form, limits: budget.limits }
     }
 
-    pub(super) fn root(&self) -> Place {
-        Place { directory: Arc::clone(&self.root), path: Arc::from(&b""[..]) }
+    pub(super) fn root(&self) -> TreeDirectory {
+        TreeDirectory { directory: Arc::clone(&self.root), path: Arc::from(&b""[..]) }
     }
 
-    /// Forgets open directories: something was removed or replaced, and a path may mean another one now.
+    /// Closes the cached directories after a removal or a replacement: a path may mean another one now.
     pub(super) fn forget(&mut self) {
         self.cache.clear();
     }
 
-    /// The directory at the normalised `path`, made if it is missing.
-    pub(super) fn directory(&mut self, path: &[u8]) -> Result<Place> {
+    /// The directory at the normalised `path`. Makes it if it is missing.
+    pub(super) fn directory(&mut self, path: &[u8]) -> Result<TreeDirectory> {
         if path.is_empty() {
             return Ok(self.root());
         }
@@ -73,8 +73,8 @@ impl Tree {
             return Ok(place.clone());
         }
         let place = match open_below(self.root.as_fd(), path) {
-            Ok(directory) => Place { directory: Arc::new(directory), path: Arc::from(path) },
-            // Missing, or with a symlink or something else on the way: step by step.
+            Ok(directory) => TreeDirectory { directory: Arc::new(directory), path: Arc::from(path) },
+            // Missing, or with a symlink or another file in it: go step by step.
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) => self.walk(path)?,
             Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
         };
@@ -85,13 +85,13 @@ impl Tree {
         Ok(place)
     }
 
-    fn walk(&mut self, path: &[u8]) -> Result<Place> {
+    fn walk(&mut self, path: &[u8]) -> Result<TreeDirectory> {
         let mut pending: Vec<Vec<u8>> = components(path).map(<[u8]>::to_vec).rev().collect();
         let mut stack = vec![self.root()];
         let mut hops = 0;
         while let Some(component) = pending.pop() {
             if component == b".." {
-                // `..` of the root is the root, inside a container as everywhere.
+                // `..` of the root is the root.
                 if stack.len() > 1 {
                     stack.pop();
                 }
@@ -101,9 +101,9 @@ impl Tree {
             let next = here.child(&component);
             self.limits.check_path(&next)?;
             match open_child(here.as_fd(), &component) {
-                Ok(directory) => stack.push(Place { directory: Arc::new(directory), path: Arc::from(next) }),
-                // Not there yet, and no directory once it is.
-                Err(Errno::NOENT) if self.known.is_link(&next) => return Err(not_a_directory(&next)),
+                Ok(directory) => stack.push(TreeDirectory { directory: Arc::new(directory), path: Arc::from(next) }),
+                // A link that is not made yet will not be a directory.
+                Err(Errno::NOENT) if self.records.is_link(&next) => return Err(not_a_directory(&next)),
                 Err(Errno::NOENT) => stack.push(self.make(&here, &component, next, Implicit::Inherits)?),
                 Err(Errno::NOTDIR | Errno::LOOP) => {
                     let found = statat(here.as_fd(), component.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
@@ -126,11 +126,11 @@ impl Tree {
                     }
                     let removed = rustix::fs::unlinkat(here.as_fd(), component.as_slice(), AtFlags::empty());
                     removed.failing(Kind::Store, || "remove a whiteout")?;
-                    self.known.forget_name(&next);
+                    self.records.forget_name(&next);
                     let made = self.make(&here, &component, next, Implicit::Fresh)?;
-                    // At once: an entry for it may follow, and would say nothing of what it hides.
+                    // At once: a later entry for it cannot tell that it hides something.
                     self.form.set_opaque(made.as_fd())?;
-                    self.known.hide_below(&made.path)?;
+                    self.records.hide_below(&made.path)?;
                     stack.push(made);
                 }
                 Err(errno) => return Err(errno).failing(Kind::Store, || "open a directory of the layer"),
@@ -139,12 +139,12 @@ impl Tree {
         stack.pop().ok_or_else(|| Error::new(Kind::Internal, "no root"))
     }
 
-    /// Makes a directory that no entry has mentioned so far. Open for us alone until `settle` gives it its mode.
-    fn make(&mut self, parent: &Place, name: &[u8], path: Vec<u8>, how: Implicit) -> Result<Place> {
+    /// Makes a directory that no entry mentions. Private until `finish` sets its mode.
+    fn make(&mut self, parent: &TreeDirectory, name: &[u8], path: Vec<u8>, how: Implicit) -> Result<TreeDirectory> {
         mkdirat(parent, name, Mode::RWXU).map_err(made)?;
         let directory = open_child(parent.as_fd(), name).failing(Kind::Store, || "open a directory just made")?;
-        self.known.make_implicit(&path, how)?;
-        Ok(Place { directory: Arc::new(directory), path: Arc::from(path) })
+        self.records.make_implicit(&path, how)?;
+        Ok(TreeDirectory { directory: Arc::new(directory), path: Arc::from(path) })
     }
 }
 
@@ -153,13 +153,13 @@ fn not_a_directory(path: &[u8]) -> Error {
     Error::new(Kind::Image, format!("its parent `{shown}` is not a directory"))
 }
 
-/// The parts of a path; empty ones and `.` say nothing.
+/// The components of a path without empty ones and `.`.
 pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// An entry's name as a path below the root: `""` is the root itself. An absolute one is below the root too; one that
-/// climbs out of it is refused.
+/// An entry's name as a path below the root: `""` is the root. An absolute one is below the root too. A path that
+/// leaves the root is refused.
 pub(super) fn normalise(path: &[u8], limits: &Limits) -> Result<Vec<u8>> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in components(path) {

@@ -1,8 +1,8 @@
-//! What is known of a layer's paths beside the tree itself: what `settle` must finish, and what hides the layers below.
+//! The records about a layer's paths: what `finish` must finish, and what hides the layers below.
 //!
-//! All of it is kept by path and in order, so that what lies below a directory is one range, and what lies above it as many
-//! looks as the path is deep. Whoever went through everything for each entry would take hours for an archive of a megabyte.
-//! Not here: the marks on disk, which whoever tells of something here has made or makes.
+//! Sorted by path: the paths below a directory are one range, and those above it as many look-ups as the path is
+//! deep. A scan for each entry would take hours for a hostile archive of a megabyte. Not here: the marks on disk,
+//! which the callers make.
 
 use super::limits::Budget;
 use crate::error::Result;
@@ -11,36 +11,36 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Real paths below the root, without symlinks of this layer, and what is known of each.
+/// Records by real path below the root, without symlinks of this layer.
 type Paths<V> = BTreeMap<Vec<u8>, V>;
 
-/// Mode and time of a directory, set when nothing will be written into it any more.
+/// Mode and time of a directory, set when its content is complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Folder {
     pub(super) mode: u32,
     pub(super) mtime: (i64, u32),
 }
 
-/// How a directory that no entry mentions came to be.
+/// The origin of a directory that no entry mentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Implicit {
-    /// Only on the way to something: its metadata are those of the layers below.
+    /// A parent of an entry: it inherits the metadata of the layers below.
     Inherits,
-    /// In place of something that this layer removed: nothing is inherited.
+    /// A replacement for something that this layer removed: it inherits nothing.
     Fresh,
 }
 
-/// A hard link to a name that this layer does not have.
+/// A hard link to a name that this layer lacks.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
-    /// The name that it is linked to.
+    /// The linked name.
     pub(super) target: Vec<u8>,
-    /// Its place among all links: what a target meant when the link was made depends on those before.
+    /// Its position among all links: earlier links determine the meaning of a target.
     turn: u64,
 }
 
-/// Everything that is known of one layer's paths.
-pub(super) struct Known {
+/// All records of one layer.
+pub(super) struct PathRecords {
     implicit: Paths<Implicit>,
     folders: Paths<Folder>,
     /// Directories that hide what is below.
@@ -51,9 +51,9 @@ pub(super) struct Known {
     budget: Arc<Budget>,
 }
 
-impl Known {
-    pub(super) fn new(budget: Arc<Budget>) -> Known {
-        Known {
+impl PathRecords {
+    pub(super) fn new(budget: Arc<Budget>) -> PathRecords {
+        PathRecords {
             implicit: Paths::new(),
             folders: Paths::new(),
             opaque: Paths::new(),
@@ -64,14 +64,14 @@ impl Known {
         }
     }
 
-    /// A directory was made that no entry mentions.
+    /// Records a directory that no entry mentions.
     pub(super) fn make_implicit(&mut self, path: &[u8], how: Implicit) -> Result<()> {
         self.budget.take_path(path)?;
         self.implicit.insert(path.to_vec(), how);
         Ok(())
     }
 
-    /// The first directory by name of which no entry has said anything; it is not implicit any more.
+    /// Takes the first directory that no entry mentions.
     pub(super) fn pop_implicit(&mut self) -> Option<(Vec<u8>, Implicit)> {
         self.implicit.pop_first()
     }
@@ -80,7 +80,7 @@ impl Known {
         !self.implicit.is_empty()
     }
 
-    /// An entry, or the layers below, say what a directory is.
+    /// Records the metadata of a directory, from an entry or the layers below.
     pub(super) fn set_folder(&mut self, path: Vec<u8>, folder: Folder) -> Result<()> {
         self.implicit.remove(&path);
         if !self.folders.contains_key(&path) {
@@ -94,12 +94,12 @@ impl Known {
         self.folders.contains_key(path)
     }
 
-    /// All directories, those inside another before it.
+    /// All directories, children before their parents.
     pub(super) fn folders_from_below(&self) -> impl Iterator<Item = (&Vec<u8>, &Folder)> {
         self.folders.iter().rev()
     }
 
-    /// A directory hides what is below; whether that is news.
+    /// Records that a directory hides what is below. Returns whether that is new.
     pub(super) fn hide_below(&mut self, path: &[u8]) -> Result<bool> {
         if self.is_opaque(path) {
             return Ok(false);
@@ -113,7 +113,7 @@ impl Known {
         self.opaque.contains_key(path)
     }
 
-    /// A directory hides what is below, and if nothing else has said what it is, it has nothing of it either.
+    /// Records that a directory hides what is below, and inherits nothing if no entry mentions it.
     pub(super) fn replace_below(&mut self, path: &[u8]) -> Result<()> {
         if let Some(how) = self.implicit.get_mut(path) {
             *how = Implicit::Fresh;
@@ -121,7 +121,7 @@ impl Known {
         self.hide_below(path).map(drop)
     }
 
-    /// There is a whiteout at a name.
+    /// Records a whiteout.
     pub(super) fn add_whiteout(&mut self, path: &[u8]) -> Result<()> {
         self.budget.take_path(path)?;
         self.whiteouts.insert(path.to_vec(), ());
@@ -132,7 +132,7 @@ impl Known {
         std::mem::take(&mut self.whiteouts).into_keys()
     }
 
-    /// Puts back one that stays.
+    /// Restores a whiteout that stays.
     pub(super) fn keep_whiteout(&mut self, path: Vec<u8>) {
         self.whiteouts.insert(path, ());
     }
@@ -141,12 +141,12 @@ impl Known {
         self.whiteouts.remove(path);
     }
 
-    /// Whether anything of the layers below is removed.
+    /// Whether the layer removes anything of the layers below.
     pub(super) fn removes(&self) -> bool {
         !self.whiteouts.is_empty() || !self.opaque.is_empty()
     }
 
-    /// A name is to be linked to one of the layers below.
+    /// Records a link to a name of the layers below.
     pub(super) fn add_link(&mut self, path: &[u8], target: Vec<u8>) -> Result<()> {
         self.budget.take_path(path)?;
         self.budget.take_path(&target)?;
@@ -155,7 +155,7 @@ impl Known {
         Ok(())
     }
 
-    /// What a name is to be linked to: a link to it is one to that.
+    /// The target of a link: a link to a link has the same target.
     pub(super) fn linked_to(&self, path: &[u8]) -> Option<&[u8]> {
         self.links.get(path).map(|link| link.target.as_slice())
     }
@@ -168,20 +168,21 @@ impl Known {
         self.links.contains_key(path)
     }
 
-    /// All links with their names, in the order of the archive.
+    /// All links and their names, in the order of the archive.
     pub(super) fn links_in_order(&self) -> Vec<(Vec<u8>, Link)> {
         let mut links: Vec<_> = self.links.iter().map(|(path, link)| (path.clone(), link.clone())).collect();
         links.sort_by_key(|(_, link)| link.turn);
         links
     }
 
-    /// A name is made again: whether it was a whiteout or a link until now, which hide what is below as well.
+    /// Removes the whiteout or link at a name that is made again. Returns whether there was one: it hid what is
+    /// below.
     pub(super) fn forget_name(&mut self, path: &[u8]) -> bool {
         let removed = self.whiteouts.remove(path).is_some();
         self.links.remove(path).is_some() || removed
     }
 
-    /// A directory is removed with everything in it.
+    /// Removes the records of a directory and its content.
     pub(super) fn forget_tree(&mut self, path: &[u8]) {
         self.forget_name(path);
         self.implicit.remove(path);
@@ -194,7 +195,7 @@ impl Known {
         take_below(&mut self.links, path);
     }
 
-    /// What was in the directory `old` is in `new` now. What is known of a path there already stays.
+    /// Moves the records below `old` to `new`. Existing records there stay.
     pub(super) fn rename_below(&mut self, old: &[u8], new: &[u8]) {
         rename(&mut self.implicit, old, new, |_, _| {});
         rename(&mut self.folders, old, new, |_, _| {});
@@ -207,26 +208,25 @@ impl Known {
         });
     }
 
-    /// Nothing is said of a directory itself any more: it is gone, and what was in it is elsewhere. Whether it hid what is
-    /// below.
+    /// Removes the record of a directory whose content moved elsewhere. Returns whether it hid what is below.
     pub(super) fn forget_folder(&mut self, path: &[u8]) -> bool {
         self.implicit.remove(path);
         self.folders.remove(path);
         self.opaque.remove(path).is_some()
     }
 
-    /// Whether a directory above hides what the layers below have at a path.
+    /// Whether a parent directory hides a path of the layers below.
     pub(super) fn is_hidden(&self, path: &[u8]) -> bool {
         !self.opaque.is_empty() && above(path).any(|parent| self.opaque.contains_key(parent))
     }
 
-    /// Whether this layer has removed what the layers below have at a path, or a directory above it.
+    /// Whether this layer has removed a path of the layers below, or a parent of it.
     pub(super) fn is_removed(&self, path: &[u8]) -> bool {
         let gone = |parent: &[u8]| self.opaque.contains_key(parent) || self.whiteouts.contains_key(parent);
         above(path).any(gone)
     }
 
-    /// The same, or whether it has put a link there.
+    /// Like `is_removed`, or a link of this layer replaces it.
     pub(super) fn is_replaced(&self, path: &[u8]) -> bool {
         let here = |path: &[u8]| self.links.contains_key(path) || self.whiteouts.contains_key(path);
         here(path) || self.is_opaque(path) || above(path).any(here) || self.is_hidden(path)
@@ -244,7 +244,7 @@ fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn take_below<V>(paths: &mut Paths<V>, path: &[u8]) -> Vec<(Vec<u8>, V)> {
-    // All that begin with the path and a slash: before the path and the byte that follows it.
+    // Everything between the path with a slash and the path with the next byte.
     let (first, end) = ([path, b"/"].concat(), [path, b"0"].concat());
     let range = (Bound::Included(first.as_slice()), Bound::Excluded(end.as_slice()));
     let below: Vec<Vec<u8>> = paths.range::<[u8], _>(range).map(|(path, _)| path.clone()).collect();
@@ -283,35 +283,35 @@ mod tests {
 
     #[test]
     fn what_begins_with_the_same_letters_is_not_below() {
-        let mut known = Known::new(Budget::new(Limits::default()));
+        let mut records = PathRecords::new(Budget::new(Limits::default()));
         for path in ["a", "a-b", "a/b", "a/b/c", "a.b", "a0", "b"] {
-            known.add_whiteout(path.as_bytes()).unwrap();
-            known.set_folder(path.into(), folder()).unwrap();
+            records.add_whiteout(path.as_bytes()).unwrap();
+            records.set_folder(path.into(), folder()).unwrap();
         }
-        known.rename_below(b"a", b"x/y");
-        let names = |known: &mut Known| -> Vec<String> {
-            known.take_whiteouts().map(|path| String::from_utf8(path).unwrap()).collect()
+        records.rename_below(b"a", b"x/y");
+        let names = |records: &mut PathRecords| -> Vec<String> {
+            records.take_whiteouts().map(|path| String::from_utf8(path).unwrap()).collect()
         };
-        assert_eq!(names(&mut known), ["a", "a-b", "a.b", "a0", "b", "x/y/b", "x/y/b/c"]);
-        known.forget_tree(b"x/y/b");
-        assert!(known.has_folder(b"a") && known.has_folder(b"a0"));
-        assert!(!known.has_folder(b"x/y/b") && !known.has_folder(b"x/y/b/c") && !known.has_folder(b"a/b"));
+        assert_eq!(names(&mut records), ["a", "a-b", "a.b", "a0", "b", "x/y/b", "x/y/b/c"]);
+        records.forget_tree(b"x/y/b");
+        assert!(records.has_folder(b"a") && records.has_folder(b"a0"));
+        assert!(!records.has_folder(b"x/y/b") && !records.has_folder(b"x/y/b/c") && !records.has_folder(b"a/b"));
     }
 
     #[test]
     fn into_the_root_nothing_is_renamed_with_a_slash_before_it() {
-        let mut known = Known::new(Budget::new(Limits::default()));
-        known.set_folder(b"here/x".to_vec(), folder()).unwrap();
-        known.rename_below(b"here", b"");
-        assert!(known.has_folder(b"x"));
+        let mut records = PathRecords::new(Budget::new(Limits::default()));
+        records.set_folder(b"here/x".to_vec(), folder()).unwrap();
+        records.rename_below(b"here", b"");
+        assert!(records.has_folder(b"x"));
     }
 
     #[test]
     fn what_hides_a_path_is_above_it() {
-        let mut known = Known::new(Budget::new(Limits::default()));
-        known.hide_below(b"o").unwrap();
-        known.add_whiteout(b"w").unwrap();
-        known.add_link(b"l", b"target".to_vec()).unwrap();
+        let mut records = PathRecords::new(Budget::new(Limits::default()));
+        records.hide_below(b"o").unwrap();
+        records.add_whiteout(b"w").unwrap();
+        records.add_link(b"l", b"target".to_vec()).unwrap();
         for (path, hidden, removed, replaced) in [
             ("o", false, false, true),
             ("o/x/y", true, true, true),
@@ -323,43 +323,43 @@ mod tests {
             ("x", false, false, false),
         ] {
             let path = path.as_bytes();
-            let found = (known.is_hidden(path), known.is_removed(path), known.is_replaced(path));
+            let found = (records.is_hidden(path), records.is_removed(path), records.is_replaced(path));
             assert_eq!(found, (hidden, removed, replaced), "{}", String::from_utf8_lossy(path));
         }
-        known.hide_below(b"").unwrap();
-        assert!(known.is_hidden(b"x") && !known.is_hidden(b""));
+        records.hide_below(b"").unwrap();
+        assert!(records.is_hidden(b"x") && !records.is_hidden(b""));
     }
 
     #[test]
     fn the_last_link_of_a_name_counts_and_stands_where_it_was_made() {
-        let mut known = Known::new(Budget::new(Limits::default()));
+        let mut records = PathRecords::new(Budget::new(Limits::default()));
         for (path, target) in [("a", "x"), ("b", "x"), ("d/a", "z"), ("a", "y")] {
-            known.add_link(path.as_bytes(), target.into()).unwrap();
+            records.add_link(path.as_bytes(), target.into()).unwrap();
         }
-        known.rename_below(b"d", b"");
-        let links: Vec<_> = known.links_in_order().into_iter().map(|(path, link)| (path, link.target)).collect();
+        records.rename_below(b"d", b"");
+        let links: Vec<_> = records.links_in_order().into_iter().map(|(path, link)| (path, link.target)).collect();
         let wanted = [("b", "x"), ("a", "y")].map(|(path, target)| (path.into(), target.into()));
         assert_eq!(links, wanted);
     }
 
-    /// Fifty thousand of each kind, and four questions of each: through all of them that would be ten thousand million looks.
+    /// Fifty thousand of each kind, and four look-ups of each: scans would need ten thousand million comparisons.
     #[test]
     fn what_is_asked_of_one_path_does_not_go_through_all() {
         let busy = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_sec;
         let before = busy();
-        let mut known = Known::new(Budget::new(Limits::default()));
+        let mut records = PathRecords::new(Budget::new(Limits::default()));
         for n in 0..50_000 {
-            known.add_whiteout(format!("w/{n}").as_bytes()).unwrap();
-            known.hide_below(format!("o/{n}").as_bytes()).unwrap();
-            known.add_link(format!("l{n}/x").as_bytes(), format!("target{n}").into()).unwrap();
+            records.add_whiteout(format!("w/{n}").as_bytes()).unwrap();
+            records.hide_below(format!("o/{n}").as_bytes()).unwrap();
+            records.add_link(format!("l{n}/x").as_bytes(), format!("target{n}").into()).unwrap();
         }
         for n in 0..50_000 {
-            assert!(!known.is_removed(format!("target{n}").as_bytes()));
-            assert!(!known.is_replaced(format!("target{n}").as_bytes()));
-            known.rename_below(format!("l{n}").as_bytes(), format!("k{n}").as_bytes());
-            known.forget_tree(format!("o/{n}").as_bytes());
+            assert!(!records.is_removed(format!("target{n}").as_bytes()));
+            assert!(!records.is_replaced(format!("target{n}").as_bytes()));
+            records.rename_below(format!("l{n}").as_bytes(), format!("k{n}").as_bytes());
+            records.forget_tree(format!("o/{n}").as_bytes());
         }
-        assert!(known.is_link(b"k77/x") && !known.is_opaque(b"o/77"));
+        assert!(records.is_link(b"k77/x") && !records.is_opaque(b"o/77"));
         assert!(busy() - before < 20, "{} s", busy() - before);
     }
 }

@@ -1,33 +1,35 @@
-//! Whether an address is one of this host's own.
+//! Whether an address belongs to this host.
 //!
-//! The gateway dials from the host, so that what listens there would answer past the host's firewall. The kernel is asked each time: addresses come and
-//! go, and the gateway may make no sockets but those of the internet. Nothing is sent, and a start does not wait for it.
+//! The gateway dials from the host, so the host's firewall would not protect its services. The kernel is asked each
+//! time: addresses change, and the gateway may make only internet sockets. No packet is sent, and a start does not
+//! wait.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// Addresses for documentation, which no host has (RFC 5737, RFC 3849).
+/// Documentation addresses, which no host has (RFC 5737, RFC 3849).
 const NOBODYS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 213)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0x5bd1, 0, 0, 0, 0, 0xe995))];
-/// Any will do: no datagram is sent.
+/// Any port: no datagram is sent.
 const PORT: u16 = 9;
 
-/// Whether what is sent to this address stays on this host.
+/// Whether packets to this address stay on this host.
 pub(super) fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    // A whole range can be the host's own by a route; a socket can be bound to each address of it.
+    // A local route can give the host a whole range; a socket can be bound to each address of it.
     let nobodys = NOBODYS[usize::from(address.is_ipv6())];
     can_bind(address) && !can_bind(nobodys) || is_its_own_source(address)
 }
 
-/// Whether a socket may have the address. With `net.ipv4.ip_nonlocal_bind` it may have every one, also a nobody's.
+/// Whether a socket can have the address. With `net.ipv4.ip_nonlocal_bind` it can have every address, also a foreign
+/// one.
 fn can_bind(address: IpAddr) -> bool {
     datagrams(address).and_then(|socket| bind(&socket, &SocketAddr::new(address, 0))).is_ok()
 }
 
-/// Whether packets to the address would come from it.
+/// Whether packets to the address would have it as their source.
 fn is_its_own_source(address: IpAddr) -> bool {
     let connected = datagrams(address).and_then(|socket| {
         connect(&socket, &SocketAddr::new(address, PORT))?;
@@ -36,7 +38,7 @@ fn is_its_own_source(address: IpAddr) -> bool {
     connected.is_ok_and(|socket| leads_home(&socket, address))
 }
 
-/// Whether both ends of a connection to the address have it.
+/// Whether both ends of a connection have the address.
 pub(super) fn leads_home(socket: &OwnedFd, address: IpAddr) -> bool {
     let local = getsockname(socket).ok().and_then(|local| SocketAddr::try_from(local).ok());
     local.is_some_and(|local| local.ip().to_canonical() == address.to_canonical())

@@ -1,14 +1,13 @@
-//! Finishing a layer once the layers below are known.
+//! Finishes a layer when the layers below are known.
 //!
-//! An archive leaves out what did not change: the parents of a changed file, the target of a new hard link. Applied on
-//! top of the layers below, as Docker does it, those are simply there. Here each layer is a directory of its own, unpacked
-//! while the ones below still are, so what was left out is filled in now: metadata of parents, symlinks on the way, links.
-//! Directories get their modes and times last, from the deepest up.
+//! An archive omits what did not change: the parents of a changed file, the target of a new hard link. Docker applies
+//! it on top of the layers below, where those exist. Here each layer is extracted alone, so they are added now:
+//! metadata of parents, symlinks in paths, links. Directories get their modes and times last, the deepest first.
 
-use super::attributes::{self, Held, Skipped};
+use super::attributes::{self, FileDescriptor, Skipped};
 use super::extract::Extractor;
-use super::known::{Folder, Implicit};
-use super::place::Place;
+use super::path_records::{Folder, Implicit};
+use super::tree::TreeDirectory;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::Names;
 use crate::image::form::{join, made, open_below, split};
@@ -19,24 +18,24 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a finished layer has, for its record.
+/// The facts of a finished layer, for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct FinishedLayer {
     pub(crate) entries: u64,
-    /// Whether it removes anything: a layer that does not can be moved as a whole.
+    /// Whether it removes anything. A layer that does not can be moved as a whole.
     pub(crate) removes: bool,
     pub(crate) skipped: Skipped,
 }
 
 /// Finishes the tree of `extractor` on top of `below`.
-pub(crate) fn settle(mut extractor: Extractor, below: &Stack) -> Result<Settled> {
+pub(crate) fn finish_layer(mut extractor: Extractor, below: &Stack) -> Result<FinishedLayer> {
     inherit_root(&mut extractor, below).doing(|| "finish the layer's root")?;
     inherit(&mut extractor, below).doing(|| "finish the layer's directories")?;
     link(&mut extractor, below).doing(|| "finish the layer's hard links")?;
     hide(&mut extractor, below).doing(|| "finish the layer's whiteouts")?;
     close(&extractor).doing(|| "finish the layer's directories")?;
-    let removes = extractor.tree.known.removes();
-    Ok(Settled { entries: extractor.entries, removes, skipped: extractor.skipped })
+    let removes = extractor.tree.records.removes();
+    Ok(FinishedLayer { entries: extractor.entries, removes, skipped: extractor.skipped })
 }
 
 fn root(extractor: &Extractor) -> OwnedFdRef {
@@ -45,25 +44,25 @@ fn root(extractor: &Extractor) -> OwnedFdRef {
 
 type OwnedFdRef = std::sync::Arc<OwnedFd>;
 
-/// A layer that does not mention the root has the root of the layer below.
+/// A layer without an entry for the root inherits the root of the layer below.
 fn inherit_root(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    if extractor.tree.known.has_folder(b"") {
+    if extractor.tree.records.has_folder(b"") {
         return Ok(());
     }
     let folder = match below.top()? {
         Some(hit) => copy_folder(extractor, b"", &hit)?,
         None => Folder { mode: 0o755, mtime: (0, 0) },
     };
-    extractor.tree.known.set_folder(Vec::new(), folder)
+    extractor.tree.records.set_folder(Vec::new(), folder)
 }
 
-/// Parents first: each implicit directory becomes what the stack below has at its place.
+/// Parents first: each implicit directory gets the metadata of the stack below.
 fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    // Moving something to where it belongs may make more of them, so the list is taken from until it is empty.
-    while let Some((path, how)) = extractor.tree.known.pop_implicit() {
+    // A move may add implicit directories, so take from the list until it is empty.
+    while let Some((path, how)) = extractor.tree.records.pop_implicit() {
         // A parent that is a directory here and not below was named by this layer, and hides what is below.
         let hidden = how == Implicit::Fresh
-            || extractor.tree.known.is_hidden(&path)
+            || extractor.tree.records.is_hidden(&path)
             || below.real_path(split(&path).0, true)? != split(&path).0;
         let real = if hidden { path.clone() } else { below.real_path(&path, true)? };
         if real != path {
@@ -80,29 +79,29 @@ fn inherit(extractor: &mut Extractor, below: &Stack) -> Result<()> {
                 );
             }
         };
-        extractor.tree.known.set_folder(path, folder)?;
+        extractor.tree.records.set_folder(path, folder)?;
     }
     Ok(())
 }
 
-/// What nobody says anything of is root's, whatever group its parent hands on.
+/// A directory without any metadata belongs to root, whatever group its parent passes on.
 fn new_folder(extractor: &Extractor, path: &[u8]) -> Result<Folder> {
     let directory = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
-    attributes::set_owner(Held::Open(directory.as_fd()), 0, 0, extractor.form)?;
+    attributes::set_owner(FileDescriptor::Open(directory.as_fd()), 0, 0, extractor.form)?;
     Ok(Folder { mode: 0o755, mtime: (0, 0) })
 }
 
-/// Owner and attributes of the directory below; its mode and time come at the end.
+/// Copies owner and attributes of the directory below. Its mode and time follow at the end.
 fn copy_folder(extractor: &mut Extractor, path: &[u8], hit: &Hit) -> Result<Folder> {
     let directory = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
     let source = open_below(hit.directory.as_fd(), &hit.name).failing(Kind::Store, || "open a directory below")?;
     copy::attributes(source.as_fd(), directory.as_fd(), extractor.form)?;
-    attributes::set_owner(Held::Open(directory.as_fd()), hit.stat.st_uid, hit.stat.st_gid, extractor.form)?;
+    attributes::set_owner(FileDescriptor::Open(directory.as_fd()), hit.stat.st_uid, hit.stat.st_gid, extractor.form)?;
     let nanoseconds = u32::try_from(hit.stat.st_mtime_nsec).unwrap_or(0);
     Ok(Folder { mode: hit.stat.st_mode & 0o7777, mtime: (hit.stat.st_mtime, nanoseconds) })
 }
 
-/// An implicit directory that is a symlink below: what it holds belongs where the symlink leads.
+/// Moves the content of an implicit directory that is a symlink below to the symlink's target.
 fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> {
     let target = extractor.tree.directory(real)?;
     let source = open_below(root(extractor).as_fd(), path).failing(Kind::Store, || "open a directory")?;
@@ -121,21 +120,21 @@ fn move_into(extractor: &mut Extractor, path: &[u8], real: &[u8]) -> Result<()> 
     let parent = open_below(root(extractor).as_fd(), parent).failing(Kind::Store, || "open a directory")?;
     unlinkat(&parent, name, AtFlags::REMOVEDIR).failing(Kind::Store, || "remove a directory")?;
     extractor.tree.forget();
-    extractor.tree.known.rename_below(path, real);
-    if extractor.tree.known.forget_folder(path) {
+    extractor.tree.records.rename_below(path, real);
+    if extractor.tree.records.forget_folder(path) {
         extractor.form.set_opaque(target.as_fd())?;
-        extractor.tree.known.hide_below(real)?;
+        extractor.tree.records.hide_below(real)?;
     }
     Ok(())
 }
 
-/// Hard links whose target this layer does not hold: the target is copied up, as overlayfs would, and linked here.
+/// Makes hard links to files of lower layers: copies the target up, as overlayfs would, and links to the copy.
 fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     let form = extractor.form;
-    // Where the target of each name has been put: at its own place, or, where the layer later removes or replaces that, at
-    // the first name that linked to it.
+    // The path of each copied target: its own name, or the first link to it if this layer removes or replaces the
+    // target later.
     let mut placed: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
-    for (path, link) in extractor.tree.known.links_in_order() {
+    for (path, link) in extractor.tree.records.links_in_order() {
         let (parent, name) = split(&path);
         let parent = extractor.tree.directory(parent)?;
         if !is_free(extractor, &parent, name)? {
@@ -169,50 +168,49 @@ fn link(extractor: &mut Extractor, below: &Stack) -> Result<()> {
             placed.insert(real.clone(), real);
         }
     }
-    // Directories made for the copies inherit like all others.
-    if extractor.tree.known.has_implicit() { inherit(extractor, below) } else { Ok(()) }
+    // Directories made for the copies inherit, too.
+    if extractor.tree.records.has_implicit() { inherit(extractor, below) } else { Ok(()) }
 }
 
-/// Whether this layer has something else where the layers below have a target, or on the way there. It was not there when
-/// the link was made, so it came later, and so did what hides it.
+/// Whether this layer has something else at a target of the layers below, or in its parents. It came after the link,
+/// and so did what hides the target.
 fn is_replaced(extractor: &Extractor, real: &[u8]) -> bool {
     let (parent, name) = split(real);
-    extractor.tree.known.is_replaced(real)
+    extractor.tree.records.is_replaced(real)
         || match open_below(root(extractor).as_fd(), parent) {
             Ok(directory) => statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
             Err(errno) => errno != Errno::NOENT,
         }
 }
 
-/// Whether a link can be made at a name. A whiteout there goes; anything else came by another way through a symlink below,
-/// and stays.
-fn is_free(extractor: &mut Extractor, parent: &Place, name: &[u8]) -> Result<bool> {
+/// Whether a link can be made at a name. Removes a whiteout there. Anything else came through a symlink of the layers
+/// below, and stays.
+fn is_free(extractor: &mut Extractor, parent: &TreeDirectory, name: &[u8]) -> Result<bool> {
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(true),
         Err(errno) => Err(errno).failing(Kind::Store, || "look at a layer's file"),
         Ok(_) if extractor.form.is_whiteout(parent.as_fd(), name)? => {
             unlinkat(parent, name, AtFlags::empty()).map_err(made)?;
-            extractor.tree.known.forget_whiteout(&parent.child(name));
+            extractor.tree.records.forget_whiteout(&parent.child(name));
             Ok(true)
         }
         Ok(_) => Ok(false),
     }
 }
 
-/// Whiteouts of names that nothing below has would show up in listings: overlayfs does not look for them in a directory
-/// that only one layer has. And the root cannot be opaque (overlayfs stacks roots as they are): its names are removed
-/// one by one.
+/// Removes useless whiteouts, which listings would show: overlayfs does not check for them in a directory of only one
+/// layer. Replaces an opaque root by whiteouts, since overlayfs ignores an opaque root.
 fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
-    for path in extractor.tree.known.take_whiteouts() {
-        if extractor.tree.known.is_hidden(&path) || below.find(&path)?.is_none() {
+    for path in extractor.tree.records.take_whiteouts() {
+        if extractor.tree.records.is_hidden(&path) || below.find(&path)?.is_none() {
             let (parent, name) = split(&path);
             let parent = open_below(root(extractor).as_fd(), parent).failing(Kind::Store, || "open a directory")?;
             unlinkat(&parent, name, AtFlags::empty()).failing(Kind::Store, || "remove a whiteout")?;
         } else {
-            extractor.tree.known.keep_whiteout(path);
+            extractor.tree.records.keep_whiteout(path);
         }
     }
-    if !extractor.tree.known.is_opaque(b"") {
+    if !extractor.tree.records.is_opaque(b"") {
         return Ok(());
     }
     let top = extractor.tree.root();
@@ -220,12 +218,12 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
         match statat(&top, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {
                 extractor.form.make_whiteout(top.as_fd(), &name)?;
-                extractor.tree.known.keep_whiteout(name);
+                extractor.tree.records.keep_whiteout(name);
             }
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
                 let directory = open_below(top.as_fd(), &name).failing(Kind::Store, || "open a directory")?;
                 extractor.form.set_opaque(directory.as_fd())?;
-                extractor.tree.known.hide_below(&name)?;
+                extractor.tree.records.hide_below(&name)?;
             }
             Ok(_) => {}
             Err(errno) => return Err(errno).failing(Kind::Store, || "look at a layer's file"),
@@ -234,11 +232,11 @@ fn hide(extractor: &mut Extractor, below: &Stack) -> Result<()> {
     Ok(())
 }
 
-/// Modes and times of directories, children before parents: setting a child's mode does not touch its parent's time, but
-/// without privileges a closed parent could not be entered any more.
+/// Sets modes and times of directories, children first. A child's mode does not change its parent's time, but an
+/// ordinary user could not enter a closed parent.
 fn close(extractor: &Extractor) -> Result<()> {
     let root = root(extractor);
-    for (path, folder) in extractor.tree.known.folders_from_below() {
+    for (path, folder) in extractor.tree.records.folders_from_below() {
         let directory = match open_below(root.as_fd(), path) {
             Ok(directory) => directory,
             Err(errno) => {
@@ -247,7 +245,7 @@ fn close(extractor: &Extractor) -> Result<()> {
                     .map_err(|error| error.doing(named(path)));
             }
         };
-        attributes::set_mode(Held::Open(directory.as_fd()), folder.mode)?;
+        attributes::set_mode(FileDescriptor::Open(directory.as_fd()), folder.mode)?;
         attributes::set_times(directory.as_fd(), folder.mtime)?;
     }
     Ok(())

@@ -1,15 +1,17 @@
-//! One connection of a client inside: what it wants is found out, it is decided on, a server is dialled, bytes pass.
+//! A connection of a client inside: reads its destination, decides, dials the server, moves bytes.
 
-use super::brokered::{Brokered, HTTP_2_PREFACE, HTTP_2_REFUSED};
+mod brokered;
+
 use super::flow::{Budget, End, Flow, Pass, Pipes};
 use super::front::{self, Opening, SSH};
-use super::own::leads_home;
+use super::host_address::leads_home;
 use crate::egress::broker::Served;
 use crate::egress::hello::HANDSHAKE;
 use crate::egress::http::{self, Requests, Step};
 use crate::egress::policy::Ech;
 use crate::egress::rule::Host;
 use crate::sys::weaken;
+use brokered::{Brokered, HTTP_2_PREFACE, HTTP_2_REFUSED};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, connect, recv, socket_with, sockopt};
 use std::collections::VecDeque;
@@ -18,61 +20,65 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// How much of what a client says is held back while it is looked at.
+/// The most bytes of a client that are held back for a check, in bytes.
 pub(super) const HELD: usize = 72 * 1024;
 /// How long one address may take to answer.
 pub(super) const DIAL: Duration = Duration::from_secs(10);
-/// How long a client may take to say what it wants of us.
+/// How long a client may take to send its request.
 pub(super) const ASK: Duration = Duration::from_secs(30);
-/// How a server agrees to a websocket.
+/// How a server accepts a websocket.
 const AGREED: &[u8] = b"HTTP/1.1 101";
 /// How long the last bytes may take.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Whom a connection is for.
+/// The destination of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) host: Host,
     pub(super) port: u16,
-    /// Its line of the ledger.
+    /// Its row of the ledger.
     pub(super) row: usize,
 }
 
-/// What is done with the bytes of the client.
+/// How the client's bytes are treated.
 pub(super) enum Front {
-    /// Questions to our DNS by TCP.
+    /// DNS questions by TCP.
     Questions,
-    /// It tells a proxy what it wants; SOCKS5 has two steps.
-    Proxy { greeted: bool },
-    /// Its first bytes are looked at.
+    /// A request to the proxy; SOCKS5 has two steps.
+    Proxy {
+        greeted: bool,
+    },
     Opening,
-    /// Each request is looked at.
-    Requests { requests: Requests, count: u64, upgrade: bool },
+    /// Each request is checked.
+    Requests {
+        requests: Requests,
+        count: u64,
+        upgrade: bool,
+    },
     /// The client's first line of SSH is passed on; the rest waits for the server's.
     Ssh,
-    /// Both sides' TLS ends here.
+    /// TLS ends here on both sides.
     Brokered(Box<Brokered>),
-    /// They pass.
     Through,
-    /// Nothing more is read from it; it gets what waits for it.
+    /// The client receives the buffered answer; its bytes are discarded.
     Farewell,
 }
 
-/// How far the server's side is.
+/// The state of the server's side.
 pub(super) enum Back {
     None,
-    /// The resolver is asked.
+    /// A name is being resolved.
     Resolving,
-    /// One address is dialled, the rest wait.
+    /// An address is being dialled; the rest wait.
     Dialling(VecDeque<SocketAddr>),
     Open,
-    /// It could not be reached, and why.
+    /// The server could not be reached, for this reason.
     Failed(String),
 }
 
-/// How a proxy's client hears that its connection stands.
+/// How a proxy client is informed that its connection is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Herald {
+pub(super) enum ProxyReply {
     None,
     Connect,
     Socks,
@@ -81,29 +87,29 @@ pub(super) enum Herald {
 pub(super) struct Connection {
     pub(super) front: Front,
     pub(super) back: Back,
-    pub(super) herald: Herald,
+    pub(super) proxy_reply: ProxyReply,
     pub(super) target: Option<Target>,
     pub(super) client: End,
     pub(super) server: Option<End>,
-    /// What the client said and nobody has decided on.
+    /// Bytes of the client before a decision.
     pub(super) held: Vec<u8>,
     pub(super) client_ended: bool,
     held_back: bool,
     /// Statuses of the server's answers since the last call.
     pub(super) statuses: Vec<u16>,
-    /// Who adds secrets to its requests.
+    /// The broker that adds secrets to its requests.
     pub(super) broker: Option<Rc<Served>>,
     pub(super) ech: Ech,
     pub(super) up: Flow,
     pub(super) down: Flow,
     pub(super) deadline: Option<Instant>,
-    /// Whether the server's socket goes back to the spare ones.
+    /// Whether the server's socket returns to the spare ones.
     pub(super) inward: bool,
-    /// Whether no rule opens an address of this host to it. It was asked for before, but the host's addresses change.
+    /// Whether the rules exclude this host's addresses. Checked again at the dial: the host's addresses change.
     pub(super) stays_out: bool,
 }
 
-/// What the gateway is to do for a connection.
+/// What the gateway must do for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// Nothing until a socket is ready.
@@ -112,17 +118,17 @@ pub(super) enum Need {
     Again,
     /// Another pass when the rate allows it.
     Later,
-    /// Questions of DNS in `held`.
+    /// Answer the DNS questions in `held`.
     Answers,
-    /// A wish to the proxy in `held`.
-    Wish,
-    /// A new socket of the server's side is to be watched.
+    /// Decide on the proxy request in `held`.
+    ProxyRequest,
+    /// Watch a new socket of the server's side.
     Watch,
-    /// The server cannot be reached or trusted, and the client waits to hear it.
+    /// The server cannot be reached or trusted; inform the client.
     Unanswered(String),
-    /// A refusal is to be noted; the connection stays for its farewell or ends.
+    /// Record a refusal; the connection sends a last answer or ends.
     Refuse(String),
-    /// It is over; `true` if the client is to see that it was cut.
+    /// End it; `true` resets the client.
     End(bool),
 }
 
@@ -131,7 +137,7 @@ impl Connection {
         Connection {
             front,
             back: Back::None,
-            herald: Herald::None,
+            proxy_reply: ProxyReply::None,
             target: None,
             client: End::new(client),
             server: None,
@@ -149,7 +155,7 @@ impl Connection {
         }
     }
 
-    /// One pass: as far as it goes without waiting.
+    /// Makes one pass: as far as it goes without waiting.
     pub(super) fn pass(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Need {
         self.try_pass(pipes, budget).unwrap_or(Need::End(true))
     }
@@ -161,7 +167,7 @@ impl Connection {
         self.read_client()?;
         match self.front {
             Front::Questions if !self.held.is_empty() => return Ok(Need::Answers),
-            Front::Proxy { .. } if !self.held.is_empty() => return Ok(Need::Wish),
+            Front::Proxy { .. } if !self.held.is_empty() => return Ok(Need::ProxyRequest),
             Front::Questions => return self.ask_on(),
             Front::Proxy { .. } => {
                 self.down.flush(&mut self.client)?;
@@ -170,11 +176,11 @@ impl Connection {
             _ => {}
         }
         if let Back::Dialling(_) = self.back
-            && let Some(need) = self.see_dial()?
+            && let Some(need) = self.check_dial()?
         {
             return Ok(need);
         }
-        if let Some(refusal) = self.look()? {
+        if let Some(refusal) = self.check_held()? {
             return Ok(Need::Refuse(refusal));
         }
         if let Front::Brokered(_) = self.front {
@@ -190,7 +196,7 @@ impl Connection {
         if let Back::Failed(why) = &self.back {
             return Ok(match (&self.front, self.target.as_ref()) {
                 (Front::Requests { .. }, _) => self.farewell(http::answer(502, &why.clone())),
-                // Whoever speaks HTTP gets to know why; wait for the request.
+                // A client of HTTP receives the reason: wait for its request.
                 (Front::Opening, Some(Target { port: 80, .. })) if !self.client_ended => Need::Nothing,
                 (Front::Opening, _) if self.broker.is_some() && !self.client_ended => Need::Nothing,
                 _ => Need::End(true),
@@ -199,15 +205,15 @@ impl Connection {
         self.exchange(pipes, budget)
     }
 
-    /// Gives back the memory of what has passed.
-    pub(super) fn rest(&mut self) {
+    /// Releases memory.
+    pub(super) fn release_memory(&mut self) {
         self.held.shrink_to_fit();
         if let Front::Brokered(tls) = &mut self.front {
-            tls.rest();
+            tls.release_memory();
         }
     }
 
-    /// Reads what the client says as long as somebody must look at it.
+    /// Reads the client's bytes while they must be checked.
     fn read_client(&mut self) -> Result<(), Errno> {
         if matches!(self.front, Front::Through | Front::Farewell | Front::Requests { upgrade: true, .. }) {
             return Ok(());
@@ -226,7 +232,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Throws away what a client still says that was refused: an answer would be lost if the connection were cut with bytes unread.
+    /// Discards the bytes of a refused client: closing with unread bytes would lose the answer (TCP reset).
     fn discard(&mut self) -> Result<(), Errno> {
         let mut buffer = [0_u8; 16 * 1024];
         while self.client.readable && !self.client_ended {
@@ -240,11 +246,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Decides on what is held; a refusal is returned.
-    fn look(&mut self) -> Result<Option<String>, Errno> {
+    /// Decides on the held bytes. Returns the reason of a refusal.
+    fn check_held(&mut self) -> Result<Option<String>, Errno> {
         let Some(Target { host, port, .. }) = self.target.clone() else { return Ok(None) };
         if let Front::Opening = self.front {
-            // Where TLS ends here the name that counts is the one that can be seen.
+            // Where TLS ends here, the visible name counts.
             let ech = if self.broker.is_some() { Ech::Pass } else { self.ech };
             let opening = front::opening(&self.held, &host, port, ech);
             if let (Some(served), Opening::Through | Opening::Requests | Opening::Ssh(_)) = (&self.broker, &opening) {
@@ -257,7 +263,7 @@ impl Connection {
                 return Ok(self.begin_broker(Rc::clone(served)).err());
             }
             match opening {
-                Opening::More if self.client_ended => self.front = Front::Through, // it has nothing to say
+                Opening::More if self.client_ended => self.front = Front::Through, // the client sent nothing
                 Opening::More => {}
                 Opening::Through => {
                     self.up.push(&std::mem::take(&mut self.held));
@@ -287,11 +293,11 @@ impl Connection {
                     self.held.drain(..length);
                 }
                 Step::Head(head, length) => {
-                    if let Some(why) = front::objection(&head, &host, port) {
+                    if let Some(why) = front::check_request(&head, &host, port) {
                         return Ok(Some(why));
                     }
                     *count += 1;
-                    // A later one would have to be told from the answers that are still to come.
+                    // A later upgrade could not be matched to its answer.
                     *upgrade = head.websocket && *count == 1;
                     self.up.push(&self.held[..length]);
                     self.held.drain(..length);
@@ -309,8 +315,8 @@ impl Connection {
     /// Moves bytes both ways.
     fn exchange(&mut self, pipes: &mut Pipes, budget: &mut Budget) -> Result<Need, Errno> {
         let (Back::Open, Some(server)) = (&self.back, &mut self.server) else {
-            self.down.flush(&mut self.client)?; // the hello of a proxy
-            // One that has said all it wants to say and waits for the answer is no end.
+            self.down.flush(&mut self.client)?; // a proxy's answer
+            // A client that sent its request and waits for the answer has not ended.
             let silent = self.client_ended && self.held.is_empty() && self.up.waiting() == 0;
             return Ok(if silent { Need::End(false) } else { Need::Nothing });
         };
@@ -337,7 +343,7 @@ impl Connection {
             }
             self.up.push(&std::mem::take(&mut self.held));
             if let Front::Requests { .. } = self.front {
-                // What came before the answer was meant for a websocket.
+                // Bytes before the answer were meant for a websocket.
                 if self.up.waiting() > 0 {
                     return Ok(Need::Refuse("more bytes than the request before the server's answer".into()));
                 }
@@ -350,7 +356,7 @@ impl Connection {
                 let pass = self.up.flush_within(server, budget)?;
                 self.up.ended = self.client_ended && self.held.is_empty();
                 self.up.close_when_done(server)?;
-                // Held back for lack of room: look again when there is some.
+                // Held back for lack of room: read again when there is room.
                 let held_back = std::mem::replace(&mut self.held_back, false) || self.client.readable;
                 if held_back && self.up.waiting() == 0 { Pass::More } else { pass }
             }
@@ -360,7 +366,7 @@ impl Connection {
             return Ok(Need::End(false));
         }
         if self.down.closed && !matches!(self.front, Front::Through) {
-            return Ok(Need::End(false)); // a server that closed takes no more requests
+            return Ok(Need::End(false)); // a closed server accepts no more requests
         }
         Ok(match (up, down) {
             (Pass::Throttled, _) | (_, Pass::Throttled) => Need::Later,
@@ -369,7 +375,7 @@ impl Connection {
         })
     }
 
-    /// Ends with an answer of ours.
+    /// Sends a last answer and ends.
     pub(super) fn farewell(&mut self, answer: Vec<u8>) -> Need {
         self.down.push(&answer);
         (self.server, self.back) = (None, Back::None);
@@ -396,21 +402,21 @@ impl Connection {
         self.failed(format!("the server cannot be reached: {}", std::io::Error::from(last)))
     }
 
-    /// The server could not be reached.
+    /// Handles an unreachable server.
     pub(super) fn failed(&mut self, why: String) -> Need {
         self.deadline = Some(Instant::now() + FAREWELL);
-        match self.herald {
-            Herald::Connect => self.farewell(http::answer(502, &why)),
-            Herald::Socks => self.farewell(front::socks_answer(4)),
-            Herald::None => {
+        match self.proxy_reply {
+            ProxyReply::Connect => self.farewell(http::answer(502, &why)),
+            ProxyReply::Socks => self.farewell(front::socks_answer(4)),
+            ProxyReply::None => {
                 self.back = Back::Failed(why);
                 Need::Again
             }
         }
     }
 
-    /// Whether the dialled server answered; the next address is tried if it refused.
-    pub(super) fn see_dial(&mut self) -> Result<Option<Need>, Errno> {
+    /// Checks whether the dialled server answered; tries the next address if it refused.
+    pub(super) fn check_dial(&mut self) -> Result<Option<Need>, Errno> {
         let (Back::Dialling(rest), Some(server)) = (&mut self.back, &self.server) else { return Ok(None) };
         if !server.writable {
             return Ok(None);
@@ -419,10 +425,10 @@ impl Connection {
             Ok(()) => {
                 self.back = Back::Open;
                 self.deadline = None;
-                match std::mem::replace(&mut self.herald, Herald::None) {
-                    Herald::Connect => self.down.push(b"HTTP/1.1 200 Connection established\r\n\r\n"),
-                    Herald::Socks => self.down.push(&front::socks_answer(0)),
-                    Herald::None => {}
+                match std::mem::replace(&mut self.proxy_reply, ProxyReply::None) {
+                    ProxyReply::Connect => self.down.push(b"HTTP/1.1 200 Connection established\r\n\r\n"),
+                    ProxyReply::Socks => self.down.push(&front::socks_answer(0)),
+                    ProxyReply::None => {}
                 }
                 Ok(None)
             }
@@ -437,8 +443,8 @@ impl Connection {
         }
     }
 
-    /// Something took too long.
-    pub(super) fn late(&mut self) -> Need {
+    /// Handles a timeout.
+    pub(super) fn time_out(&mut self) -> Need {
         match &mut self.back {
             Back::Dialling(rest) if !rest.is_empty() => {
                 let rest = std::mem::take(rest);
@@ -449,19 +455,19 @@ impl Connection {
                 self.failed("the server does not answer in time".into())
             }
             _ => match &mut self.front {
-                Front::Brokered(tls) => tls.late(),
+                Front::Brokered(tls) => tls.time_out(),
                 _ => Need::End(true),
             },
         }
     }
 }
 
-/// With `stays_out` an address of this host is none.
+/// Begins to dial. `stays_out` rejects an address of this host.
 fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
-    sockopt::set_socket_keepalive(&socket, true)?; // a server that vanished is noticed
+    sockopt::set_socket_keepalive(&socket, true)?; // detects a dead server
     match connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS) if stays_out && leads_home(&socket, address.ip()) => Err(Errno::HOSTUNREACH),
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
@@ -469,7 +475,7 @@ fn begin_dial(address: &SocketAddr, stays_out: bool) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether the server's first bytes are these; `None` while they have not come.
+/// Whether the server's first bytes are these; `None` until they come.
 fn begins_with(server: &mut End, words: &[u8]) -> Result<Option<bool>, Errno> {
     let mut first = [0_u8; AGREED.len()];
     let first = &mut first[..words.len().min(AGREED.len())];

@@ -1,49 +1,50 @@
-//! Proof that the store is whole: every image is made again from its blobs, whose digests are checked on the way, in a store
-//! of its own next to it, and its layers are compared file by file.
+//! Verifies the store: unpacks each image again from its checked blobs into a second store, and compares the layers
+//! file by file.
 
-use super::{ImageRecord, Lease, Store, Temporary};
+use super::load::{self, FromStore, LoadOptions};
+use super::store::{ImageRecord, Lease, Store, Temporary};
+use super::{Digest, compare};
 use crate::error::{Context, Kind, Result};
 use crate::files::{self, Lock};
-use crate::image::load::{self, FromStore, LoadOptions};
-use crate::image::{Digest, compare};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Something that is not as it should be.
+/// A fault.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// The image that is concerned.
+    /// The image with the fault.
     pub image: Digest,
-    /// What is wrong.
+    /// The fault in words.
     pub fault: String,
-    /// Whether it was mended.
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
-/// What `verify` found.
+/// The result of `verify`.
 #[derive(Debug, Default, Serialize)]
 pub struct Verified {
-    /// Images that were looked at.
+    /// Checked images.
     pub images: u64,
-    /// Layers that were compared.
+    /// Compared layers.
     pub layers: u64,
     /// Faults, if any.
     pub findings: Vec<Finding>,
 }
 
-/// Whether faults are mended.
+/// Whether faults are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
-    /// Only said.
+    /// Only reports them.
     No,
-    /// Damaged layers that nobody uses are replaced; damaged blobs are removed, so that the next pull or load brings them again.
+    /// Replaces damaged layers that are not in use. Removes damaged blobs, so that the next pull or load fetches them
+    /// again.
     Yes,
 }
 
 impl Store {
-    /// Checks every image, or those that are named.
+    /// Checks every image, or the named ones.
     pub fn verify(&self, images: &[String], repair: Repair) -> Result<Verified> {
         let records = match images {
             [] => self.images()?,
@@ -51,7 +52,7 @@ impl Store {
         };
         let mut verified = Verified::default();
         for record in records {
-            // Gone in the meantime is fine.
+            // An image may be removed meanwhile.
             let Ok(lease) = self.lease(&record.digest) else { continue };
             verified.images += 1;
             self.verify_image(&record, lease, repair, &mut verified)?;
@@ -89,7 +90,7 @@ impl Store {
             };
             damaged.extend(fault.map(|fault| (chain, fault)));
         }
-        drop(lease); // or the image would be in use by ourselves
+        drop(lease); // this lease would block the repair
         for (chain, fault) in damaged {
             let repaired = repair == Repair::Yes && self.replace_layer(chain, &shadow.layer_path(chain), &work)?;
             let in_use = if repair == Repair::Yes && !repaired { "; in use, not repaired" } else { "" };
@@ -99,8 +100,8 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a fresh layer in a damaged one's place, unless a sandbox or a load may have that one open: under an overlay the folder of a
-    /// layer must not change, and the old one is deleted. Whether it did.
+    /// Replaces a damaged layer and returns whether it did. Never replaces a layer that a sandbox or a load may have
+    /// open. The lower directory of an overlay must not change, and the old one is deleted.
     fn replace_layer(&self, chain: &Digest, fresh: &Path, work: &Temporary) -> Result<bool> {
         let _lock = Lock::wait(&self.path().join("lock"))?;
         if self.reserved()?.digests.contains(chain.hex()) {
@@ -122,7 +123,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes the blobs of an image whose content is wrong; whether there were any.
+    /// Removes the damaged blobs of an image. Returns whether there were any.
     fn remove_damaged(&self, record: &ImageRecord) -> Result<bool> {
         let mut removed = false;
         for blob in record.blobs() {

@@ -1,13 +1,14 @@
-//! A connection of which the gateway is both ends of TLS: requests get their secret, answers are looked through for it.
+//! A connection with a brokered host: TLS ends here on both sides. Requests get their secret; answers are searched
+//! for it.
 //!
-//! Order of a pass: what the client says, what the server says, requests on, answers back, both sides out. Nothing of a request is passed on
-//! before the server has proved who it is.
+//! Order of a pass: read the client, read the server, pass requests, pass answers, send both sides. No request passes
+//! before the server's certificate is verified.
 
-use super::connection::{Back, Connection, DIAL, Front, HELD, Need};
-use super::flow::{Budget, End, Pass};
-use super::front;
+use super::{Back, Connection, DIAL, Front, HELD, Need};
 use crate::egress::answers::Answers;
 use crate::egress::broker::{Served, written};
+use crate::egress::gateway::flow::{Budget, End, Pass};
+use crate::egress::gateway::front;
 use crate::egress::http::{self, Requests, Step};
 use crate::sys::weaken;
 use rustix::io::Errno;
@@ -18,46 +19,46 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is read at once, and how often in one pass.
+/// The bytes of one read, and the reads of one pass.
 const CHUNK: usize = 16 * 1024;
 const ROUNDS: usize = 8;
-/// How long bytes are held back that may be the beginning of a secret, and from which length on they are for longer.
+/// How long bytes are held back that may begin a secret: [`HOLD_LONG`] from [`LONG`] bytes on.
 const HOLD: Duration = Duration::from_millis(50);
 const LONG: usize = 8;
 const HOLD_LONG: Duration = Duration::from_secs(2);
 
-/// How a client of HTTP/2 begins (RFC 9113, 3.4).
+/// The preface of an HTTP/2 client (RFC 9113, 3.4).
 pub(super) const HTTP_2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
-/// Why a client that insists on HTTP/2 is refused.
+/// The error for a client that insists on HTTP/2.
 pub(super) const HTTP_2_REFUSED: &str =
     "HTTP/2 does not work at a host where brig adds a secret: let the client use HTTP/1.1 with TLS";
-/// Why a server that insists on HTTP/2 is refused.
+/// The error for a server that insists on HTTP/2.
 const HTTP_2_SERVER: &str =
     "the server takes HTTP/2 only, and brig adds secrets to HTTP/1.1 only: use a server that takes HTTP/1.1";
 
 /// Both ends of TLS.
-pub(super) struct Brokered {
+pub(in crate::egress::gateway) struct Brokered {
     served: Rc<Served>,
     inside: ServerConnection,
-    /// Bytes of the server that are not a whole line or head yet.
-    heard: Vec<u8>,
+    /// Bytes of the server before a whole line or head.
+    unread: Vec<u8>,
     outside: Option<ClientConnection>,
     requests: Requests,
     answers: Answers,
     held_since: Instant,
-    /// Why there is no answer of the server's.
+    /// Why the server cannot answer.
     failed: Option<String>,
-    /// Why what the server says cannot go on.
+    /// Why the server's bytes cannot be passed on.
     broken: Option<String>,
-    /// The client speaks no TLS that could carry an answer.
+    /// The client's TLS failed and cannot carry an answer.
     is_broken: bool,
-    /// The server has proved who it is.
+    /// The server's certificate is verified.
     is_open: bool,
-    /// The client has said all that it wants to say, and the server knows.
-    is_said: bool,
-    is_told: bool,
-    /// The server has said all, and that it has; the client knows.
-    is_answered: bool,
+    /// The client has sent its last byte.
+    client_is_done: bool,
+    server_has_end: bool,
+    /// The server has sent its last byte.
+    server_is_done: bool,
     is_closed: bool,
     is_over: bool,
 }
@@ -67,7 +68,7 @@ impl Brokered {
         Brokered {
             served,
             inside,
-            heard: Vec::new(),
+            unread: Vec::new(),
             outside: None,
             requests: Requests::new(),
             answers: Answers::new(),
@@ -76,33 +77,33 @@ impl Brokered {
             broken: None,
             is_broken: false,
             is_open: false,
-            is_said: false,
-            is_told: false,
-            is_answered: false,
+            client_is_done: false,
+            server_has_end: false,
+            server_is_done: false,
             is_closed: false,
             is_over: false,
         }
     }
 
-    /// Says something to the client.
-    fn say(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        // A buffer without a limit takes everything.
+    /// Encrypts bytes for the client.
+    fn send_plain(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        // A buffer without a limit accepts everything.
         let _ = self.inside.writer().write_all(bytes);
         drain(&mut self.inside, out);
     }
 
-    /// The memory of what the server said and has not been passed on.
-    pub(super) fn memory(&self) -> usize {
-        self.heard.capacity()
+    /// The memory of the server's buffered bytes.
+    pub(in crate::egress::gateway) fn memory(&self) -> usize {
+        self.unread.capacity()
     }
 
-    /// Gives back the memory of what has passed.
-    pub(super) fn rest(&mut self) {
-        self.heard.shrink_to_fit();
+    /// Releases memory.
+    pub(super) fn release_memory(&mut self) {
+        self.unread.shrink_to_fit();
     }
 
-    /// It took too long: TLS with the server, or the client to hear why there is no answer.
-    pub(super) fn late(&mut self) -> Need {
+    /// Handles a timeout of the server's handshake, or of a client that does not read why the server failed.
+    pub(super) fn time_out(&mut self) -> Need {
         if self.outside.is_none() || self.is_open || self.failed.is_some() {
             return Need::End(true);
         }
@@ -111,21 +112,21 @@ impl Brokered {
     }
 }
 
-/// What a socket has, at most a chunk; nothing when there is none at the moment.
-enum Got {
+/// The result of a read of at most a chunk.
+enum ReadResult {
     Bytes(usize),
     Nothing,
     End,
 }
 
-fn read(end: &mut End, buffer: &mut [u8]) -> Result<Got, Errno> {
+fn read(end: &mut End, buffer: &mut [u8]) -> Result<ReadResult, Errno> {
     loop {
         return match recv(&end.socket, &mut *buffer, RecvFlags::empty()) {
-            Ok((_, 0)) => Ok(Got::End),
-            Ok((_, count)) => Ok(Got::Bytes(count)),
+            Ok((_, 0)) => Ok(ReadResult::End),
+            Ok((_, count)) => Ok(ReadResult::Bytes(count)),
             Err(Errno::AGAIN) => {
                 end.readable = false;
-                Ok(Got::Nothing)
+                Ok(ReadResult::Nothing)
             }
             Err(Errno::INTR) => continue,
             Err(errno) => Err(errno),
@@ -134,11 +135,11 @@ fn read(end: &mut End, buffer: &mut [u8]) -> Result<Got, Errno> {
 }
 
 impl Connection {
-    /// From now on the gateway is both ends of TLS; what is held are the client's first bytes.
-    pub(super) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
+    /// Ends TLS on both sides from now on. `held` contains the client's first bytes.
+    pub(in crate::egress::gateway) fn begin_broker(&mut self, served: Rc<Served>) -> Result<(), String> {
         let hello = std::mem::take(&mut self.held);
         let mut inside = ServerConnection::new(Arc::clone(&served.inside)).map_err(|cause| client_fault(&cause))?;
-        inside.set_buffer_limit(None); // what waits is bounded by what is read
+        inside.set_buffer_limit(None); // reads are bounded
         let begun = feed(&mut inside, &hello, &mut self.held);
         drain(&mut inside, self.down.buffer());
         let mut tls = Brokered::new(served, inside);
@@ -147,7 +148,7 @@ impl Connection {
         begun.map(drop).map_err(|cause| client_fault(&cause))
     }
 
-    /// One pass.
+    /// Makes one pass.
     pub(super) fn pass_brokered(&mut self, budget: &mut Budget) -> Result<Need, Errno> {
         let Front::Brokered(mut tls) = std::mem::replace(&mut self.front, Front::Through) else {
             return Ok(Need::End(true));
@@ -159,47 +160,47 @@ impl Connection {
         done
     }
 
-    /// Answers in the server's place, and ends.
-    pub(super) fn answer_brokered(&mut self, status: u16, why: &str) -> Need {
+    /// Answers instead of the server, and ends.
+    pub(in crate::egress::gateway) fn answer_brokered(&mut self, status: u16, why: &str) -> Need {
         let Front::Brokered(tls) = &mut self.front else { return Need::End(true) };
         if tls.is_broken {
-            return self.farewell(Vec::new()); // an alert waits to be sent
+            return self.farewell(Vec::new()); // an alert is in the buffer
         }
         if tls.inside.is_handshaking() {
             return Need::End(true);
         }
         if tls.answers.are_within_one() {
-            return self.farewell(Vec::new()); // words of ours would be a part of the server's
+            return self.farewell(Vec::new()); // our text would become a part of the server's
         }
         let mut out = Vec::new();
-        tls.say(&http::answer(status, why), &mut out);
+        tls.send_plain(&http::answer(status, why), &mut out);
         tls.inside.send_close_notify();
         drain(&mut tls.inside, &mut out);
         self.farewell(out)
     }
 
     fn relay(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<Need, Errno> {
-        let heard = self.hear_client(tls)?;
+        let fault = self.read_client_tls(tls)?;
         drain(&mut tls.inside, self.down.buffer());
         self.down.flush(&mut self.client)?;
-        if let Some(why) = heard {
+        if let Some(why) = fault {
             tls.is_broken = true;
             return Ok(Need::Refuse(why));
         }
         if let Back::Dialling(_) = self.back
-            && let Some(need) = self.see_dial()?
+            && let Some(need) = self.check_dial()?
         {
             return Ok(need);
         }
         if let Back::Failed(why) = &self.back {
             tls.failed.get_or_insert(why.clone());
         }
-        let throttled = tls.failed.is_none() && self.hear_server(tls, budget)?;
+        let throttled = tls.failed.is_none() && self.read_server_tls(tls, budget)?;
         if let Some(why) = tls.broken.take() {
             return Ok(Need::Unanswered(why));
         }
         if let Some(why) = &tls.failed {
-            // A client that has not asked yet would not read an answer.
+            // A client that has not sent a request would not read an answer.
             let asks = !tls.inside.is_handshaking() && !self.held.is_empty();
             return Ok(match asks {
                 true => Need::Unanswered(why.clone()),
@@ -213,37 +214,37 @@ impl Connection {
         self.send_out(tls, budget, throttled)
     }
 
-    /// Reads what the client says; what is wrong with it is returned.
-    fn hear_client(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
+    /// Reads the client's bytes. Returns a fault of its TLS.
+    fn read_client_tls(&mut self, tls: &mut Brokered) -> Result<Option<String>, Errno> {
         let mut buffer = [0_u8; CHUNK];
         for _ in 0..ROUNDS {
-            if !self.hears_client() {
+            if !self.can_read_client() {
                 break;
             }
             match read(&mut self.client, &mut buffer)? {
-                Got::Bytes(count) => match feed(&mut tls.inside, &buffer[..count], &mut self.held) {
-                    Ok(closed) => tls.is_said |= closed,
+                ReadResult::Bytes(count) => match feed(&mut tls.inside, &buffer[..count], &mut self.held) {
+                    Ok(closed) => tls.client_is_done |= closed,
                     Err(cause) => return Ok(Some(client_fault(&cause))),
                 },
-                Got::Nothing => {}
-                Got::End => (self.client_ended, tls.is_said) = (true, true),
+                ReadResult::Nothing => {}
+                ReadResult::End => (self.client_ended, tls.client_is_done) = (true, true),
             }
         }
         Ok(None)
     }
 
-    fn hears_client(&self) -> bool {
+    fn can_read_client(&self) -> bool {
         let is_ready = self.client.readable && !self.client_ended;
         is_ready && self.held.len() < HELD && self.up.waiting() < HELD
     }
 
-    fn hears_server(&self, tls: &Brokered) -> bool {
-        let is_ready = self.server.as_ref().is_some_and(|server| server.readable) && !tls.is_answered;
+    fn can_read_server(&self, tls: &Brokered) -> bool {
+        let is_ready = self.server.as_ref().is_some_and(|server| server.readable) && !tls.server_is_done;
         is_ready && (self.down.waiting() < HELD || weaken::is_off("broker-room"))
     }
 
-    /// Reads what the server says and passes it on; `true` if the rate allows no more.
-    fn hear_server(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
+    /// Reads the server's bytes and passes them on. Returns whether the rate is used up.
+    fn read_server_tls(&mut self, tls: &mut Brokered, budget: &mut Budget) -> Result<bool, Errno> {
         let Back::Open = self.back else { return Ok(false) };
         if tls.outside.is_none() {
             match ClientConnection::new(Arc::clone(&tls.served.outside), tls.served.name.clone()) {
@@ -257,17 +258,17 @@ impl Connection {
         }
         let (mut plain, mut throttled, mut buffer) = (Vec::new(), false, [0_u8; CHUNK]);
         for _ in 0..ROUNDS {
-            if !self.hears_server(tls) {
+            if !self.can_read_server(tls) {
                 break;
             }
             let most = budget.available().min(CHUNK);
             throttled = most == 0;
             let (false, Some(server), Some(outside)) = (throttled, &mut self.server, &mut tls.outside) else { break };
             match read(server, &mut buffer[..most])? {
-                Got::Bytes(count) => {
+                ReadResult::Bytes(count) => {
                     budget.spend(count);
                     match feed(outside, &buffer[..count], &mut plain) {
-                        Ok(closed) => (tls.is_answered, tls.is_closed) = (closed, closed),
+                        Ok(closed) => (tls.server_is_done, tls.is_closed) = (closed, closed),
                         Err(_) if tls.is_open => return Err(Errno::PROTO),
                         Err(cause) => {
                             tls.failed = Some(match cause {
@@ -276,14 +277,14 @@ impl Connection {
                                 }
                                 cause => format!("the server is refused: {cause}"),
                             });
-                            drain(outside, self.up.buffer()); // it hears why
+                            drain(outside, self.up.buffer()); // with the alert
                             self.up.flush(server)?;
                         }
                     }
                 }
-                Got::Nothing => {}
-                Got::End if tls.is_open => tls.is_answered = true,
-                Got::End => tls.failed = Some("the server ended the connection within TLS's handshake".into()),
+                ReadResult::Nothing => {}
+                ReadResult::End if tls.is_open => tls.server_is_done = true,
+                ReadResult::End => tls.failed = Some("the server ended the connection within TLS's handshake".into()),
             }
             if tls.failed.is_some() {
                 self.deadline = Some(Instant::now() + DIAL);
@@ -294,9 +295,9 @@ impl Connection {
             tls.is_open = true;
             self.deadline = None;
         }
-        tls.heard.append(&mut plain);
+        tls.unread.append(&mut plain);
         self.pass_answers(tls);
-        if tls.is_answered && !tls.is_over {
+        if tls.server_is_done && !tls.is_over {
             if tls.is_closed {
                 tls.inside.send_close_notify();
                 drain(&mut tls.inside, self.down.buffer());
@@ -306,14 +307,14 @@ impl Connection {
         Ok(throttled)
     }
 
-    /// Passes on what the server says, and what was held back for too long.
+    /// Passes on the server's bytes, and bytes that were held back for too long.
     fn pass_answers(&mut self, tls: &mut Brokered) {
         if tls.outside.is_none() {
             return;
         }
         let (mut down, mut taken) = (Vec::new(), 0);
-        while taken < tls.heard.len() {
-            let step = tls.answers.server_says(&tls.heard[taken..], &tls.served.needles(), &mut down);
+        while taken < tls.unread.len() {
+            let step = tls.answers.read_server(&tls.unread[taken..], &tls.served.needles(), &mut down);
             self.statuses.extend(tls.answers.take_status());
             match step {
                 Ok(0) => break,
@@ -324,24 +325,24 @@ impl Connection {
                 }
             }
         }
-        tls.heard.drain(..taken);
+        tls.unread.drain(..taken);
         let now = Instant::now();
         if taken > 0 {
             tls.held_since = now;
         }
         let waiting = tls.answers.waiting();
         let patience = if waiting < LONG { HOLD } else { HOLD_LONG };
-        if tls.is_answered {
+        if tls.server_is_done {
             tls.answers.end(&tls.served.needles(), &mut down);
         } else if waiting > 0 && now - tls.held_since >= patience {
             tls.answers.release(&tls.served.needles(), &mut down);
         }
         if !down.is_empty() {
-            tls.say(&down, self.down.buffer());
+            tls.send_plain(&down, self.down.buffer());
         }
     }
 
-    /// Passes on what may be passed on; a refusal is returned.
+    /// Passes requests on. Returns the reason of a refusal.
     fn pass_requests(&mut self, tls: &mut Brokered) -> Option<String> {
         let target = self.target.clone()?;
         let outside = tls.outside.as_mut().filter(|_| tls.is_open)?;
@@ -350,14 +351,14 @@ impl Connection {
                 (true, _) => (self.held.len(), None),
                 (false, true) => break,
                 (false, false) => match tls.requests.step(&self.held) {
-                    Step::More if tls.is_said => {
-                        self.held.clear(); // it will never be whole
+                    Step::More if tls.client_is_done => {
+                        self.held.clear(); // the rest never comes
                         break;
                     }
                     Step::More => break,
                     Step::Content(length) => (length, None),
                     Step::Head(head, length) => {
-                        if let Some(why) = front::objection(&head, &target.host, target.port) {
+                        if let Some(why) = front::check_request(&head, &target.host, target.port) {
                             return Some(why);
                         }
                         let rewritten = match tls.served.admit(&head) {
@@ -371,14 +372,14 @@ impl Connection {
                     Step::Invalid(why) => return Some(format!("the request is not as it must be: {why}")),
                 },
             };
-            // A buffer without a limit takes everything.
+            // A buffer without a limit accepts everything.
             let _ = outside.writer().write_all(rewritten.as_deref().unwrap_or(&self.held[..length]));
             drain(outside, self.up.buffer());
             self.held.drain(..length);
         }
-        if tls.is_said && !tls.is_told && self.held.is_empty() {
+        if tls.client_is_done && !tls.server_has_end && self.held.is_empty() {
             outside.send_close_notify();
-            (tls.is_told, self.up.ended) = (true, true);
+            (tls.server_has_end, self.up.ended) = (true, true);
         }
         drain(outside, self.up.buffer());
         None
@@ -400,12 +401,12 @@ impl Connection {
         } else if self.client_ended {
             return Ok(Need::End(false));
         }
-        let hears = self.hears_client() || tls.outside.is_some() && self.hears_server(tls);
-        Ok(if hears { Need::Again } else { Need::Nothing })
+        let can_read = self.can_read_client() || tls.outside.is_some() && self.can_read_server(tls);
+        Ok(if can_read { Need::Again } else { Need::Nothing })
     }
 }
 
-/// What is wrong with the client's TLS.
+/// The fault of the client's TLS.
 fn client_fault(cause: &TlsError) -> String {
     match cause {
         TlsError::NoApplicationProtocol => HTTP_2_REFUSED.to_owned(),
@@ -413,7 +414,7 @@ fn client_fault(cause: &TlsError) -> String {
     }
 }
 
-/// What a peer's bytes are: added to `plain`; `true` when it has said that no more come.
+/// Decrypts a peer's bytes into `plain`. Returns whether the peer closed its side.
 fn feed<Data: SideData>(
     tls: &mut ConnectionCommon<Data>,
     mut bytes: &[u8],
@@ -438,10 +439,10 @@ fn feed<Data: SideData>(
     Ok(closed)
 }
 
-/// What is to be sent.
+/// Writes what TLS has to send.
 fn drain<Data: SideData>(tls: &mut ConnectionCommon<Data>, out: &mut Vec<u8>) {
     while tls.wants_write() {
-        // A vector takes everything.
+        // A vector accepts everything.
         if tls.write_tls(out).is_err() {
             return;
         }

@@ -1,5 +1,4 @@
-//! A blob on its way into the store: kept while it passes by, and, from a slow source, kept even if the rest does not come,
-//! so that the next try goes on where this one ended.
+//! Stores a blob while it is read. A partial blob from a slow source is kept, so that the next try continues it.
 
 use super::manifest::Descriptor;
 use super::source::{Blob, Source};
@@ -11,25 +10,25 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a blob comes from and where it is kept.
-pub(crate) struct Keeping<'a> {
+/// The source of a blob and its file.
+pub(crate) struct BlobWriter<'a> {
     store: &'a Store,
     source: &'a dyn Source,
     descriptor: &'a Descriptor,
-    /// The file that it is kept in, unless the store has it already.
+    /// The file, unless the store has the blob already.
     file: Option<(PathBuf, File)>,
 }
 
-impl<'a> Keeping<'a> {
-    /// Chooses the file: one that a broken download has left, if nobody else is at it; else one in `work`.
+impl<'a> BlobWriter<'a> {
+    /// Chooses the file: that of an interrupted download if no other process uses it, else one in `work`.
     pub(crate) fn open(
         store: &'a Store,
         source: &'a dyn Source,
         descriptor: &'a Descriptor,
         work: &Path,
-    ) -> Result<Keeping<'a>> {
+    ) -> Result<BlobWriter<'a>> {
         if store.has_blob(descriptor) {
-            return Ok(Keeping { store, source, descriptor, file: None });
+            return Ok(BlobWriter { store, source, descriptor, file: None });
         }
         let open = |path: PathBuf| -> Result<(PathBuf, File)> {
             let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -43,39 +42,39 @@ impl<'a> Keeping<'a> {
         if flock(&kept.1, FlockOperation::NonBlockingLockExclusive).is_err() {
             kept = open(work.join("blob"))?;
         }
-        Ok(Keeping { store, source, descriptor, file: Some(kept) })
+        Ok(BlobWriter { store, source, descriptor, file: Some(kept) })
     }
 
-    /// The blob's bytes: what is there from the file, the rest from the source and into the file.
+    /// The blob's bytes: first the file's, then the source's, which are also written to the file.
     pub(crate) fn blob(&mut self) -> Result<Blob<'_>> {
         let Some((path, file)) = self.file.as_mut() else {
             return Ok(Box::new(self.store.open_blob(&self.descriptor.digest)?));
         };
         let failed = |cause| files::failed(cause, format!("read `{}`", path.display()));
         let there = file.metadata().map_err(failed)?.len();
-        // Longer than it can be: of no use.
+        // Longer than the blob: useless.
         let there = if there > self.descriptor.size { 0 } else { there };
         file.set_len(there).map_err(failed)?;
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
         let reader = File::open(&*path).map_err(failed)?.take(there);
         let rest = self.source.open(self.descriptor, there)?;
         file.seek(SeekFrom::Start(there)).map_err(failed)?;
-        Ok(Box::new(reader.chain(Kept { rest, file })))
+        Ok(Box::new(reader.chain(TeeReader { rest, file })))
     }
 
-    /// The blob has not been read to its end. What has come is kept for the next try if the source is why; not if the disk is, which
-    /// it would go on filling, or the content, of which more would come.
+    /// Handles an incomplete blob. Keeps its bytes for the next try if the source failed. Removes them if the disk or
+    /// the content failed: they would fill the disk, or be wrong.
     pub(crate) fn give_up(self, error: Error) -> Error {
         if let Some((path, _)) = self.file
             && matches!(error.kind(), Kind::Disk | Kind::Image)
         {
-            // Why it was given up is worth more than why it could not be removed, which `prune` does too.
+            // Report the first error. If this removal fails, `prune` repeats it.
             let _ = std::fs::remove_file(&path);
         }
         error
     }
 
-    /// Gives the blob its name if it was right; throws it away if it was complete and wrong.
+    /// Names the blob if its digest was right; removes it if it was complete and wrong.
     pub(crate) fn finish(self, right: bool) -> Result<()> {
         match self.file {
             None => Ok(()),
@@ -86,13 +85,13 @@ impl<'a> Keeping<'a> {
     }
 }
 
-/// What passes is written too.
-struct Kept<'a> {
+/// Writes what is read.
+struct TeeReader<'a> {
     rest: Blob<'a>,
     file: &'a mut File,
 }
 
-impl Read for Kept<'_> {
+impl Read for TeeReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.rest.read(buffer)?;
         let written = self.file.write_all(&buffer[..count]);
