@@ -1,4 +1,5 @@
-//! Artifacts: the files that were asked for come out with their digests, and nothing else does, whatever the agent makes of their names.
+//! Artifacts: the files that were asked for come out with their digests, and nothing else does, whatever the agent
+//! makes of their names.
 
 use crate::support::{Lab, Run, skip};
 use serde_json::{Value, json};

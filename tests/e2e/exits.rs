@@ -1,4 +1,4 @@
-//! How a command ends, and how brig says so.
+//! How a command ends, and how brig reports it.
 
 use crate::support::{Lab, eventually};
 use rustix::process::{Pid, Signal, kill_process};

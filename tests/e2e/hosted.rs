@@ -1,5 +1,5 @@
-//! Hosted mode: the machine's rules at /etc/brig/brig.toml. There is no other place for them, so a test shows brig an /etc of its own, in a mount
-//! namespace of its own.
+//! Hosted mode: the machine's rules at /etc/brig/brig.toml. The path is fixed, so a test shows brig another /etc in a
+//! separate mount namespace.
 
 use crate::support::{Lab, Run, Started, Task, eventually, eventually_within, skip};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The host's /etc with these rules, for whoever is shown it.
+/// The host's /etc with these rules.
 fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
     let etc = lab.path().join("etc");
     if !etc.exists() {
@@ -115,7 +115,7 @@ fn a_link_into_an_allowed_folder_leads_nowhere_else() {
 #[test]
 fn less_isolation_than_the_operator_wants_refuses_and_the_doctor_says_it_before() {
     let Some(lab) = lab() else { return };
-    // The root of another user namespace is no more than an ordinary user.
+    // The root of another user namespace has the rights of an ordinary user.
     let nested = |rules: &str, words: &[&str]| {
         let mut command = shown(&etc(&lab, rules));
         command.args(["unshare", "--user", "--map-root-user"]).arg(crate::support::program_under_test()).args(words);

@@ -224,7 +224,7 @@ fn policy(pid: i32) -> String {
 }
 
 #[test]
-fn nobody_of_a_running_task_has_another_policy_than_its_caller() {
+fn no_process_of_a_running_task_has_another_policy_than_its_caller() {
     let lab = Lab::new();
     let task = lab.task().plain().start_sh("set -- $(cat /proc/self/stat); echo policy ${41}.; sleep 2");
     task.wait_for("policy 0.");
@@ -262,7 +262,8 @@ fn what_was_used_is_in_the_receipt() {
     assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
 }
 
-/// What of some tries was fastest: a machine that is busy elsewhere slows anything down, and what is too fast is too fast in each.
+/// What of some tries was fastest: a machine that is busy elsewhere slows anything down, and what is too fast is too
+/// fast in each.
 fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
     let mut best = 0.0;
     for _ in 0..4 {
@@ -274,7 +275,7 @@ fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Megabytes a second of `script`, which says how many it moved.
+/// Megabytes a second of `script`, which prints how many it moved.
 #[track_caller]
 fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
     run.ended_as("succeeded", 0);
@@ -284,7 +285,8 @@ fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
 #[test]
 fn writes_to_the_sandboxes_disk_are_as_slow_as_the_limit() {
     let Some(lab) = Lab::root() else { return };
-    // On v2 a write is counted, for its writer, when it goes to the disk: without conv=fsync all of it could still be in memory at the end.
+    // On v2 a write counts, for its writer, when it reaches the disk. Without conv=fsync all could still be in memory
+    // at the end.
     let script = "dd if=/dev/zero of=filler bs=1M count=6 conv=fsync 2>/dev/null";
     let free = fastest(6.4, || rate(&lab.task().sh(script), 6.0));
     let held = fastest(1.0, || rate(&lab.task().args(["--io-bps", "2M"]).sh(script), 6.0));
@@ -340,7 +342,8 @@ fn operations_on_the_sandboxes_disk_are_as_few_as_the_limit() {
     assert!(free > 2.0 * held, "{free} operations a second without a limit, {held} with one");
 }
 
-/// Python, run by the command: folders with the longest names of the dearest bytes, one in the other, and in the last one what is said.
+/// Python for the command: nested folders with the longest names of the most expensive bytes, and in the last one an
+/// action.
 const DEEP: &str = "import os
 for _ in range(15):
  name = b'\\xff' * 254
@@ -371,7 +374,8 @@ fn names_without_end_are_told_as_such_and_the_records_can_be_read() {
 fn whatever_a_task_leaves_its_receipt_can_be_read() {
     const MOST: usize = 32 << 20;
     let lab = Lab::new();
-    // As much of everything that a receipt lists as there may be: what could run later, what is not taken, artifacts, a result.
+    // As much of everything that a receipt lists as there may be: what could run later, what is not taken, artifacts, a
+    // result.
     let script = format!(
         "{DEEP}for number in range(500):
  os.close(os.open(b'a%d' % number, os.O_CREAT | os.O_WRONLY, 0o755))

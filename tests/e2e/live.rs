@@ -1,4 +1,4 @@
-//! Running tasks and those who steer them: in the background, entered, paused, measured, copied from and to, ended.
+//! Running tasks and their clients: in the background, entered, paused, measured, copied from and to, ended.
 
 use crate::support::{Lab, Run, eventually, is_root, skip};
 use serde_json::Value;
@@ -68,7 +68,8 @@ fn what_is_run_in_a_task_is_as_confined_as_its_command() {
         own.contains("NoNewPrivs:\t1") && own.contains("Seccomp:\t2") && own.contains("Operation not permitted"),
         "{own}"
     );
-    // Its memory, its executable (ours) and its descriptors are nobody's to look into; nothing of the host is among them.
+    // Its memory, its executable (ours) and its descriptors are nobody's to look into; nothing of the host is among
+    // them.
     let run = exec(&lab, &id, "ls -l /proc/self/fd | grep -v -E 'pipe|total|/proc/'; echo $?");
     assert_eq!(run.succeeded().stdout, "1\n", "{run:#?}");
     lab.brig(["task", "stop", &id]).succeeded();
@@ -94,7 +95,7 @@ fn a_process_has_its_own_streams_status_and_environment() {
 }
 
 #[test]
-fn nobody_enters_before_the_sandbox_is_built() {
+fn no_process_enters_before_the_sandbox_is_built() {
     let lab = Lab::new();
     for _ in 0..15 {
         let id = begin(&lab, &[], "sleep 300");
@@ -106,7 +107,7 @@ fn nobody_enters_before_the_sandbox_is_built() {
 }
 
 #[test]
-fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
+fn entered_processes_end_with_the_task_and_with_their_client() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
     let started =
@@ -126,7 +127,7 @@ fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
     assert_eq!(started.finish().status, Some(137));
 }
 
-/// Chains of processes that each start the next one in a session of its own and end; and a daemon.
+/// Chains of processes that each start the next one in a new session and end; and a daemon.
 const FORKER: &str = r#"
     #include <stdio.h>
     #include <unistd.h>
@@ -223,7 +224,7 @@ fn output_of_a_process_that_entered_is_activity_for_the_idle_limit() {
 }
 
 #[test]
-fn a_killed_supervisor_leaves_nothing_of_those_who_entered() {
+fn a_killed_supervisor_leaves_no_entered_process() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
     let started = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo ready; sleep 300"]);
@@ -320,7 +321,7 @@ fn a_paused_task_stands_still_and_its_idle_limit_rests() {
     lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["paused"]);
     lab.brig(["task", "unpause", &id]).succeeded();
     eventually("it ticks again", || logs(&lab, &id) != before);
-    // Who stands still can be ended, too.
+    // A frozen task can be ended too.
     lab.brig(["task", "pause", &id]).succeeded();
     lab.brig(["task", "stop", &id]).succeeded();
     assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
@@ -362,13 +363,13 @@ fn usage_and_processes_are_what_they_are() {
 }
 
 #[test]
-fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
+fn an_attached_client_sees_output_gives_input_and_exits_as_the_task_does() {
     let lab = Lab::new();
     let id = begin(&lab, &["--interactive"], "echo first; read line; echo got $line; cat | wc -c; exit 4");
     eventually("it is ready", || logs(&lab, &id) == "first\n");
     let run = lab.attach_with_input(&id, format!("word\n{}", "x".repeat(200_000)));
     assert_eq!((run.status, run.stdout.as_str()), (Some(4), "first\ngot word\n200000\n"), "{run:#?}");
-    // Whoever leaves changes nothing, and two may look at once.
+    // Detaching changes nothing, and two may be attached.
     let id = begin(&lab, &[], UNTIL_GO);
     let one = lab.start(["task", "attach", "--replay", &id]);
     let two = lab.start(["task", "logs", "-f", &id]);

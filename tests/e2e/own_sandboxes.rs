@@ -1,4 +1,4 @@
-//! Programs with a sandbox of their own ask for namespaces, are refused, and are named at the end.
+//! Programs with a built-in sandbox request namespaces, are refused, and are named at the end.
 
 use crate::support::{Lab, Run, eventually, skip};
 use rustix::process::Signal;
@@ -60,8 +60,7 @@ fn a_program_that_wants_a_sandbox_of_its_own_is_named_at_the_end() {
     assert_eq!((rows.len(), rows[0].0.as_str(), rows[0].1), (1, "unshare", 3), "{run:#?}");
     let run = lab.task().plain().sh(script);
     run.succeeded();
-    let line =
-        "brig: unshare tried 3 times to make a sandbox of its own (namespaces) and was refused: brig is the sandbox";
+    let line = "brig: unshare tried 3 times to make another sandbox (namespaces) and was refused: brig is the sandbox";
     assert!(run.stderr.contains(line), "{run:#?}");
     let shown = lab.brig(["task", "show", "@"]);
     assert!(shown.stdout.contains("unshare tried 3 times"), "{shown:#?}");

@@ -34,7 +34,8 @@ fn ten_thousand_tasks_are_listed_at_once_and_the_index_is_never_the_truth() {
         assert_eq!(run.succeeded().stdout.lines().count(), COUNT as usize + 2);
         best = best.min(run.elapsed);
     }
-    // 50 ms are the aim (docs/benchmarks.md); this is not an optimised build, and the machine may be busy. Without the index it is many times this.
+    // 50 ms are the aim (docs/benchmarks.md); this is not an optimised build, and the machine may be busy. Without the
+    // index it is many times this.
     assert!(best < Duration::from_millis(1000), "{best:?}");
     lab.brig(["task", "rm", "a0000000007"]).succeeded();
     assert!(!lab.brig(["task", "ls", "-q"]).succeeded().stdout.contains("a0000000007"));

@@ -41,11 +41,11 @@ fn a_result_that_does_not_fit_its_schema_is_no_success() {
         ("mkdir out; echo '[1]' >out/r.json", "it must be of type object"),
         ("mkdir out; perl -e 'print q([) x 100000' >out/r.json", "it is not JSON"),
         ("mkdir out; truncate -s 10G out/r.json", "longer than 1 MiB"),
-        ("mkdir out; mkfifo out/r.json", "no regular file"),
+        ("mkdir out; mkfifo out/r.json", "not a regular file"),
         ("mkdir out; ln -s /etc/hostname out/r.json", "a link"),
         ("ln -s /etc out", "not there"),
         ("mkdir a; ln -s a out; echo '{}' >a/r.json", "not there"),
-        ("mkdir -p out/r.json", "no regular file"),
+        ("mkdir -p out/r.json", "not a regular file"),
         ("true", "not there"),
         ("echo hello >other", "not there"),
     ] {
@@ -56,7 +56,7 @@ fn a_result_that_does_not_fit_its_schema_is_no_success() {
         assert!(faults.iter().any(|each| each.contains(fault)), "{script}: {faults:?}");
         assert_eq!((&receipt["error"]["code"], &receipt["retryable"]), (&json!("E-POLICY"), &json!(false)), "{script}");
     }
-    // A failure of its own is what it is, with or without a result.
+    // A failure stays a failure, with or without a result.
     task("exit 7").ended_as("failed", 7);
 }
 

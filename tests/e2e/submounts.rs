@@ -7,7 +7,7 @@ use std::path::Path;
 /// The user of a test that is root's and needs an ordinary user with mounts that root has made.
 const USER: u32 = 54_321;
 
-/// Starts brig after a script, in a mount namespace of its own.
+/// Starts brig after a script, in a separate mount namespace.
 fn after<'lab>(task: Task<'lab>, script: &str) -> Task<'lab> {
     let script = format!("set -e; {script}; exec \"$@\"");
     task.by(["unshare", "--mount", "--propagation", "private", "sh", "-c", &script, "sh"])

@@ -4,7 +4,8 @@ use super::refusals;
 use super::world::World;
 use crate::support::{Lab, Run, is_root, skip};
 
-/// Runs `script` with `rules` on the build under test, and on the weakened one: the first must not see `prize`, the second must.
+/// Runs `script` with `rules` on the build under test, and on the weakened one: the first must not see `prize`, the
+/// second must.
 #[track_caller]
 fn stopped(rules: &[&str], near: bool, script: &str, prize: &str, guard: &str) -> Option<Run> {
     let lab = Lab::new();

@@ -193,7 +193,7 @@ fn other_hosts_are_passed_on_as_they_are() {
     assert!(run.stderr.contains("CN = brig sandbox") || run.stderr.contains("CN=brig sandbox"), "{run:#?}");
     assert!(run.stderr.contains("authority.test"), "{run:#?}");
     assert!(run.stderr.contains("served by b.test HTTP/2.0"), "{run:#?}");
-    // The sandbox's own authority is no way to others: theirs is not trusted by it.
+    // The sandbox's own authority gives no access to others: it does not trust theirs.
     assert!(
         run.stderr.contains("certificate problem") || run.stderr.contains("unable to get local issuer"),
         "{run:#?}"
@@ -219,7 +219,7 @@ fn a_server_whose_certificate_is_not_trusted_gets_nothing() {
     assert!(world.heard().contains(VALUE), "the attack proves nothing: {weak:#?}");
 }
 
-/// Runs a script with the secret in force, and asserts what it wrote and that the server heard the secret at `/mark`.
+/// Runs a script with the secret in force, and asserts its output and that the server received the secret at `/mark`.
 #[track_caller]
 fn works(script: &str, words: &str) {
     let lab = Lab::new();
@@ -432,7 +432,7 @@ fn what_the_broker_cannot_do_is_refused_before_anything_is_made() {
     check(head, &[], "for which host");
     check(&format!("{head}host = \"*.a.test\"\n"), &[], "one name with one port");
     check(&format!("{head}host = \"a.test\"\nheader = \"Host: {{}}\"\n"), &[], "how a request is read");
-    check(&format!("{head}host = \"a.test\"\n"), &["--network", "host"], "there is no broker");
+    check(&format!("{head}host = \"a.test\"\n"), &["--network", "host"], "has no broker");
     check(&format!("{head}host = \"a.test\"\nca = \"/nowhere\"\n"), &[], "No such file");
     check("[secrets.K]\nsource = \"file:BROKEN\"\nhost = \"a.test\"\n", &[], "letters that no header can have");
     check("[secrets.K]\nsource = \"env:NO_SUCH_ONE\"\nhost = \"a.test\"\n", &[], "is not set");
@@ -465,7 +465,7 @@ fn a_value_that_is_replaced_outside_is_used_and_one_that_is_taken_back_is_not() 
 }
 
 #[test]
-fn who_goes_on_with_a_kept_task_gives_the_source_again_and_the_command_never_the_value() {
+fn a_continued_task_needs_the_source_again_and_the_command_never_gets_the_value() {
     if !is_root() {
         return skip("needs root to keep a workspace");
     }

@@ -10,7 +10,7 @@ fn raw(request: &str) -> String {
     format!("printf '{request}' | openssl s_client -quiet -connect a.test:8443 -servername a.test 2>/dev/null")
 }
 
-/// Runs a script with b.test allowed as well; the secret must have reached nobody but a.test.
+/// Runs a script with b.test allowed as well; only a.test may have received the secret.
 #[track_caller]
 fn kept(script: &str) -> Option<(Run, String)> {
     let lab = Lab::new();
@@ -21,7 +21,7 @@ fn kept(script: &str) -> Option<(Run, String)> {
     Some((run, heard))
 }
 
-/// The same, and nothing at all was passed on; the refusal says this.
+/// The same, and nothing was passed on; the refusal contains `words`.
 #[track_caller]
 fn refused(request: &str, words: &str) {
     let Some((run, heard)) = kept(&raw(request)) else { return };

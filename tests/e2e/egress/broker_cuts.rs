@@ -6,8 +6,8 @@ use super::world::World;
 use crate::support::{Lab, has_program};
 use std::process::Command;
 
-/// Asks for the secret with a pause after so many bytes, and ends the pause once those have come. What came is said with blanks between, so that
-/// the redactor of the output does not know it.
+/// Asks for the secret with a pause after so many bytes, and ends the pause once those have come. What came is said
+/// with blanks between, so that the redactor of the output does not know it.
 const PAUSES: &str = r#"
 import http.client, os, ssl
 context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
@@ -21,8 +21,8 @@ fn spaced(text: &str) -> String {
     text.chars().map(String::from).collect::<Vec<_>>().join(" ")
 }
 
-/// A server that repeats the headers of a request in chunks of 4096 bytes, as services do whose answers go through a buffer. Below `/raw` it says
-/// what the path has, whatever that is; below `/pause` it waits after so many bytes until `/go` is asked for.
+/// A server that returns the request's headers in chunks of 4096 bytes, like services that buffer answers. Below `/raw`
+/// it returns the path's text. Below `/pause` it waits after so many bytes until `/go` is requested.
 const CHUNKS: &str = r#"
 import http.server, ssl, sys, threading, urllib.parse
 go = threading.Event()

@@ -13,7 +13,7 @@ const MUCH: u64 = 8 << 10;
 /// The same with as many connections as may wait, in KiB: what waits in them, and TLS.
 const CROWDED: u64 = 64 << 10;
 
-/// A server that answers each request with interim answers, or with tiny chunks, as long as anybody takes them.
+/// A server that answers each request with interim answers, or with tiny chunks, until the client closes.
 const SERVER: &str = r#"
 import socket, ssl, sys, threading, time
 most = 24 << 20
@@ -78,7 +78,8 @@ fn a_server_that_floods_a_client_that_does_not_read_is_not_read_any_more() {
     }
 }
 
-/// A client that opens many connections, asks each for a large file and reads nothing. With small buffers in the kernel little of it passes.
+/// A client that opens many connections, asks each for a large file and reads nothing. With small buffers in the kernel
+/// little of it passes.
 const CROWD: &str = r#"
 import os, socket, ssl, sys, time
 context, kept = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']), []

@@ -1,4 +1,4 @@
-//! Browsers: their TLS hello has an encrypted part (ECH) for every server, mostly one that says nothing.
+//! Browsers: their TLS hello has an encrypted part (ECH) for every server, mostly a meaningless one.
 
 use super::broker::VALUE;
 use super::refusals;

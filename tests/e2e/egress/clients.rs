@@ -71,7 +71,8 @@ fn nodes_fetch_reaches_it() {
     }
 }
 
-/// undici as a package of Debian's, found by whichever node is there: its own fetch, its `request`, and a pool of connections.
+/// undici as a package of Debian's, found by whichever node is there: its own fetch, its `request`, and a pool of
+/// connections.
 const UNDICI: &str = r#"NODE_PATH=/usr/share/nodejs node -e "
 const { fetch, request, Pool } = require('/usr/share/nodejs/undici'), at = 'https://a.test:8443'
 const tell = async answer => process.stdout.write(await answer.text())
@@ -254,7 +255,7 @@ fn dns_answers_what_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn a_proxy_is_there_for_those_who_want_one() {
+fn a_proxy_is_there_for_clients_that_use_one() {
     reaches(
         &format!(
             "set -e; export P=198.18.0.1; curl -sS --cacert {CA} -x http://$P:3128 https://a.test:8443/; \

@@ -82,7 +82,7 @@ fn grpc_to_a_brokered_host_is_refused_with_a_line_in_the_receipt() {
     assert!(!run.receipt().to_string().contains(VALUE), "{run:#?}");
 }
 
-/// Asks a brokered host like this: the line is in the receipt, the client gets `words`, and the server hears nothing.
+/// Requests a brokered host: the row is in the receipt, the client gets `words`, and the server receives nothing.
 #[track_caller]
 fn is_refused(script: &str, words: &str) {
     let lab = Lab::new();

@@ -1,5 +1,6 @@
-//! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host. The host is a network namespace of
-//! the test's own, so that this machine's network stays as it is; the world is another one.
+//! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host.
+//! The host is a network namespace of the test's own, so that this machine's network stays as it is; the world is
+//! another one.
 
 use crate::support::{Lab, Started, Task, eventually, is_root, program_under_test, skip};
 use rustix::process::{Pid, Signal};
@@ -111,7 +112,7 @@ impl Drop for Ground {
     }
 }
 
-/// Says for each address whether it is reached, on a line.
+/// Prints for each address whether it is reached, one a line.
 pub(super) fn ask(addresses: &[&str]) -> String {
     let one = |address: &&str| {
         format!(
@@ -171,7 +172,7 @@ fn listening(ground: &Ground, lab: &Lab) -> (Started, String) {
 }
 
 #[test]
-fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matter() {
+fn no_packet_comes_in_by_the_device_and_a_forged_source_has_no_effect() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     let (task, own) = listening(&ground, &lab);
@@ -264,7 +265,7 @@ fn nothing_is_left_on_the_host_after_the_end_an_interrupt_or_a_kill() {
 }
 
 #[test]
-fn a_device_that_somebody_left_is_told_of_and_removed() {
+fn a_remaining_device_is_reported_and_removed() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     ground.host.sh("ip link add brig32001 type veth peer name other");
@@ -275,7 +276,7 @@ fn a_device_that_somebody_left_is_told_of_and_removed() {
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     };
     assert!(brig(&["doctor", "--leaks"]).contains("network device  brig32001"));
-    // A task that dies makes the next command look for what is left.
+    // After a task's death the next command looks for remains.
     let task = ground.task(&lab, "veth").start_sh("echo begun; sleep 60");
     task.wait_for("begun");
     task.signal(Signal::KILL);

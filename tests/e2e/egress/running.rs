@@ -14,7 +14,7 @@ pub(super) fn gateway(task: &Started) -> Pid {
     let brig = task.pid();
     let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
     let pid_1 = task.pid_1();
-    // Who made the disk may still be there; only the gateway has a filter.
+    // The disk's maker may still be there; only the gateway has a filter.
     let is_filtered = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("Seccomp:\t2"))
     };
@@ -119,7 +119,8 @@ fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
     task.finish();
 }
 
-/// Asks our DNS by TCP for some seconds without reading an answer; then as much at once as goes, and counts the answers.
+/// Asks our DNS by TCP for some seconds without reading an answer; then as much at once as goes, and counts the
+/// answers.
 const ASK: &str = r#"
 import socket, struct, threading, time
 q = struct.pack('>HHHHHH', 7, 256, 1, 0, 0, 0) + b'\x01a\x04test\x00\x00\x01\x00\x01'
@@ -146,7 +147,7 @@ print(answers, 'answers', flush=True)
 "#;
 
 #[test]
-fn who_asks_by_tcp_and_reads_nothing_fills_no_memory_and_who_reads_gets_every_answer() {
+fn a_tcp_client_that_reads_nothing_fills_no_memory_and_one_that_reads_gets_every_answer() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     lab.file("work/ask.py", ASK);
@@ -298,7 +299,7 @@ fn many_sandboxes_with_many_connections_each_get_all_their_bytes() {
 }
 
 #[test]
-fn a_slow_reader_slows_nobody_and_keeps_no_bytes_in_our_memory() {
+fn a_slow_reader_slows_no_other_client_and_keeps_no_bytes_in_memory() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     world.publish("big", &vec![7; 64 << 20]);
@@ -391,7 +392,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
         (&["--allow", "https://a.test"][..], "not a URL"),
         (&["--allow", "a.test", "--allow", "*.test"], "says nothing that `*.test` does not say"),
         (&["--network", "none", "--allow", "a.test"], "the network is not `egress`"),
-        (&["--network", "bogus"], "there is no network `bogus`"),
+        (&["--network", "bogus"], "unknown network `bogus`"),
         (&["--publish", "8080:80"], "127.0.0.1:8080:80"),
         (&["--network", "host", "--publish", "127.0.0.1:8080:80"], "every port is the host's already"),
     ] {

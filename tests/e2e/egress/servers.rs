@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A DNS server whose answers are too long for a datagram: `empty` has no room for any, `some` for one, and then nobody answers over TCP, `slow`
-/// cuts the answer over TCP into pieces.
+/// A DNS server whose answers are too long for a datagram. `empty` has no room for any record, `some` for one, and then
+/// TCP is unanswered. `slow` cuts the answer over TCP into pieces.
 const CUT: &str = r#"
 import socket, socketserver, struct, sys, threading, time
 address, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -57,7 +57,8 @@ fn nothing_outside_the_scratch_file_system_can_be_written() {
 fn landlock_holds_where_a_mount_is_writable_by_mistake() {
     let lab = Lab::new();
     if is_root() {
-        // As root the folders of the root are the administrator's, so file modes are a third wall; /proc shows Landlock alone.
+        // As root the folders of the root are the administrator's, so file modes are a third wall; /proc shows Landlock
+        // alone.
         return stopped(&[attack("write /proc/self/oom_score_adj 300", "EACCES", "landlock")]);
     }
     let work = attacker(&lab);
@@ -139,7 +140,7 @@ fn sockets_and_fifos_in_a_folder_do_not_reach_the_host() {
             .unwrap();
     let script = "./attacker socket-at agent.sock; ./attacker fifo fifo";
     let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).sh(script);
-    // The copy-on-write layer shows files of its own: nobody listens at that socket, and nobody reads that FIFO.
+    // The copy-on-write layer shows copies: no process listens at that socket or reads that FIFO.
     assert_eq!(run.stderr.lines().take(2).collect::<Vec<_>>(), ["ECONNREFUSED", "ENXIO"], "{run:#?}");
     assert_eq!(rustix::io::read(&reader, &mut [0_u8; 64]), Err(rustix::io::Errno::AGAIN));
 }

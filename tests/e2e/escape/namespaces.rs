@@ -37,8 +37,8 @@ fn no_other_namespace_can_be_made_or_joined_inside() {
 
 #[test]
 fn mounts_can_neither_be_made_nor_changed_nor_removed() {
-    // As root the mount namespace belongs to the machine's root, so that even every capability and no filter do not help; an ordinary user's is
-    // the sandbox's own, and there the filter, the capabilities and Landlock each stand in the way.
+    // As root the mount namespace belongs to the machine's root: all capabilities without a filter do not help. An
+    // ordinary user's is the sandbox's own: filter, capabilities and Landlock each refuse.
     let free = if is_root() { "" } else { "seccomp,capabilities,landlock" };
     stopped(&[
         attack("mount /tmp", "EPERM", free),
@@ -89,8 +89,8 @@ fn the_hosts_mounts_are_the_same_before_during_and_after() {
     assert_eq!(before, after);
     let [before, during, after] = script("propagation");
     assert!(before != during || before != after, "without private mounts the host would have seen them");
-    // What was seen there covered the directory of the locks, so that brig could remove neither its own nor the directories of its disk.
-    // The files with the limits covered its control groups.
+    // What was seen there covered the directory of the locks, so that brig could remove neither its own nor the
+    // directories of its disk. The files with the limits covered its control groups.
     for entry in std::fs::read_dir(lab.store().join("live")).unwrap() {
         let path = entry.unwrap().path();
         let group = format!("brig-{}", path.file_name().unwrap().display());
@@ -169,7 +169,7 @@ fn shared_memory_and_queues_of_the_host_are_not_there() {
     }
     let found: Vec<_> = words.iter().map(|words| go("ipc-namespace", words)).collect();
     ipc::remove(memory, queue);
-    // Without the namespace they are found, and then the owner's mode decides: done, or refused as somebody else's.
+    // Without the namespace they are found, and the owner's mode decides: done, or refused as another user's.
     assert!(found.iter().all(|answer| answer == "done" || answer == "EACCES"), "{found:?}");
 }
 
@@ -222,7 +222,8 @@ mod ipc {
 
     pub fn make(key: i32) -> (i32, i32) {
         let name = CString::new("/brig-test").unwrap();
-        // SAFETY: plain calls with numbers and a NUL-terminated name; what they return is checked and removed by `remove`.
+        // SAFETY: plain calls with numbers and a NUL-terminated name; what they return is checked and removed by
+        // `remove`.
         let (memory, queue, named) = unsafe {
             let flags = libc::IPC_CREAT | 0o666;
             (

@@ -73,7 +73,8 @@ fn a_folder_can_be_changed_in_every_way_in_a_layer_in_memory() {
 
 #[test]
 fn marks_of_overlayfs_in_a_folder_show_nothing_else() {
-    // As an ordinary user overlayfs reads its marks from user.* attributes, which anybody can set on files of a folder.
+    // For an ordinary user overlayfs reads its marks from user.* attributes, which any user can set on files of a
+    // folder.
     let lab = Lab::new();
     lab.file("work/secret/inside", "inside");
     let work = lab.path().join("work");

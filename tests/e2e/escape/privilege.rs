@@ -27,7 +27,8 @@ fn no_other_user_can_be_become() {
     stopped(&[attack("set-user 65533", "EPERM|EINVAL", if is_root() { "capabilities" } else { "" })]);
 }
 
-/// A root file system with the host's programs and two of the attacker: one set-uid root, one with every file capability.
+/// A root file system with the host's programs and two of the attacker: one set-uid root, one with every file
+/// capability.
 fn armed(lab: &Lab) -> std::path::PathBuf {
     let work = attacker(lab);
     let root = lab.directory("root");
@@ -71,11 +72,12 @@ fn file_capabilities_of_the_root_file_system_give_nothing() {
         let found = effective(weak);
         assert!(matches!(found.as_str(), "" | "0"), "{weak}: {found}");
     }
-    // The bounding set is empty as well; and only a file system mounted by the sandbox's own root gives capabilities in its namespace.
+    // The bounding set is empty as well; and only a file system mounted by the sandbox's own root gives capabilities in
+    // its namespace.
 }
 
 #[test]
-fn set_uid_files_in_a_folder_become_nobody_elses_through_copying_up() {
+fn set_uid_files_in_a_folder_run_as_no_other_user_after_copying_up() {
     let lab = Lab::new();
     let work = attacker(&lab);
     executable(&work.join("attacker"), 0o6755);
@@ -89,7 +91,7 @@ fn set_uid_files_in_a_folder_become_nobody_elses_through_copying_up() {
 
 #[test]
 fn the_callers_keys_are_out_of_reach() {
-    // In a session keyring of its own, so that the key goes away with this test.
+    // In a new session keyring: the key goes away with this test.
     let lab = Lab::new();
     let work = attacker(&lab);
     let key = keys::add_to_new_session();
@@ -126,7 +128,7 @@ fn a_real_time_priority_of_the_caller_is_not_the_sandboxs() {
     };
     let policy = |task| run(&["chrt", "--fifo", "1"], task, &["cut", "-d", " ", "-f", "41", "/proc/self/stat"]); // proc_pid_stat(5)
     assert_eq!(policy(lab.task()), "0\n");
-    // Where v1 groups share out real time, one that has none takes nobody with such a priority.
+    // With v1 groups for real time, a group without a share refuses a process with such a priority.
     let weak = policy(lab.task().weakened("real-time"));
     assert!(["1\n", ""].contains(&weak.as_str()), "{weak:?}");
     let class = |task| run(&["ionice", "--class", "realtime", "--classdata", "2"], task, &["ionice"]);
@@ -149,7 +151,7 @@ fn signals_that_the_caller_ignores_are_not_ignored_inside() {
     assert_eq!(done.status.code(), Some(7), "{done:?}");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     let ignored = u64::from_str_radix(text.split_whitespace().nth(1).unwrap(), 16).unwrap();
-    // 32 and 33 are the C library's own, which it lets nobody change.
+    // 32 and 33 are the C library's own, and it refuses to change them.
     assert_eq!(ignored & !0x1_8000_0000, 0, "{done:?}");
 }
 

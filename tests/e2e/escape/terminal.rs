@@ -1,4 +1,4 @@
-//! What an agent can do to the terminal of whoever looks.
+//! Attacks of an agent on the terminal that shows its output.
 
 use super::{attacker, task};
 use crate::support::Lab;
@@ -19,7 +19,7 @@ fn on_a_terminal(mut command: Command) -> String {
     let mut child = command.stdin(stream(&slave)).stdout(stream(&slave)).stderr(stream(&slave)).spawn().unwrap();
     drop((slave, command)); // the command keeps copies of its streams
     let mut shown = Vec::new();
-    // The master says EIO when the last user of the other side is gone.
+    // EIO of the master: the last user of the other side is gone.
     let _ = std::fs::File::from(master).read_to_end(&mut shown);
     child.wait().unwrap();
     String::from_utf8_lossy(&shown).into_owned()

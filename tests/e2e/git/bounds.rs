@@ -180,7 +180,8 @@ fn names_of_a_remote_are_one_file_of_the_store_and_bounded() {
 fn crafted_history_does_not_slow_a_push() {
     let lab = Lab::new();
     let remote = bare(&lab);
-    // Two contents of two million lines each, by turns: a search through the differences compares them for every commit.
+    // Two contents of two million lines each, by turns: a search through the differences compares them for every
+    // commit.
     let history = "seq 1 2000000 >file; git add .; one=$(git write-tree); seq 4000000 -2 2 >file; git add .; other=$(git write-tree); \
          last=$(git rev-parse HEAD); for n in $(seq 40); do last=$(git commit-tree -p $last -m $n $one); last=$(git commit-tree -p $last -m $n $other); done; \
          printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%064d\\nsize 5\\n' 7 >'a b.bin'; git reset -q $last; git add 'a b.bin'; git commit -qm last";

@@ -1,4 +1,5 @@
-//! Repositories behind https: a real nginx with TLS and a password before a real git-http-backend, reached by a courier through the gateway.
+//! Repositories behind https: a real nginx with TLS and a password before a real git-http-backend, reached by a courier
+//! through the gateway.
 
 use super::server::{Host, PASSWORD, PLAIN, TLS};
 use super::{COMMIT, host, push, refused};
@@ -8,7 +9,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells the password.
+/// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells
+/// the password.
 #[track_caller]
 pub fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
     refused(run, words);
@@ -89,14 +91,14 @@ fn a_wrong_credential_is_one_clear_line_without_it() {
     not_prepared(&lab, &with(&format!("{PASSWORD}-token")), &["does not take the credential"]);
     not_prepared(&lab, &far.task(&lab, &url).sh("echo ran"), &["asks for a credential"]);
     assert!(!far.served().contains(" 200 "), "{}", far.served());
-    not_prepared(&lab, &far.known_task(&lab, &far.url("none.git")).sh("echo ran"), &["no such repository"]);
+    not_prepared(&lab, &far.known_task(&lab, &far.url("none.git")).sh("echo ran"), &["the repository does not exist"]);
     not_prepared(&lab, &far.known_task(&lab, &url).args(["--ref", "nowhere"]).sh("echo ran"), &["has no `nowhere`"]);
     let closed = format!("https://a.test:9/{}", "app.git");
     not_prepared(&lab, &far.known_task(&lab, &closed).sh("echo ran"), &["does not answer"]);
 }
 
 #[test]
-fn a_certificate_of_nobody_is_not_trusted() {
+fn an_unknown_certificate_is_not_trusted() {
     let lab = Lab::new();
     let Some(mut far) = Host::new(&lab) else { return };
     far.repository(&lab, "app.git");
@@ -140,7 +142,7 @@ fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_t
     let lab = Lab::new();
     let Some(far) = Host::new(&lab) else { return };
     far.repository(&lab, "app.git");
-    // The same host by another name of the repository is no other host.
+    // Another name of the repository on the same host is the same host.
     far.known_task(&lab, &far.url("renamed/app.git")).sh("cat file").ended_as("succeeded", 0);
     let away = |path: &str| far.known_task(&lab, &far.url(path));
     let sent = |path: &str, words: &[&str]| {
@@ -161,7 +163,8 @@ fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_t
     assert!(!far.served().contains("b.test 200 "), "{}", far.served());
 }
 
-/// Lets the command of a task go on that waits for `/tmp/go`. It may have ended before we hear of that, so nothing is asserted of this.
+/// Lets the command of a task go on that waits for `/tmp/go`. It may have ended before we hear of that, so nothing is
+/// asserted of this.
 fn go(lab: &Lab, id: &str) {
     lab.brig(["task", "exec", id, "--", "touch", "/tmp/go"]);
 }
@@ -218,7 +221,7 @@ fn what_the_remote_refuses_loses_nothing() {
     go(&lab, &id);
     let run = started.finish();
     fs::rename(&away, &remote).unwrap();
-    refused(&run, &["no such repository"]);
+    refused(&run, &["the repository does not exist"]);
     // And the whole host.
     let started = to("x").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
     started.wait_for("ready");

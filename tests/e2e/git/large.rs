@@ -1,4 +1,5 @@
-//! Large files on request: the real git-lfs in couriers, against a server of the batch API behind nginx with TLS and a password.
+//! Large files on request: the real git-lfs in couriers, against a server of the batch API behind nginx with TLS and a
+//! password.
 
 use super::https::{assert_nowhere, not_prepared};
 use super::server::{Host, LFS, PASSWORD, TLS};
@@ -8,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The batch API (git-lfs, docs/api/batch.md) for downloads: what it keeps is a file named by its digest. An object that a file `OID.at` stands
-/// beside is said to be at the URL in it; `OID.wrong` is sent in place of what was asked for.
+/// The batch API (git-lfs, docs/api/batch.md) for downloads: files named by digest. For an object with a file `OID.at`,
+/// it returns the URL in that file; it sends `OID.wrong` in place of the requested object.
 const SERVER: &str = r#"
 import http.server, json, os, sys
 address, port, folder, place = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -52,7 +53,8 @@ fn serve(lab: &Lab) -> Option<(Host, PathBuf, PathBuf)> {
     Some((far, remote, folder))
 }
 
-/// Commits a large file to `main` of a bare repository: its pointer. What it stands for goes to `folder`, by its name there; returns that.
+/// Commits a large file to `main` of a bare repository: its pointer. What it stands for goes to `folder`, by its name
+/// there; returns that.
 fn add(remote: &Path, folder: &Path, name: &str, content: &str) -> String {
     let path = folder.join("new");
     fs::write(&path, content).unwrap();
@@ -111,7 +113,7 @@ fn large_files_that_are_elsewhere_are_fetched_from_named_hosts_alone_and_never_w
     let url = far.url("app.git");
     at(&format!("https://b.test:{TLS}/info/lfs/"));
     let run = far.known_task(&lab, &url).args(["--lfs"]).sh("echo ran");
-    not_prepared(&lab, &run, &["sends to `b.test`, which nobody has named"]);
+    not_prepared(&lab, &run, &["sends to `b.test`, which is not an allowed location"]);
     assert!(!far.served().contains("b.test"), "{}", far.served());
     for href in ["https://metadata.test/", &format!("https://{}:8443/", far.world.address), "https://169.254.169.254/"]
     {

@@ -1,4 +1,5 @@
-//! How much of a repository is fetched, how long that takes, and that the agent's sandbox has nothing of the credential.
+//! How much of a repository is fetched, how long that takes, and that the agent's sandbox has nothing of the
+//! credential.
 
 use super::server::{Host, PASSWORD};
 use super::{COMMIT, host, of_many_files, prepared_in, push};
@@ -18,7 +19,7 @@ fn a_shallow_clone_has_the_last_commits_and_is_pushed_from() {
     assert!(run.stderr.contains("1\ntrue\n"), "{run:#?}");
     assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
     assert_eq!(host(&remote, "git rev-list --count x; git fsck --strict 2>&1"), "3");
-    // Whoever wants all of it gets all of it, from a mirror of its own.
+    // A task without a depth gets all of it, from a separate mirror.
     let whole = far.known_task(&lab, &url).sh("git rev-list --count HEAD; git rev-parse --is-shallow-repository");
     assert!(whole.stderr.contains("2\nfalse\n"), "{whole:#?}");
     // The same of a path.
@@ -105,7 +106,8 @@ fn below(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Looks for the password in every file, every environment and every memory that the agent may read. It does not hold it itself.
+/// Looks for the password in every file, every environment and every memory that the agent may read. It does not hold
+/// it itself.
 const SEARCH: &str = r#"
 import os, re
 word = re.compile(rb"correct\.horse/[b]attery\+staple")

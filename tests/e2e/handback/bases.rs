@@ -1,4 +1,4 @@
-//! A file that the user edits while the agent runs: what it was at the start is known where git or a copy has it, and both edits are merged.
+//! The user edits a file while the agent runs. If git or a copy has the content at the start, both edits are merged.
 
 use super::{folder, id, read};
 use crate::support::{Lab, Run, Started, eventually_within};
@@ -18,7 +18,8 @@ fn many_lines() -> String {
     "x\n".repeat(600_000)
 }
 
-/// A folder with the committed file `file`. Its entry in the index has been there for more than a second, so git needs no second look at it.
+/// A folder with the committed file `file`. Its entry in the index has been there for more than a second, so git needs
+/// no second look at it.
 fn repository(lab: &Lab) -> PathBuf {
     let repository = lab.directory("work");
     lab.file("work/file", BASE);

@@ -1,5 +1,5 @@
-//! An image as the root of a task: what its config says is done, its layers are one tree with the ids of inside, and nothing of it is
-//! written, mounted on the host or weaker than with the default root.
+//! An image as the root of a task: its configuration is in force, its layers are one tree with the inside's ids.
+//! Nothing of it is written, mounted on the host or weaker than with the default root.
 
 mod attacks;
 
@@ -63,7 +63,8 @@ fn entrypoint_cmd_user_env_directory_and_volumes_of_an_image_hold() {
     }
     assert_eq!(used["annotations"]["who"], "tests");
     assert!(used["digest"].as_str().unwrap().starts_with("sha256:"));
-    // The caller's own words: arguments replace Cmd, an entrypoint replaces both, and a workspace is where a command starts.
+    // The caller's own words: arguments replace Cmd, an entrypoint replaces both, and a workspace is where a command
+    // starts.
     has(&task_in(&lab, "whole").run(["mine"]), &["mine "]);
     let work = lab.directory("work");
     let flags = ["--entrypoint", "/bin/sh", "--user", "0:55", "-e", "GREETING=bye"];
@@ -223,7 +224,8 @@ fn an_image_stays_while_a_task_runs_in_it() {
     image(&["prune"]).succeeded();
     assert!(!layers(&lab).is_empty(), "prune removed the layers of a running task");
     assert!(!running.has_ended());
-    // The folder's own file shows up below the overlay only where nobody looked for it before, so the end comes from a signal.
+    // The folder's own file appears below the overlay only where no process has looked for it before. So end by a
+    // signal.
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.finish().outcome(), "cancelled");
     eventually("the image is pruned", || {

@@ -1,9 +1,9 @@
-//! What git ignores in the base: build output and the like, which is left out of the changes and counted.
+//! Files that git ignores in the base, such as build output. The changes leave them out and count them.
 //!
-//! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. A rule that the agent wrote hides nothing. A file that
-//! git tracks is never ignored; the index of the base contains those. Without an index git tracks nothing. If there is an index that cannot be read,
-//! everything in the base counts as tracked. A worktree has its index and its excluded names in its repository.
-//! Never here: git itself, the user's own ignore file, a file of the agent's.
+//! The rules are the base's: `.gitignore` files and `.git/info/exclude`. A rule of the agent's has no effect. Tracked
+//! files are never ignored; the base's index lists them. Without an index no file is tracked. With an unreadable index
+//! all files of the base count as tracked. A worktree has index and excludes in its repository. Never: git itself, the
+//! user's own ignore file, a file of the agent's.
 
 use super::index::{self, Index, Worktree};
 use super::path::TreePath;
@@ -15,24 +15,24 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-/// A longer file of rules is not read.
+/// Longer rule files are not read.
 const LONGEST_RULES: u64 = 1 << 20;
 /// A longer index is not read: it has millions of files.
 const LONGEST_INDEX: u64 = 256 << 20;
 
-/// The rules that hold in a directory: its own, and those above.
+/// The rules for a directory: its own, and its parents'.
 pub(super) struct Rules {
-    /// How many bytes of a path lead to the directory.
+    /// The length of the directory's path in bytes.
     depth: usize,
     own: Gitignore,
     above: Option<Rc<Rules>>,
 }
 
-/// The paths that git tracks, in byte order.
+/// The tracked paths, in byte order.
 pub(super) struct Tracked(Vec<Box<[u8]>>);
 
 impl Rules {
-    /// The rules of the whole base, from `info/exclude` of its repository.
+    /// The rules for the whole base, from `info/exclude` of its repository.
     pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Rc<Rules>> {
         match worktree {
             Some(worktree) => Rules::read(worktree.repository.as_fd(), b"info/exclude", 0, None),
@@ -40,7 +40,7 @@ impl Rules {
         }
     }
 
-    /// The rules in the directory `path`, whose base is `lower`, below those of the directory that holds it.
+    /// The rules of the directory `path` with the base `lower`, after those of its parent.
     pub(super) fn of(lower: BorrowedFd<'_>, path: Option<&TreePath>, above: Option<Rc<Rules>>) -> Option<Rc<Rules>> {
         let depth = path.map_or(0, |path| path.as_bytes().len() + 1);
         Rules::read(lower, b".gitignore", depth, above.clone()).or(above)
@@ -55,14 +55,14 @@ impl Rules {
         file.take(LONGEST_RULES).read_to_end(&mut bytes).ok()?;
         let mut builder = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
-            // A line that is no pattern says nothing, as for git.
+            // Skip an invalid pattern, as git does.
             let _ = builder.add_line(None, line);
         }
         let own = builder.build().ok().filter(|own| !own.is_empty())?;
         Some(Rc::new(Rules { depth, own, above }))
     }
 
-    /// Whether the nearest rule that fits says so. The path is below the directory.
+    /// Whether the nearest matching rule ignores the path, which is below the directory.
     pub(super) fn ignore(&self, path: &TreePath, is_directory: bool) -> bool {
         let mut rules = Some(self);
         while let Some(each) = rules {
@@ -78,9 +78,9 @@ impl Rules {
 }
 
 impl Tracked {
-    /// Reads the index of the base. `None` if there is one that cannot be read or is not understood.
+    /// Reads the base's index. `None` for an unreadable or unknown one.
     pub(super) fn of_base(lower: BorrowedFd<'_>, worktree: Option<&Worktree>) -> Option<Tracked> {
-        // A `.git` that is a file and no worktree's, as in a submodule, is NOTDIR: its index is elsewhere.
+        // NOTDIR: `.git` is a file but not a worktree's, as in a submodule, whose index is elsewhere.
         let (file, status) = match index::open(lower, worktree) {
             Err(Errno::NOENT) => return Some(Tracked(Vec::new())),
             opened => opened.ok()?,
@@ -93,7 +93,7 @@ impl Tracked {
         parse(bytes).map(Tracked)
     }
 
-    /// Whether git tracks the path, or something below it.
+    /// Whether git tracks the path or one below it.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         let path = path.as_bytes();
         let exact = self.0.binary_search_by(|each| each.as_ref().cmp(path)).is_ok();
@@ -103,7 +103,7 @@ impl Tracked {
     }
 }
 
-/// The names in an index; `None` if it is not understood.
+/// The names in an index; `None` for an unknown form.
 fn parse(bytes: Vec<u8>) -> Option<Vec<Box<[u8]>>> {
     let (mut names, mut index) = (Vec::new(), Index::new(bytes).ok()?);
     while index.read_entry().ok()?.is_some() {
@@ -162,7 +162,7 @@ mod tests {
         assert!(parse(Vec::new()).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec()).is_none());
     }
 
-    /// git itself is asked about every path.
+    /// Compares every path with the answer of git.
     #[test]
     fn what_is_ignored_is_what_git_ignores() {
         let lab = tempfile::tempdir().unwrap();
