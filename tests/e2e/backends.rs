@@ -14,7 +14,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// brig itself, and those that are here; a missing one is said.
+    /// brig itself, and the runtimes of this machine; prints a missing one.
     fn all() -> Vec<Runtime> {
         let flags: &[&str] = &["--allow-degraded", "landlock"];
         let mut all =
@@ -71,7 +71,7 @@ fn a_folder_is_at_its_own_path_with_each_backend() {
     }
 }
 
-/// What cannot start, with the status that a shell has for it.
+/// Commands that cannot start, with a shell's exit status for them.
 #[test]
 fn a_command_that_cannot_start_is_told_from_one_that_fails() {
     let Some(lab) = Lab::root() else { return };
@@ -126,7 +126,7 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
             let error = run.receipt()["error"].clone();
             assert!(error["message"].as_str().unwrap().contains(command[0]), "{name}: {error:#}");
         }
-        // Links lead where the container's root has them, and a command has these statuses too.
+        // Links resolve in the container's root, and a command may have these statuses too.
         for command in ["sh", "/bin/sh", "./shell", "../workspace/out"] {
             for status in [126, 127] {
                 task(runtime).run([command, "-c", &format!("exit {status}")]).ended_as("failed", status);
@@ -139,7 +139,7 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
 fn an_image_is_the_root_of_another_runtimes_container() {
     let Some(lab) = Lab::root() else { return };
     let config = serde_json::json!({ "User": "me", "WorkingDir": "/home/me", "Env": ["PATH=/opt:/bin", "COLOR=blue"] });
-    // Its links are its own: from outside this one would lead to the host.
+    // The image's links resolve inside: on the host this one would lead to a host's file.
     let mut image =
         Image::new(&lab, "for-others").config(config).file("opt/greet", "#!/bin/sh\necho greetings\n", 0o755);
     std::os::unix::fs::symlink("/opt/greet", image.layer("--owner=0 --group=0").join("link")).unwrap();
@@ -173,8 +173,7 @@ fn limits_are_the_cells_and_their_evidence_is_the_kernels() {
         let run = runtime.task(&lab).args(["--wall", "2s", "--grace", "1s"]).sh("echo begun; sleep 60");
         run.ended_as("timeout", 124);
         let run = runtime.task(&lab).args(["--pids", "60", "--wall", "10s", "--grace", "1s"]).sh(FORKS);
-        // Whatever becomes of a runtime that cannot fork, gVisor's kernel stands still: the evidence is the kernel's,
-        // and time ends it.
+        // After failed forks gVisor's kernel stops: the evidence is the kernel's, and the time limit ends it.
         assert!(run.hit("pids"), "{}: {run:#?}", runtime.name);
     }
 }

@@ -1,4 +1,4 @@
-//! The canary: a made-up secret that fails the attempt wherever it comes out, and nowhere else.
+//! The canary: a made-up secret. The attempt fails wherever it comes out, and only then.
 
 use crate::support::{Lab, Run};
 

@@ -5,11 +5,11 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Kills in all: half of them with two tasks at once.
+/// The number of kills, half of them with two tasks at once.
 const ROUNDS: u32 = 200;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// xorshift64: moments that differ from one another and are the same in every run.
+/// xorshift64: different moments, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// A task with something in every corner: children in other sessions, files, output.
+/// A task with children in other sessions, files and output.
 const SCRIPT: &str =
     "setsid sleep 60 & (sleep 60 &) ; echo x > file; head -c 100k /dev/zero > /tmp/filler; echo working; sleep 0.03";
 
@@ -37,7 +37,7 @@ fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
     start(&lab, work).finish().ended_as("succeeded", 0); // the first run of a store takes longer than the others
     let began = Instant::now();
     start(&lab, work).finish().ended_as("succeeded", 0);
-    // A little longer than a whole run, so that some end by themselves.
+    // Slightly longer than a whole run, so that some end by themselves.
     let whole = began.elapsed().mul_f64(1.1);
     let mut random = Random(SEED);
     let mut kills = 0;
@@ -190,7 +190,7 @@ fn a_receipt_that_is_torn_is_told_anew() {
     let told: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
     assert_eq!(told["outcome"], "lost");
     assert_eq!(std::fs::read(receipt.with_extension("bad")).unwrap(), b"");
-    // One whose lock has no name any more can at least be removed.
+    // A task without its lock's name can still be removed.
     std::fs::write(&receipt, "").unwrap();
     assert!(lab.brig(["task", "show", &id]).stderr.contains("E-RECORD"));
     lab.brig(["task", "rm", &id]).succeeded();
@@ -229,8 +229,7 @@ fn inside(pid: i32) -> Vec<i32> {
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let ours = namespace(pid);
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // An ordinary user may not look into pid 1 itself, which is undumpable: then its descendants are found by their
-    // parents.
+    // An ordinary user may not read the undumpable pid 1: find its descendants by their parents.
     match ours {
         Some(ours) => pids.filter(|&pid| namespace(pid).is_some_and(|each| each == ours)).collect(),
         None => descendants(pid),

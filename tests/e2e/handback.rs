@@ -1,4 +1,4 @@
-//! What comes out of a task: the receipt's counts, the patch, and the user's tree only when asked.
+//! A task's changes: the receipt's counts, the patch, and the user's tree only on request.
 
 mod bases;
 mod select;
@@ -7,7 +7,7 @@ use crate::support::{Lab, Run};
 use std::path::Path;
 use std::process::Command;
 
-/// A script that changes something of every kind, and plants what could run later.
+/// A script that makes changes of every kind, and plants files that could run later.
 const WORK: &str = "echo two >>file && mkdir new && printf 'bin\\0ary' >new/blob && rm gone && printf '#!/bin/sh\\n' >tool && \
                     chmod +x tool && ln -s file link && mkdir -p .git/hooks && echo evil >.git/hooks/pre-commit && mkfifo fifo";
 
@@ -282,7 +282,7 @@ fn work_that_cannot_be_collected_changes_no_outcome_but_success() {
     for (status, outcome) in [(7, "failed"), (0, "push_failed")] {
         let task = lab.task().start_sh(&format!("echo x >file; echo ready; sleep 1; exit {status}"));
         task.wait_for("ready");
-        // Where the copies are to be made, something else is.
+        // Another file is in the place of the copies.
         std::fs::create_dir_all(lab.store().join("tasks").join(id(&lab)).join("changes/files")).unwrap();
         let run = task.finish();
         run.ended_as(outcome, if status == 0 { 125 } else { status });
@@ -356,7 +356,7 @@ fn changes_go_to_the_folder_that_the_task_worked_on_and_to_no_other_of_its_name(
     let into = ["task".as_ref(), "apply".as_ref(), "--into".as_ref(), moved.as_os_str()];
     lab.brig(into.into_iter().chain([id(&lab).as_ref()])).succeeded();
     assert_eq!(read(moved.join("file")), "one\ntwo\n");
-    // Without the check the changes go to whatever has the name.
+    // Without the check the changes go to another folder at that path.
     lab.weakened("changes-folder", ["task", "apply", &id(&lab)]).succeeded();
     assert_eq!(read(folder.join("file")), "one\ntwo\n");
 }

@@ -18,7 +18,7 @@ fn a_process_that_takes_too_much_memory_ends_the_sandbox_as_memory() {
 #[test]
 fn many_processes_that_take_too_much_memory_together_end_the_sandbox_as_memory() {
     let lab = Lab::new();
-    // Each is well below the limit; eight together are above. The shell that waits for them must not outlive it.
+    // Each is below the limit; eight together exceed it. The waiting shell must not outlive it.
     let script = "for i in 1 2 3 4 5 6 7 8; do perl -e '$x = q(x) x (16 << 20); sleep 60' & done; wait; echo survived";
     let run = lab.task().args(["--memory", "64M"]).sh(script);
     run.ended_as("memory", 137);
@@ -36,7 +36,7 @@ fn running_out_of_memory_ends_every_process_and_not_one() {
 #[test]
 fn files_in_dev_shm_count_as_memory() {
     let lab = Lab::new();
-    // /dev/shm itself ends at 64 MiB: full of that, a memory limit of 48 MiB has to be hit first.
+    // /dev/shm ends at 64 MiB: a memory limit of 48 MiB must be reached first.
     let run =
         lab.task().args(["--memory", "48M", "--disk", "16M"]).sh("head -c 60M /dev/zero > /dev/shm/filler; sleep 5");
     run.ended_as("memory", 137);
@@ -53,7 +53,7 @@ fn without_swap_memory_ends_at_its_limit() {
 
 #[test]
 fn one_sandbox_has_128_terminals_and_not_all_of_the_machine() {
-    // The machine has 4096 of them, for all sandboxes, containers and logins together (kernel.pty.max).
+    // The machine has 4096 for all sandboxes, containers and logins (kernel.pty.max).
     let lab = Lab::new();
     let script =
         r#"perl -e 'while (open(my $f, "+<", "/dev/ptmx")) { push @all, $f } print STDERR scalar(@all), " $!\n"'"#;
@@ -107,7 +107,7 @@ fn a_disk_that_large_writes_have_filled_is_seen_as_full() {
 #[test]
 fn everything_writable_shares_one_disk_limit() {
     let lab = Lab::new();
-    // Each third would fit; the third of them does not.
+    // Each third would fit; the third one does not.
     let script = "for place in /tmp ~ /workspace; do head -c 7M /dev/zero > $place/filler || exit 5; done";
     lab.task().args(["--disk", "32M"]).sh(script).ended_as("succeeded", 0);
     let run = lab.task().args(["--disk", "16M"]).sh(script);
@@ -190,7 +190,7 @@ fn too_much_output_ends_as_output_limit() {
     let lab = Lab::new();
     let run = lab.task().args(["--output-bytes", "100k"]).sh("yes; echo not here");
     run.ended_as("output_limit", 153);
-    // What is over the limit by less than what was in the pipe.
+    // The excess is less than a pipe's content.
     assert!(run.used("output_bytes") < 300_000.0 && run.stderr.len() < 300_000, "{}", run.stderr.len());
     let run = lab.task().args(["--output-bytes", "100k"]).sh("yes >&2");
     run.ended_as("output_limit", 153);
@@ -262,8 +262,7 @@ fn what_was_used_is_in_the_receipt() {
     assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
 }
 
-/// What of some tries was fastest: a machine that is busy elsewhere slows anything down, and what is too fast is too
-/// fast in each.
+// The fastest of some tries: a busy machine only slows down, and a missing limit is too fast in each.
 fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
     let mut best = 0.0;
     for _ in 0..4 {
@@ -374,8 +373,7 @@ fn names_without_end_are_told_as_such_and_the_records_can_be_read() {
 fn whatever_a_task_leaves_its_receipt_can_be_read() {
     const MOST: usize = 32 << 20;
     let lab = Lab::new();
-    // As much of everything that a receipt lists as there may be: what could run later, what is not taken, artifacts, a
-    // result.
+    // As much as possible of everything in a receipt: runnable files, skipped files, artifacts, a result.
     let script = format!(
         "{DEEP}for number in range(500):
  os.close(os.open(b'a%d' % number, os.O_CREAT | os.O_WRONLY, 0o755))

@@ -1,4 +1,4 @@
-//! Looking at tasks and removing them; what would be in force.
+//! Lists, shows, removes and explains tasks.
 
 use crate::support::Lab;
 
@@ -108,7 +108,7 @@ fn words_of_docker_and_of_engines_get_a_hint() {
     check(&["ps"], "this is the verb of an OCI runtime. `brig task ls`");
     check(&["exec"], "this is the verb of an OCI runtime. In a task");
     check(&["run"], "this is the verb of an OCI runtime. A task");
-    // An engine reads its log, and gets runc's words alone.
+    // An engine reads its log, and gets runc's message only.
     let log = lab.path().join("log");
     let run = lab.brig(["--log", log.to_str().unwrap(), "ps"]);
     assert!(!run.stderr.contains("hint:"), "{run:#?}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const CHROMIUM: &str = "/usr/lib/chromium/chromium";
 
-/// Arguments: unshare(2) calls for each thread, and threads. It prints the count of each answer and the longest wait.
+/// Arguments: unshare(2) calls for each thread, and threads. Prints the count of each answer and the longest wait.
 const ASK: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>

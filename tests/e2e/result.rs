@@ -18,7 +18,7 @@ fn what_a_task_says_of_itself_is_in_the_receipt_with_secrets_hidden() {
     assert_eq!(result["value"], json!({ "status": "done", "token": "[redacted:T]", "list": [1, 2.5, null] }));
     let nothing = lab.task().sh("echo hello");
     nothing.ended_as("succeeded", 0);
-    // It is in the receipt, and no part of the work.
+    // It is in the receipt, and not part of the work.
     let diff = lab.brig(["task", "diff", run.receipt()["id"].as_str().unwrap()]);
     assert!(diff.succeeded().stdout.is_empty() && run.receipt()["changes"]["added"] == 0, "{diff:#?}");
     let more = lab.task().sh("mkdir .brig; echo {} >.brig/result.json; echo x >.brig/other; echo y >file");
@@ -101,7 +101,7 @@ fn the_receipt_says_what_it_ran_on_and_by_which_profile() {
     assert_eq!(receipt["artifacts"]["files"][0]["path"], "r");
 }
 
-/// Debian's python3-jsonschema, which knows the whole of it, reads docs/receipt.schema.json as ours does.
+/// Debian's python3-jsonschema, a complete implementation, reads docs/receipt.schema.json as brig does.
 #[test]
 fn another_implementation_finds_the_receipt_as_its_schema_says() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Secrets: they get in, they change and go while the command runs, and their values are nowhere else.
+//! Secrets: their delivery, change and revocation while the command runs; their values are nowhere else.
 
 use crate::support::{Lab, Task, eventually, processes_of};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 const VALUE: &str = "correct-horse-battery-staple";
 
-/// Every file below `path` that holds one of the values in one of its forms.
+/// Every file below `path` that contains one of the values in one of its forms.
 fn files_with(path: &Path, values: &[&str]) -> Vec<String> {
     use base64::Engine;
     let mut found = Vec::new();
@@ -19,7 +19,7 @@ fn files_with(path: &Path, values: &[&str]) -> Vec<String> {
         needles.push(base64::engine::general_purpose::STANDARD_NO_PAD.encode(value).as_bytes()[..20].to_vec());
     }
     while let Some(path) = open.pop() {
-        // Templates of disks are empty file systems, gigabytes of holes, that no task has written.
+        // Disk templates are empty file systems, gigabytes of holes, that no task has written.
         if path.is_symlink() || path.file_name().is_some_and(|name| name == "templates") {
             continue;
         }
@@ -206,7 +206,7 @@ fn what_is_run_in_a_task_says_no_secret_either() {
     assert!(run.stdout.starts_with("[redacted:TOKEN]\n[redacted:TOKEN]"), "{run:#?}");
     let split = "python3 -c 'import sys,time\nfor c in open(\"/run/secrets/TOKEN\").read(): sys.stdout.write(c); sys.stdout.flush(); time.sleep(0.01)'";
     assert_eq!(exec(&[], split).stdout, "[redacted:TOKEN]");
-    // A value that comes while it runs is known before it can be read.
+    // A new value is redacted before it is readable.
     let replaced = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo begun; while grep -q correct /run/secrets/TOKEN; do :; done; cat /run/secrets/TOKEN; echo .; cat /run/secrets/TOKEN"]);
     replaced.wait_for("begun");
     let new = lab.file("token.new", "the-next-value-of-the-token\n");

@@ -1,4 +1,4 @@
-//! The account against a command that wants it wrong: what it hides, what it makes vanish, and what it writes into it.
+//! The account against a command that hides, floods or forges it.
 
 use super::world::World;
 use super::{refusals, rows};
@@ -81,8 +81,7 @@ fn a_refused_private_address_names_the_rule_that_would_allow_it() {
     assert!(run.stderr.contains("served by a.test"), "{run:#?}");
 }
 
-/// The task's gateway: of the supervisor's children the one with a filter of system calls that is not the sandbox's
-/// first process.
+/// The task's gateway: the supervisor's child with a seccomp filter that is not the sandbox's first process.
 fn gateway_of(task: &Started) -> i32 {
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", task.pid())).unwrap();
     let status = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -126,7 +125,7 @@ fn the_gateways_processor_time_is_the_tasks() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     world.publish("big", &vec![b'x'; 64 << 20]); // ten milliseconds are the least that the kernel tells
-    // What is read by a brokered host's TLS takes the gateway longer than the client.
+    // The gateway needs longer than the client to read a brokered host's TLS.
     let used = |task: Task<'_>| {
         let task = task.start_sh("curl -sS -o /dev/null https://a.test:8443/big; echo done; sleep 60");
         task.wait_for("done\n");

@@ -1,11 +1,11 @@
-//! Every way that we know to have a secret of the broker's sent elsewhere, or given back.
+//! Every known way to send a broker's secret elsewhere, or to have it returned.
 
 use super::broker::VALUE;
 use super::refusals;
 use super::world::World;
 use crate::support::{Lab, Run};
 
-/// Bytes sent within TLS for a.test, as they are.
+/// Sends bytes within TLS to a.test, unchanged.
 fn raw(request: &str) -> String {
     format!("printf '{request}' | openssl s_client -quiet -connect a.test:8443 -servername a.test 2>/dev/null")
 }

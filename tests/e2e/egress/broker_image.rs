@@ -1,5 +1,4 @@
-//! Secrets of the broker's in an image: its own programs trust the authority where they look, and what the image had of
-//! certificates stays.
+//! The broker's secrets in an image: its programs trust the authority, and the image's certificates stay.
 
 use super::broker::VALUE;
 use super::world::World;

@@ -1,5 +1,4 @@
-//! Requests whose target or headers make a careless server take another path than the one that the rules of a secret
-//! compared.
+//! Targets or headers that make a careless server take another path than the rules of a secret compared.
 
 use super::broker::VALUE;
 use super::refusals;
@@ -45,7 +44,7 @@ fn world(lab: &Lab) -> Option<World> {
     Some(world)
 }
 
-/// Runs an attack with paths in force: it is answered so, and without this guard the server takes `/admin`.
+/// Runs an attack with path rules: it gets this answer, and without the guard the server takes `/admin`.
 #[track_caller]
 fn renamed(arguments: &str, guard: &str, answer: &str) {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Clients that know nothing of brig reach an allowed host.
+//! Unmodified clients reach an allowed host.
 
 use super::broker::VALUE;
 use super::world::World;
@@ -71,8 +71,7 @@ fn nodes_fetch_reaches_it() {
     }
 }
 
-/// undici as a package of Debian's, found by whichever node is there: its own fetch, its `request`, and a pool of
-/// connections.
+/// undici from Debian's package: its fetch, its `request`, and a pool of connections.
 const UNDICI: &str = r#"NODE_PATH=/usr/share/nodejs node -e "
 const { fetch, request, Pool } = require('/usr/share/nodejs/undici'), at = 'https://a.test:8443'
 const tell = async answer => process.stdout.write(await answer.text())
@@ -98,7 +97,7 @@ fn undici_reaches_it_and_trusts_the_authority_of_a_broker() {
     assert_eq!(world.heard().matches(&format!("<Bearer {VALUE}>")).count(), 6, "{}", world.heard());
 }
 
-/// Go's net/http: each argument is asked for, with HTTP/2 where it is agreed on, and then without.
+/// Go's net/http: requests each argument, with HTTP/2 where it is agreed on, and then without.
 const GO: &str = r#"package main
 import ("crypto/tls"; "fmt"; "io"; "net/http"; "os")
 func main() {

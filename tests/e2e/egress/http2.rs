@@ -1,4 +1,4 @@
-//! HTTP/2: it passes the gateway where no secret is added, and is refused with a line of the account where one is.
+//! HTTP/2 passes the gateway without a secret, and is refused with a row of the account where a secret is added.
 
 use super::broker::VALUE;
 use super::world::World;

@@ -1,12 +1,11 @@
-//! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host.
-//! The host is a network namespace of the test's own, so that this machine's network stays as it is; the world is
-//! another one.
+//! Networks that reach every public address: what stays unreachable, and that nothing remains on the host. The host and
+//! the world around it are network namespaces of the test: this machine's network stays unchanged.
 
 use crate::support::{Lab, Started, Task, eventually, is_root, program_under_test, skip};
 use rustix::process::{Pid, Signal};
 use std::process::{Child, Command, Stdio};
 
-/// Addresses of the world: a public server, one of a private network, and where clouds have their metadata.
+/// Addresses of the world: a public server, one of a private network, and a cloud's metadata.
 pub(super) const PUBLIC: &str = "93.184.216.34";
 pub(super) const PRIVATE: &str = "10.7.7.7";
 pub(super) const METADATA: &str = "169.254.169.254";
@@ -14,7 +13,7 @@ pub(super) const METADATA: &str = "169.254.169.254";
 pub(super) const HOST: &str = "93.184.216.2";
 const HOST_PRIVATE: &str = "10.7.7.1";
 
-/// A host and the world around it, each with a server at port 80. Dropping it ends both.
+/// A host and the world around it, each with a server at port 80. The drop ends both.
 pub(super) struct Ground {
     pub(super) host: Namespace,
     pub(super) world: Namespace,
@@ -306,7 +305,7 @@ fn what_cannot_be_had_is_refused_with_what_to_do() {
     check(ground.task(&lab, "veth"), &["no pair of addresses of 198.19.0.0/16 is free"]);
     assert_eq!(ground.traces(), "");
     if crate::support::has_program("pasta") {
-        // As on a host without it: the program is covered, for this one process.
+        // Covers the program for this process, as on a host without it.
         let path = Command::new("sh").args(["-c", "command -v pasta"]).output().unwrap().stdout;
         let path = String::from_utf8(path).unwrap().trim().to_owned();
         let hide = ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null \"$0\" && exec \"$@\"", &path];
@@ -324,7 +323,7 @@ fn what_is_in_force_is_said_beforehand() {
     }
 }
 
-/// Begins as many connections as there are ports, without a word from the other side.
+// Opens as many connections as there are ports, without an answer.
 const MANY: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nrefused = 0\n\
                     for port in range(1, 20000):\n    try: s.sendto(b'x', ('93.184.216.34', port))\n    except OSError: refused += 1\n\
                     print('refused' if refused else 'all sent')";

@@ -1,4 +1,4 @@
-//! What pasta may do on the host, as root and as an ordinary user.
+//! pasta's rights on the host, as root and as an ordinary user.
 
 use super::open::{EVERYWHERE, Ground, PUBLIC, ask, pastas, reached};
 use crate::escape::WITHOUT_GROUP;
@@ -21,7 +21,7 @@ fn pasta_has_power_over_its_own_network_and_nothing_else() {
     for pid in all.into_iter().map(rustix::process::Pid::as_raw_pid) {
         let of = |pid: i32, kind: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
         let own = std::process::id() as i32;
-        // Capabilities count in its own user namespace alone, which is neither the host's nor the sandbox's.
+        // Capabilities count only in its own user namespace, which is neither the host's nor the sandbox's.
         assert_ne!(of(pid, "user"), of(own, "user"), "{pid} is in the host's user namespace");
         assert_ne!(of(pid, "user"), of(task.pid_1(), "user"), "{pid} is in the sandbox's user namespace");
         assert_ne!(of(pid, "mnt"), of(own, "mnt"), "{pid} sees the host's files");

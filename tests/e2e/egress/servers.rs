@@ -1,4 +1,4 @@
-//! Names from other servers than usual, and a protocol that is neither TLS nor HTTP: PostgreSQL.
+//! Names of unusual servers, and a protocol that is neither TLS nor HTTP: PostgreSQL.
 
 use super::world::{World, program};
 use super::{refusals, rows};
@@ -96,7 +96,7 @@ fn psql_reaches_a_database_by_name_and_by_range() {
     let (one, range) = (format!("{address}:5432"), format!("{}/24:5432", Ipv4Addr::from(address.to_bits() & !0xff)));
     check(world.bare(&lab).args(["--allow", "a.test:5432", "--allow", &one]), "a.test");
     check(world.bare(&lab).args(["--allow", &range]), &address.to_string());
-    // Not at another name, nor at the name without a rule for where it leads.
+    // Not at another name, nor at a name without a rule for its target.
     let run = world.bare(&lab).args(["--allow", "a.test:5432"]).sh(&(query("b.test") + &query("a.test")));
     assert!(!run.stderr.contains("answer"), "{run:#?}");
     assert!(refusals(&run, "a.test").contains("loopback"), "{run:#?}");

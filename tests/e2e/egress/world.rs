@@ -26,7 +26,7 @@ impl World {
         World::with_sites(lab, |_, _| String::new())
     }
 
-    /// The same with more servers of nginx: given the address and the folder, which has `key.pem`, the text of their
+    /// The same with more nginx servers: the function gets the address and the folder with `key.pem`, and returns their
     /// configuration. The certificate is `work/ca.pem` of the lab.
     pub fn with_sites(lab: &Lab, sites: impl Fn(Ipv4Addr, &Path) -> String) -> Option<World> {
         let (Some(nginx), Some(dnsmasq)) = (program("nginx"), program("dnsmasq")) else {
@@ -119,13 +119,12 @@ impl World {
         &self.directory
     }
 
-    /// What nginx was asked: host, method, path, and two headers in angles.
+    /// nginx's requests: host, method, path, and two headers in angle brackets.
     pub fn heard(&self) -> String {
         std::fs::read_to_string(self.directory.join("access.log")).unwrap_or_default()
     }
 
-    /// A task with a secret for `a.test:8443` whose value only the broker has; `rules` are further lines of the
-    /// profile's table.
+    /// A task with a secret for `a.test:8443` at the broker; `rules` are further lines of the profile's table.
     pub fn brokered<'lab>(&self, lab: &'lab Lab, value: &str, rules: &str) -> Task<'lab> {
         self.brokered_at(lab, value, "\"a.test:8443\"", rules)
     }

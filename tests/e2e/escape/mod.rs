@@ -16,8 +16,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The limits that a machine without a group for an ordinary user cannot enforce; where there is one they are in force
-/// all the same.
+/// Limits that an ordinary user cannot enforce on a machine without a delegated cgroup.
 pub const WITHOUT_GROUP: &str = "memory,swap,pids,cpus,cpu_time";
 
 /// A task of the tests' user.
@@ -45,8 +44,8 @@ pub fn executable(path: &std::path::Path, mode: u32) {
 pub struct Attack {
     pub words: &'static str,
     pub stopped: &'static str,
-    /// Names for BRIG_WEAKEN; empty where several walls stand that are not ours to take away, with the reason in the
-    /// test.
+    /// Names for BRIG_WEAKEN. Empty where other protections, which brig cannot switch off, remain; the test has the
+    /// reason.
     pub without: &'static str,
 }
 

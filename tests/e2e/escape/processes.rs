@@ -4,8 +4,8 @@ use super::{answer, attack, attacker, executable, stopped, task};
 use crate::support::{Lab, eventually, is_root, skip};
 use std::fs;
 
-/// Everything that stands between an agent and pid 1, which has brig's memory. As root it has another id than the
-/// agent; an ordinary user has only one.
+/// All protections between an agent and pid 1, which has brig's memory. As root it has another id than the agent; an
+/// ordinary user has only one id.
 const OPEN: &str = "hidepid,undumpable,landlock,capabilities";
 
 #[test]
@@ -65,7 +65,7 @@ fn the_memory_descriptors_and_environment_of_pid_1_are_out_of_reach() {
 fn pid_1_can_be_neither_traced_nor_read_nor_robbed_of_descriptors() {
     let free = if is_root() { "" } else { "undumpable,landlock,capabilities" };
     let take = if is_root() { "" } else { "seccomp,undumpable,landlock,capabilities" };
-    // Its channel to the supervisor is the one descriptor that pid 1 has; the numbers of all others are closed.
+    // pid 1 has one descriptor, its channel to the supervisor; the numbers of all others are closed.
     stopped(&[
         attack("ptrace 1", "EPERM", free),
         attack("vm-read 1", "EPERM", free),

@@ -29,7 +29,7 @@ fn attack(plant: &str, control: &str) {
     let run = lab.task().args(["--repo".as_ref(), source.as_os_str()]).args(push).sh(COMMIT);
     assert!(["succeeded", "prepare_failed", "push_failed"].contains(&run.outcome().as_str()), "{run:#?}");
     assert_eq!(told(), "", "{run:#?}");
-    // Left by the agent, and looked at on the host.
+    // The agent leaves it, and the host reads the result.
     let clean = super::bare(&lab);
     let script = format!(
         "{COMMIT} >/dev/null; mkdir /tmp/open; printf '#!/bin/sh\\n{} \"$@\"\\n' >/tmp/open/trap; chmod +x /tmp/open/trap; \
@@ -42,7 +42,7 @@ fn attack(plant: &str, control: &str) {
     let id = run.receipt()["id"].as_str().unwrap().to_owned();
     lab.brig(["task", "diff", &id]).succeeded();
     for flag in ["--bundle", "--patch"] {
-        // Whether there is something to export is the row's own matter.
+        // Whether there is something to export depends on the row.
         let _ = lab.brig(["task", "export", &id, flag, "-o", lab.path().join(flag).to_str().unwrap()]);
     }
     let target = lab.directory("target");

@@ -1,4 +1,4 @@
-//! Large files on request: the real git-lfs in couriers, against a server of the batch API behind nginx with TLS and a
+//! Large files on request: the real git-lfs in couriers, with a server of the batch API behind nginx with TLS and a
 //! password.
 
 use super::https::{assert_nowhere, not_prepared};
@@ -53,8 +53,8 @@ fn serve(lab: &Lab) -> Option<(Host, PathBuf, PathBuf)> {
     Some((far, remote, folder))
 }
 
-/// Commits a large file to `main` of a bare repository: its pointer. What it stands for goes to `folder`, by its name
-/// there; returns that.
+/// Commits a large file's pointer to `main` of a bare repository. Its content goes to `folder`, under its digest, which
+/// is returned.
 fn add(remote: &Path, folder: &Path, name: &str, content: &str) -> String {
     let path = folder.join("new");
     fs::write(&path, content).unwrap();
@@ -89,7 +89,7 @@ fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() 
     assert!(run.stderr.starts_with(&expected), "{run:#?}");
     assert!(far.served().contains(&format!("a.test 200 me GET /app.git/info/lfs/objects/{id}")), "{}", far.served());
     assert_nowhere(&lab.store(), PASSWORD);
-    // Another commit: what is in the mirror is not asked for again.
+    // Another commit: contents in the mirror are not requested again.
     add(&remote, &folder, "b.bin", "another\n");
     let run = far.known_task(&lab, &url).args(["--lfs"]).sh("wc -c <a.bin; cat b.bin");
     assert!(run.stderr.starts_with("1200000\nanother\n"), "{run:#?}");
@@ -99,7 +99,7 @@ fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() 
         "{}",
         far.served()
     );
-    // Unless it is asked for, a pointer is a pointer.
+    // Without the option, a pointer stays a pointer.
     let run = far.known_task(&lab, &url).sh("head -n 1 a.bin");
     assert!(run.stderr.starts_with("version https://git-lfs.github.com/spec/v1\n"), "{run:#?}");
 }
@@ -148,7 +148,7 @@ fn a_repository_cannot_say_where_its_large_files_are_and_what_is_none_of_them_is
     let run = far.known_task(&lab, &url).args(named).sh("cat a.bin");
     assert!(run.stderr.starts_with("content\n"), "{run:#?}");
     assert!(!far.served().contains("evil"), "{}", far.served());
-    // A server that sends something else, and one that has nothing.
+    // A server with a wrong content, and one without it.
     let other = add(&remote, &folder, "b.bin", "right\n");
     fs::write(folder.join(format!("{other}.wrong")), "wrong\n").unwrap();
     not_prepared(&lab, &far.known_task(&lab, &url).args(["--lfs"]).sh("echo ran"), &["fetch the repository"]);

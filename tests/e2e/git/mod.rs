@@ -1,5 +1,5 @@
-//! Repositories: commits come out by their ids, to a branch or a file, and nothing that the agent left in `.git` runs
-//! on the host.
+//! Repositories: commits come out by their ids, to a branch or a file, and nothing in the agent's `.git` runs on the
+//! host.
 
 mod bounds;
 mod hostile;
@@ -56,8 +56,7 @@ fn task(lab: &Lab, remote: &Path, more: &[&str], script: &str) -> Run {
     lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(more).sh(script)
 }
 
-/// Asserts that a task never came to its sandbox, and that the one line of its error has these words and comes with
-/// advice.
+/// Asserts that a task had no sandbox, and that its one error line has these words and advice.
 #[track_caller]
 fn refused(run: &Run, words: &[&str]) {
     run.ended_as("prepare_failed", 125);
@@ -168,7 +167,7 @@ fn what_must_not_be_pushed_is_not_and_the_commits_are_in_a_file() {
     fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
     refused(&task(&lab, &remote, &["--push-branch", "x"], COMMIT), "refused");
     assert_eq!(host(&remote, "git for-each-ref"), before);
-    // Allowed by name, the default branch is a branch.
+    // Allowed by name, the default branch is like any other.
     fs::remove_file(hook).unwrap();
     task(&lab, &remote, &["--push-branch", "main", "--push-default-branch"], COMMIT).ended_as("succeeded", 0);
     assert_eq!(host(&remote, "git rev-list --count main"), "3");
@@ -254,7 +253,7 @@ fn commits_of_a_folder_are_not_exported_over_another_of_its_name() {
         words.into_iter().chain([lab.path().join(name).into_os_string()])
     };
     lab.brig(export("refused")).refused(125, &["another folder"]);
-    // Without the check the commits are taken over whatever has the name.
+    // Without the check, commits of another folder at that path are taken.
     lab.weakened("changes-folder", export("weakened")).succeeded();
     std::fs::remove_dir_all(&seed).unwrap();
     std::fs::rename(&moved, &seed).unwrap();
@@ -293,7 +292,7 @@ fn commits_and_changes_are_exported_to_files() {
         .refused(125, &["/dev/null/x"]);
 }
 
-/// Every way in which git's own files make it run a program, in a script of the agent. `$1` is the program.
+/// Every way for git's files to make it run a program, in the agent's script. `$1` is the program.
 const TRAPS: &str = r#"
 mkdir -p .git/hooks .git/info
 for hook in pre-commit post-commit pre-push post-checkout post-merge post-index-change reference-transaction pre-receive update post-receive fsmonitor-watchman pre-auto-gc post-rewrite sendemail-validate; do
@@ -333,7 +332,7 @@ fn nothing_that_the_agent_leaves_in_its_repository_runs_on_the_host() {
     lab.brig(["task", "export", &id, "--bundle", "-o", lab.path().join("b").to_str().unwrap()]).succeeded();
     lab.brig(["task", "export", &id, "--patch", "-o", lab.path().join("p").to_str().unwrap()]).succeeded();
     assert!(!witness.exists(), "{}", fs::read_to_string(&witness).unwrap());
-    // The traps are real: one harmless word of the host's git in that tree, and they run.
+    // The traps are real: one harmless git command on the host in that tree runs them.
     let copy = lab.directory("copy");
     let base = run.receipt()["changes"]["base"].as_str().unwrap().to_owned();
     let changes = run.receipt()["changes"]["path"].as_str().unwrap().to_owned();

@@ -142,8 +142,7 @@ impl Host {
         format!("https://a.test:{TLS}/{name}")
     }
 
-    /// A task on a URL of this host, with the resolver that knows its name, which leads to a loopback address: that is
-    /// named.
+    /// A task on a URL of this host, with the resolver for its name. Its loopback address is allowed by name.
     pub fn task<'lab>(&self, lab: &'lab Lab, url: &str) -> Task<'lab> {
         self.strict_task(lab, url).args(["--git-address", &self.world.address.to_string()])
     }

@@ -1,4 +1,4 @@
-//! Repositories behind a real sshd: a key of the profile, and a host that is known by its own.
+//! Repositories behind a real sshd: a key of the profile, and a known host key.
 
 use super::server::{Host, SSH};
 use super::{COMMIT, host, push, refused};
@@ -65,7 +65,7 @@ fn a_host_that_is_not_known_is_refused() {
     refused(&task(&lab, &far, &url, "stranger", "known_hosts").sh("echo ran"), &["does not take the key"]);
     let none = format!("ssh://{}@a.test:{SSH}/none.git", user());
     refused(&task(&lab, &far, &none, "id", "known_hosts").sh("echo ran"), &["the repository does not exist"]);
-    // What can be known before is said before anything is made.
+    // Errors that can be known early are reported before anything is made.
     let before = lab.ids().len();
     task(&lab, &far, &url, "locked", "known_hosts").plain().sh("echo ran").refused(125, &["passphrase"]);
     task(&lab, &far, &url, "id.pub", "known_hosts").plain().sh("echo ran").refused(125, &["not a private key"]);

@@ -1,5 +1,4 @@
-//! Submodules on request: fetched by couriers from the repository's own host and from places that were named, and from
-//! nowhere else.
+//! Submodules on request: couriers fetch them from the repository's own host and from named locations only.
 
 use super::https::not_prepared;
 use super::server::{Host, SSH, TLS};
@@ -66,7 +65,7 @@ fn submodules_come_over_https_from_the_own_host_and_from_a_named_one_without_the
     // Without being asked for they stay away.
     let without = far.known_task(&lab, &url).sh("ls -A sub | wc -l");
     assert!(without.stderr.starts_with("0\n"), "{without:#?}");
-    // Another host is asked for nothing until it is named, and never gets the credential: here it wants one.
+    // Another host is not contacted until it is named, and never gets the credential, even if it asks for one.
     link(&remote, &near, "other", &format!("https://b.test:{TLS}/near.git"));
     let before = far.served().matches("b.test").count();
     let run = far.known_task(&lab, &url).args(["--submodules"]).sh("echo ran");
@@ -111,9 +110,9 @@ fn submodules_of_a_path_are_below_it_or_below_a_named_folder() {
     let words = ["--repo", remote.to_str().unwrap(), "--profile", profile.to_str().unwrap()];
     let by_profile = lab.task().args(words).sh("cat sub/nearest");
     by_profile.ended_as("succeeded", 0);
-    // What one task has named is not there for the next.
+    // A location that one task has named does not exist for the next.
     refused(&local(&lab, &remote).sh("echo ran"), &["which is not an allowed location"]);
-    // A link of the file system leads where it leads.
+    // A link of the file system is resolved first.
     let hidden = library(&lab.directory("hidden"), "x.git", "secret");
     std::os::unix::fs::symlink(&hidden, remote.join("inside.git")).unwrap();
     link(&remote, &hidden, "linked", "./inside.git");
@@ -178,7 +177,7 @@ fn a_hostile_gitmodules_leads_nowhere() {
     check(&entry("a/../../../x", "../more/near.git"), "", &["not a submodule name"]);
     check("", "", &["not one entry"]);
     check("[submodule \"s\"]\\n\\tpath = sub\\n", "", &["no URL"]);
-    // `.gitmodules` as a link, and a commit that is not there.
+    // `.gitmodules` as a link, and a missing commit.
     check("x", "rm .gitmodules; ln -s /etc/passwd .gitmodules; git add .gitmodules", &["`.gitmodules` is not a file"]);
     check(
         &entry("sub", "../more/near.git"),
