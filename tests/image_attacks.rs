@@ -1,7 +1,7 @@
 //! Hostile images: what they try, and that nothing outside the root is touched, read or waited for.
 //!
-//! Each row is one image of tests/image/make.py. Rows that must be refused name the reason; the others must unpack with the
-//! canary whole. Where a guard is one switch, the same image is shown to succeed on a weakened build.
+//! Each row is one image of tests/image/make.py. Rows that must be refused name the reason; the others must unpack with
+//! the canary whole. Where a guard is one switch, the same image is shown to succeed on a weakened build.
 
 #![allow(
     clippy::unwrap_used,
@@ -123,7 +123,7 @@ fn a_mode_is_never_set_through_a_link() {
     harmless("chmod-through-symlink");
 }
 
-/// T-36, T-38, T-38b, T-39: what a config and account files can do to whoever reads them.
+/// T-36, T-38, T-38b, T-39: attacks by a configuration and by account files.
 #[test]
 fn a_config_cannot_reach_the_host() {
     for (case, reason) in [
@@ -246,7 +246,8 @@ fn documents_that_lie_are_refused() {
     }
 }
 
-/// Four layers of one size, whose streams are hashed together where the processor gains by it: each has its own digest all the same.
+/// Four layers of one size, whose streams are hashed together where the processor gains by it: each has its own digest
+/// all the same.
 #[test]
 fn one_wrong_layer_among_those_that_are_hashed_together_is_refused() {
     for (case, reason) in
@@ -314,7 +315,7 @@ fn a_size_in_an_extended_header_smuggles_nothing() {
     assert!(gnu.out.contains("last") && !gnu.out.contains("smuggled"), "{}", gnu.out);
 }
 
-/// An image must not speak to overlayfs: a redirect or an opaque mark of its own would show other files than it has.
+/// An image must not control overlayfs: a redirect or an opaque mark would show other files than it has.
 #[test]
 fn attributes_of_overlayfs_are_dropped() {
     let marks = |scratch: &Scratch| {
@@ -349,7 +350,7 @@ fn bombs_are_refused_before_they_fill_the_disk() {
     scratch.image(&["load", &layout, "--limit", "ratio=100"]).refused("over 100 times as much");
 }
 
-/// Each layer is small, and there may be a hundred: what they take is counted together, also what a hard link copies of a layer below.
+/// Each layer is small, and there may be a hundred: all count together, also copies of a lower layer by hard links.
 #[test]
 fn layers_are_counted_together() {
     let scratch = Scratch::new();

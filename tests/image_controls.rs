@@ -1,4 +1,5 @@
-//! The attacks of tests/image_attacks.rs on builds without their guard: each must get through, or its test shows nothing.
+//! The attacks of tests/image_attacks.rs on builds without their guard: each must get through, or its test shows
+//! nothing.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,7 +41,8 @@ fn marks_that_count_each_time_take_minutes() {
     assert!(ran.status != 0 && ran.took.as_secs() >= 11, "{} {:?} {}", ran.status, ran.took, ran.err);
 }
 
-/// T-57: a record that lies outside is taken for one of the store. Of a document the parser would refuse such a digest as well.
+/// T-57: a record that lies outside is taken for one of the store. Of a document the parser would refuse such a digest
+/// as well.
 #[test]
 fn a_digest_that_is_a_path_leads_out_of_the_store() {
     if skipped("the feature `weakened`", cfg!(feature = "weakened")) {

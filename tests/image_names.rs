@@ -1,4 +1,4 @@
-//! Names of images: a tag means what it was told to mean, a digest what has it, and an image with a name stays.
+//! Names of images: a tag means its last assignment, a digest its content, and a named image stays.
 
 #![allow(
     clippy::unwrap_used,
@@ -91,7 +91,7 @@ fn the_digest_of_an_index_means_the_image_that_it_led_to() {
         assert_eq!((ran.status, ran.out.as_str()), (0, "hello\n"), "{}", ran.err);
     }
     assert_eq!(proxy.requests().len(), asked, "it was there, and was asked for again");
-    // An archive has no names of that kind: nobody could check them.
+    // An archive has no digest names: they could not be checked.
     let archive = scratch.path("saved.tar");
     scratch.image(&["save", &pinned, "-o", &archive]).good();
     let other = Scratch::new();
@@ -103,7 +103,7 @@ fn the_digest_of_an_index_means_the_image_that_it_led_to() {
 }
 
 #[test]
-fn nobody_is_given_the_name_of_another_digest() {
+fn no_image_gets_the_name_of_another_digest() {
     let scratch = Scratch::new();
     let layout = scratch.layout("layered", "gzip");
     let pinned = format!("debian@sha256:{}", "ab".repeat(32));

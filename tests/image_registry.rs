@@ -1,4 +1,5 @@
-//! Pull and push against a real registry (docker-registry): plain, with a password, with a token server, and on bad days.
+//! Pull and push against a real registry (docker-registry): plain, with a password, with a token server, and on bad
+//! days.
 
 #![allow(
     clippy::unwrap_used,
@@ -77,7 +78,7 @@ fn a_password_is_needed_and_used() {
 }
 
 #[test]
-fn a_token_is_got_where_the_registry_says_and_shown_to_nobody_else() {
+fn a_token_is_fetched_where_the_registry_points_and_sent_to_no_other_host() {
     if !ready() {
         return;
     }
@@ -108,7 +109,7 @@ fn a_token_is_got_where_the_registry_says_and_shown_to_nobody_else() {
 
 /// Numbers that no clock can hold.
 #[test]
-fn a_token_that_lasts_for_ever_and_a_pause_without_end_harm_nobody() {
+fn an_endless_token_and_an_endless_pause_do_no_harm() {
     if !ready() {
         return;
     }
@@ -157,7 +158,7 @@ fn cut_connections_haste_and_trouble_are_overcome() {
         let store = Scratch::new();
         let pulled = store.image(&["pull", &proxy.reference()]);
         if faults == ["cut", "norange"] {
-            // Every connection ends at the same byte, so there is no way on: it must say so and end.
+            // Every connection ends at the same byte: the pull must report it and end.
             pulled.refused("the connection");
             continue;
         }
@@ -179,7 +180,7 @@ fn a_registry_that_says_when_to_come_back_is_asked_then_and_no_sooner() {
     let first = Scratch::new().image(&["pull", &faulty(&server, &["later=2"]).reference()]).good();
     assert!(first.took >= Duration::from_secs(2), "{:?}", first.took);
     assert!(first.err.contains("429 Too Many Requests; trying again in 2.0 s"), "{}", first.err);
-    // Nobody waits for a day.
+    // Do not wait for a day.
     let tomorrow = Scratch::new().image(&["pull", &faulty(&server, &["later=86400"]).reference()]);
     assert!(tomorrow.took < Duration::from_secs(10), "{:?}", tomorrow.took);
     let refused = tomorrow.refused("429 Too Many Requests");
@@ -348,7 +349,7 @@ fn what_is_not_what_it_should_be_is_refused_and_leaves_nothing() {
     scratch.image(&["pull", &format!("127.0.0.1:{closed}/x")]).refused("refused");
 }
 
-/// What `E-IMAGE` says to do must help, though the store has a blob of the right name and length.
+/// The advice of `E-IMAGE` must help, though the store has a blob of the right name and length.
 #[test]
 fn a_damaged_blob_of_the_store_is_fetched_again() {
     if !ready() {

@@ -144,7 +144,7 @@ fn a_layer_that_is_in_use_is_not_replaced() {
     scratch.image(&["verify"]).good();
 }
 
-/// What shows a removed file again, or lets anybody write, is damage too, though no file's content is another.
+/// A removed file shown again, or write access for all, is damage too, though no content has changed.
 #[test]
 fn a_lost_mark_and_an_opened_root_are_damage() {
     let scratch = Scratch::new();
@@ -165,7 +165,7 @@ fn a_lost_mark_and_an_opened_root_are_damage() {
     verified("`/` has another type or mode");
 }
 
-/// After a power cut, layers that nobody waited for are made again before they are used.
+/// After a power cut, layers that were not synced are made again before they are used.
 #[test]
 fn a_layer_of_another_boot_is_made_again() {
     let scratch = Scratch::new();
@@ -254,7 +254,8 @@ fn an_imported_root_comes_out_as_it_was() {
     assert_same(&list(&root, &[]), &list(&format!("{third}/rootfs"), &[]), "an imported tar");
 }
 
-/// A store in another container, whose file system is an overlay, and which no kernel mounts with other owners: the task has a copy.
+/// A store in another container, whose file system is an overlay, and which no kernel mounts with other owners: the
+/// task has a copy.
 #[test]
 fn where_layers_cannot_be_shown_with_other_owners_their_files_are_copied() {
     if skipped("root", is_root()) {
@@ -281,7 +282,8 @@ fn where_layers_cannot_be_shown_with_other_owners_their_files_are_copied() {
     assert!(ran.out.contains("\n0\n") && ran.out.contains("\"copied\": true"), "{} {}", ran.out, ran.err);
 }
 
-/// The same for an ordinary user: no overlay takes an overlay of an overlay as a layer (`FILESYSTEM_MAX_STACK_DEPTH` is 2), so the copy is in memory.
+/// The same for an ordinary user. No overlay takes an overlay of an overlay as a layer (`FILESYSTEM_MAX_STACK_DEPTH` is
+/// 2), so the copy is in memory.
 #[test]
 fn where_an_ordinary_user_cannot_mount_layers_their_files_are_copied_into_memory() {
     if skipped("root, to mount overlays and to become somebody else", is_root() && has("setpriv")) {

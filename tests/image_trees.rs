@@ -1,4 +1,5 @@
-//! What an image unpacks to, compared with what others make of it: umoci, Docker, buildah, and overlayfs itself over the store's layers.
+//! What an image unpacks to, compared with what others make of it: umoci, Docker, buildah, and overlayfs itself over
+//! the store's layers.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +19,7 @@ use support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};
 /// Random images; CI may want more.
 const SEEDS: u32 = 12;
 
-/// The tree that an overlay of the store's layers shows, mounted where nobody else sees it.
+/// The tree of an overlay of the store's layers, mounted in a separate namespace.
 fn mounted(scratch: &Scratch, options: &str, unshare: &str) -> Ran {
     let inspected: serde_json::Value = serde_json::from_str(&scratch.image(&["inspect", "x"]).good().out).unwrap();
     let layers: Vec<&str> =

@@ -1,5 +1,5 @@
-//! Whom a registry is believed to be, and who we are to it: TLS with an authority of one's own, certificates that are wrong, clients'
-//! certificates, token servers, credential helpers, mirrors of containerd, and layers that are mounted from another repository.
+//! Trust between brig and registries: TLS with a private authority, wrong certificates, client certificates. Also token
+//! servers, credential helpers, mirrors of containerd, and layers mounted from another repository.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ fn begin() -> Option<(Scratch, Scratch, String)> {
     Some((full, empty, certificates))
 }
 
-/// `brig image` with a home of its own.
+/// `brig image` with another home.
 fn at_home(scratch: &Scratch, home: &str, arguments: &[&str]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brig"));
     run(command.args(["image", "--store", &scratch.path("store")]).args(arguments).env("HOME", home))
@@ -48,7 +48,7 @@ fn a_registry_whose_authority_is_named_is_believed_and_no_other() {
     std::fs::create_dir_all(&place).unwrap();
     std::fs::copy(format!("{made}/ca.pem"), format!("{place}/ca.crt")).unwrap();
     at_home(&Scratch::new(), &home, &["pull", &server.reference()]).good();
-    // Nobody has vouched for it: not tried twice, and not without TLS.
+    // Its certificate is not vouched for: not tried twice, and not without TLS.
     let mirror = format!("registry.invalid=https://{}", server.host());
     let unknown = empty.image(&["pull", "registry.invalid/team/tool:1", "--mirror", &mirror]);
     assert!(unknown.err.contains("is not signed by an authority that this machine trusts"), "{}", unknown.err);
@@ -129,7 +129,7 @@ fn auths(scratch: &Scratch, text: &str) -> String {
 }
 
 #[test]
-fn an_identity_token_gets_tokens_by_a_form_and_is_shown_to_nobody_else() {
+fn an_identity_token_gets_tokens_by_a_form_and_is_sent_to_no_other_host() {
     let Some((full, empty, made)) = begin() else { return };
     let ca = trusting(&full, &made);
     let (server, tokens) = with_tokens(&full, &made);
@@ -196,7 +196,7 @@ fn layers_that_another_repository_has_are_mounted_and_not_sent() {
     push(&tool);
     let asked = tokens.requests();
     assert!(asked.contains(&"POST refresh other/tool:pull,push team/base:pull".to_owned()), "{asked:#?}");
-    // A source that we may not read is no obstacle: the layers are sent.
+    // A source that may not be read does not stop the push: the layers are sent.
     full.image(&["rm", &base]).good();
     full.image(&["tag", "x", &format!("{}/private/base:1", server.host())]).good();
     push(&hidden);

@@ -1,4 +1,4 @@
-//! Our own streams, for whoever copies between them and a running task: output made safe for a terminal, signals as messages.
+//! Standard streams of verbs that attach to a running task: output made safe for a terminal, signals as messages.
 
 use super::output::Escaper;
 use brig::error::{Context, Kind, Result};
@@ -17,8 +17,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// With `reads_input` standard input is passed on. With `is_terminal` the other side has a terminal of its own, whose bytes are passed on
-    /// untouched; else what comes is made safe where a stream of ours is a terminal.
+    /// With `reads_input` standard input is passed on. With `is_terminal` the task's process has a terminal, whose
+    /// bytes pass unchanged. Otherwise output for a terminal is escaped.
     pub(super) fn new(reads_input: bool, is_terminal: bool) -> Result<Streams> {
         let step = || "take signals as messages";
         let wanted: SigSet =
@@ -41,7 +41,7 @@ impl Console for Streams {
     fn output(&mut self, error: bool, bytes: &[u8]) {
         let escaped = self.escapers[usize::from(error)].as_mut().map(|escaper| escaper.escape(bytes));
         let bytes = escaped.as_deref().unwrap_or(bytes);
-        // Whoever read our output has gone; what runs in the task goes on.
+        // The reader of the output has gone; the task goes on.
         let _ = if error {
             std::io::stderr().write_all(bytes)
         } else {

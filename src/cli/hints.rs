@@ -1,6 +1,6 @@
-//! Hints for a person who types what docker, or an engine, would type. Tables only; a test looks whether the commands in them exist.
+//! Hints for commands that docker or an engine has and brig has not. Tables only; a test checks the commands in them.
 
-/// Verbs at the top level, or of `brig task`, that are not there.
+/// Unknown verbs at the top level or of `brig task`.
 const VERBS: [(&str, &str); 22] = [
     ("attach", "`brig task attach ID`"),
     ("build", "brig builds no images: `brig image import`, or `brig image load` of an archive from another tool"),
@@ -39,12 +39,12 @@ const FLAGS: [(&str, &str); 14] = [
     ("--net", "`--network MODE`, or `--allow HOST:PORT` for one host"),
     ("--env-file", "`-e NAME=VALUE`, or `[env]` of a profile"),
     ("--pids-limit", "`--pids NUMBER`"),
-    ("--privileged", "there is no such switch; `brig doctor` says what this machine can enforce"),
+    ("--privileged", "brig has no such switch; `brig doctor` lists what this machine can enforce"),
     ("--cap-add", "a task has no capabilities; what needs them belongs into the image"),
     ("--ulimit", "`--open-files NUMBER`, `--pids NUMBER`"),
 ];
 
-/// What a person may have meant by a verb of the OCI runtime.
+/// Hints for verbs of the OCI runtime that a user types.
 const OCI: [(&str, &str); 6] = [
     ("exec", "this is the verb of an OCI runtime. In a task: `brig task exec ID COMMAND`"),
     ("kill", "this is the verb of an OCI runtime. For a task: `brig task kill ID`"),
@@ -61,17 +61,17 @@ fn find(table: &[(&str, &'static str)], word: &str) -> Option<&'static str> {
     table.iter().find(|(known, _)| *known == word).map(|(_, hint)| *hint)
 }
 
-/// For a verb that is not there.
+/// The hint for an unknown verb.
 pub(super) fn of_verb(word: &str) -> Option<&'static str> {
     find(&VERBS, word)
 }
 
-/// For a flag that is not there.
+/// The hint for an unknown flag.
 pub(super) fn of_flag(word: &str) -> Option<&'static str> {
     find(&FLAGS, word.split('=').next().unwrap_or(word))
 }
 
-/// For a verb of the OCI runtime that a person has typed.
+/// The hint for a verb of the OCI runtime that a user types.
 pub(super) fn of_oci_verb(word: &str) -> Option<&'static str> {
     find(&OCI, word)
 }

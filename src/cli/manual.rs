@@ -1,5 +1,5 @@
-//! `docs/cli.md`, made from the same table of verbs and flags as the help. Tests only: the test fails when the page is old, and
-//! `BRIG_DOCS=write cargo test` writes it anew.
+//! `docs/cli.md`, generated from the same table of verbs and flags as the help. Tests only: the test fails when the
+//! page is old, and `BRIG_DOCS=write cargo test` writes it.
 
 use super::Arguments;
 use clap::{Command, CommandFactory};
@@ -20,7 +20,7 @@ fn page() -> String {
 
 fn add(command: &Command, text: &mut String) {
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_owned();
-    // What the environment of whoever runs this holds is not for the page.
+    // The page must not depend on the environment of this process.
     let mut command = command.clone().mut_args(|argument| argument.hide_env_values(true));
     let help = command.render_long_help().to_string();
     let help: Vec<_> = help.lines().map(str::trim_end).collect();

@@ -1,10 +1,11 @@
-//! The command line: which verb, its arguments, a few lines that call the library, output.
+//! The command line: selects the verb, parses its arguments, calls the library, prints the result.
 //!
-//! stdout is data, stderr is words. A verb is one file. The OCI verbs (runc's names at the top level) are parsed by
-//! `cli/oci`, which must be quick and must take what Docker, containerd and Podman pass; all others by clap.
-//! Never here: work. If a verb needs more than a few lines, the library lacks a function.
+//! stdout is data, stderr is messages. Related verbs share a file. `cli/oci` parses the OCI verbs (runc's names at the
+//! top level): it must be quick and accept what Docker, containerd and Podman pass. clap parses all others. A verb that
+//! needs more than a few lines lacks a function in the library.
 
-/// One line of words on standard error, with one write(2). Whoever has stopped reading wants no more; `eprintln!` would panic, and take the exit status with it.
+/// Writes one message line to standard error with one write(2). Ignores a closed reader: `eprintln!` would panic and
+/// change the exit status.
 macro_rules! tell {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -92,15 +93,15 @@ pub fn main() -> ExitCode {
     ended(done, json)
 }
 
-/// Whether a command line asks for JSON. What follows the `exec` of a task may be another program's word.
+/// Whether a command line asks for JSON. Words after `exec` of a task may belong to another program.
 fn wants_json(words: &[std::ffi::OsString]) -> bool {
     let is_exec = words.get(2).is_some_and(|verb| verb == "exec");
     !is_exec && words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
 }
 
-/// Help and version go to stdout with 0; a mistake goes to stderr with our own 125, since 2 could be the command's.
+/// Help and version go to stdout with 0; a mistake goes to stderr with 125, since 2 could be the command's status.
 fn usage(error: &clap::Error, json: bool) -> ExitCode {
-    // Nothing can be said where neither stream can be written.
+    // If both streams are closed there is nothing to do.
     let _ = error.print();
     let hint = advice(error);
     if let Some(hint) = &hint {
@@ -114,7 +115,7 @@ fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if error.use_stderr() { ExitCode::from(Kind::Usage.exit_status()) } else { ExitCode::SUCCESS }
 }
 
-/// What to do about it, where the parser of the command line does not know that.
+/// Advice that clap does not have.
 fn advice(error: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     use std::error::Error as _;
@@ -133,7 +134,7 @@ fn advice(error: &clap::Error) -> Option<String> {
     hint.map(str::to_owned)
 }
 
-/// The exit status of a verb. Prints its error, with `json` also on standard output. A verb whose output could not be written has failed.
+/// The exit status of a verb. Prints its error, with `json` also on standard output. Lost output is a failure.
 fn ended(done: Result<ExitCode>, json: bool) -> ExitCode {
     let status = match done {
         Ok(status) => status,
@@ -147,7 +148,7 @@ fn ended(done: Result<ExitCode>, json: bool) -> ExitCode {
     output::refused().map_or(status, |error| failed(&error))
 }
 
-/// Prints an error where it ends and gives its exit status.
+/// Prints an error and returns its exit status.
 fn failed(error: &Error) -> ExitCode {
     output::error(error);
     ExitCode::from(error.kind().exit_status())

@@ -1,4 +1,4 @@
-//! What is printed: errors in three lines on stderr, tables and `--json` from the same rows on stdout.
+//! Output: errors in three lines on stderr, tables and `--json` from the same rows on stdout.
 
 use brig::error::{Error, Kind};
 use brig::task::{is_deceptive, reorders_text};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
 
-/// Why standard output did not take what was to be printed, the first time: a caller that reads an empty receipt must not read success beside it.
+/// The first error of writing to standard output. A caller with an empty receipt must not see success.
 static REFUSED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// The three lines of an error: what failed, what to do, where to read more.
@@ -14,7 +14,7 @@ pub(super) fn error(error: &Error) {
     failure(error.kind().code(), &error.to_string(), error.advice());
 }
 
-/// The same for an error that comes from a record.
+/// The same for an error from a record.
 pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
     tell!("error: {}", escaped(message));
     if let Some(hint) = hint {
@@ -23,7 +23,7 @@ pub(super) fn failure(code: &str, message: &str, hint: Option<&str>) {
     tell!("code:  {code}   (docs/errors.md#{})", code.to_lowercase());
 }
 
-/// The error of a command with `--json` for its reader on standard output, in the form that a receipt has.
+/// The error of a command with `--json`, on standard output, in the receipt's form.
 pub(super) fn json_error(code: &str, message: &str, hint: Option<&str>) {
     json(&serde_json::json!({ "error": { "code": code, "message": message, "hint": hint } }));
 }
@@ -36,14 +36,14 @@ pub(super) fn json<T: Serialize>(value: &T) {
     }
 }
 
-/// One JSON document on one line, at once. `false` when nobody takes it.
+/// One JSON document on one line. `false` when the reader has gone.
 pub(super) fn json_line<T: Serialize>(value: &T) -> bool {
     let mut out = std::io::stdout().lock();
     serde_json::to_string(value)
         .is_ok_and(|text| is_taken(writeln!(out, "{}", safe_json(&text)).and_then(|()| out.flush())))
 }
 
-/// Whether what was printed was taken. A reader that has gone wants no more; anything else is kept for [`refused`].
+/// Whether output was written. A closed reader is not an error; any other cause is kept for [`refused`].
 fn is_taken(done: std::io::Result<()>) -> bool {
     let Err(cause) = done else { return true };
     if cause.kind() != ErrorKind::BrokenPipe {
@@ -52,15 +52,15 @@ fn is_taken(done: std::io::Result<()>) -> bool {
     false
 }
 
-/// The error of a command that has done its work and could not print it.
+/// The error of a command that succeeded but could not print its result.
 pub(super) fn refused() -> Option<Error> {
     let cause = REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()?;
     let hint = "what was done is done: see `brig task ls`; make room where the output goes";
     Some(Error::os(Kind::Disk, cause).doing("print").hint(hint))
 }
 
-/// serde_json escapes what is below U+0020. DEL, the control characters above it, and what a terminal does not show stand only within strings,
-/// where they may be escaped as well.
+/// Escapes DEL, C1 control characters and invisible characters in JSON; serde_json escapes those below U+0020. They
+/// occur in strings only, where an escape is valid.
 pub(super) fn safe_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -73,27 +73,27 @@ pub(super) fn safe_json(text: &str) -> String {
     safe
 }
 
-/// A character as JSON escapes it: one above U+FFFF as two.
+/// A character as a JSON escape: two for one above U+FFFF.
 fn push_json(safe: &mut String, character: char) {
     for unit in character.encode_utf16(&mut [0; 2]) {
         safe.push_str(&format!("\\u{unit:04x}"));
     }
 }
 
-/// Lines on stdout, many with one write(2); a reader that has gone wants no more.
+/// Writes lines to stdout, many with one write(2). A closed reader is not an error.
 pub(super) fn lines(lines: impl IntoIterator<Item = String>) {
     const AT_ONCE: usize = 64 << 10; // a pipe's room (pipe(7))
     let mut out = std::io::BufWriter::with_capacity(AT_ONCE, std::io::stdout().lock());
     for line in lines {
         if !is_taken(out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n"))) {
-            drop(out.into_parts()); // unwritten: it would be refused again
+            drop(out.into_parts()); // without a flush, which would fail again
             return;
         }
     }
     is_taken(out.flush());
 }
 
-/// Standard output for a long text, of which a reader may want only the beginning: what it did not wait for goes nowhere.
+/// Standard output for a long text. Ignores a closed reader: a pager may show only the beginning.
 pub(super) struct Patient<Out: Write>(pub(super) Out);
 
 impl<Out: Write> Write for Patient<Out> {
@@ -139,7 +139,7 @@ pub(super) fn table<const COLUMNS: usize>(header: [&str; COLUMNS], rows: impl It
     }));
 }
 
-/// A size for reading, not for reckoning.
+/// A size for reading, rounded.
 pub(super) fn approximate(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let step = (bytes.max(1).ilog2() / 10).min(4);
@@ -162,7 +162,7 @@ pub(super) fn shortened(text: &str, length: usize) -> String {
     text.chars().take(length.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Text that may come from a sandbox, without anything that a terminal would obey or not show.
+/// Text of a sandbox without terminal sequences and invisible characters.
 pub(super) fn escaped(text: &str) -> String {
     if text.bytes().all(|byte| (b' '..0x7f).contains(&byte)) {
         return text.to_owned();
@@ -176,25 +176,25 @@ pub(super) fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// The same for a stream of bytes, whose lines stay lines: ESC becomes `^[`, as `cat -v` shows it. A character may come in two pieces; U+009B, which
-/// terminals obey like `ESC [`, would otherwise slip through between them.
+/// Escapes a stream of bytes and keeps its lines: ESC becomes `^[`, as in `cat -v`. A character may come in two pieces;
+/// U+009B, which terminals treat like `ESC [`, must not slip through between them.
 ///
-/// For output of a command: a carriage return draws a line anew, as progress bars do, and joiners and selectors make emoji. What is for review
-/// ([`Escaper::for_review`]) has neither.
+/// For a command's output: carriage returns stay, as progress bars use them, and so do joiners and selectors of emoji.
+/// Text for review ([`Escaper::for_review`]) has neither.
 #[derive(Default)]
 pub(super) struct Escaper {
     is_for_review: bool,
-    /// The beginning of a character whose end has not come.
+    /// The beginning of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Escaper {
-    /// One that shows every character, a carriage return too: text with one looks like other text, and a person decides by what it looks like.
+    /// Shows every character, also a carriage return: text for review must not look like other text.
     pub(super) fn for_review() -> Escaper {
         Escaper { is_for_review: true, ..Escaper::default() }
     }
 
-    /// The next bytes of the stream, made safe.
+    /// Escapes the next bytes of the stream.
     pub(super) fn escape(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.begun.extend_from_slice(bytes);
         let input = std::mem::take(&mut self.begun);
@@ -214,7 +214,7 @@ impl Escaper {
         safe
     }
 
-    /// Bytes that are UTF-8.
+    /// Escapes valid UTF-8.
     fn push_text(&self, safe: &mut Vec<u8>, text: &[u8]) {
         for character in String::from_utf8_lossy(text).chars() {
             let is_hidden = if self.is_for_review { is_deceptive(character) } else { reorders_text(character) };
@@ -230,7 +230,7 @@ impl Escaper {
         }
     }
 
-    /// What is left when the stream has ended within a character.
+    /// The rest of a stream that ended within a character.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         let mut safe = Vec::new();
         push_bytes(&mut safe, &std::mem::take(&mut self.begun));
@@ -249,9 +249,9 @@ impl<Out: Write> Safe<Out> {
         Safe { out, escaper: Escaper::for_review() }
     }
 
-    /// Writes what is left when the stream has ended within a character.
+    /// Writes the rest of a stream that ended within a character.
     pub(super) fn finish(mut self) {
-        // A terminal that has gone wants no more.
+        // A closed terminal is not an error.
         let _ = self.out.write_all(&self.escaper.finish());
     }
 }
@@ -266,7 +266,7 @@ impl<Out: Write> Write for Safe<Out> {
     }
 }
 
-/// Bytes that are not: a terminal that does not speak UTF-8 obeys 0x80 to 0x9f.
+/// Escapes invalid UTF-8: a terminal without UTF-8 obeys 0x80 to 0x9f.
 fn push_bytes(safe: &mut Vec<u8>, bytes: &[u8]) {
     bytes.iter().for_each(|byte| safe.extend(format!("\\x{byte:02x}").bytes()));
 }
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(escaped("né\u{202e}\u{200b}\r\u{e0041}"), "né\\u{202e}\\u{200b}\\r\\u{e0041}");
     }
 
-    /// Every character by which a line of a patch could look like another one.
+    /// Every character that could make a line of a patch look like another one.
     #[test]
     fn what_is_for_review_shows_every_character() {
         let check = |input: &str, output: &str, review: &str| {

@@ -1,9 +1,9 @@
-//! Our own terminal while a sandbox has one: every key goes through untouched, and afterwards all is as before.
+//! The terminal in raw mode while a sandbox has one, and its restoration.
 
 use brig::error::{Context, Kind, Result};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// The terminal in raw mode; dropping it restores what was.
+/// The terminal in raw mode. Its drop restores the old mode.
 pub(super) struct Raw(Termios);
 
 impl Raw {
@@ -20,7 +20,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs no restoring.
+        // A closed terminal needs no restoration.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.0);
     }
 }

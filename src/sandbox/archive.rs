@@ -1,7 +1,8 @@
-//! Files into and out of a sandbox, as a tar stream: packed on one side, unpacked on the other, and each side takes the other for hostile.
+//! Copies files into and out of a sandbox as a tar stream. Each side takes the other for hostile.
 //!
-//! Files, folders and links only; holes stay holes, and the names of a hard link that are copied together stay one file. The process that unpacks owns the files; set-id bits do not travel. Unpacking goes by descriptors, one component at a
-//! time, and follows no link: an archive that has `a -> /etc` and `a/passwd` writes nothing outside of its target.
+//! Files, folders and links only. Holes stay holes, and hard links copied together stay one file. The unpacking process
+//! owns the files; set-id bits are dropped. Unpacking uses descriptors, one component at a time, and follows no link:
+//! an archive with `a -> /etc` and `a/passwd` writes nothing outside of its target.
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::files::{Bounds as FileBounds, DIRECTORY, Names, Walk, WalkStep, next_data, open_directory};
@@ -21,10 +22,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Components of a path that is unpacked: deeper than any tree that people work on.
+/// The most components of an unpacked path: deeper than real trees.
 const DEEPEST: usize = 512;
 
-/// Writes `path`, with everything below it, under the name `name`. What is not a file, a directory or a link is left out; returns how many.
+/// Packs `path`, with everything below it, under the name `name`. Skips other types than files, directories and links;
+/// returns how many.
 pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u64> {
     let step = || format!("read `{}`", path.display());
     let mut pack = Pack { writer: Writer::new(sink), left_out: 0, first_names: HashMap::new() };
@@ -60,11 +62,11 @@ pub(crate) fn pack<W: Write>(path: &Path, top_name: &Path, sink: W) -> Result<u6
     pack.finish()
 }
 
-/// An archive that is being written.
+/// An archive in progress.
 struct Pack<W: Write> {
     writer: Writer<W>,
     left_out: u64,
-    /// The name in the archive of each file that has several, by device and inode.
+    /// The first name in the archive of each file with several, by device and inode.
     first_names: HashMap<(u64, u64), PathBuf>,
 }
 
@@ -115,7 +117,7 @@ fn pack_file<W: Write>(
     name: &Path,
     step: &dyn Fn() -> String,
 ) -> Result<()> {
-    // NONBLOCK: a FIFO may have taken its place.
+    // NONBLOCK: a FIFO may have replaced it.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(directory, last, flags, Mode::empty()).failing(Kind::Workspace, step)?);
     let status = fstat(&file).failing(Kind::Workspace, step)?;
@@ -132,7 +134,7 @@ fn pack_file<W: Write>(
         while left > 0 {
             let wanted = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let count = file.read_at(&mut buffer[..wanted], offset).failing(Kind::Workspace, step)?;
-            // It became shorter while it was read: what its header says must follow all the same.
+            // It became shorter during the read: fill up to the size in its header.
             let count = if count == 0 {
                 buffer[..wanted].fill(0);
                 wanted
@@ -147,7 +149,7 @@ fn pack_file<W: Write>(
     Ok(())
 }
 
-/// Where a file has data, if it has holes. Where there are more parts than an archive takes, small holes are data.
+/// The data extents of a file with holes. With more extents than an archive takes, small holes become data.
 fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     let (mut map, mut offset, mut gap) = (Vec::<(u64, u64)>::new(), 0, 0);
     while offset < size {
@@ -167,7 +169,7 @@ fn extents(file: &File, size: u64) -> Result<Option<Vec<(u64, u64)>>, Errno> {
     Ok((map != [(0, size)] && size > 0).then_some(map))
 }
 
-/// Adds an extent, as a part of the one before if the hole between them is at most `gap` bytes.
+/// Adds an extent, joined with the one before if the hole between them is at most `gap` bytes.
 fn push(map: &mut Vec<(u64, u64)>, (start, length): (u64, u64), gap: u64) {
     match map.last_mut() {
         Some((first, before)) if start - (*first + *before) <= gap => *before = start + length - *first,
@@ -191,21 +193,21 @@ fn entry(kind: EntryKind, name: &Path, status: &Stat) -> Entry {
     }
 }
 
-/// How much is taken out of an archive.
+/// Bounds of an archive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Bytes of data of all files together; holes are none.
+    /// Bytes of data of all files together, without holes.
     pub bytes: u64,
     /// Files, folders and links.
     pub names: u64,
 }
 
 impl Bounds {
-    /// For an archive that is unpacked in the sandbox, whose own limits hold.
+    /// For unpacking in the sandbox, whose own limits hold.
     pub(super) const NONE: Bounds = Bounds { bytes: u64::MAX, names: u64::MAX };
 
     fn take(left: &mut u64, count: u64, what: &str) -> Result<()> {
-        // A test shows what comes of it without this guard.
+        // A test shows the attack without this guard.
         if cfg!(feature = "weakened") && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.contains("copy-bounds")) {
             return Ok(());
         }
@@ -217,11 +219,11 @@ impl Bounds {
     }
 }
 
-/// Makes what the archive holds below `target`, where its one top name is to be `name`. Files that are there are replaced, folders kept.
+/// Unpacks the archive below `target`; its only top name must be `name`. Replaces existing files, keeps folders.
 pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path, bounds: Bounds) -> Result<()> {
     let mut reader = Reader::new(source);
     let mut left = bounds;
-    // The files that came out of this archive.
+    // The files of this archive.
     let mut files = HashSet::new();
     while let Some(entry) = reader.next()? {
         Bounds::take(&mut left.names, 1, "names")?;
@@ -265,7 +267,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
                 files.insert(parts);
             }
             EntryKind::HardLink => {
-                // Only to a file that this archive made: never to one of the user's that was there before.
+                // Link only to a file of this archive, never to a user's existing one.
                 let first = self::parts(&entry.link, name).map_err(|error| error.doing(step()))?;
                 if !files.contains(&first) {
                     return Err(Error::new(Kind::Workspace, "it is a link to a file that was not copied").doing(step()));
@@ -287,7 +289,7 @@ pub(super) fn unpack<R: BufRead>(source: R, target: BorrowedFd<'_>, name: &Path,
     Ok(())
 }
 
-/// The components of a path that must begin with `name` and stay below it.
+/// The components of a path, which must begin with `name` and stay below it.
 fn parts(path: &[u8], name: &Path) -> Result<Vec<PathBuf>> {
     use std::path::Component;
     let path = Path::new(std::ffi::OsStr::from_bytes(path));
@@ -309,7 +311,7 @@ fn open_folder(folder: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
     openat(folder, name, DIRECTORY, Mode::empty())
 }
 
-/// Makes room for a new file or link; a folder stays in the way.
+/// Removes a file or link in the way; a folder stays.
 fn clear(folder: &OwnedFd, name: &Path) -> Result<(), Errno> {
     match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(()),
@@ -319,13 +321,13 @@ fn clear(folder: &OwnedFd, name: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Opens a folder that is a target of ours.
+/// Opens a target folder.
 pub(super) fn open_target(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .failing(Kind::NotFound, || format!("open `{}`", path.display()))
 }
 
-/// [`unpack`] into a folder that is named.
+/// [`unpack`] into a folder by its path.
 pub(crate) fn unpack_at<R: BufRead>(source: R, target: &Path, name: &Path, bounds: Bounds) -> Result<()> {
     unpack(source, open_target(target)?.as_fd(), name, bounds)
 }
@@ -379,7 +381,7 @@ mod tests {
             let error = unpack(bytes_allowed, names).unwrap_err();
             assert!(error.to_string().contains("than the task's disk limit allows"), "{error}");
         }
-        // Other tar programs read it.
+        // Other tar programs can read it.
         std::fs::write(to.path().join("archive"), &bytes).unwrap();
         let words = ["-xf", "archive", "--one-top-level=tar"];
         let status_of_tar = std::process::Command::new("tar").args(words).current_dir(to.path()).status().unwrap();

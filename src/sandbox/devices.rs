@@ -1,4 +1,4 @@
-//! Which disks of the host a sandbox reads from: the io limits are set on each of them.
+//! The host's disks that a sandbox reads: each gets the io limits.
 
 use crate::error::{Context, Error, Kind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// A block device's numbers.
 pub(crate) type Device = (u32, u32);
 
-/// The whole disks under these paths. A path whose file system is in memory has none; one whose disk cannot be found is an error, since a
-/// limit on it would not be kept.
+/// The whole disks under these paths. A file system in memory has none. An unknown disk is an error: its limit would
+/// not hold.
 pub(crate) fn disks<'paths>(paths: impl IntoIterator<Item = &'paths Path>) -> Result<Vec<Device>> {
     let mut found = BTreeSet::new();
     for path in paths {
@@ -28,7 +28,8 @@ fn disk(path: &Path) -> Result<Option<Device>> {
     if device.0 != 0 {
         return whole(device).failing(Kind::LimitUnenforceable, step).map(Some);
     }
-    // A device of no disk: memory, an overlay, or a file system such as btrfs that numbers its parts itself and whose source tells.
+    // A device without a disk: memory, an overlay, or a file system such as btrfs with its own numbers; its source
+    // identifies it.
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").failing(Kind::LimitUnenforceable, step)?;
     match source(&mounts, status.stx_mnt_id) {
         Some(Source::Memory) => Ok(None),
@@ -42,7 +43,7 @@ fn disk(path: &Path) -> Result<Option<Device>> {
     }
 }
 
-/// The disk that a partition is of; other devices are whole. The kernel throttles only those.
+/// The disk of a partition; other devices are whole. The kernel throttles whole disks only.
 fn whole((major, minor): Device) -> std::io::Result<Device> {
     let directory = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))?;
     if !directory.join("partition").exists() {
@@ -60,7 +61,7 @@ enum Source {
     Device(PathBuf),
 }
 
-/// What the mount with this id is of (proc_pid_mountinfo(5)).
+/// The source of the mount with this id (proc_pid_mountinfo(5)).
 fn source(mounts: &str, id: u64) -> Option<Source> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(&id.to_string()))?;
     let mut words = line.split_once(" - ")?.1.split(' ');

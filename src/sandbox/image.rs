@@ -1,4 +1,4 @@
-//! An image as the root of a sandbox: what its config adds to the spec. Pure.
+//! An image as the root of a sandbox: its configuration's part of the spec. Pure.
 
 use super::profile::HOME;
 use crate::container;
@@ -9,23 +9,23 @@ use crate::spec::root::{Attributes, Layers, Owner, Root, Shown, Source, Step};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Folders of a root that an image has no say about: the kernel's own are mounted there.
+/// Folders of a root that an image cannot set: the kernel's own are mounted there.
 const KERNELS: [&str; 3] = ["proc", "sys", "dev"];
 
-/// The layers of an image, and what its config says about how to run it, as far as it is in force.
+/// The layers of an image, and its configuration as far as it is in force.
 #[derive(Clone, Debug)]
 pub struct ImageRoot {
-    /// The directory of the host in which the layers are. Somebody else keeps them there while the sandbox runs.
+    /// The host's directory of the layers. The caller keeps it while the sandbox runs.
     pub directory: PathBuf,
-    /// What the sandbox has of them.
+    /// The access to the files.
     pub files: Files,
     /// The layers in it, topmost first.
     pub layers: Vec<String>,
     /// The mode of the root.
     pub mode: u32,
-    /// The names of the true directories in the root.
+    /// The names of the real directories in the root.
     pub folders: Vec<String>,
-    /// The names of everything else in the root.
+    /// The names of all others in the root.
     pub others: Vec<String>,
     /// User id.
     pub uid: u32,
@@ -33,28 +33,28 @@ pub struct ImageRoot {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// The user's home, if the image says one and has it; else it is an empty one.
+    /// The user's home, if the configuration names an existing one; else an empty one.
     pub home: Option<PathBuf>,
-    /// Where the command starts if it has no workspace of its own.
+    /// The start folder without a workspace.
     pub working_directory: Option<PathBuf>,
-    /// Whether it starts there even if it has a workspace.
+    /// Whether it is the start folder also with a workspace.
     pub always_starts_there: bool,
     /// The image's variables.
     pub environment: Vec<(OsString, OsString)>,
-    /// Directories that are there whether the image has them or not.
+    /// Directories that exist even if the image lacks them.
     pub volumes: Vec<PathBuf>,
-    /// What asks the command to end; SIGTERM if nothing is said.
+    /// The signal that asks the command to end; default SIGTERM.
     pub stop_signal: Option<i32>,
 }
 
-/// How a sandbox gets the files of an image.
+/// A sandbox's access to the files of an image.
 #[derive(Clone, Debug)]
 pub enum Files {
-    /// The layers are mounted where they are.
+    /// The layers are mounted.
     Mounted,
-    /// A tree that has been made of the layers for this sandbox alone, where they cannot be mounted with its ids.
+    /// A copy of the layers for this sandbox alone, where they cannot be mounted with its ids.
     Copied(PathBuf),
-    /// The same in memory, where an ordinary user cannot mount them: made at the start, and counted by the memory limit.
+    /// A copy in memory, where an ordinary user cannot mount them: made at the start, counted by the memory limit.
     Gathered,
 }
 
@@ -78,7 +78,7 @@ impl ImageRoot {
         self.home.as_deref().unwrap_or(Path::new(HOME))
     }
 
-    /// Where the command starts. A workspace is what it is there for, so the image's word counts only without one.
+    /// The start folder. The image's applies only without a workspace.
     pub(super) fn start(&self, has_workspace: bool, at: &Path) -> PathBuf {
         match &self.working_directory {
             Some(directory) if !has_workspace || self.always_starts_there => directory.clone(),
@@ -86,8 +86,8 @@ impl ImageRoot {
         }
     }
 
-    /// What the sandbox has of its own in the image's root. Everything there is copy-on-write on the capped disk already, so that a volume
-    /// needs nothing but to be there: it begins with what the image has at its place, and ends with the sandbox.
+    /// The sandbox's own folders in the image's root. Everything is copy-on-write on the capped disk, so a volume only
+    /// has to exist: it begins with the image's content, and ends with the sandbox.
     pub(super) fn steps(&self, hostname: &str) -> Vec<Step> {
         let file = |at: &str, content: String| Step::File { at: at.into(), content: content.into(), mode: 0o644 };
         let mut steps = vec![
@@ -111,7 +111,7 @@ impl ImageRoot {
         steps
     }
 
-    /// Refuses ids that a sandbox has not.
+    /// Refuses ids outside of a sandbox's range.
     pub(super) fn check(&self) -> Result<()> {
         let largest = self.groups.iter().chain([&self.uid, &self.gid]).max().copied().unwrap_or(0);
         if container::privileged() && largest >= container::IDS {
@@ -128,7 +128,7 @@ impl ImageRoot {
         Ok(())
     }
 
-    /// Where its files may be changed: below each true directory of the root. A link there could lead to the kernel's own.
+    /// The writable places: below each real directory of the root. A link there could lead to the kernel's folders.
     pub(super) fn landlock(&self) -> Vec<Rule> {
         let made = self.volumes.iter().chain(&self.working_directory).filter_map(|path| top(path));
         let mut names: Vec<&str> = self.folders.iter().map(String::as_str).chain(made).collect();

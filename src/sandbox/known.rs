@@ -1,19 +1,19 @@
-//! Programs that have a sandbox of their own, and what switches it off.
+//! Programs with a built-in sandbox, and the option that switches it off.
 
 /// A program.
 pub(super) struct Known {
     /// What it is called.
     pub program: &'static str,
-    /// The file names of its programs; of one that is longer than the kernel's 15 bytes also what the kernel keeps of it.
+    /// The file names of its programs. For one over the kernel's 15 bytes, also the cut name.
     names: &'static [&'static str],
-    /// What to do.
+    /// The advice.
     pub hint: &'static str,
-    /// Whether other programs use it to make their sandboxes.
+    /// Whether other programs use it for their sandboxes.
     pub is_helper: bool,
 }
 
-/// For a program that is not in the table.
-pub(super) const ANY: &str = "brig is the sandbox; if the program has one of its own, switch that off";
+/// The advice for a program outside of the table.
+pub(super) const ANY: &str = "brig is the sandbox; if the program has another one, switch that off";
 
 const fn program(program: &'static str, names: &'static [&'static str], hint: &'static str) -> Known {
     Known { program, names, hint, is_helper: false }
@@ -62,7 +62,7 @@ const TABLE: &[Known] = &[
     program(
         "podman",
         &["podman", "buildah", "rootlesskit"],
-        "there are no containers inside; make the image outside and run the task in it with `--image`",
+        "containers cannot run inside; make the image outside and run the task in it with `--image`",
     ),
     Known {
         program: "bwrap",
@@ -72,7 +72,7 @@ const TABLE: &[Known] = &[
     },
 ];
 
-/// The row for a process of which one name is in the table.
+/// The row for a process with these names.
 pub(super) fn find(names: &[String]) -> Option<&'static Known> {
     TABLE.iter().find(|known| names.iter().any(|name| known.names.contains(&name.as_str())))
 }

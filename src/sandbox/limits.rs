@@ -1,10 +1,10 @@
-//! The limits of a sandbox: one table of names, defaults that hold without being asked for, and their form on the command line.
+//! The limits of a sandbox: one table of names, defaults, and their form on the command line.
 
 use crate::error::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Every limit there is, with the one name that the command line, the profile, the receipt and the errors use.
+/// Every limit. Command line, profile, receipt and errors use the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitName {
@@ -30,14 +30,14 @@ pub enum LimitName {
     Idle,
     /// Bytes of standard output and error together.
     OutputBytes,
-    /// Bytes a second read and, apart, written.
+    /// Bytes a second, for reads and for writes separately.
     IoBps,
-    /// Operations a second read and, apart, written.
+    /// Operations a second, for reads and for writes separately.
     IoIops,
 }
 
 impl LimitName {
-    /// All of them, in the order in which they are shown.
+    /// All of them, in the order of display.
     pub const ALL: [LimitName; 13] = [
         LimitName::Cpus,
         LimitName::CpuTime,
@@ -75,7 +75,7 @@ impl LimitName {
 }
 
 impl LimitName {
-    /// What it limits, for the help.
+    /// Its meaning, for the help.
     pub fn meaning(self) -> &'static str {
         match self {
             LimitName::Cpus => "Processors",
@@ -104,7 +104,7 @@ impl LimitName {
     }
 }
 
-/// The limits of one sandbox. All hold from the start; [`Limits::default`] is what a user gets who asks for nothing.
+/// The limits of one sandbox. All hold from the start; [`Limits::default`] has the default values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Processors.
@@ -132,8 +132,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Bytes.
     pub output_bytes: u64,
-    /// Bytes a second. `None`: not limited. There is no number that is sane for every disk, and cgroup v1 can hold it only at the
-    /// price of synchronous writes.
+    /// Bytes a second. `None`: not limited. No default suits every disk, and cgroup v1 enforces it only with
+    /// synchronous writes.
     pub io_bps: Option<u64>,
     /// Operations a second. `None`: not limited.
     pub io_iops: Option<u64>,
@@ -159,18 +159,18 @@ impl Default for Limits {
     }
 }
 
-/// The image is a file, and ext4, which most hosts have, ends files at 16 TiB.
+/// The image is a file, and ext4, the file system of most hosts, limits files to 16 TiB.
 const MOST_DISK: u64 = 8 << 40;
-/// Their table is in the same image.
+/// The inode table is in the same image.
 const MOST_INODES: u64 = 1 << 30;
 
 impl Limits {
-    /// What the disk limit is when nobody set one.
+    /// The default disk limit.
     pub(crate) const DISK: u64 = 10 << 30;
-    /// Kernel memory that does not count as the sandbox's may be this part of its memory limit.
+    /// Uncounted kernel memory of a sandbox may be this part of its memory limit.
     pub(crate) const UNCOUNTED: u64 = 4;
 
-    /// The disk limit that holds: the one that was set, or the default of the backing.
+    /// The effective disk limit: the given one, or the default of the backing.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let default = if crate::container::privileged() { Limits::DISK } else { self.memory / 2 };
         self.disk.unwrap_or(default)
@@ -196,12 +196,12 @@ impl Limits {
         Ok(())
     }
 
-    /// Each limit with its value in words.
+    /// Each limit with its value as text.
     pub fn rows(&self) -> Vec<(LimitName, String)> {
         LimitName::ALL.iter().map(|&name| (name, self.value(name))).collect()
     }
 
-    /// One limit in words.
+    /// The value of one limit as text.
     pub(crate) fn value(&self, name: LimitName) -> String {
         let optional = |value: Option<u64>| value.map_or_else(|| "not limited".to_owned(), |value| value.to_string());
         match name {
@@ -221,7 +221,7 @@ impl Limits {
         }
     }
 
-    /// One limit as a number to compare: seconds, bytes or a count. Without a limit it is infinite.
+    /// One limit as a comparable number: seconds, bytes or a count. Without a limit it is infinite.
     pub(crate) fn amount(&self, name: LimitName) -> f64 {
         let optional = |value: Option<u64>| value.map_or(f64::INFINITY, |value| value as f64);
         match name {
@@ -241,7 +241,7 @@ impl Limits {
         }
     }
 
-    /// Takes one limit over from `other`.
+    /// Copies one limit from `other`.
     pub(crate) fn copy_from(&mut self, name: LimitName, other: &Limits) {
         match name {
             LimitName::Cpus => self.cpus = other.cpus,
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_limit_that_anyone_can_live_with() {
+    fn zero_limit_is_refused() {
         let mut limits = Limits::default();
         for name in LimitName::ALL.into_iter().filter(|&name| name != LimitName::Swap) {
             assert!(limits.set(name, "0").is_err(), "{name:?}");

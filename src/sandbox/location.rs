@@ -1,7 +1,8 @@
-//! Where the workspace appears in a sandbox.
+//! The path of the workspace in a sandbox.
 //!
-//! A folder of the host has its own path there, because virtual environments, build trees and git worktrees contain absolute paths. `/workspace`
-//! is a link to it. Where the sandbox or its root has something at that path already, the folder is at `/workspace` itself.
+//! A folder of the host has its own path inside, because virtual environments, build trees and git worktrees contain
+//! absolute paths. `/workspace` is a link to it. If the sandbox or its root uses that path, the folder is at
+//! `/workspace` itself.
 
 use super::image::ImageRoot;
 use super::profile::{HOME, USER};
@@ -10,19 +11,19 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::path::{Component, Path, PathBuf};
 
-/// The place of a workspace that has no path of its own, and the link to one that has.
+/// The path of a workspace without a path on the host, and the link to any other.
 pub(crate) const WORKSPACE: &str = "/workspace";
-/// Folders that every sandbox has, with all that is below them.
+/// Folders of every sandbox, with all below.
 const RESERVED: [&str; 16] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/tmp",
     "/usr", "/var/tmp", HOME,
 ];
-/// Longer paths are in no project, and each component is a folder that init makes.
+/// Longer than real paths; init makes a folder for each component.
 const LONGEST: usize = 1024;
-/// The link in the folder of [`parents`] to which [`WORKSPACE`] leads.
+/// The link in the folder of [`parents`], which [`WORKSPACE`] leads to.
 const LINK: &str = ".workspace";
 
-/// Why a folder of the host cannot appear at `path` of a sandbox with this root; `None` if it can.
+/// The reason why a folder of the host cannot appear at `path` with this root, if any.
 pub(crate) fn conflict(path: &Path, rootfs: Option<&Path>, image: Option<&ImageRoot>) -> Option<String> {
     let is_plain = |path: &Path| {
         let mut components = path.components();
@@ -56,7 +57,7 @@ pub(crate) fn conflict(path: &Path, rootfs: Option<&Path>, image: Option<&ImageR
     occupied.map(|own| format!("its root file system has its own `{}`", own.display()))
 }
 
-/// Whether a root or a layer has something at `path`. A link or a file on the way to it counts: the path would lead elsewhere.
+/// Whether a root or a layer has `path`. A link or a file on the way counts: the path would lead elsewhere.
 fn has(root: &Path, path: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -68,21 +69,21 @@ fn has(root: &Path, path: &Path) -> bool {
     !matches!(openat2(root, below, flags, Mode::empty(), resolve), Err(Errno::NOENT))
 }
 
-/// The folder of the root that contains the workspace's parents; `None` where the workspace has none.
+/// The top folder of the workspace's parents; `None` without parents.
 fn parents(at: &Path) -> Option<PathBuf> {
     let top = at.ancestors().filter(|above| *above != Path::new("/")).last()?;
     (top != at).then(|| top.to_owned())
 }
 
-/// The steps before all others, in a root that is kept: the parents are in a small memory file system, so that the kept root is the same for every
-/// workspace below one folder of `/`.
+/// The first steps of a kept root: the workspace's parents are in a small memory file system. So one kept root serves
+/// every workspace below one folder of `/`.
 pub(super) fn before(at: &Path) -> Vec<Step> {
     let Some(parents) = parents(at) else { return Vec::new() };
     vec![
         Step::Tmpfs {
             at: parents.clone(),
             bytes: 64 << 10,
-            inodes: at.components().count() as u64 + 8, // the link, the home beside it, and the like
+            inodes: at.components().count() as u64 + 8, // the link, a home beside it, and others
             mode: 0o755,
             owner: Owner::Administrator,
             attributes: Attributes::WRITABLE,
@@ -91,13 +92,13 @@ pub(super) fn before(at: &Path) -> Vec<Step> {
     ]
 }
 
-/// The link to the workspace; none where it is there itself.
+/// The link to the workspace; `None` if the workspace is there itself.
 pub(super) fn link(at: &Path, is_kept: bool) -> Option<Step> {
     let target = parents(at).filter(|_| is_kept).map_or_else(|| at.to_owned(), |parents| parents.join(LINK));
     (at != Path::new(WORKSPACE)).then(|| Step::Symlink { at: WORKSPACE.into(), target })
 }
 
-/// The step after all others of [`before`].
+/// The last step, for those of [`before`].
 pub(super) fn after(at: &Path) -> Option<Step> {
     parents(at).map(|at| Step::Freeze { at, attributes: Attributes::READ_ONLY })
 }

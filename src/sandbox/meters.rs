@@ -1,4 +1,4 @@
-//! The meters that tell nobody when they are full: processor time, processes, the room on the disk. They are read often enough.
+//! Meters without a notification: processor time, processes, disk. They are read at intervals.
 
 use super::limits::{LimitName, Limits};
 use super::outcome::{LimitHit, Stopped};
@@ -9,19 +9,19 @@ use crate::error::{Context, Kind, Result};
 use rustix::fs::StatVfs;
 use std::time::{Duration, Instant};
 
-/// Nobody fills a file system faster than this: bytes and files a second. They say how soon to look again.
+/// The fastest growth of a file system in bytes and files a second. It sets the interval of checks.
 const FASTEST_BYTES: u64 = 4 << 30;
 const FASTEST_FILES: u64 = 1_000_000;
-/// Less room than this in the scratch file system counts as full: one block short of what any further file needs.
+/// A scratch file system with less room is full: one block less than any further file needs.
 const FULL_BYTES: u64 = 8 * 4096;
 
-/// How soon after the last look at netlink sockets the next one is worth its time.
+/// The shortest interval between reads of netlink sockets.
 const QUEUE_SAMPLE: Duration = Duration::from_millis(10);
-/// Processor time in the kernel, in seconds, after which record locks are looked at again: a lock takes more than half a microsecond.
+/// System time in seconds between two counts of record locks: a lock takes more than half a microsecond.
 const LOCK_SECONDS: f64 = 0.25;
 
 impl Watch<'_> {
-    /// The soonest moment at which the limit on processor time can be reached.
+    /// The earliest time at which the processor-time limit can be reached.
     pub(super) fn processor_time_left(&self, state: &State) -> Duration {
         let left = self.limits.cpu_time.saturating_sub(Duration::from_nanos(state.cpu_ns));
         left.div_f64(self.limits.cpus.max(1.0)).max(Duration::from_millis(5))
@@ -44,7 +44,7 @@ impl Watch<'_> {
         self.look_at_disk(state, seen)
     }
 
-    /// What it uses at this moment.
+    /// The current usage.
     pub(super) fn measure(&self, state: &State) -> Result<Sample> {
         let used = self.running.usage()?.unwrap_or_default();
         let mut sample = Sample {
@@ -73,14 +73,14 @@ impl Watch<'_> {
         Ok(sample)
     }
 
-    /// The room on the scratch file system, once it is there.
+    /// The room on the scratch file system, once it exists.
     fn room(&self) -> Result<Option<StatVfs>> {
         let scratch = self.running.scratch();
         scratch.map(rustix::fs::fstatvfs).transpose().failing(Kind::Disk, || "read the room on the scratch file system")
     }
 
-    /// Sees whether the scratch file system is full: no kernel counts refused writes, so it is looked at often enough, by one cheap call, to
-    /// see a full disk before somebody makes room on it again.
+    /// Checks whether the scratch file system is full. The kernel does not count refused writes, so one cheap call must
+    /// see a full disk before the sandbox frees room again.
     pub(super) fn look_at_disk(&self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.disk_seen = Instant::now();
         state.next_disk = state.disk_seen + SAMPLE;
@@ -102,13 +102,13 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// How often the netlink sockets are read: soon enough to see what could be full.
+    /// The interval between reads of netlink sockets: short enough to see a full one.
     pub(super) fn queue_sample(&self) -> Duration {
         let until_full = (self.limits.memory / Limits::UNCOUNTED).saturating_mul(1000) / FASTEST_BYTES;
         Duration::from_millis(until_full).clamp(QUEUE_SAMPLE, SAMPLE)
     }
 
-    /// Ends the sandbox if too much waits in its netlink sockets, which no group counts.
+    /// Ends the sandbox if too many bytes wait in its netlink sockets, which no cgroup counts.
     pub(super) fn look_at_queues(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         state.next_queues = Instant::now() + self.queue_sample();
         let most = self.limits.memory / Limits::UNCOUNTED;
@@ -119,7 +119,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Ends the sandbox if it holds too many record locks, which no group counts. It needs time in the kernel to make many.
+    /// Ends the sandbox if it holds too many record locks, which no cgroup counts. Many locks take system time.
     pub(super) fn look_at_locks(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         let seconds = seen.usage.cpu_system_seconds.unwrap_or(0.0);
         if seconds < state.lock_seconds + LOCK_SECONDS {

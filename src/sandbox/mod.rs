@@ -1,9 +1,8 @@
-//! A sandbox for one untrusted command: sensible limits, a root of the host's own system files, one run, one outcome.
+//! A sandbox for one untrusted command: safe default limits, a root of the host's system files, one run, one outcome.
 //!
-//! In: [`Options`]. Out: a [`Report`]: why it ended, with evidence, what it used, and the proof of its removal.
-//! Order: [`options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise` watches it,
-//! `outcome` decides (pure).
-//! Not here: where a workspace comes from and what becomes of it (`task`).
+//! In: [`Options`]. Out: a [`Report`]: the outcome with evidence, the usage, and the proof of removal. Order:
+//! [`options`] are checked, `container_spec` turns them into a spec (pure), `container` carries it out, `supervise`
+//! watches it, `outcome` decides (pure). Not here: where a workspace comes from, and the use of its changes (`task`).
 
 mod archive;
 mod backend;
@@ -32,16 +31,16 @@ mod system;
 mod trust;
 mod visitor;
 
-/// Begins what takes longest of the next sandbox in a child of this process, so that it is ready when the request has been read. For a program
-/// with one thread that will most probably run a sandbox now; without it everything works the same, half a millisecond later. A program with threads
-/// gets nothing of it.
+/// Begins the slowest part of the next sandbox in a child process, so that it is ready when the request has been read.
+/// For a program with one thread that will probably run a sandbox now. Without this call, and in a program with
+/// threads, a start takes half a millisecond longer.
 pub fn begin_ahead() {
     if crate::process::require_one_thread().is_ok() {
         crate::container::begin_ahead();
     }
 }
 
-/// What is there of containers of the OCI runtime whose `create` was killed: a kind and a path each.
+/// The remains of the OCI runtime's containers whose `create` was killed: a kind and a path each.
 pub(crate) fn left_containers() -> Vec<(&'static str, std::path::PathBuf)> {
     crate::container::Containers::new(None).left()
 }

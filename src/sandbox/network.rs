@@ -1,4 +1,4 @@
-//! What of the network a sandbox has: the wish, what is wrong with it, and what it means inside. Pure, but for the host's own settings.
+//! The network of a sandbox: options, their check, and their meaning inside. Pure, except for the host's resolvers.
 
 use crate::container::{self, Wish};
 use crate::egress::{Broker, Credential, Ech, Policy, Rule, check_rules, special};
@@ -7,26 +7,26 @@ use crate::spec::network::{self as spec, DNS_PORT, Fence, GATEWAY, Open, Prefix,
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-/// Sockets that are made inside for rules that come while it runs,
+/// Spare sockets inside, for rules added while it runs.
 const SPARES: usize = 8;
-/// and for each connection into it at once, where a port is published.
+/// Spare sockets for concurrent connections into it, with a published port.
 const SPARES_TO_PUBLISH: usize = 64;
-/// Where the host's resolvers are named; the second where a resolver of the host's own stands in front of them.
+/// The host's lists of resolvers; the second for a host with its own resolver in front of them.
 const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// The kind of network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// A loopback interface of its own and nothing else.
+    /// Only a loopback interface.
     #[default]
     None,
-    /// What the rules allow, through the gateway.
+    /// Hosts that the rules allow, through the gateway.
     Egress,
     /// Every public address, by a pair of devices and the host's forwarding. For the machine's root.
     Veth,
     /// Every public address, by the program pasta.
     Pasta,
-    /// The host's own: no protection at all.
+    /// The host's network, without protection.
     Host,
 }
 
@@ -35,7 +35,7 @@ impl NetworkMode {
     pub const ALL: [NetworkMode; 5] =
         [NetworkMode::None, NetworkMode::Egress, NetworkMode::Veth, NetworkMode::Pasta, NetworkMode::Host];
 
-    /// How packets get out, where the network is open but for a fence.
+    /// The transport of an open network.
     fn way(self) -> Option<Way> {
         match self {
             NetworkMode::Veth => Some(Way::Veth),
@@ -44,12 +44,12 @@ impl NetworkMode {
         }
     }
 
-    /// Whether it leads to every public address.
+    /// Whether it reaches every public address.
     pub(crate) fn is_open(self) -> bool {
         self.way().is_some()
     }
 
-    /// The word for it.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             NetworkMode::None => "none",
@@ -66,16 +66,16 @@ impl FromStr for NetworkMode {
 
     fn from_str(text: &str) -> Result<NetworkMode> {
         NetworkMode::ALL.into_iter().find(|mode| mode.word() == text).ok_or_else(|| {
-            Error::new(Kind::Network, format!("there is no network `{}`", text.escape_debug()))
-                .hint("the networks are none, egress, veth, pasta, host")
+            Error::new(Kind::Network, format!("unknown network `{}`", text.escape_debug()))
+                .hint("use none, egress, veth, pasta or host")
         })
     }
 }
 
-/// A port inside that is reached from an address outside.
+/// A published port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish {
-    /// Where it listens on the host.
+    /// The address on the host.
     pub outside: SocketAddr,
     /// The port inside, at any address.
     pub inside: u16,
@@ -84,7 +84,7 @@ pub struct Publish {
 impl FromStr for Publish {
     type Err = Error;
 
-    /// `ADDRESS:PORT:PORT_INSIDE`. The address is never guessed: all addresses of a host are not what one means by a port.
+    /// Parses `ADDRESS:PORT:PORT_INSIDE`. The address is required: publishing on all addresses must be a decision.
     fn from_str(text: &str) -> Result<Publish> {
         let wrong = |cause: &str| {
             Error::new(Kind::Network, cause.to_owned())
@@ -92,29 +92,30 @@ impl FromStr for Publish {
                 .hint("write it like `127.0.0.1:8080:80`")
         };
         let (outside, inside) = text.rsplit_once(':').ok_or_else(|| wrong("it has no `:`"))?;
-        let inside = inside.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("the port inside is none"))?;
+        let inside =
+            inside.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("the port inside is not a port"))?;
         let outside = outside.parse().map_err(|_| wrong("it begins with no address and port of the host"))?;
         Ok(Publish { outside, inside })
     }
 }
 
-/// All of it.
+/// The network options.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     /// The kind.
     pub mode: NetworkMode,
-    /// With `egress`: what may be reached.
+    /// With `egress`: the rules.
     pub policy: Policy,
     /// With `egress`: bytes a second, both directions together.
     pub rate: Option<u64>,
-    /// With `egress`: bytes in all.
+    /// With `egress`: bytes in total.
     pub total: Option<u64>,
-    /// Ports that are reached from outside.
+    /// Published ports.
     pub publish: Vec<Publish>,
 }
 
 impl Network {
-    /// Says the first thing that is wrong.
+    /// Returns the first error.
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |words: &str, hint: &str| Err(Error::new(Kind::Network, words.to_owned()).hint(hint.to_owned()));
         let policy = &self.policy;
@@ -134,13 +135,13 @@ impl Network {
             return refuse("with the host's network every port is the host's already", "leave --publish out");
         }
         if self.rate.is_some_and(|rate| rate < 1024) {
-            return refuse("a rate below 1 KiB a second is no network", "give at least 1K");
+            return refuse("a rate below 1 KiB a second is too low", "give at least 1K");
         }
         check_rules(&policy.allowed)?;
         check_rules(&policy.denied)
     }
 
-    /// The same for a network that is open but for a fence.
+    /// The same for an open network.
     fn check_open(&self, way: Way) -> Result<()> {
         let refuse = |words: String, hint: &str| Err(Error::new(Kind::Network, words).hint(hint.to_owned()));
         let (policy, word) = (&self.policy, self.mode.word());
@@ -180,13 +181,13 @@ impl Network {
         check_rules(&policy.denied)
     }
 
-    /// Who resolves names in a network that is open: the caller's choice, or the host's own servers that can be reached from elsewhere.
+    /// The resolvers of an open network: the caller's choice, or those of the host's that a sandbox can reach.
     fn resolvers(&self) -> Vec<IpAddr> {
         if let Some(address) = self.policy.resolver {
             return vec![address.ip()];
         }
         let read = |path: &&str| {
-            let text = std::fs::read_to_string(path).unwrap_or_default(); // no file, no server
+            let text = std::fs::read_to_string(path).unwrap_or_default(); // a missing file has no server
             text.lines()
                 .filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse::<IpAddr>().ok())
                 .filter(|address| !address.is_loopback() && (address.is_ipv4() || self.mode == NetworkMode::Pasta))
@@ -195,7 +196,7 @@ impl Network {
         RESOLVER_FILES.iter().map(read).find(|servers| !servers.is_empty()).unwrap_or_default()
     }
 
-    /// What an open network does not lead to.
+    /// Addresses that an open network does not reach.
     fn fence(&self) -> Fence {
         let reaches = |rules: &[Rule]| {
             let reach = |rule: &Rule| Some(Reach { range: rule.range()?, ports: rule.ports().to_vec() });
@@ -208,12 +209,12 @@ impl Network {
         Fence { denied: reaches(&self.policy.denied), allowed, closed: special().collect() }
     }
 
-    /// Lets the hosts of a broker be reached, each at its one port, if no rule does.
+    /// Allows the broker's hosts, each at its port, if no rule does.
     pub(crate) fn admit(&mut self, credentials: &[Credential]) -> Result<()> {
         for credential in credentials {
             if self.mode == NetworkMode::Host || self.mode.is_open() {
                 let word = self.mode.word();
-                return Err(Error::new(Kind::Network, format!("with the network `{word}` there is no broker"))
+                return Err(Error::new(Kind::Network, format!("the network `{word}` has no broker"))
                     .hint(format!("leave --network {word} out")));
             }
             self.mode = NetworkMode::Egress;
@@ -225,12 +226,12 @@ impl Network {
         Ok(())
     }
 
-    /// Whether somebody outside serves it.
+    /// Whether a process outside serves it.
     fn is_served(&self) -> bool {
         self.mode == NetworkMode::Egress || self.mode != NetworkMode::Host && !self.publish.is_empty()
     }
 
-    /// What is made inside.
+    /// Its part of the spec.
     pub(super) fn spec(&self) -> spec::Network {
         if self.mode == NetworkMode::Host {
             return spec::Network::Host;
@@ -249,7 +250,7 @@ impl Network {
         }
     }
 
-    /// What the gateway is asked for, where there is to be one.
+    /// The gateway's request, if it needs a gateway.
     pub(super) fn gateway(&self, broker: Option<&Broker>) -> Option<Wish> {
         self.is_served().then(|| Wish {
             policy: self.policy.clone(),
@@ -260,7 +261,7 @@ impl Network {
         })
     }
 
-    /// The content of /etc/resolv.conf inside; `None` leaves what is there.
+    /// The content of /etc/resolv.conf inside; `None` leaves the root's.
     pub(super) fn resolver_file(&self) -> Option<String> {
         match self.mode {
             NetworkMode::None => None,
@@ -268,7 +269,7 @@ impl Network {
             NetworkMode::Veth | NetworkMode::Pasta => {
                 Some(self.resolvers().iter().map(|address| format!("nameserver {address}\n")).collect())
             }
-            // What cannot be read is as empty as without.
+            // An unreadable file counts as empty.
             NetworkMode::Host => Some(std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
         }
     }
@@ -290,7 +291,7 @@ impl Network {
         format!("{words}; names from {}", servers.join(" "))
     }
 
-    /// In words.
+    /// Its description for `--explain`.
     pub(super) fn explain(&self) -> String {
         let mut words = match self.mode {
             NetworkMode::None => "none".to_owned(),

@@ -13,15 +13,15 @@ pub enum Outcome {
     Succeeded,
     /// The command exited with this code, and no limit explains it.
     Failed {
-        /// The command's own.
+        /// The command's own exit code.
         exit_code: u8,
     },
-    /// The command died by a signal that was not ours, and no limit explains it.
+    /// The command died by a signal that brig did not send, and no limit explains it.
     Signaled {
         /// Its number.
         signal: i32,
     },
-    /// The command says, by its exit code, that a person must decide something.
+    /// The command's exit code asks for a person's decision.
     NeedsInput,
     /// The wall-clock limit.
     Timeout,
@@ -29,7 +29,7 @@ pub enum Outcome {
     IdleTimeout,
     /// The limit on processor time.
     CpuTime,
-    /// The kernel killed for lack of memory within the limit.
+    /// The kernel killed a process for lack of memory within the limit.
     Memory,
     /// A process could not be made because of the limit.
     Pids,
@@ -39,24 +39,24 @@ pub enum Outcome {
     Inodes,
     /// Too much output.
     OutputLimit,
-    /// A rule of the operator ended or refused it.
+    /// An operator's rule ended or refused it.
     Policy,
     /// A person or a signal ended it.
     Cancelled,
-    /// The workspace or another thing that comes before the sandbox could not be had.
+    /// The workspace or another input could not be prepared.
     PrepareFailed,
     /// The sandbox or its command could not be started.
     StartFailed,
-    /// The work could not be handed back.
+    /// The work could not be delivered.
     PushFailed,
     /// Something could not be removed.
     CleanupFailed,
-    /// The process that watched it, or the one that served its network, died, or could not go on.
+    /// The supervisor or its network's process died or could not go on.
     Lost,
 }
 
 impl Outcome {
-    /// The word of the receipt.
+    /// Its name in the receipt.
     pub fn word(&self) -> &'static str {
         match self {
             Outcome::Succeeded => "succeeded",
@@ -81,8 +81,7 @@ impl Outcome {
         }
     }
 
-    /// Whether another attempt may end otherwise without anyone changing anything: the task has said so by its exit code, or it lies in the
-    /// nature of the outcome.
+    /// Whether another attempt may end otherwise without a change, by the task's exit code or by the kind of outcome.
     pub fn retryable(&self, codes: &ExitCodes) -> bool {
         match self {
             Outcome::Failed { exit_code } => codes.retryable.contains(exit_code),
@@ -91,7 +90,8 @@ impl Outcome {
         }
     }
 
-    /// The exit status of `brig task run`: the command's own where it ended by itself, else one per outcome (docs/errors.md).
+    /// The exit status of `brig task run`: the command's own if it ended by itself, else one per outcome
+    /// (docs/errors.md).
     pub(crate) fn exit_status(&self, ended: Option<Ended>, start_error: Option<Kind>) -> u8 {
         match self {
             Outcome::Succeeded => 0,
@@ -116,30 +116,30 @@ impl Outcome {
     }
 }
 
-/// One limit that was reached, with what shows it.
+/// A reached limit with its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitHit {
-    /// Which.
+    /// The limit.
     pub limit: LimitName,
-    /// The counter or the measurement, in words.
+    /// The counter or the measurement as text.
     pub evidence: String,
 }
 
-/// What the exit codes of a command mean. 0 is always success, and a code in no list is a failure. The lists are empty unless the caller fills them:
-/// `make`, `grep` and argparse end with 2 for failures that another attempt repeats.
+/// The meaning of a command's exit codes. 0 is always success, and a code in no list is a failure. The lists are empty
+/// by default: `make`, `grep` and argparse end with 2 for failures that another attempt repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExitCodes {
     /// Success, besides 0.
     pub succeeded: Vec<u8>,
-    /// A failure of what the command stands on (a network, a service), after which another attempt may succeed.
+    /// A failure of a dependency (a network, a service): another attempt may succeed.
     pub retryable: Vec<u8>,
-    /// A person must decide something.
+    /// A person must decide.
     pub needs_input: Vec<u8>,
 }
 
 impl ExitCodes {
-    /// The code that two lists have, or that means success already, with both meanings.
+    /// A code with two meanings, with both: in two lists, or 0.
     pub(crate) fn conflict(&self) -> Option<(u8, &'static str, &'static str)> {
         let zero = [("succeeded", &[0][..])];
         let lists =
@@ -160,7 +160,7 @@ impl ExitCodes {
     }
 }
 
-/// Why the supervisor ended the command, if it did.
+/// The supervisor's reason for ending the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     /// The wall-clock limit.
@@ -173,35 +173,35 @@ pub(crate) enum Stopped {
     Output,
     /// Out of memory: the whole sandbox ends, not one process.
     Memory,
-    /// Too much in a folder of the host that it may write.
+    /// Too many files or bytes in a writable folder of the host.
     Disk,
-    /// A person or a signal.
+    /// A user or a signal.
     Cancelled,
-    /// The gateway of its network has ended before it.
+    /// The gateway of its network ended first.
     Gateway,
-    /// What led its packets out has ended or was removed before it.
+    /// Its network's program or device ended first.
     Link,
-    /// The supervisor could not go on: its output could not be written down, or a meter not be read.
+    /// The supervisor could not write output or read a meter.
     Blind,
 }
 
-/// Everything that the decision is made from.
+/// The facts for the decision.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// How the command ended; `None` when pid 1 was killed before it could say.
+    /// The command's end; `None` when pid 1 was killed before its report.
     pub ended: Option<Ended>,
-    /// The supervisor's own hand.
+    /// The supervisor's reason, if it ended the command.
     pub stopped: Option<Stopped>,
-    /// Limits whose reaching was seen, in the order of [`LimitName::ALL`].
+    /// Reached limits, in the order of [`LimitName::ALL`].
     pub hits: Vec<LimitHit>,
-    /// Whether init or the command's process said that it could not start the command.
+    /// Whether init or the command's process reported a failed start.
     pub start_failed: bool,
-    /// What the exit codes of the command mean.
+    /// The meaning of the command's exit codes.
     pub exit_codes: ExitCodes,
 }
 
-/// The outcome that the facts prove. What the supervisor did comes first; a command that ended well has succeeded whatever it ran into;
-/// one that ended badly ended by the limit that was seen to be reached.
+/// The outcome that the facts prove. The supervisor's reason comes first. A command that exited with 0 has succeeded
+/// whatever limit it reached; any other end is explained by a reached limit.
 pub(crate) fn decide(facts: &Facts) -> Outcome {
     if facts.start_failed {
         return Outcome::StartFailed;
@@ -234,7 +234,7 @@ pub(crate) fn decide(facts: &Facts) -> Outcome {
         Some(Ended::Exited(code)) if facts.exit_codes.needs_input.contains(&code) => Outcome::NeedsInput,
         Some(Ended::Exited(exit_code)) => Outcome::Failed { exit_code },
         Some(Ended::Signaled(signal)) => Outcome::Signaled { signal },
-        // pid 1 does not die by itself, and not by us: somebody on the host killed it.
+        // pid 1 does not end by itself and brig did not kill it: another process on the host did.
         None => Outcome::Signaled { signal: 9 },
     }
 }

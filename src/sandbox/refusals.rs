@@ -1,8 +1,9 @@
-//! Requests for namespaces that the filter refuses: a program with a sandbox of its own makes them, gets nowhere, and often ends with success.
+//! Refused requests for namespaces. A program with a built-in sandbox makes them, fails, and often exits with success.
 //!
-//! In: the listeners of the filters (seccomp_unotify(2)), one for the command and one for each process that entered. Out: for each program how often,
-//! with what switches its own sandbox off. Every request is refused with EPERM, the number that the filter would return; nothing is ever let through.
-//! An agent cannot use up the supervisor's time: after [`MOST_ANSWERS`] requests the listeners are closed, and the kernel refuses the rest (ENOSYS).
+//! In: the listeners of the filters (seccomp_unotify(2)), one for the command and one for each entered process. Out: a
+//! count for each program, with advice. Every request gets EPERM, as the filter would return; none is ever allowed. An
+//! agent cannot use up the supervisor's time: after [`MOST_ANSWERS`] requests the listeners are closed, and the kernel
+//! refuses the rest (ENOSYS).
 
 use super::known;
 use crate::container::{self, next_waiting, refuse};
@@ -11,37 +12,37 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Requests that are answered for one task. An answer takes some 30 microseconds.
+/// The most answered requests of one task. An answer takes some 30 microseconds.
 const MOST_ANSWERS: u64 = 1024;
-/// Programs with a count of their own; the others share one.
+/// Programs with a separate count; the others share one.
 const MOST_PROGRAMS: usize = 8;
 const OTHERS: &str = "other programs";
-/// Ancestors of a helper in which the program that uses it is looked for.
+/// Ancestors of a helper to search for the program that uses it.
 const MOST_ANCESTORS: usize = 8;
-/// Characters of a name: the sandbox chose it.
+/// The longest name in characters: the sandbox chose it.
 const LONGEST_NAME: usize = 40;
 
-/// A program that wanted namespaces and was refused.
+/// A program whose requests for namespaces were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The file name of the program.
     pub program: String,
-    /// How often. Counting ends at 1,024 for a task.
+    /// The number of requests. Counting ends at 1,024 for a task.
     pub count: u64,
-    /// What to do about it.
+    /// The advice.
     pub hint: String,
 }
 
 impl Refused {
-    /// One line for a person.
+    /// One line for a user.
     pub fn words(&self) -> String {
         let Refused { program, count, hint } = self;
         let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
-        format!("{program} tried {times} to make a sandbox of its own (namespaces) and was refused: {hint}")
+        format!("{program} tried {times} to make another sandbox (namespaces) and was refused: {hint}")
     }
 }
 
-/// The listeners, and what came by them.
+/// The listeners, and the counts.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     listeners: Vec<OwnedFd>,
@@ -50,7 +51,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Answers what comes by this listener from now on.
+    /// Adds a listener.
     pub(super) fn add(&mut self, listener: OwnedFd) {
         if self.answers < MOST_ANSWERS {
             self.listeners.push(listener);
@@ -67,7 +68,7 @@ impl Refusals {
     pub(super) fn answer(&mut self, index: usize, init: i32) {
         let Some(listener) = self.listeners.get(index) else { return };
         let mut wait = [PollFd::new(listener, PollFlags::IN)];
-        // The caller may have been killed meanwhile; to receive without a request would block.
+        // The caller may have been killed meanwhile: a receive without a request would block.
         let ready = poll(&mut wait, Some(&Timespec::default())).map_or(PollFlags::empty(), |_| wait[0].revents());
         if !ready.contains(PollFlags::IN) {
             if !ready.is_empty() {
@@ -85,7 +86,7 @@ impl Refusals {
         };
         self.answers += 1;
         let caller = i32::try_from(waiting.pid).ok().and_then(|pid| find(pid, init));
-        // A caller that has died did not keep its number for the look at it.
+        // A dead caller's number may belong to another process: refuse() fails then.
         if let (Ok(()), Some(caller)) = (refuse(listener.as_fd(), waiting.id, Errno::PERM), caller) {
             self.count(caller);
         }
@@ -107,20 +108,20 @@ impl Refusals {
         }
     }
 
-    /// What was counted.
+    /// The counts.
     pub(super) fn take(self) -> Vec<Refused> {
         self.programs
     }
 }
 
-/// The program of a process and the hint for it. For a helper that makes sandboxes for others it is the program that uses the helper.
+/// The program of a process and its advice. For a helper, the program that uses it.
 fn find(pid: i32, init: i32) -> Option<(String, String)> {
     let (names, mut parent) = container::called(pid)?;
     if let Some(known) = known::find(&names) {
         if !known.is_helper {
             return Some((known.program.to_owned(), known.hint.to_owned()));
         }
-        // The supervisor is the parent of a process that entered.
+        // The supervisor is the parent of an entered process.
         let ends = [0, init, std::process::id() as i32];
         for _ in 0..MOST_ANCESTORS {
             let Some((names, next)) = (!ends.contains(&parent)).then(|| container::called(parent)).flatten() else {
@@ -159,7 +160,7 @@ mod tests {
         let mut refused = Refused { program: "codex".into(), count: 1, hint: "run it with `-x`".into() };
         assert_eq!(
             refused.words(),
-            "codex tried once to make a sandbox of its own (namespaces) and was refused: run it with `-x`"
+            "codex tried once to make another sandbox (namespaces) and was refused: run it with `-x`"
         );
         refused.count = 3;
         assert!(refused.words().starts_with("codex tried 3 times "));

@@ -1,4 +1,4 @@
-//! What a run leaves behind: why it ended, what it used, and the proof that nothing else is left.
+//! The report of a run: outcome, usage, and the proof of removal.
 
 use super::limits::LimitName;
 use super::outcome::{LimitHit, Outcome};
@@ -9,22 +9,22 @@ use crate::process::Ended;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What isolation was really in force. Declared from what was done, never guessed.
+/// The isolation that was in force. Declared from what was done, never guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Guarantee {
     /// Nothing.
     None,
-    /// Inside another container that took a part of the tools away; or another runtime's, in a cell of ours.
+    /// Inside another container that removed some kernel interfaces, or another runtime's in a cell.
     Nested,
-    /// Everything but what needs the machine's root: own id range, disk on a device.
+    /// Everything that works without the machine's root: no id range, no disk on a device.
     Rootless,
     /// Everything.
     Full,
 }
 
 impl Guarantee {
-    /// The word for it.
+    /// Its name.
     pub fn word(self) -> &'static str {
         match self {
             Guarantee::None => "none",
@@ -35,7 +35,7 @@ impl Guarantee {
     }
 }
 
-/// What a sandbox used. `None` where nothing counts it.
+/// The usage of a sandbox. `None` if nothing counts it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Seconds from the clone to the end of the last process.
@@ -56,22 +56,22 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks.
     pub io_written_bytes: Option<u64>,
-    /// Bytes that left through the gateway, or by devices of the sandbox's own, with their headers.
+    /// Bytes sent through the gateway or the sandbox's devices, with their headers.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
-    /// Bytes that came that way.
+    /// Bytes received that way.
     #[serde(default)]
     pub network_received_bytes: Option<u64>,
     /// Bytes of standard output and error.
     pub output_bytes: u64,
 }
 
-/// What a running sandbox uses at one moment. `None` where nothing counts it.
+/// The current usage of a running sandbox. `None` if nothing counts it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Seconds since the clone.
     pub wall_seconds: f64,
-    /// Whether every process stands still because somebody paused it.
+    /// Whether a user has paused it.
     pub paused: bool,
     /// Seconds of processor time until now.
     pub cpu_seconds: Option<f64>,
@@ -93,25 +93,25 @@ pub struct Sample {
     pub io_read_bytes: Option<u64>,
     /// Bytes to disks until now.
     pub io_written_bytes: Option<u64>,
-    /// Bytes that left through the gateway, or by devices of the sandbox's own, with their headers, until now.
+    /// Bytes sent through the gateway or the sandbox's devices so far, with their headers.
     #[serde(default)]
     pub network_sent_bytes: Option<u64>,
-    /// Bytes that came that way.
+    /// Bytes received that way.
     #[serde(default)]
     pub network_received_bytes: Option<u64>,
-    /// Connections that the gateway has let through until now.
+    /// Connections that the gateway has allowed so far.
     #[serde(default)]
     pub network_connections: Option<u64>,
     /// Bytes of standard output and error until now.
     pub output_bytes: u64,
 }
 
-/// A protection or limit that was not in force because the caller allowed that by name.
+/// A protection or limit that was not in force, as the caller allowed by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Degraded {
-    /// Which.
+    /// Its name.
     pub name: String,
-    /// Why it cannot be had here.
+    /// The reason.
     pub reason: String,
 }
 
@@ -120,37 +120,37 @@ pub struct Degraded {
 pub struct Cleanup {
     /// What was removed.
     pub removed: Vec<String>,
-    /// What could not be, with the reason.
+    /// Remains, with the reason.
     pub left: Vec<String>,
 }
 
-/// Everything about one run.
+/// The report of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Why it ended.
     pub outcome: Outcome,
-    /// How the command ended, if it was started and could say.
+    /// The command's end, if it was started and reported.
     pub(crate) ended: Option<Ended>,
-    /// Why it could not be started.
+    /// The error, for example of its start.
     pub error: Option<Error>,
-    /// Limits that were reached, also by a command that went on and succeeded.
+    /// Reached limits, also of a command that succeeded.
     pub limits_hit: Vec<LimitHit>,
     /// What it used.
     pub usage: Usage,
-    /// What it reached and what it was refused, where a gateway served it.
+    /// The gateway's account, if there was a gateway.
     pub egress: Option<Ledger>,
-    /// Programs that wanted namespaces of their own.
+    /// Programs whose requests for namespaces were refused.
     pub refused_namespaces: Vec<Refused>,
-    /// What isolation was in force.
+    /// The isolation in force.
     pub guarantee: Guarantee,
-    /// What was not in force although it is asked for by default.
+    /// Default protections that were not in force.
     pub degraded: Vec<Degraded>,
-    /// What was removed and what was left.
+    /// Removed objects and remains.
     pub cleanup: Cleanup,
 }
 
 impl Report {
-    /// The report of a run that ended before its command began.
+    /// The report of a run that ended before its command.
     pub(crate) fn without_command(outcome: Outcome, error: Error) -> Report {
         Report {
             outcome,
@@ -177,7 +177,7 @@ impl Report {
     }
 }
 
-/// A duration as a receipt has it, to the microsecond.
+/// A duration in a receipt, to the microsecond.
 pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }

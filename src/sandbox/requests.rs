@@ -34,7 +34,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Forgets who is gone. After all that was ready was served: numbers of clients change.
+    /// Drops gone clients. Called after all ready ones were served: clients' indexes change.
     pub(super) fn forget(&mut self) {
         if let Some(control) = &mut self.control {
             control.forget();
@@ -64,7 +64,7 @@ impl Watch<'_> {
                 Ok(Some(reply)) => self.with(index, |client| client.answer(&reply)),
                 Err(error) => self.with(index, |client| client.answer(&Reply::Failed(error))),
             },
-            // Nothing to read after all is no fault; words that are not understood get their answer.
+            // EAGAIN: nothing to read, not an error. An invalid message gets an answer.
             Err(error) if error.errno() == Some(libc::EAGAIN) => {}
             Err(error) => self.with(index, |client| {
                 client.answer(&Reply::Failed(error));
@@ -73,7 +73,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Does what is asked; `None` where the answer comes later.
+    /// Carries out a request; `None` where the answer comes later.
     fn carry_out(
         &mut self,
         index: usize,
@@ -134,10 +134,10 @@ impl Watch<'_> {
         Ok(Some(Reply::Done))
     }
 
-    /// To the process that this client has started, else to the command. SIGKILL ends the whole sandbox.
+    /// Sends a signal to this client's process, else to the command. SIGKILL ends the whole sandbox.
     fn pass_signal(&mut self, number: i32, index: usize, state: &mut State, seen: &mut Findings) -> Result<()> {
         let signal = Signal::from_named_raw(number)
-            .ok_or_else(|| Error::new(Kind::Usage, format!("{number} is no signal that has a name")))?;
+            .ok_or_else(|| Error::new(Kind::Usage, format!("{number} is not a named signal")))?;
         let clients = self.control.as_ref().map(|control| control.clients.as_slice()).unwrap_or_default();
         if let Some(session) = clients.get(index).and_then(|client| client.session.as_ref()) {
             return session.signal(signal);
@@ -147,7 +147,7 @@ impl Watch<'_> {
                 self.unpause(state)?;
                 self.kill(Stopped::Cancelled, seen)
             }
-            // Sent from outside they would stop pid 1, and the command would go on.
+            // From outside they would stop pid 1, while the command goes on.
             Signal::STOP | Signal::CONT => {
                 Err(Error::new(Kind::Usage, "a sandbox is paused, and not stopped by a signal")
                     .hint("brig task pause ID, brig task unpause ID"))
@@ -156,7 +156,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Stops every process; the time that this takes is no idleness.
+    /// Freezes every process. The paused time does not count as idle.
     fn pause(&mut self, state: &mut State) -> Result<()> {
         if state.paused.is_none() {
             self.running.freeze()?;
@@ -165,7 +165,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Lets them go on. One that is not paused goes on anyway.
+    /// Resumes the processes. Also succeeds if they are not paused.
     pub(super) fn unpause(&mut self, state: &mut State) -> Result<()> {
         if let Some(since) = state.paused {
             self.running.thaw()?;
@@ -178,13 +178,13 @@ impl Watch<'_> {
     fn resize_to(&self, rows: u16, columns: u16) {
         if let Some(master) = self.streams.master() {
             let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-            // A terminal that keeps its old size is an inconvenience, nothing more.
+            // A wrong size of a terminal is harmless.
             let _ = rustix::termios::tcsetwinsize(master, size).failing(Kind::Internal, || "resize");
         }
     }
 }
 
-/// Values in memory that has no name.
+/// The values in an unnamed memory file.
 fn values(values: &[(String, Vec<u8>)]) -> Result<OwnedFd> {
     let bytes = serde_json::to_vec(values).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     let memory = files::new_memory("values")?;

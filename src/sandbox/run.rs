@@ -29,44 +29,44 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longer than init needs, unless much has to be copied for its root.
+/// Longer than init needs, except for a root with many copies.
 const A_MOMENT: Duration = Duration::from_millis(10);
 
-/// Where a run has its own things on the host, and what is connected to it from the beginning.
+/// A run's directories on the host, and its connections from the start.
 pub(crate) struct Site {
     /// Directories.
     pub place: Place,
-    /// Whether our standard input is passed on.
+    /// Whether standard input is passed on.
     pub forward_input: bool,
-    /// Whether the command's input stays open for those who attach.
+    /// Whether the command's input stays open for attached clients.
     pub open_input: bool,
-    /// The pipe on which the command tells of its progress.
+    /// The pipe for the command's progress.
     pub progress: Option<Progress>,
 }
 
-/// Who hears of a run.
+/// The receivers of a run's output.
 pub(crate) struct Audience<'run> {
-    /// Where output goes.
+    /// The sink of output.
     pub sink: &'run mut dyn Sink,
-    /// The socket by which it is steered.
+    /// The control socket.
     pub control: Option<&'run mut Control>,
-    /// Called with the root of the scratch file system when every process is gone, before it is removed.
+    /// Called with the root of the scratch file system after the last process's end, before its removal.
     pub collect: &'run mut dyn FnMut(BorrowedFd<'_>) -> Result<()>,
 }
 
-/// A sandbox that is on its way: its init builds it, and meanwhile we have time for what else there is to do. Dropped, it ends and is removed.
+/// A sandbox that init builds while the caller does other work. Its drop ends and removes it.
 pub(crate) struct PendingSandbox<'run> {
     options: &'run Options,
     degraded: Vec<Degraded>,
     started: Result<Started>,
-    /// What of the caller's folders, and of the system's, is not shown as it is on the host.
+    /// Differences between the host's folders and what the sandbox shows.
     pub(crate) notes: Vec<String>,
     pub(crate) hints: Vec<String>,
 }
 
 struct Started {
     running: Running,
-    /// When its first process was made: the watch may begin much later, where the store's disk is slow.
+    /// The time of its first process: supervision may begin much later on a slow disk.
     launched: Instant,
     streams: Streams,
     signals: Signals,
@@ -76,7 +76,8 @@ struct Started {
     stop_signal: Signal,
 }
 
-/// Begins the options' command in a new sandbox. An error means that nothing was started; what goes wrong later is in the report.
+/// Starts the options' command in a new sandbox. An error means that nothing was started; later errors are in the
+/// report.
 pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>> {
     options.check()?;
     let (progress, handed) = site.progress.map(|pipe| (pipe.ours, pipe.theirs)).unzip();
@@ -108,7 +109,7 @@ pub(crate) fn begin(options: &Options, site: Site) -> Result<PendingSandbox<'_>>
     Ok(PendingSandbox { options, degraded, started, notes: submounts.notes, hints: submounts.hints })
 }
 
-/// Both at once, where there is nothing else to do.
+/// Both at once.
 pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Result<Report> {
     let mut begun = begin(options, site)?;
     begun.wait_for_start();
@@ -116,8 +117,8 @@ pub(crate) fn run(options: &Options, site: Site, audience: Audience<'_>) -> Resu
 }
 
 impl PendingSandbox<'_> {
-    /// Leaves the processors to init, to the disk that it waits for and to the command that it starts, until init is done or a moment has passed. What is
-    /// done then is done beside the command, where before it would have kept it waiting.
+    /// Waits until init is done or [`A_MOMENT`] has passed, to leave the processors to init, its disk and the command.
+    /// Work after the wait runs beside the command; before it would delay the start.
     pub(crate) fn wait_for_start(&mut self) {
         let Ok(started) = &mut self.started else { return };
         match started.running.settle(Instant::now() + A_MOMENT) {
@@ -126,7 +127,7 @@ impl PendingSandbox<'_> {
         }
     }
 
-    /// Watches over the sandbox to its end, and removes it.
+    /// Supervises the sandbox to its end, and removes it.
     pub(crate) fn watch(self, audience: Audience<'_>) -> Report {
         let mut started = match self.started {
             Ok(started) => started,
@@ -158,14 +159,14 @@ impl PendingSandbox<'_> {
     }
 }
 
-/// What asks the command to end.
+/// The signal that asks the command to end.
 fn stop_signal(options: &Options) -> Result<Signal> {
     let Some(number) = options.image.as_ref().and_then(|image| image.stop_signal) else { return Ok(Signal::TERM) };
     Signal::from_named_raw(number)
         .ok_or_else(|| Error::new(Kind::Image, format!("the image's StopSignal {number} cannot be passed on")))
 }
 
-/// Ends the gateway and takes its account over.
+/// Ends the gateway and takes its account.
 fn close_account(running: &mut Running, seen: &mut Findings) -> Option<Ledger> {
     let ledger = running.close_account();
     for (sent, received) in ledger.iter().map(Ledger::bytes).chain(running.device_bytes()) {
@@ -175,7 +176,7 @@ fn close_account(running: &mut Running, seen: &mut Findings) -> Option<Ledger> {
     ledger
 }
 
-/// Turns what was seen into a report, after the work was collected and everything removed.
+/// Makes the report, after collecting the work and removing everything.
 fn finish(
     options: &Options,
     mut running: Running,
@@ -216,7 +217,7 @@ fn finish(
     let removal = running.remove();
     if let Err(cause) = collected {
         error.get_or_insert(cause.doing("collect the work"));
-        // Its files are the agent's: what ended the attempt before is not to be undone by what it leaves.
+        // The files are the agent's: they must not replace the outcome of the attempt.
         if outcome == Outcome::Succeeded {
             outcome = Outcome::PushFailed;
         }
@@ -242,7 +243,7 @@ fn finish(
 struct Planned {
     spec: Container,
     checked: Checked,
-    /// What the caller allowed to be missing.
+    /// Missing protections that the caller allowed.
     degraded: Vec<Degraded>,
     /// Contains descriptors that the spec names.
     submounts: Submounts,
@@ -274,7 +275,7 @@ fn plan(options: &Options, stage: &Path, check: fn(&mut Container) -> Result<Che
     Ok(Planned { spec, checked, degraded, submounts })
 }
 
-/// Names what is held open by its descriptor, which init has too.
+/// Replaces pinned paths by their descriptors, which init has too.
 fn open_pinned(file_system: &mut FileSystem, pinned: &Pinned) {
     if let Root::Overlay { lower, .. } = &mut file_system.root {
         *lower = pinned.path(lower);
@@ -291,7 +292,7 @@ fn degraded(checked: &Checked) -> Vec<Degraded> {
     missing.map(|(name, reason)| Degraded { name, reason }).collect()
 }
 
-/// Everything of the host that the command can read.
+/// All paths of the host that the command can read.
 fn read_from<'all>(options: &'all Options, system: &'all system::System) -> impl Iterator<Item = &'all Path> {
     let layers = options.image.as_ref().map(|image| &image.directory);
     let system = system.folders.iter().filter(|_| options.rootfs.is_none() && options.image.is_none());
@@ -308,17 +309,17 @@ fn owner(path: &Path) -> Result<(u32, u32)> {
     Ok((status.st_uid, status.st_gid))
 }
 
-/// What this process can give by itself.
+/// The isolation of this process's own sandboxes.
 pub(crate) fn guarantee() -> Guarantee {
     Backend::Native.guarantee()
 }
 
-/// What this machine can do for a sandbox with the limits that hold when nobody asks for others.
+/// The abilities of this machine for a sandbox with the default limits.
 pub(crate) fn possible() -> Result<container::Possible> {
     container::possible(&profile::resources(&Options::new(Vec::new()), &[]))
 }
 
-/// What would be in force, as rows of a name and its value. Nothing is made.
+/// The settings in force, as rows of a name and its value. Makes nothing.
 pub(crate) fn explain(options: &Options) -> Result<Vec<(String, String)>> {
     options.check()?;
     let planned = plan(options, Path::new("/"), container::check_thoroughly)?;

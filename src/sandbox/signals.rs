@@ -1,24 +1,25 @@
-//! Signals to the supervisor, as messages that poll(2) can wait for.
+//! Signals to the supervisor, as messages for poll(2).
 
 use crate::error::{Context, Kind, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Signals that a person or a service manager sends to end us, and the terminal's change of size.
+/// The signals of a user or a service manager that end brig, and the terminal's change of size.
 pub(crate) struct Signals(SignalFd);
 
-/// What a signal wants.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalKind {
-    /// That we end.
+    /// End the task.
     End,
-    /// That the command's terminal gets the size of ours.
+    /// The terminal has a new size.
     Resized,
 }
 
 impl Signals {
-    /// Takes them as messages from now on. Before the clone, so that none is lost; the command gets its own mask back.
+    /// Blocks the signals and reads them as messages. Before the clone, so that none is lost; the command gets its own
+    /// mask back.
     pub(crate) fn take() -> Result<Signals> {
         let step = || "take signals as messages";
         let wanted: SigSet =
@@ -29,13 +30,13 @@ impl Signals {
             .failing(Kind::Internal, step)
     }
 
-    /// The next one that has come.
+    /// The next signal.
     pub(super) fn next(&self) -> Option<SignalKind> {
         let signal = self.0.read_signal().ok().flatten()?;
         Some(if signal.ssi_signo == Signal::SIGWINCH as u32 { SignalKind::Resized } else { SignalKind::End })
     }
 
-    /// Whether one came that wants the end.
+    /// Whether a signal asked for the end.
     pub(crate) fn wants_end(&self) -> bool {
         std::iter::from_fn(|| self.next()).fold(false, |found, came| found | (came == SignalKind::End))
     }

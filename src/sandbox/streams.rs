@@ -1,4 +1,4 @@
-//! The command's input and output: read without ever blocking the watch over it, passed on, counted.
+//! The command's input and output: read without blocking the supervisor, passed on, counted.
 
 use super::outcome::Stopped;
 use crate::egress::Renewal;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Which of the command's streams some bytes came from.
+/// A stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output, or the terminal.
@@ -18,28 +18,28 @@ pub(crate) enum Stream {
     Error,
 }
 
-/// What happens while a sandbox runs, besides output.
+/// An event of a running sandbox besides output.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// Some time has passed.
     Tick,
-    /// It is `running` (again), `paused`.
+    /// It is `running` (again) or `paused`.
     State(&'static str),
     /// It was asked to end, or killed, for this reason.
     Stopping(String),
     /// A limit was reached.
     Limit(super::outcome::LimitHit),
-    /// What it uses now.
+    /// Its current usage.
     Usage(super::report::Sample),
     /// A host was reached or refused.
     Egress(crate::egress::Row),
-    /// Somebody runs this in it.
+    /// A user runs this command in it.
     Exec(Vec<String>),
-    /// Bytes that the command wrote to the descriptor for its progress.
+    /// Bytes of the command's progress descriptor.
     Progress(Vec<u8>),
 }
 
-/// The pipe on which a command tells of its progress, one JSON object a line.
+/// The pipe of a command's progress, one JSON object a line.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(super) ours: OwnedFd,
@@ -47,7 +47,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Makes it. The earlier in the life of the process, the smaller is the number that the command writes to.
+    /// Makes the pipe. An early call gives the command a small descriptor number.
     pub(crate) fn open() -> Result<Progress> {
         let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, || "make a pipe for events")?;
         fcntl_setfl(&ours, OFlags::NONBLOCK).failing(Kind::Internal, || "make a pipe for events")?;
@@ -55,9 +55,9 @@ impl Progress {
     }
 }
 
-/// Where output goes.
+/// The receiver of a sandbox's output.
 pub(crate) trait Sink {
-    /// Hears what else happens.
+    /// Takes an event.
     fn notice(&mut self, _notice: Notice) -> Result<()> {
         Ok(())
     }
@@ -65,18 +65,18 @@ pub(crate) trait Sink {
     /// Takes some bytes of a stream.
     fn take(&mut self, stream: Stream, bytes: &[u8]) -> Result<()>;
 
-    /// Called every now and then while the command runs, with the directory of its secrets once that is there. What becomes of secrets of the
-    /// broker's is returned.
+    /// Called regularly while the command runs, with the directory of its secrets once it exists. Returns updates of
+    /// the broker's secrets.
     fn tick(&mut self, _secrets: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         Ok(Vec::new())
     }
 
-    /// Why the sandbox must end now, if it must. Asked every now and then while the command runs.
+    /// The reason to end the sandbox now, if any. Called regularly while the command runs.
     fn must_end(&mut self) -> Option<Stopped> {
         None
     }
 
-    /// The values that are hidden in all output, by name.
+    /// The values hidden in all output, by name.
     fn values(&self) -> Vec<(String, Vec<u8>)> {
         Vec::new()
     }
@@ -86,23 +86,23 @@ pub(crate) trait Sink {
         Ok(())
     }
 
-    /// A descriptor that must be writable before more is read for this stream, so that a slow reader slows the command down and
-    /// not the supervisor.
+    /// A descriptor that must be writable before more of this stream is read: a slow reader slows the command, not the
+    /// supervisor.
     fn gate(&self, _stream: Stream) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// The gate is open: passes on what was kept. Says whether nothing is left of it; until then no more is read.
+    /// The gate is open: passes on kept output. Until it returns `true` (nothing kept), no more is read.
     fn pass_kept_output(&mut self, _stream: Stream) -> bool {
         true
     }
 }
 
-/// What the first read takes, and the most that one takes when much comes: as much as a pipe holds.
+/// Bytes of the first read, and of the largest: a pipe's capacity.
 const LEAST_READ: usize = 4096;
 const MOST_READ: usize = 64 << 10;
 
-/// Our ends of the command's streams.
+/// The supervisor's ends of the command's streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     output: Option<OwnedFd>,
@@ -111,9 +111,9 @@ pub(super) struct Streams {
     /// Whether output is a terminal's master, which also takes input.
     terminal: bool,
     pending_input: Vec<u8>,
-    /// What is read into: twice as much each time that a read has filled it.
+    /// The read buffer, doubled each time that a read has filled it.
     buffer: Vec<u8>,
-    /// Bytes that came out until now.
+    /// Bytes of output so far.
     pub count: u64,
 }
 
@@ -125,8 +125,8 @@ pub(super) struct Ends {
 }
 
 impl Streams {
-    /// Pipes for a command without a terminal. With `with_input` what is read from our standard input is passed on; never the
-    /// descriptor itself, which could be a directory or a device of the host.
+    /// Pipes for a command without a terminal. With `with_input` standard input is copied. The descriptor itself is
+    /// never passed: it could be a directory or a device of the host.
     pub(super) fn pipes(with_input: bool) -> Result<(Streams, Ends)> {
         let step = || "make pipes for the command";
         let pipe = || pipe_with(PipeFlags::CLOEXEC).failing(Kind::Internal, step);
@@ -146,7 +146,7 @@ impl Streams {
         Ok((streams, Ends { input: theirs_input, output: theirs_output, error: theirs_error }))
     }
 
-    /// No streams yet: a terminal's master comes later, by [`Streams::adopt`].
+    /// Without streams: a terminal's master comes later, by [`Streams::adopt`].
     pub(super) fn none() -> Streams {
         Streams { terminal: true, ..Streams::default() }
     }
@@ -174,17 +174,17 @@ impl Streams {
         self.input.is_some()
     }
 
-    /// Whether nothing more can come.
+    /// Whether all output has ended.
     pub(super) fn ended(&self) -> bool {
         self.output.is_none() && self.error.is_none()
     }
 
-    /// Whether more of our own input can be taken now.
+    /// Whether more input can be taken now.
     pub(super) fn wants_input(&self) -> bool {
         self.input.is_some() && self.pending_input.is_empty()
     }
 
-    /// Passes on what came from our standard input; nothing means its end.
+    /// Passes input on; an empty slice ends it.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.input = None;
@@ -199,7 +199,7 @@ impl Streams {
         match rustix::io::write(input, &self.pending_input) {
             Ok(written) => drop(self.pending_input.drain(..written)),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // The command closed its input: what it does not want is not kept.
+            // The command closed its input: drop the rest.
             Err(_) => {
                 self.input = None;
                 self.pending_input.clear();
@@ -207,7 +207,7 @@ impl Streams {
         }
     }
 
-    /// What to wait for; `slot` gives each entry a name for [`Streams::serve`].
+    /// The descriptors for poll(2), each with its slot for [`Streams::serve`].
     pub(super) fn watch<'own>(
         &'own self,
         sink: &'own dyn Sink,
@@ -228,7 +228,7 @@ impl Streams {
         }
     }
 
-    /// Serves one stream that has something. Returns how many bytes went to the sink.
+    /// Serves one ready stream. Returns how many bytes went to the sink.
     pub(super) fn serve(&mut self, slot: Slot, sink: &mut dyn Sink) -> Result<usize> {
         match slot {
             Slot::Write => {
@@ -250,7 +250,7 @@ impl Streams {
             self.buffer.resize(LEAST_READ, 0);
         }
         match rustix::io::read(&*open, &mut self.buffer) {
-            // A terminal's master says EIO when nobody has the other side open.
+            // EIO of a terminal's master: no process has the other side open.
             Ok(0) | Err(Errno::IO) => {
                 *end = None;
                 Ok(0)
@@ -268,7 +268,7 @@ impl Streams {
         }
     }
 
-    /// Gives up what has not come until now.
+    /// Closes all streams. Later output is lost.
     pub(super) fn close(&mut self) {
         self.output = None;
         self.error = None;
@@ -276,12 +276,12 @@ impl Streams {
     }
 }
 
-/// What a wait was for.
+/// The reason of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     /// A stream of the command has bytes.
     Read(Stream),
-    /// Our own output takes bytes again.
+    /// The sink takes bytes again.
     Gate(Stream),
     /// The command takes input again.
     Write,

@@ -1,10 +1,11 @@
-//! Mounts below the folders of the host that a sandbox is shown.
+//! Mounts below the host's folders that a sandbox shows.
 //!
-//! A copy of one mount does not contain the mounts below it, and an overlay never shows them. So that nothing is silently empty, each of them is
-//! shown read-only at its place, or a note names it. An ordinary user gets a folder only with all mounts below it (mount_namespaces(7): what a mount
-//! covers stays covered), so there init copies the whole tree, and what must not be shown is covered.
+//! A bind mount lacks the mounts below its folder, and so does an overlay. Each of them is shown read-only at its
+//! place, or a note names it. For an ordinary user a folder comes only with all mounts below it (mount_namespaces(7):
+//! covered paths stay covered). So init copies the whole tree, and covers what must not be shown.
 //!
-//! In the workspace they are read-only overlays: through a bind mount the agent could reach sockets and FIFOs of the host, through an overlay it cannot.
+//! In the workspace they are read-only overlays: through a bind mount the agent could reach the host's sockets and
+//! FIFOs.
 
 use super::profile::CHANGES;
 use crate::error::{Error, Kind, Result};
@@ -15,31 +16,32 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Kinds of file systems that contain files on a disk or in memory. No other kind is shown: those of the kernel lead to more than files (proc, sysfs,
-/// cgroup), and those that another process or machine serves (FUSE, NFS, 9p, autofs) can block init and learn what the agent reads.
+/// File systems with files on a disk or in memory; no other kind is shown. The kernel's (proc, sysfs, cgroup) lead to
+/// more than files. Those of another process or machine (FUSE, NFS, 9p, autofs) can block init and observe the agent's
+/// reads.
 const SHOWN: [&str; 17] = [
     "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "ntfs3", "overlay",
     "squashfs", "tmpfs", "vfat", "xfs", "zfs",
 ];
-/// Folders of the kernel. What is mounted there is not below a folder that is shown.
+/// The kernel's folders. Mounts there are not below a shown folder.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// More mounts below one folder are not shown; containers with a graphics card have some fifty below `/usr`.
+/// The most mounts shown below one folder; containers with a graphics card have some fifty below `/usr`.
 const MOST: usize = 128;
 
-/// What was added to the steps.
+/// The added steps' notes and descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Submounts {
-    /// What of the caller's folders is not as it is on the host.
+    /// Differences in the caller's folders.
     pub notes: Vec<String>,
-    /// The same of the system's folders.
+    /// Differences in the system's folders.
     pub hints: Vec<String>,
-    /// Open until init has them: the steps name these descriptors, so that no path is resolved again.
+    /// Open until init has them: steps name the descriptors, so that no path is resolved again.
     held: Vec<OwnedFd>,
-    /// Whether the file system with this device number can be shown to a sandbox of the machine's root.
+    /// Whether a file system, by device number, can be shown to a sandbox of the machine's root.
     mappable: BTreeMap<(u32, u32), bool>,
 }
 
-/// Adds steps for the mounts below what the steps show of the host.
+/// Adds steps for the mounts below the host's folders in the steps.
 pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: bool) -> Result<Submounts> {
     let mut found = Submounts::default();
     let is_kernel = |point: &Path| KERNEL.iter().any(|folder| point.starts_with(folder));
@@ -70,7 +72,7 @@ pub(super) fn add(steps: &mut Vec<Step>, mounts: &[MountEntry], is_privileged: b
     Ok(found)
 }
 
-/// Whether a mount can be below a path that is shown. Paths of the system have no links; those of a caller are resolved.
+/// Whether a mount can be below a shown path. System paths have no links; a caller's path is resolved.
 fn is_folder_of(path: &Path, shown: Shown, mounts: &[&MountEntry]) -> bool {
     matches!(shown, Shown::Users { .. }) || mounts.iter().any(|mount| is_below(&mount.point, path))
 }
@@ -95,7 +97,7 @@ impl Submounts {
         is_privileged: bool,
         steps: &mut Vec<Step>,
     ) -> Result<()> {
-        let Ok(real) = std::fs::canonicalize(&folder.path) else { return Ok(()) }; // init reports it with better words
+        let Ok(real) = std::fs::canonicalize(&folder.path) else { return Ok(()) }; // init reports it with a better message
         let below: Vec<_> = mounts.iter().filter(|mount| is_below(&mount.point, &real)).collect();
         if let (Some(first), true, false) = (below.first(), folder.is_workspace, is_privileged) {
             return Err(Error::new(Kind::Workspace, format!("`{}` is another file system, and without root a folder with mounts below it cannot be shown copy-on-write", first.point.display()))
@@ -177,7 +179,7 @@ impl Submounts {
     }
 }
 
-/// Opens what is at `below` of a folder, as a place. No link is followed: the folder may be an agent's.
+/// Opens `below` in a folder as O_PATH. Follows no link: the folder may be an agent's.
 fn open_below(folder: &Path, below: &Path) -> rustix::io::Result<OwnedFd> {
     let top = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -188,14 +190,14 @@ fn mount_number(place: BorrowedFd<'_>) -> Option<u64> {
     statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok().map(|found| found.stx_mnt_id)
 }
 
-/// The type without a question to the server of a FUSE or network file system. One that does not answer is taken for a directory, as most are.
+/// The type without a request to a FUSE or network server. Without an answer it counts as a directory, the usual case.
 fn file_type(place: BorrowedFd<'_>) -> FileType {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     statx(place, "", flags, StatxFlags::TYPE)
         .map_or(FileType::Directory, |found| FileType::from_raw_mode(u32::from(found.stx_mode)))
 }
 
-/// What covers a mount that is not shown: an empty folder, or a null device that cannot be opened.
+/// Covers a hidden mount: an empty folder, or a null device that cannot be opened.
 fn cover(at: PathBuf, is_directory: bool) -> Step {
     let attributes = Attributes::KERNEL.read_only();
     match is_directory {

@@ -1,4 +1,4 @@
-//! The watch over a running container: one thread, one poll(2), everything that ends it.
+//! The supervisor's loop over a running container: one thread, one poll(2), every cause of its end.
 
 use super::control::{self, Control};
 use super::limits::{LimitName, Limits};
@@ -15,26 +15,26 @@ use rustix::termios::{tcgetwinsize, tcsetwinsize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How often the meters are read that tell nobody when they are full: disk, processor time, processes.
+/// Interval between reads of meters without a notification: disk, processor time, processes.
 pub(super) const SAMPLE: Duration = Duration::from_millis(200);
-/// How soon after the last look at the disk the next one is worth its time.
+/// The shortest interval between checks of the disk.
 pub(super) const DISK_SAMPLE: Duration = Duration::from_millis(4);
-/// The same when output comes, unless it was nearly full: a program says that the disk is full just before it makes room again.
+/// The same at output, unless the disk was nearly full: a program reports a full disk just before it frees room again.
 const DISK_SAMPLE_AT_OUTPUT: Duration = Duration::from_millis(1);
-/// When the first sample of what it uses is an event, and how often others are.
+/// The time of the first usage event, and the interval of others.
 const FIRST_USAGE: Duration = Duration::from_secs(1);
 const USAGE: Duration = Duration::from_secs(5);
-/// How long output may still come when every process is gone: it is in the pipes already.
+/// How long output may still come after the last process's end: it is in the pipes already.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What the watch saw.
+/// The supervisor's findings.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub ended: Option<Ended>,
     pub failure: Option<Error>,
-    /// Whether the failure came before the command did anything.
+    /// Whether the failure came before the command's start.
     pub start_failed: bool,
-    /// Whether a process of it may live, because it could not be ended.
+    /// Whether a process may live on, because it could not be ended.
     pub may_live: bool,
     pub stopped: Option<Stopped>,
     pub hits: Vec<LimitHit>,
@@ -44,14 +44,14 @@ pub(super) struct Findings {
 
 pub(super) struct Watch<'run> {
     pub running: &'run mut Running,
-    /// Since when its time counts.
+    /// The start of its time.
     pub launched: Instant,
     pub streams: Streams,
     pub limits: &'run Limits,
     pub grace: Duration,
     pub stop_signal: rustix::process::Signal,
     pub disk_bytes: u64,
-    /// Whether the sockets in its network namespace are its own.
+    /// Whether all sockets in its network namespace belong to the sandbox.
     pub own_network: bool,
     pub signals: &'run Signals,
     pub sink: &'run mut dyn Sink,
@@ -60,7 +60,7 @@ pub(super) struct Watch<'run> {
     pub control: Option<&'run mut Control>,
 }
 
-/// What one pass of the loop found ready.
+/// A ready descriptor of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Channel,
@@ -79,21 +79,22 @@ pub(super) struct State {
     pub started: Instant,
     pub last_output: Instant,
     pub kill_at: Option<Instant>,
-    /// Whether the sandbox is built and entered. Nobody is heard before: who entered it earlier would be on the host.
+    /// Whether the sandbox is built and entered. Clients are served only then: a process that enters earlier would be
+    /// on the host.
     pub is_ready: bool,
-    /// Since when every process stands still.
+    /// The start of the pause.
     pub paused: Option<Instant>,
-    /// Whether what its packets left by is gone.
+    /// Whether its network's program or device is gone.
     pub has_lost_link: bool,
     next_sample: Instant,
     pub disk_seen: Instant,
     pub next_disk: Instant,
     pub queues: Queues,
-    /// When netlink sockets are read next.
+    /// The time of the next read of netlink sockets.
     pub next_queues: Instant,
-    /// Processor time in the kernel when record locks were counted.
+    /// System time at the last count of record locks, in seconds.
     pub lock_seconds: f64,
-    /// Since when nothing of the container lives.
+    /// The time of the container's end.
     over: Option<Instant>,
     blocked: [bool; 2],
     pub cpu_ns: u64,
@@ -102,13 +103,13 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether a look at the disk is worth its time when output comes.
+    /// Whether output justifies a check of the disk.
     fn may_have_filled(&self) -> bool {
         self.next_disk <= self.disk_seen + DISK_SAMPLE || self.disk_seen.elapsed() >= DISK_SAMPLE_AT_OUTPUT
     }
 }
 
-/// What the sink has heard.
+/// The notices sent so far.
 #[derive(Debug, Default)]
 struct SentNotices {
     is_ready: bool,
@@ -118,7 +119,7 @@ struct SentNotices {
 }
 
 impl Watch<'_> {
-    /// Watches until every process is gone and all output has come, or nothing can be watched any more: then it is ended here.
+    /// Runs until every process is gone and all output has come. If supervision fails, ends the sandbox.
     pub(super) fn run(mut self) -> Findings {
         let now = Instant::now();
         let mut state = State {
@@ -172,7 +173,7 @@ impl Watch<'_> {
                 }
             }
             if let Some(control) = self.control.as_deref().filter(|_| state.is_ready && state.over.is_none()) {
-                // Those of an input that is closed are read too, so that their end is seen.
+                // Attached clients of a closed input are read too, to see their end.
                 let reads = self.streams.wants_input() || !self.streams.takes_input();
                 waits.extend(control.waits(reads).into_iter().map(|(slot, wait)| (Ready::Control(slot), wait)));
             }
@@ -201,15 +202,15 @@ impl Watch<'_> {
         self.send_notices(state, seen)
     }
 
-    /// Ends a sandbox whose watch is broken. What was seen of it stays, and nobody writes any more to what is collected from it next.
+    /// Ends a sandbox whose supervision has failed. The findings stay, and no process writes to its files any more.
     fn give_up(&mut self, error: Error, state: &mut State, seen: &mut Findings) {
         let ended = self.unpause(state).and(self.running.kill());
         if let Some(control) = &mut self.control {
-            control.end(); // the kernel waits for those before pid 1 is gone
+            control.end(); // the kernel keeps pid 1 until these are reaped
         }
         seen.may_live = ended.and_then(|()| self.running.reap()).is_err();
         self.streams.close();
-        // The meters may be what is broken.
+        // The meters may be the cause.
         let _ = self.sample(state, seen);
         seen.failure.get_or_insert(error);
         if state.is_ready {
@@ -246,7 +247,7 @@ impl Watch<'_> {
                 Ok(())
             }
             Ready::Stream(slot) => {
-                // Before it is passed on: who writes it may not wait for that.
+                // Before passing it on: the writer may not wait for that.
                 if matches!(slot, Slot::Read(_)) && state.may_have_filled() {
                     self.look_at_disk(state, seen)?;
                 }
@@ -283,15 +284,15 @@ impl Watch<'_> {
             }
             Some(Message::Ended(ended)) => {
                 seen.ended = Some(ended);
-                self.running.dismiss_gateway(); // its last words come while the kernel ends the rest
+                self.running.dismiss_gateway(); // its last rows come while the kernel ends the rest
             }
             Some(Message::Ready) => state.is_ready = true,
-            // Words of the OCI runtime, which a task never hears.
+            // Messages of the OCI runtime, which a task does not receive.
             Some(_) => {}
             None => {
                 state.over = Some(Instant::now());
                 if let Some(control) = &mut self.control {
-                    control.end(); // the kernel waits for those before pid 1 is gone
+                    control.end(); // the kernel keeps pid 1 until these are reaped
                 }
                 self.running.reap()?;
             }
@@ -299,7 +300,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Once asks, twice kills.
+    /// First signal: graceful stop. Second signal: kill.
     fn obey(&mut self, state: &mut State, seen: &mut Findings) -> Result<()> {
         while let Some(came) = self.signals.next() {
             if came == SignalKind::Resized {
@@ -315,14 +316,14 @@ impl Watch<'_> {
 
     fn resize(&self) {
         if let (Some(master), Ok(size)) = (self.streams.master(), tcgetwinsize(rustix::stdio::stdin())) {
-            // A terminal that keeps its old size is an inconvenience, nothing more.
+            // A wrong size of a terminal is harmless.
             let _ = tcsetwinsize(master, size);
         }
     }
 
-    /// Asks the command to end, and notes when the grace is over.
+    /// Asks the command to end, and sets the end of the grace.
     pub(super) fn ask(&mut self, why: Stopped, state: &mut State, seen: &mut Findings) -> Result<()> {
-        self.unpause(state)?; // who stands still cannot end
+        self.unpause(state)?; // a frozen process cannot end
         seen.stopped.get_or_insert(why);
         state.kill_at.get_or_insert(Instant::now() + self.grace);
         self.running.signal(self.stop_signal)
@@ -333,7 +334,8 @@ impl Watch<'_> {
         self.running.kill()
     }
 
-    /// v1 has no memory.oom.group: the kernel killed one process, and the rest would go on in a state that nobody wrote.
+    /// cgroup v1 has no memory.oom.group: the kernel killed one process, and the others would go on in an undefined
+    /// state.
     fn out_of_memory(&mut self, seen: &mut Findings) -> Result<()> {
         let killed = self.running.evidence()?.is_some_and(|evidence| evidence.oom_kills > 0);
         if killed && seen.stopped.is_none() {
@@ -342,7 +344,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Tells the sink what has changed since it was told last.
+    /// Sends the sink what has changed since the last call.
     fn send_notices(&mut self, state: &mut State, seen: &Findings) -> Result<()> {
         if state.is_ready && !std::mem::replace(&mut state.sent.is_ready, state.is_ready) {
             self.sink.notice(Notice::State("running"))?;
@@ -362,7 +364,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Takes what the command says of its progress; it counts as output does. `false` when there was nothing.
+    /// Reads the command's progress, which counts as output. `false` when there was none.
     fn take_progress(&mut self) -> Result<bool> {
         let Some(pipe) = &self.progress else { return Ok(false) };
         let mut buffer = [0_u8; 4096];
@@ -387,7 +389,7 @@ impl Watch<'_> {
                 self.forward_input = count > 0;
             }
             Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
-            // EIO: we are in the background of our terminal. Nothing more comes from there.
+            // EIO: this process is in the background of its terminal. No more input comes.
             Err(_) => {
                 self.streams.feed(&[]);
                 self.forward_input = false;
@@ -474,7 +476,7 @@ impl Watch<'_> {
     }
 }
 
-/// Waits until something is ready or the deadline is there.
+/// Waits until a descriptor is ready or the time is up.
 fn wait_for(waits: Vec<(Ready, PollFd<'_>)>, timeout: Duration) -> Result<Vec<Ready>> {
     let (names, mut polled): (Vec<_>, Vec<_>) = waits.into_iter().unzip();
     let timeout = Timespec::try_from(timeout).map_err(|_| Error::new(Kind::Internal, "a deadline too far away"))?;

@@ -1,29 +1,29 @@
-//! The host's own system folders, of which the default root consists: what is there, looked up once a start.
+//! The host's system folders for the default root, looked up once a start.
 
 use crate::spec::root::Version;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-/// What of the host the default root shows.
+/// The host's part of the default root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct System {
-    /// Folders shown as they are: `/usr`, and `/bin` and the like where they are folders.
+    /// Folders shown as they are: `/usr`, and `/bin` and others if they are folders.
     pub folders: Vec<PathBuf>,
-    /// Links made anew: `/bin -> usr/bin` on a merged system.
+    /// Links to make: `/bin -> usr/bin` on a merged system.
     pub links: Vec<(PathBuf, PathBuf)>,
-    /// Files and folders of /etc without which programs of /usr do not work, and in which no secret ever is.
+    /// Files and folders of /etc that programs of /usr need, and that never contain a secret.
     pub settings: Vec<PathBuf>,
-    /// The same where a copy costs less than a mount: files that are small and seldom change.
+    /// Small files that seldom change: a copy costs less than a mount.
     pub copies: Vec<(PathBuf, Version)>,
-    /// Where the host has cgroup v2.
+    /// The host's mount point of cgroup v2.
     pub hierarchy: Option<PathBuf>,
 }
 
 /// Top-level names that hold programs and libraries (hier(7)).
 const TOP: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
 
-/// Each with the reason: the whole of /etc is never shown, because keys and passwords live there.
+/// Each with its reason. /etc as a whole is never shown: it contains keys and passwords.
 const SETTINGS: [&str; 25] = [
     "/etc/alternatives",    // /usr/bin/cc, awk, java … are links through it
     "/etc/ld.so.cache",     // where shared libraries are
@@ -57,10 +57,10 @@ const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Larger files are mounted.
 const COPIED: u64 = 128 << 10;
-/// This file is mounted too: each installation of a library changes it, and each change would be another kept root.
+/// Mounted in any case: each installation of a library changes it, and each change would need another kept root.
 const CHANGING: &str = "/etc/ld.so.cache";
 
-/// Looks at the host.
+/// Finds them on the host.
 pub(crate) fn find_folders() -> System {
     let mut system = System::default();
     for path in TOP.map(Path::new) {
@@ -76,7 +76,7 @@ pub(crate) fn find_folders() -> System {
 }
 
 impl System {
-    /// Adds a setting in the way that costs a start the least. What not every user of the host may read stays away.
+    /// Adds a setting in the cheapest way. Skips a file that is not readable for all users of the host.
     fn add(&mut self, path: &Path) {
         let Ok(mut status) = fs::symlink_metadata(path) else { return };
         if status.is_symlink() {
@@ -114,7 +114,7 @@ fn version(status: &Metadata) -> Version {
     }
 }
 
-/// Whether the target of a link is in the root too: below /usr or /proc.
+/// Whether a link's target is in the root too: below /usr or /proc.
 fn is_shown(link: &Path, target: &Path) -> bool {
     let mut whole = PathBuf::from("/");
     for part in link.parent().unwrap_or(link).join(target).components() {

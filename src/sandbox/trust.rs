@@ -1,4 +1,5 @@
-//! How a sandbox gets to trust the authority of its broker: files where programs look for certificates, and variables for those that look nowhere. Pure.
+//! Makes a sandbox trust the authority of its broker: certificate files, and variables for programs that read none.
+//! Pure.
 
 use super::network::NetworkMode;
 use super::options::Options;
@@ -7,34 +8,34 @@ use crate::spec::root::{Attributes, Change, Owner, Shown, Step};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Where Debian, Alpine, Arch and what is built for them look.
+/// The folder of Debian, Alpine, Arch and derivatives.
 pub(super) const FOLDER: &str = "/etc/ssl/certs";
-/// The directory of the scratch file system for what is changed there.
+/// The directory of the scratch file system for its changes.
 const CHANGES: &str = "certificates";
 const BUNDLE: &str = "ca-certificates.crt";
 const OWN: &str = "brig.pem";
 
-/// Where others look; what a root has of them is changed.
+/// Files of other distributions; existing ones are changed.
 const BUNDLES: [&str; 3] = [
     "/etc/pki/tls/certs/ca-bundle.crt",     // Fedora, RHEL, Amazon Linux
     "/etc/ssl/ca-bundle.pem",               // openSUSE
-    "/usr/local/share/certs/ca-bundle.crt", // curl and git built elsewhere
+    "/usr/local/share/certs/ca-bundle.crt", // other builds of curl and git
 ];
-/// Stores of Java's: of the distributions, and below the folder of a Java that brings its own.
+/// Java's stores: of distributions, and below the folder of a bundled Java.
 const JAVA: [&str; 2] = ["/etc/ssl/certs/java/cacerts", "/etc/pki/java/cacerts"];
 const JAVA_BELOW: [&str; 2] = ["lib/security/cacerts", "jre/lib/security/cacerts"];
 
-/// Programs that bring certificates of their own, and the variable by which each takes others: a file below the folder.
+/// Programs with built-in certificates, and the variable that replaces them: a file below the folder.
 const VARIABLES: [(&str, &str); 3] = [
     ("SSL_CERT_FILE", BUNDLE),      // OpenSSL built elsewhere, Go, rustls, uv
     ("REQUESTS_CA_BUNDLE", BUNDLE), // Python's requests and pip
     ("NODE_EXTRA_CA_CERTS", OWN),   // Node adds it to its own
 ];
 
-/// The steps that make the files, in the host's folder shown copy-on-write, and frozen again.
+/// The steps that make the files in a copy-on-write view of the host's folder, and freeze it.
 ///
-/// `owns_all` says whether files of the machine's root can be replaced in the copy: an ordinary user's view has no power over the folder of Java's,
-/// and another is put in its place.
+/// `owns_all`: whether the view can replace files of the machine's root. An ordinary user's cannot change Java's
+/// folder, so another one replaces it.
 pub(super) fn in_host(broker: &Broker, has_folder: bool, owns_all: bool) -> Vec<Step> {
     let folder = Path::new(FOLDER);
     let trust = trust(broker);
@@ -74,7 +75,7 @@ pub(super) fn in_host(broker: &Broker, has_folder: bool, owns_all: bool) -> Vec<
     steps
 }
 
-/// The same in a root that brings its own certificates, which stay: what is there already is changed.
+/// The same in a root with its own certificates: existing files are changed.
 pub(super) fn in_root(broker: &Broker, options: &Options) -> Vec<Step> {
     let trust = trust(broker);
     let of_image = options.image.iter().flat_map(|image| &image.environment);
@@ -96,25 +97,25 @@ fn trust(broker: &Broker) -> Trust {
     Trust::new(&broker.certificate, broker.roots.as_deref().map(Vec::as_slice))
 }
 
-/// The authority alone, and as OpenSSL finds it in a folder.
+/// The authority alone, and under OpenSSL's name in a folder.
 fn own(trust: &Trust) -> impl Iterator<Item = Step> {
     let names = [Some(OWN.to_owned()), trust.hashed.clone()].into_iter().flatten();
     names.map(|name| Step::File { at: Path::new(FOLDER).join(name), content: trust.authority.clone(), mode: 0o644 })
 }
 
-/// The variables: all with a broker, and with the host's bundle alone those that name it.
+/// The variables: all with a broker; with the host's bundle alone only those for it.
 pub(super) fn variables(has_broker: bool, has_bundle: bool) -> impl Iterator<Item = (OsString, OsString)> {
     let is_set = move |(_, file): &(&str, &str)| has_broker || has_bundle && *file == BUNDLE;
     VARIABLES.into_iter().filter(is_set).map(|(name, file)| (name.into(), Path::new(FOLDER).join(file).into()))
 }
 
-/// The host's certificates, where a sandbox with a network is shown them.
+/// The host's certificates in a sandbox with a network.
 pub(super) fn shown_bundle(options: &Options) -> Option<PathBuf> {
     let is_shown = options.image.is_none() && options.rootfs.is_none();
     (is_shown && options.network.mode != NetworkMode::None).then(|| Path::new(FOLDER).join(BUNDLE))
 }
 
-/// Whether a variable is one of them: what an image says there would lead past the files.
+/// Whether it is one of these variables: an image's value would bypass the files.
 pub(super) fn is_variable(name: &OsStr) -> bool {
     VARIABLES.iter().any(|(each, _)| *each == name)
 }

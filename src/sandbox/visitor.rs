@@ -1,7 +1,8 @@
-//! Work with files inside a running sandbox, by a process of ours that is one of the sandbox's: its user, its root, its filter, its Landlock
-//! rules. Whatever a path leads to there, through whatever links, is the sandbox's own; nothing of the host has a name.
+//! Works with files inside a running sandbox, as a process of the sandbox: its user, root, filter and Landlock rules. A
+//! path, through any link, leads to the sandbox's files only.
 //!
-//! In on standard input: one line of JSON, [`FileRequest`], then data. Out: data on standard output, on failure an error on standard error.
+//! In on standard input: one line of JSON, [`FileRequest`], then data. Out: data on standard output, an error on
+//! standard error.
 
 use super::archive;
 use super::signals::Signals;
@@ -15,37 +16,38 @@ use std::io::{BufRead, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What is to be done with a path of the sandbox.
+/// A request for a path of the sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FileRequest {
     /// The bytes of a file.
     Read(PathBuf),
-    /// A file from the bytes that follow.
+    /// A file from the following bytes.
     Write {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// Permissions of a new file.
         mode: u32,
     },
-    /// What is in a folder, as a JSON array.
+    /// The entries of a folder, as a JSON array.
     List(PathBuf),
     /// A tree as a tar stream under this name.
     Pack(PathBuf, PathBuf),
-    /// A tree from the tar stream that follows: into an existing folder under the name that it has, else as this path. The name is its top one.
+    /// A tree from the following tar stream: into an existing folder under its name, else as this path. The name is its
+    /// top one.
     Unpack(PathBuf, PathBuf),
-    /// What a path is, as one JSON object.
+    /// The status of a path, as one JSON object.
     Look(PathBuf),
-    /// Nothing: stay until somebody ends it.
+    /// Stay until the sandbox or a signal ends the process.
     Hold,
 }
 
 /// One entry of a folder in a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its name, with what is not UTF-8 replaced.
+    /// Its name; invalid UTF-8 is replaced.
     pub name: String,
-    /// What it is: `file`, `directory`, `symlink` or `other`.
+    /// Its type: `file`, `directory`, `symlink` or `other`.
     pub kind: String,
     /// Bytes.
     pub size: u64,
@@ -58,12 +60,12 @@ pub struct FileEntry {
 /// Longer than any path.
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// Where the container of another runtime has the program that does this there: brig itself, under another name.
+/// The path of this program in another runtime's container: brig itself, under another name.
 pub(crate) const PROGRAM: &str = "/run/brig-files";
-/// The same program as the command of a sandbox that has none.
+/// The argument of the command of a sandbox without one.
 pub(crate) const HOLD: &str = "hold";
 
-/// What brig is when it was started as [`PROGRAM`]; `None` if it was not. In a container of another runtime, whose own `exec` or `run` has started it.
+/// Runs as [`PROGRAM`], started by another runtime's `exec` or `run` in a container; `None` under any other name.
 pub fn as_visitor(words: &[OsString]) -> Option<i32> {
     let [name, rest @ ..] = words else { return None };
     if name != PROGRAM {
@@ -73,7 +75,7 @@ pub fn as_visitor(words: &[OsString]) -> Option<i32> {
     Some(if holds { hold().map_or(1, |()| 0) } else { serve() })
 }
 
-/// Stays until a signal asks for the end. As the first process of a container it would not hear one that it does not take itself
+/// Stays until a signal asks for the end. The first process of a container must take the signal itself
 /// (pid_namespaces(7)).
 fn hold() -> Result<()> {
     let signals = Signals::take()?;
@@ -87,12 +89,12 @@ fn hold() -> Result<()> {
     Ok(())
 }
 
-/// The process inside. Its result is the exit status.
+/// The process inside. Returns the exit status.
 pub(super) fn serve() -> i32 {
     match work() {
         Ok(()) => 0,
         Err(error) => {
-            // Whoever asked is gone then.
+            // If the caller is gone, the error is lost.
             let _ = std::io::stderr().write_all(&wire::to_bytes(&error));
             1
         }
@@ -126,7 +128,7 @@ fn work() -> Result<()> {
         FileRequest::Pack(path, name) => archive::pack(&path, &name, &mut out).map(|_| ()),
         FileRequest::Unpack(target, name) => archive::unpack_at(input, &target, &name, archive::Bounds::NONE),
         FileRequest::Hold => loop {
-            std::thread::park(); // a signal ends us, or pid 1's end does
+            std::thread::park(); // a signal or pid 1's end ends this process
         },
     }
 }
@@ -135,7 +137,7 @@ fn words(verb: &str, path: &Path) -> String {
     format!("{verb} `{}` in the sandbox", path.display())
 }
 
-/// Opens a file that can be read without waiting for anybody.
+/// Opens a readable file without blocking.
 fn open(path: &Path) -> Result<File> {
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.failing(Kind::NotFound, || words("read", path))?;
@@ -148,7 +150,7 @@ fn must_be_file(file: &File, path: &Path) -> Result<()> {
     if kind.is_file() || (kind.is_char_device() && path.starts_with("/dev")) {
         return Ok(());
     }
-    Err(Error::new(Kind::Workspace, "it is no file")
+    Err(Error::new(Kind::Workspace, "it is not a file")
         .doing(words("open", path))
         .hint("name a file; `cp` takes folders too"))
 }
@@ -157,7 +159,7 @@ fn list(path: &Path) -> std::io::Result<Vec<FileEntry>> {
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
-        // One that went away meanwhile is not there.
+        // Skip an entry removed meanwhile.
         let Ok(status) = entry.metadata() else { continue };
         entries.push(describe(entry.file_name().to_string_lossy().into_owned(), &status));
     }

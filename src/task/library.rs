@@ -1,7 +1,8 @@
-//! brig from a program: a [`Sandbox`] to work in, and a [`Task`] to run.
+//! The library for programs: a [`Sandbox`] to work in, and a [`Task`] to run.
 //!
-//! A caller may have threads, and a process with threads cannot make a sandbox: `task::run` and `Containers` refuse it. So the supervisor is a process of its own: the `brig` program, found
-//! by [`Options::program`], else `BRIG_BIN`, else `PATH`. What is here starts it and steers it through the task's socket, like the command line does.
+//! A caller may have threads, and a process with threads cannot make a sandbox: `task::run` and `Containers` refuse it.
+//! So the supervisor is a separate process: the `brig` program from [`Options::program`], else `BRIG_BIN`, else `PATH`.
+//! The library starts it and steers it through the task's socket, like the command line does.
 //!
 //! ```
 //! # fn main() -> brig::error::Result<()> {
@@ -37,7 +38,7 @@ use std::time::Duration;
 /// The largest file that is read into memory.
 const LONGEST_FILE: u64 = 1 << 30;
 
-/// What a sandbox or task is to be like. What is not said is as on the command line.
+/// Options of a sandbox or task. Defaults are those of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     program: Option<PathBuf>,
@@ -51,14 +52,14 @@ impl Options {
         Options::default()
     }
 
-    /// Where the program `brig` is.
+    /// Sets the path of the program `brig`.
     #[must_use]
     pub fn program(mut self, path: impl Into<PathBuf>) -> Options {
         self.program = Some(path.into());
         self
     }
 
-    /// Where records are kept.
+    /// Sets the store.
     #[must_use]
     pub fn store(mut self, path: impl Into<PathBuf>) -> Options {
         self.store = Some(path.into());
@@ -92,13 +93,13 @@ impl Options {
         self.flag("--env", word)
     }
 
-    /// Sets a limit by the name that profiles have, such as `memory` or `cpu_time`.
+    /// Sets a limit by its name in profiles, such as `memory` or `cpu_time`.
     #[must_use]
     pub fn limit(self, name: &str, value: impl AsRef<OsStr>) -> Options {
         self.flag(&format!("--{}", name.replace('_', "-")), value)
     }
 
-    /// Any other flag of `brig task run` that takes a value.
+    /// Sets any other flag of `brig task run` with a value.
     #[must_use]
     pub fn flag(mut self, name: &str, value: impl AsRef<OsStr>) -> Options {
         let mut word = OsString::from(name);
@@ -108,7 +109,7 @@ impl Options {
         self
     }
 
-    /// Any other flag of `brig task run` that takes none.
+    /// Sets any other flag of `brig task run` without a value.
     #[must_use]
     pub fn switch(mut self, name: &str) -> Options {
         self.words.push(name.into());
@@ -119,7 +120,7 @@ impl Options {
         self.store.clone().map_or_else(Store::default_path, Ok).map(Store::at)
     }
 
-    /// Begins a task in the background, and gives its id.
+    /// Starts a task in the background, and returns its id.
     fn begin(&self, more: &[&str], command: &[OsString]) -> Result<(Store, String)> {
         let store = self.open_store()?;
         let program = self.program.clone().or_else(|| std::env::var_os("BRIG_BIN").map(PathBuf::from));
@@ -139,7 +140,7 @@ impl Options {
     }
 }
 
-/// The error that the program printed, in its three lines.
+/// The error in the program's three lines.
 fn told(text: &str) -> Error {
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let code = line("code:").and_then(|rest| rest.split_whitespace().next());
@@ -154,10 +155,10 @@ fn told(text: &str) -> Error {
     }
 }
 
-/// What a process in a sandbox did.
+/// The result of a process in a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status; 128 and the number of the signal that ended it.
+    /// Its exit status; 128 plus the signal's number for a killed process.
     pub status: u8,
     /// Its standard output.
     pub output: Vec<u8>,
@@ -165,7 +166,7 @@ pub struct Output {
     pub error: Vec<u8>,
 }
 
-/// A sandbox without a command of its own, to work in. Dropping it ends it.
+/// A sandbox without a command, to work in. Its drop ends it.
 #[derive(Debug)]
 pub struct Sandbox {
     store: Store,
@@ -174,9 +175,10 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Starts one.
+    /// Starts a sandbox.
     pub fn start(options: &Options) -> Result<Sandbox> {
-        // An ordinary user enters by way of the command, which must be a program then: a process of ours cannot be looked into.
+        // An ordinary user enters through the command's process, so it must be a program: brig's own cannot be
+        // inspected.
         let (store, id) = if rustix::process::geteuid().is_root() {
             options.begin(&["--hold"], &[])?
         } else {
@@ -186,12 +188,12 @@ impl Sandbox {
         Ok(Sandbox { store, id, live })
     }
 
-    /// Its id, by which `brig task` knows it too.
+    /// Its id, for `brig task`.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Runs a program in it to its end: the same user, filter, rules and limits.
+    /// Runs a program in it to its end, with the task's user, filter, rules and limits.
     pub fn exec<Word: Into<OsString>>(
         &self,
         command: impl IntoIterator<Item = Word>,
@@ -201,16 +203,16 @@ impl Sandbox {
         self.exec_with(Execution { command, ..Execution::default() }, input)
     }
 
-    /// The same with its environment and working directory. A terminal is not for this one.
+    /// The same with environment and working directory. Without a terminal.
     pub fn exec_with(&self, execution: Execution, input: Option<&[u8]>) -> Result<Output> {
         let mut started = self.live.exec(Execution { terminal: None, ..execution })?;
         let (to_it, of_it, error) = (started.input.take(), started.output.take(), started.error.take());
         let mut done = Output::default();
-        // Each pipe is served at once: a program may fill one while we look at another.
+        // Serve all pipes at once: a program may fill one while another is read.
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 if let (Some(pipe), Some(input)) = (to_it, input) {
-                    // A program that does not want its input has a right to that.
+                    // A program may close its input.
                     let _ = File::from(pipe).write_all(input);
                 }
             });
@@ -222,8 +224,7 @@ impl Sandbox {
         Ok(done)
     }
 
-    /// The bytes of a file in it, at most 1 GiB: a longer one is an error, since the sandbox decides how long it is. The path is the sandbox's own,
-    /// links and all.
+    /// The bytes of a file in it, at most 1 GiB: the sandbox decides how long it is. The path is resolved inside.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.live.read_file(path.as_ref(), &mut files::Bounded::new(&mut bytes, LONGEST_FILE))?;
@@ -235,22 +236,22 @@ impl Sandbox {
         self.live.write_file(path.as_ref(), 0o644, &mut &*bytes)
     }
 
-    /// What is in a folder of it.
+    /// The entries of a folder in it.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileEntry>> {
         self.live.list(path.as_ref())
     }
 
-    /// The environment that its programs have.
+    /// The environment of its programs.
     pub fn env(&self) -> Result<Vec<(OsString, OsString)>> {
         self.live.environment()
     }
 
-    /// What it uses now.
+    /// Its current usage.
     pub fn usage(&self) -> Result<Sample> {
         self.live.stats()
     }
 
-    /// Ends it, and gives its receipt.
+    /// Ends it and returns its receipt.
     pub fn stop(self) -> Result<Receipt> {
         self.live.kill(9)?;
         finished(&self.store, &self.id)
@@ -267,13 +268,13 @@ impl Drop for Sandbox {
 fn read(pipe: Option<OwnedFd>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        // What has come until an error is what there is.
+        // After an error, return the bytes read so far.
         let _ = File::from(pipe).read_to_end(&mut bytes);
     }
     bytes
 }
 
-/// The supervisor of a task that has just begun is there already, and answers when the sandbox is built.
+/// Connects to a new task's supervisor, which answers when the sandbox is built.
 fn reach(store: &Store, id: &str) -> Result<Live> {
     let live = store.reach(id)?;
     live.stats().doing(|| format!("start the sandbox `{id}`"))?;
@@ -284,7 +285,7 @@ fn finished(store: &Store, id: &str) -> Result<Receipt> {
     store.wait(id, None)?.ok_or_else(|| Error::new(Kind::Lost, format!("the task `{id}` has no receipt")))
 }
 
-/// One command in a sandbox of its own.
+/// One command in a new sandbox.
 ///
 /// ```
 /// # fn main() -> brig::error::Result<()> {
@@ -310,14 +311,14 @@ pub struct Task {
 }
 
 impl Task {
-    /// Begins it. It goes on when this value, or the whole program, is gone.
+    /// Starts it. It goes on when this value, or the whole program, is gone.
     pub fn start<Word: Into<OsString>>(options: &Options, command: impl IntoIterator<Item = Word>) -> Result<Task> {
         let command: Vec<OsString> = command.into_iter().map(Into::into).collect();
         let (store, id) = options.begin(&[], &command)?;
         Ok(Task { store, id })
     }
 
-    /// Its id, by which `brig task` knows it too.
+    /// Its id, for `brig task`.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -327,7 +328,7 @@ impl Task {
         finished(&self.store, &self.id)
     }
 
-    /// The same for so long at most; `None` when it still runs.
+    /// The same with a time limit; `None` when it still runs.
     pub fn wait_for(&self, limit: Duration) -> Result<Option<Receipt>> {
         self.store.wait(&self.id, Some(limit))
     }
@@ -345,7 +346,7 @@ impl Task {
         self.store.events(&self.id)
     }
 
-    /// The hold on it while it runs.
+    /// A connection to it while it runs.
     pub fn live(&self) -> Result<Live> {
         self.store.reach(&self.id)
     }

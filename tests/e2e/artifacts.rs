@@ -1,4 +1,4 @@
-//! Artifacts: the files that were asked for come out with their digests, and nothing else does, whatever the agent makes of their names.
+//! Artifacts: requested files come out with their digests, and no other file, whatever their names.
 
 use crate::support::{Lab, Run, skip};
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ fn ten_gigabytes_stop_at_the_limit_without_a_byte_copied() {
     run.ended_as("succeeded", 0);
     assert_eq!(refused(&run), [("result.json".to_owned(), "too_large".to_owned())]);
     assert_eq!(paths(&run), ["b"]);
-    // All together count, and a file that would be over is left out whole.
+    // The limit counts all together. A file that would exceed it is left out whole.
     let task = || lab.task().args(["--artifact", "*", "--artifact-bytes", "100k"]);
     let run = task().sh("head -c 60000 /dev/zero >a; head -c 60000 /dev/urandom >b; head -c 1000 /dev/zero >c");
     assert_eq!(paths(&run), ["a", "c"], "{run:#?}");
@@ -229,7 +229,7 @@ fn what_a_limit_ended_still_hands_over_its_artifacts() {
 #[test]
 fn a_device_in_the_workspace_is_not_opened() {
     let Some(lab) = Lab::root() else { return };
-    // Only root of the host can put one there; the agent's own attempts are refused (escape::kernel).
+    // Only the host's root can make one there; the agent's attempts are refused (escape::kernel).
     lab.directory("work");
     if !Command::new("mknod").arg(lab.path().join("work/zero")).args(["c", "1", "5"]).status().unwrap().success() {
         return skip("no device node can be made here");

@@ -1,5 +1,5 @@
-//! Backends: another OCI runtime in a cell, and none. What is brig's own (workspace, disk, limits, evidence, gateway, secrets, teardown) must hold
-//! whoever isolates; every test runs on each runtime that this machine has, with the same bundle.
+//! Backends: another OCI runtime in a cell, and none. Brig's own parts (workspace, disk, limits, evidence, gateway,
+//! secrets, teardown) must hold with each. Every test runs on each runtime of this machine, with the same bundle.
 
 use crate::egress::world::World;
 use crate::support::{Image, Lab, Task, eventually, has_program, processes_of, program_under_test};
@@ -14,7 +14,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    /// brig itself, and those that are here; a missing one is said.
+    /// brig itself, and the runtimes of this machine; prints a missing one.
     fn all() -> Vec<Runtime> {
         let flags: &[&str] = &["--allow-degraded", "landlock"];
         let mut all =
@@ -33,7 +33,7 @@ impl Runtime {
 }
 
 #[test]
-fn the_same_task_has_the_same_result_whoever_isolates() {
+fn the_same_task_has_the_same_result_with_each_backend() {
     let Some(lab) = Lab::root() else { return };
     let work = lab.file("work/main.py", "print('hi')\n");
     for runtime in Runtime::all() {
@@ -57,7 +57,7 @@ fn the_same_task_has_the_same_result_whoever_isolates() {
 }
 
 #[test]
-fn a_folder_is_at_its_own_path_whoever_isolates() {
+fn a_folder_is_at_its_own_path_with_each_backend() {
     let Some(lab) = Lab::root() else { return };
     let Some(folder) = Lab::own_path() else { return };
     let path = std::fs::canonicalize(folder.path()).unwrap();
@@ -71,7 +71,7 @@ fn a_folder_is_at_its_own_path_whoever_isolates() {
     }
 }
 
-/// What cannot start, with the status that a shell has for it.
+/// Commands that cannot start, with a shell's exit status for them.
 #[test]
 fn a_command_that_cannot_start_is_told_from_one_that_fails() {
     let Some(lab) = Lab::root() else { return };
@@ -85,7 +85,7 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
         let path = lab.file(&format!("work/{name}"), content);
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     };
-    // What the kernel says of a format: nothing that it knows, and interpreters that are not there.
+    // The kernel's errors for formats: an unknown one, and a missing interpreter.
     work_file("text", b"echo no first line\n");
     work_file("empty", b"");
     work_file("lost", b"#!/no/such/interpreter -x\n");
@@ -126,7 +126,7 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
             let error = run.receipt()["error"].clone();
             assert!(error["message"].as_str().unwrap().contains(command[0]), "{name}: {error:#}");
         }
-        // Links lead where the container's root has them, and a command has these statuses too.
+        // Links resolve in the container's root, and a command may have these statuses too.
         for command in ["sh", "/bin/sh", "./shell", "../workspace/out"] {
             for status in [126, 127] {
                 task(runtime).run([command, "-c", &format!("exit {status}")]).ended_as("failed", status);
@@ -139,7 +139,7 @@ fn a_command_that_cannot_start_is_told_from_one_that_fails() {
 fn an_image_is_the_root_of_another_runtimes_container() {
     let Some(lab) = Lab::root() else { return };
     let config = serde_json::json!({ "User": "me", "WorkingDir": "/home/me", "Env": ["PATH=/opt:/bin", "COLOR=blue"] });
-    // Its links are its own: from outside this one would lead to the host.
+    // The image's links resolve inside: on the host this one would lead to a host's file.
     let mut image =
         Image::new(&lab, "for-others").config(config).file("opt/greet", "#!/bin/sh\necho greetings\n", 0o755);
     std::os::unix::fs::symlink("/opt/greet", image.layer("--owner=0 --group=0").join("link")).unwrap();
@@ -173,7 +173,7 @@ fn limits_are_the_cells_and_their_evidence_is_the_kernels() {
         let run = runtime.task(&lab).args(["--wall", "2s", "--grace", "1s"]).sh("echo begun; sleep 60");
         run.ended_as("timeout", 124);
         let run = runtime.task(&lab).args(["--pids", "60", "--wall", "10s", "--grace", "1s"]).sh(FORKS);
-        // Whatever becomes of a runtime that cannot fork, gVisor's kernel stands still: the evidence is the kernel's, and time ends it.
+        // After failed forks gVisor's kernel stops: the evidence is the kernel's, and the time limit ends it.
         assert!(run.hit("pids"), "{}: {run:#?}", runtime.name);
     }
 }
@@ -286,7 +286,7 @@ fn files_go_in_and_out_of_the_container_and_no_link_leads_out_of_it() {
         let copy = |from: &str, to: &str| lab.brig(["task", "cp", from, to]);
         copy(&format!("{id}:/etc/passwd"), out.to_str().unwrap()).succeeded();
         assert!(std::fs::read_to_string(&out).unwrap().contains(":1000:1000:"), "{}", runtime.name);
-        // A link comes as a link: nobody followed it on the host.
+        // A link comes as a link: the host did not follow it.
         let leaked = lab.path().join("leaked");
         copy(&format!("{id}:/workspace/leak"), leaked.to_str().unwrap()).succeeded();
         assert!(std::fs::symlink_metadata(&leaked).unwrap().is_symlink(), "{}", runtime.name);
@@ -301,7 +301,7 @@ fn files_go_in_and_out_of_the_container_and_no_link_leads_out_of_it() {
 }
 
 #[test]
-fn variables_of_who_enters_are_in_no_argument() {
+fn variables_of_an_entering_process_are_in_no_argument() {
     let Some(lab) = Lab::root() else { return };
     for runtime in Runtime::all() {
         let task = runtime
@@ -357,7 +357,7 @@ fn a_command_at_a_terminal_and_one_that_enters_have_one() {
 }
 
 #[test]
-fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
+fn an_attached_client_sees_output_gives_input_and_exits_as_the_task_does() {
     let Some(lab) = Lab::root() else { return };
     for runtime in Runtime::all() {
         let flags = ["task", "run", "-d", "--interactive", "--empty", "--backend", &runtime.backend];
@@ -394,7 +394,7 @@ fn a_sandbox_without_a_command_is_entered_until_it_is_stopped() {
 #[test]
 fn a_runtime_is_in_a_cell_and_has_no_power_on_the_host() {
     let Some(lab) = Lab::root() else { return };
-    // A runtime of our own that says where it is instead of isolating anybody.
+    // A test runtime that prints its surroundings and isolates nothing.
     let script = "#!/bin/sh\nid -u; cat /proc/self/uid_map; ls /; cat /etc/shadow /root/.bashrc; mount -t tmpfs x /usr && echo mounted; \
                   touch /usr/x && echo written; cat /sys/fs/cgroup/*; chroot / true; mknod /tmp/disk b 7 0 && head -c1 /tmp/disk && echo read; exit 0\n";
     let spy = lab.file("spy", script);
@@ -419,7 +419,7 @@ fn what_a_backend_cannot_do_is_refused_by_name() {
         assert!(run.stderr.contains("E-"), "{run:#?}");
     };
     check(&["oci:/usr/bin/crun"], &["`landlock`", "oci:/usr/bin/crun"]);
-    check(&["oci:/usr/sbin/runc", "--allow-degraded", "landlock"], &["runc does not run without control groups"]);
+    check(&["oci:/usr/sbin/runc", "--allow-degraded", "landlock"], &["runc does not run without its control groups"]);
     check(&["oci:/none/such", "--allow-degraded", "landlock"], &["/none/such"]);
     check(&["oci:/etc/passwd", "--allow-degraded", "landlock"], &["/etc/passwd"]);
     check(&["local"], &["`isolation`", "`network`", "`disk`", "`inodes`"]);
@@ -432,7 +432,7 @@ fn what_a_backend_cannot_do_is_refused_by_name() {
 }
 
 #[test]
-fn explain_and_the_record_say_who_isolates() {
+fn explain_and_the_record_name_the_backend() {
     let Some(lab) = Lab::root() else { return };
     for runtime in Runtime::all() {
         let run = lab.brig([

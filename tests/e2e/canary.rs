@@ -1,4 +1,4 @@
-//! The canary: a made-up secret that fails the attempt wherever it comes out, and nowhere else.
+//! The canary: a made-up secret. The attempt fails wherever it comes out, and only then.
 
 use crate::support::{Lab, Run};
 
@@ -78,7 +78,7 @@ fn a_repository_that_the_agent_breaks_hides_nothing_of_it() {
     came_out(&run, "its output");
     let push = run.receipt()["push"].clone();
     assert_eq!((push["state"].as_str(), push["bundle"].is_null()), (Some("failed"), true), "{push:#}");
-    assert!(push["error"].as_str().unwrap().contains("`HEAD` is no reference"), "{push:#}");
+    assert!(push["error"].as_str().unwrap().contains("`HEAD` is not a reference"), "{push:#}");
     assert_eq!(run.receipt()["retryable"], false);
 }
 

@@ -5,11 +5,11 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Kills in all: half of them with two tasks at once.
+/// The number of kills, half of them with two tasks at once.
 const ROUNDS: u32 = 200;
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// xorshift64: moments that differ from one another and are the same in every run.
+/// xorshift64: different moments, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
     }
 }
 
-/// A task with something in every corner: children in other sessions, files, output.
+/// A task with children in other sessions, files and output.
 const SCRIPT: &str =
     "setsid sleep 60 & (sleep 60 &) ; echo x > file; head -c 100k /dev/zero > /tmp/filler; echo working; sleep 0.03";
 
@@ -37,7 +37,7 @@ fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
     start(&lab, work).finish().ended_as("succeeded", 0); // the first run of a store takes longer than the others
     let began = Instant::now();
     start(&lab, work).finish().ended_as("succeeded", 0);
-    // A little longer than a whole run, so that some end by themselves.
+    // Slightly longer than a whole run, so that some end by themselves.
     let whole = began.elapsed().mul_f64(1.1);
     let mut random = Random(SEED);
     let mut kills = 0;
@@ -66,7 +66,7 @@ fn after_a_kill_at_any_of_200_moments_the_next_command_leaves_nothing() {
 }
 
 #[test]
-fn the_sandbox_dies_with_brig_before_anybody_reaps() {
+fn the_sandbox_dies_with_brig_before_the_reaping() {
     let lab = Lab::new();
     let began = Instant::now();
     let task = lab.task().start_sh("setsid sh -c 'trap \"\" TERM HUP INT; sleep 300' & echo ready; sleep 300");
@@ -87,7 +87,7 @@ fn the_sandbox_dies_with_brig_before_anybody_reaps() {
     assert_eq!(receipt["outcome"], "lost");
     assert_eq!(receipt["retryable"], true);
     assert_eq!(receipt["cleanup"]["left"], serde_json::json!([]));
-    // What is known of it is told.
+    // The receipt has the known facts.
     assert_eq!((&receipt["error"]["code"], &receipt["usage"]["output_bytes"]), (&"E-LOST".into(), &6.into()));
     assert!(receipt["error"]["hint"].as_str().unwrap().contains("brig task logs"), "{receipt:#}");
     assert_ne!(receipt["guarantee"], "none", "{receipt:#}");
@@ -171,7 +171,7 @@ fn one_record_that_cannot_be_read_stops_no_other_task_and_loses_no_work() {
     let run = lab.brig(["task", "resume", "--json", &id, "--", "cat", "file"]);
     run.ended_as("succeeded", 0);
     assert!(run.stderr.contains("mine\n"), "{run:#?}");
-    // Whoever wants to be rid of such a task can.
+    // The user can remove such a task.
     let other = killed(&lab, &["--keep"]);
     std::fs::write(lab.store().join("tasks").join(&other).join("record.json"), "").unwrap();
     lab.brig(["task", "rm", &other]).succeeded();
@@ -190,7 +190,7 @@ fn a_receipt_that_is_torn_is_told_anew() {
     let told: serde_json::Value = serde_json::from_str(&shown.succeeded().stdout).unwrap();
     assert_eq!(told["outcome"], "lost");
     assert_eq!(std::fs::read(receipt.with_extension("bad")).unwrap(), b"");
-    // One whose lock has no name any more can at least be removed.
+    // A task without its lock's name can still be removed.
     std::fs::write(&receipt, "").unwrap();
     assert!(lab.brig(["task", "show", &id]).stderr.contains("E-RECORD"));
     lab.brig(["task", "rm", &id]).succeeded();
@@ -211,7 +211,7 @@ fn a_removal_that_was_killed_is_told_of_and_finished_by_the_next_list() {
 }
 
 #[test]
-fn whoever_ends_a_task_while_its_repository_is_cloned_has_cancelled_it() {
+fn a_task_ended_while_its_repository_is_cloned_is_cancelled() {
     let lab = Lab::new();
     let repository = lab.directory("repository");
     let script = "git init -q . && for i in $(seq 400); do head -c 200k /dev/urandom > f$i; done && git add . && git -c user.name=a -c user.email=a@b commit -qm x";
@@ -229,7 +229,7 @@ fn inside(pid: i32) -> Vec<i32> {
     let namespace = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let ours = namespace(pid);
     let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // An ordinary user may not look into pid 1 itself, which is undumpable: then its descendants are found by their parents.
+    // An ordinary user may not read the undumpable pid 1: find its descendants by their parents.
     match ours {
         Some(ours) => pids.filter(|&pid| namespace(pid).is_some_and(|each| each == ours)).collect(),
         None => descendants(pid),

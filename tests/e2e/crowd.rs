@@ -3,7 +3,7 @@
 use crate::support::{Lab, Started};
 use std::collections::HashSet;
 
-/// How many may run at one time: two processors have to do it.
+/// Concurrent tasks, for two processors.
 const AT_ONCE: usize = 16;
 
 #[test]

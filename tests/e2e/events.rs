@@ -1,4 +1,4 @@
-//! The events of a task: in its record, followed while it runs, and sent elsewhere.
+//! The events of a task: in its record, followed while it runs, and forwarded.
 
 use crate::support::{Lab, eventually};
 use serde_json::Value;
@@ -105,7 +105,7 @@ fn events_arrive_at_a_file_a_socket_and_a_server_that_is_first_out_of_order() {
     let posted = Arc::new(Mutex::new(String::new()));
     let kept = Arc::clone(&posted);
     std::thread::spawn(move || {
-        // Two times it is in trouble: what it was sent then must come again.
+        // It fails twice: those events must come again.
         for (count, stream) in server.incoming().enumerate() {
             let mut stream = stream.unwrap();
             let body = request_body(&mut stream);
@@ -130,7 +130,7 @@ fn events_arrive_at_a_file_a_socket_and_a_server_that_is_first_out_of_order() {
     assert_eq!(parse(&std::fs::read_to_string(&file).unwrap()), expected);
     assert_eq!(parse(&heard.lock().unwrap()), expected);
     assert_eq!(parse(&posted.lock().unwrap()), expected);
-    // No password of a URL is in the record.
+    // A URL's password is not in the record.
     for entry in std::fs::read_dir(lab.store().join("tasks").join(&id)).unwrap() {
         let path = entry.unwrap().path();
         let content = std::fs::read(&path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! How a command ends, and how brig says so.
+//! How a command ends, and how brig reports it.
 
 use crate::support::{Lab, eventually};
 use rustix::process::{Pid, Signal, kill_process};
@@ -67,7 +67,7 @@ fn a_command_that_kills_itself_is_signaled_and_not_out_of_memory() {
 fn a_process_that_ignores_sigterm_is_killed_after_the_grace() {
     let lab = Lab::new();
     let script = "trap '' TERM; while :; do sleep 0.1; done";
-    // On a slow machine the shell needs longer than 300 ms to come to its first line.
+    // A slow machine's shell may need more than 300 ms for its first line.
     let run = lab.task().args(["--wall", "1500ms", "--grace", "700ms"]).sh(script);
     run.ended_as("timeout", 124);
     assert!((2.1..5.0).contains(&run.used("wall_seconds")), "{run:#?}");
@@ -101,7 +101,7 @@ fn orphans_are_adopted_and_reaped_by_pid_1() {
     let run = lab.task().sh(script);
     run.ended_as("succeeded", 0);
     assert!(run.stderr.ends_with("0\n"), "no zombie: {run:#?}");
-    // pid 1 is ours and does not execute anything of the sandbox.
+    // pid 1 is brig's and executes no program of the sandbox.
     let run = lab.task().sh("sleep 0.2 & exec cat /proc/self/stat");
     assert!(run.stderr.contains(" 1 "), "the command is a child of pid 1: {run:#?}");
 }

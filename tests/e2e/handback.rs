@@ -1,4 +1,4 @@
-//! What comes out of a task: the receipt's counts, the patch, and the user's tree only when asked.
+//! A task's changes: the receipt's counts, the patch, and the user's tree only on request.
 
 mod bases;
 mod select;
@@ -7,7 +7,7 @@ use crate::support::{Lab, Run};
 use std::path::Path;
 use std::process::Command;
 
-/// A script that changes something of every kind, and plants what could run later.
+/// A script that makes changes of every kind, and plants files that could run later.
 const WORK: &str = "echo two >>file && mkdir new && printf 'bin\\0ary' >new/blob && rm gone && printf '#!/bin/sh\\n' >tool && \
                     chmod +x tool && ln -s file link && mkdir -p .git/hooks && echo evil >.git/hooks/pre-commit && mkfifo fifo";
 
@@ -72,12 +72,12 @@ fn the_patch_makes_a_copy_of_the_folder_as_the_agent_left_it() {
 }
 
 #[test]
-fn what_is_not_taken_is_told_wherever_somebody_could_take_the_rest_for_all() {
+fn skipped_paths_are_reported_wherever_changes_are_shown() {
     let lab = Lab::new();
     let folder = folder(&lab);
     let script = "truncate -s 2200M model.bin && mkfifo fifo && echo small >small";
     let run = lab.task().args(["--dir".as_ref(), folder.as_os_str()]).plain().sh(script);
-    let told = ["not taken: model.bin: a file may have 2G", "not taken: fifo: a FIFO is no file"];
+    let told = ["not taken: model.bin: a file may have 2G", "not taken: fifo: a FIFO is not a file"];
     let check = |run: &Run| {
         run.succeeded();
         told.iter().for_each(|line| assert!(run.stderr.contains(line), "{line}: {run:#?}"));
@@ -91,14 +91,14 @@ fn what_is_not_taken_is_told_wherever_somebody_could_take_the_rest_for_all() {
         check(&lab.brig([&["task"][..], words].concat()));
     }
     let shown = lab.brig(["task", "show", &id]).stdout;
-    assert!(shown.contains("model.bin: a file may have 2G") && shown.contains("fifo: a FIFO is no file"), "{shown}");
+    assert!(shown.contains("model.bin: a file may have 2G") && shown.contains("fifo: a FIFO is not a file"), "{shown}");
 }
 
 #[test]
 fn a_patch_that_lacks_a_file_is_no_success() {
     let lab = Lab::new();
     let folder = folder(&lab);
-    // Of what is no text no copy is kept.
+    // No copy of a binary file is kept.
     lab.file("work/image", "\0one");
     let task = lab.task().args(["--dir".as_ref(), folder.as_os_str()]);
     task.sh("echo x >>image; mkdir new; echo y >new/text").ended_as("succeeded", 0);
@@ -142,7 +142,7 @@ fn a_reader_that_wants_only_the_beginning_is_no_failure_and_a_full_disk_is() {
         let (out, error) = shell(&format!("$BRIG task {words} > /dev/full; echo $?"));
         assert!(out == "125\n" && error.contains("E-DISK"), "{words}: {out} {error}");
     }
-    // Nobody reads the words, and the exit status is the command's all the same.
+    // The reader is gone, and the exit status is still the command's.
     let line = "($BRIG task run --empty -- sh -c 'sleep 0.2; exit 3'; echo $? > $BRIG_STORE.status) 2>&1 | true; cat $BRIG_STORE.status";
     let (out, error) = shell(line);
     assert_eq!(out.trim(), "3", "{error}");
@@ -264,16 +264,16 @@ fn a_repository_that_the_agent_breaks_changes_no_outcome_but_success() {
         run.ended_as(outcome, status);
         let receipt = run.receipt();
         assert_eq!((&receipt["push"]["state"], &receipt["error"]["code"]), (&"failed".into(), &"E-WORKSPACE".into()));
-        assert!(receipt["push"]["error"].as_str().unwrap().contains("`HEAD` is no reference"), "{receipt:#}");
+        assert!(receipt["push"]["error"].as_str().unwrap().contains("`HEAD` is not a reference"), "{receipt:#}");
         assert_eq!(receipt["retryable"], outcome == "push_failed", "{receipt:#}");
     };
     check(&[], "exit 7", "failed", 7);
     check(&["--wall", "1s"], "sleep 60", "timeout", 124);
     check(&[], "exit 0", "push_failed", 125);
-    // A person is told as well.
+    // stderr reports it too.
     let task = lab.task().plain().args(["--push-branch", "agent/x", "--repo"]).args([&repository]);
     let run = task.sh("echo bad >.git/HEAD; exit 7");
-    assert!(run.status == Some(7) && run.stderr.contains("`HEAD` is no reference"), "{run:#?}");
+    assert!(run.status == Some(7) && run.stderr.contains("`HEAD` is not a reference"), "{run:#?}");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn work_that_cannot_be_collected_changes_no_outcome_but_success() {
     for (status, outcome) in [(7, "failed"), (0, "push_failed")] {
         let task = lab.task().start_sh(&format!("echo x >file; echo ready; sleep 1; exit {status}"));
         task.wait_for("ready");
-        // Where the copies are to be made, something else is.
+        // Another file is in the place of the copies.
         std::fs::create_dir_all(lab.store().join("tasks").join(id(&lab)).join("changes/files")).unwrap();
         let run = task.finish();
         run.ended_as(outcome, if status == 0 { 125 } else { status });
@@ -356,7 +356,7 @@ fn changes_go_to_the_folder_that_the_task_worked_on_and_to_no_other_of_its_name(
     let into = ["task".as_ref(), "apply".as_ref(), "--into".as_ref(), moved.as_os_str()];
     lab.brig(into.into_iter().chain([id(&lab).as_ref()])).succeeded();
     assert_eq!(read(moved.join("file")), "one\ntwo\n");
-    // Without the check the changes go to whatever has the name.
+    // Without the check the changes go to another folder at that path.
     lab.weakened("changes-folder", ["task", "apply", &id(&lab)]).succeeded();
     assert_eq!(read(folder.join("file")), "one\ntwo\n");
 }

@@ -1,5 +1,5 @@
-//! Hosted mode: the machine's rules at /etc/brig/brig.toml. There is no other place for them, so a test shows brig an /etc of its own, in a mount
-//! namespace of its own.
+//! Hosted mode: the machine's rules at /etc/brig/brig.toml. The path is fixed, so a test shows brig another /etc in a
+//! separate mount namespace.
 
 use crate::support::{Lab, Run, Started, Task, eventually, eventually_within, skip};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The host's /etc with these rules, for whoever is shown it.
+/// The host's /etc with these rules.
 fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
     let etc = lab.path().join("etc");
     if !etc.exists() {
@@ -19,7 +19,7 @@ fn etc(lab: &Lab, rules: &str) -> std::path::PathBuf {
     etc
 }
 
-/// A command that is to see it: what follows are its words.
+/// A command in that namespace; its words follow.
 fn shown(etc: &std::path::Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""]).arg(etc);
@@ -115,7 +115,7 @@ fn a_link_into_an_allowed_folder_leads_nowhere_else() {
 #[test]
 fn less_isolation_than_the_operator_wants_refuses_and_the_doctor_says_it_before() {
     let Some(lab) = lab() else { return };
-    // The root of another user namespace is no more than an ordinary user.
+    // The root of another user namespace has the rights of an ordinary user.
     let nested = |rules: &str, words: &[&str]| {
         let mut command = shown(&etc(&lab, rules));
         command.args(["unshare", "--user", "--map-root-user"]).arg(crate::support::program_under_test()).args(words);
@@ -187,7 +187,7 @@ fn the_store_is_the_operators_and_a_default_is_lowered_to_its_ceiling() {
     brig(&lab, HOSTED, &run(&["--image", "127.0.0.1:1/none"])).refused(125, &["hosted mode", "`127.0.0.1:1`"]);
 }
 
-/// A lab with the folder `allowed` of the list and the folder `private`, which is not in it.
+/// A lab with the listed folder `allowed` and the unlisted folder `private`.
 fn folders() -> Option<(Lab, String)> {
     let lab = lab()?;
     lab.directory("allowed");
@@ -196,7 +196,7 @@ fn folders() -> Option<(Lab, String)> {
     Some((lab, rules))
 }
 
-/// `brig task run` under these rules; by the weakened build the paths are opened by their names.
+/// `brig task run` under these rules; the weakened build opens paths by their names.
 fn task<'lab>(lab: &'lab Lab, rules: &str, is_weakened: bool) -> Task<'lab> {
     let etc = etc(lab, rules);
     let words = ["unshare", "-m", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""];
@@ -210,7 +210,7 @@ fn exchange(one: &Path, other: &Path) {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
 }
 
-/// Puts a link to `private` in the place of `path`, whose tree moves away.
+/// Replaces `path`, whose tree moves away, by a link to `private`.
 fn lead_away(lab: &Lab, path: &Path) -> PathBuf {
     let moved = path.with_extension("moved");
     std::fs::rename(path, &moved).unwrap();
@@ -225,7 +225,7 @@ fn a_folder_that_is_exchanged_for_a_link_shows_nothing_else() {
     lab.file("private/secret", "root's\n");
     let (folder, link) = (lab.path().join("allowed/a"), lab.path().join("allowed/link"));
     std::os::unix::fs::symlink(lab.path().join("private"), &link).unwrap();
-    // Whether one of the starts showed the file behind the link, in so much time.
+    // Whether one of the starts showed the file behind the link, within the time.
     let shown = |is_weakened: bool, starts: usize, time: Duration| {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -356,7 +356,7 @@ fn the_base_of_a_file_is_read_from_the_folder_that_was_checked() {
     exchange(&folder, &other);
     run.finish().ended_as("succeeded", 0);
     let diff = lab.brig(["task", "diff", &lab.ids().pop().unwrap()]);
-    // The agent came later than the user and has both edits: without the base, the patch would have its own alone.
+    // The agent started after the user's edit and has both: without the base, the patch would have only its own.
     let has_both = diff.succeeded().stdout.contains(" a\n-2\n-3\n+two\n+three\n");
     assert!(has_both, "{:?}", diff.stdout.lines().take(20).collect::<Vec<_>>());
 }
@@ -403,7 +403,7 @@ fn the_callers_certificates_are_not_read() {
 #[test]
 fn the_callers_known_hosts_are_in_a_folder_of_the_list_and_no_link_leads_out() {
     let Some((lab, rules)) = folders() else { return };
-    // No file of the operator's: the caller chooses HOME.
+    // Not the operator's file: the caller chooses HOME.
     let run = |home: &Path| {
         let url = "ssh://git@127.0.0.1:1/app.git";
         let networks = format!("{rules}networks = [\"127.0.0.1:1\"]\n");

@@ -1,4 +1,4 @@
-//! Workspaces that outlive their task: continued, forked, given up.
+//! Kept workspaces: continued, forked, discarded.
 
 use crate::support::{Lab, eventually, is_root};
 use serde_json::Value;
@@ -29,7 +29,7 @@ fn a_kept_workspace_goes_on_in_a_new_sandbox_with_an_empty_home() {
         "of the user\nchanged\none\n/etc/passwd\nagent 600\n0\nls: cannot access 'gone': No such file or directory\n";
     assert!(run.stderr.contains(expected), "{run:#?}");
     let second = run.receipt()["id"].as_str().unwrap().to_owned();
-    // The workspace has moved on; what is there in the end is the sum of both.
+    // The workspace has moved on; it has the work of both in the end.
     lab.brig(["task", "resume", &first]).refused(125, &["nothing was kept"]);
     let diff = lab.brig(["task", "diff", &second]);
     for words in ["+changed", "d/two", "gone"] {
@@ -108,7 +108,7 @@ fn what_goes_on_has_its_network_and_its_settings_of_git_and_asks_for_its_secrets
     lab.task().args(["--keep", "--secret", &source, "--profile"]).args([&profile]).sh("true").succeeded();
     let id = lab.ids().remove(0);
     lab.brig(["task", "resume", &id]).refused(125, &["secret `TOKEN`"]);
-    // The variable of the profile needs not be given again, unless the profile is another one by now.
+    // The profile's variable is not needed again, unless the profile has changed.
     lab.file("profile.toml", format!("{text}#\n"));
     lab.brig(["task", "resume", "--secret", &source, &id]).refused(125, &["variable `OF`"]);
     lab.file("profile.toml", text);
@@ -167,7 +167,7 @@ fn forks_begin_alike_and_go_apart() {
         assert_eq!(wait(&lab, fork)["outcome"], "succeeded");
         assert_eq!(logs(&lab, fork), format!("{sum}data\ndata\nown\n"));
     }
-    // The one that they come from is as it was.
+    // The first workspace is unchanged.
     let run = lab.brig(["task", "resume", "--json", &id, "--", "ls"]);
     assert!(run.succeeded().stderr.ends_with("data\n"), "{run:#?}");
 }
@@ -225,7 +225,7 @@ fn a_kept_file_that_cannot_be_removed_costs_no_receipt() {
     let note = lab.store().join("tasks").join(&id).join("kept.json");
     std::fs::remove_file(&note).unwrap();
     std::fs::create_dir(&note).unwrap();
-    // Its own status does not matter: the task sees the file and may end before `touch` does.
+    // Its status does not matter: the task may end before `touch` does.
     lab.brig(["task", "exec", &id, "--", "touch", "go"]);
     let run = task.finish();
     let receipt = run.receipt();

@@ -88,7 +88,7 @@ impl Watcher for Quiet {
 
 #[test]
 fn a_program_with_threads_is_refused_before_it_is_copied() {
-    // A copy has the locks that other threads held: a few of a hundred such tasks hung, and their processes stayed.
+    // A copy of the process has other threads' locks: a few of a hundred such tasks hung, and their processes stayed.
     let lab = Lab::new();
     let (hold, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || wait.recv());

@@ -18,7 +18,7 @@ fn a_process_that_takes_too_much_memory_ends_the_sandbox_as_memory() {
 #[test]
 fn many_processes_that_take_too_much_memory_together_end_the_sandbox_as_memory() {
     let lab = Lab::new();
-    // Each is well below the limit; eight together are above. The shell that waits for them must not outlive it.
+    // Each is below the limit; eight together exceed it. The waiting shell must not outlive it.
     let script = "for i in 1 2 3 4 5 6 7 8; do perl -e '$x = q(x) x (16 << 20); sleep 60' & done; wait; echo survived";
     let run = lab.task().args(["--memory", "64M"]).sh(script);
     run.ended_as("memory", 137);
@@ -36,7 +36,7 @@ fn running_out_of_memory_ends_every_process_and_not_one() {
 #[test]
 fn files_in_dev_shm_count_as_memory() {
     let lab = Lab::new();
-    // /dev/shm itself ends at 64 MiB: full of that, a memory limit of 48 MiB has to be hit first.
+    // /dev/shm ends at 64 MiB: a memory limit of 48 MiB must be reached first.
     let run =
         lab.task().args(["--memory", "48M", "--disk", "16M"]).sh("head -c 60M /dev/zero > /dev/shm/filler; sleep 5");
     run.ended_as("memory", 137);
@@ -53,7 +53,7 @@ fn without_swap_memory_ends_at_its_limit() {
 
 #[test]
 fn one_sandbox_has_128_terminals_and_not_all_of_the_machine() {
-    // The machine has 4096 of them, for all sandboxes, containers and logins together (kernel.pty.max).
+    // The machine has 4096 for all sandboxes, containers and logins (kernel.pty.max).
     let lab = Lab::new();
     let script =
         r#"perl -e 'while (open(my $f, "+<", "/dev/ptmx")) { push @all, $f } print STDERR scalar(@all), " $!\n"'"#;
@@ -107,7 +107,7 @@ fn a_disk_that_large_writes_have_filled_is_seen_as_full() {
 #[test]
 fn everything_writable_shares_one_disk_limit() {
     let lab = Lab::new();
-    // Each third would fit; the third of them does not.
+    // Each third would fit; the third one does not.
     let script = "for place in /tmp ~ /workspace; do head -c 7M /dev/zero > $place/filler || exit 5; done";
     lab.task().args(["--disk", "32M"]).sh(script).ended_as("succeeded", 0);
     let run = lab.task().args(["--disk", "16M"]).sh(script);
@@ -190,7 +190,7 @@ fn too_much_output_ends_as_output_limit() {
     let lab = Lab::new();
     let run = lab.task().args(["--output-bytes", "100k"]).sh("yes; echo not here");
     run.ended_as("output_limit", 153);
-    // What is over the limit by less than what was in the pipe.
+    // The excess is less than a pipe's content.
     assert!(run.used("output_bytes") < 300_000.0 && run.stderr.len() < 300_000, "{}", run.stderr.len());
     let run = lab.task().args(["--output-bytes", "100k"]).sh("yes >&2");
     run.ended_as("output_limit", 153);
@@ -224,7 +224,7 @@ fn policy(pid: i32) -> String {
 }
 
 #[test]
-fn nobody_of_a_running_task_has_another_policy_than_its_caller() {
+fn no_process_of_a_running_task_has_another_policy_than_its_caller() {
     let lab = Lab::new();
     let task = lab.task().plain().start_sh("set -- $(cat /proc/self/stat); echo policy ${41}.; sleep 2");
     task.wait_for("policy 0.");
@@ -262,7 +262,7 @@ fn what_was_used_is_in_the_receipt() {
     assert_eq!(run.receipt()["guarantee"], if is_root() { "full" } else { "rootless" });
 }
 
-/// What of some tries was fastest: a machine that is busy elsewhere slows anything down, and what is too fast is too fast in each.
+// The fastest of some tries: a busy machine only slows down, and a missing limit is too fast in each.
 fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
     let mut best = 0.0;
     for _ in 0..4 {
@@ -274,7 +274,7 @@ fn fastest(enough: f64, mut once: impl FnMut() -> f64) -> f64 {
     best
 }
 
-/// Megabytes a second of `script`, which says how many it moved.
+/// Megabytes a second of `script`, which prints how many it moved.
 #[track_caller]
 fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
     run.ended_as("succeeded", 0);
@@ -284,7 +284,8 @@ fn rate(run: &crate::support::Run, megabytes: f64) -> f64 {
 #[test]
 fn writes_to_the_sandboxes_disk_are_as_slow_as_the_limit() {
     let Some(lab) = Lab::root() else { return };
-    // On v2 a write is counted, for its writer, when it goes to the disk: without conv=fsync all of it could still be in memory at the end.
+    // On v2 a write counts, for its writer, when it reaches the disk. Without conv=fsync all could still be in memory
+    // at the end.
     let script = "dd if=/dev/zero of=filler bs=1M count=6 conv=fsync 2>/dev/null";
     let free = fastest(6.4, || rate(&lab.task().sh(script), 6.0));
     let held = fastest(1.0, || rate(&lab.task().args(["--io-bps", "2M"]).sh(script), 6.0));
@@ -340,7 +341,8 @@ fn operations_on_the_sandboxes_disk_are_as_few_as_the_limit() {
     assert!(free > 2.0 * held, "{free} operations a second without a limit, {held} with one");
 }
 
-/// Python, run by the command: folders with the longest names of the dearest bytes, one in the other, and in the last one what is said.
+/// Python for the command: nested folders with the longest names of the most expensive bytes, and in the last one an
+/// action.
 const DEEP: &str = "import os
 for _ in range(15):
  name = b'\\xff' * 254
@@ -371,7 +373,7 @@ fn names_without_end_are_told_as_such_and_the_records_can_be_read() {
 fn whatever_a_task_leaves_its_receipt_can_be_read() {
     const MOST: usize = 32 << 20;
     let lab = Lab::new();
-    // As much of everything that a receipt lists as there may be: what could run later, what is not taken, artifacts, a result.
+    // As much as possible of everything in a receipt: runnable files, skipped files, artifacts, a result.
     let script = format!(
         "{DEEP}for number in range(500):
  os.close(os.open(b'a%d' % number, os.O_CREAT | os.O_WRONLY, 0o755))

@@ -1,4 +1,4 @@
-//! Running tasks and those who steer them: in the background, entered, paused, measured, copied from and to, ended.
+//! Running tasks and their clients: in the background, entered, paused, measured, copied from and to, ended.
 
 use crate::support::{Lab, Run, eventually, is_root, skip};
 use serde_json::Value;
@@ -68,7 +68,7 @@ fn what_is_run_in_a_task_is_as_confined_as_its_command() {
         own.contains("NoNewPrivs:\t1") && own.contains("Seccomp:\t2") && own.contains("Operation not permitted"),
         "{own}"
     );
-    // Its memory, its executable (ours) and its descriptors are nobody's to look into; nothing of the host is among them.
+    // No process may read its memory, its executable (brig's) and its descriptors; none of them is the host's.
     let run = exec(&lab, &id, "ls -l /proc/self/fd | grep -v -E 'pipe|total|/proc/'; echo $?");
     assert_eq!(run.succeeded().stdout, "1\n", "{run:#?}");
     lab.brig(["task", "stop", &id]).succeeded();
@@ -94,7 +94,7 @@ fn a_process_has_its_own_streams_status_and_environment() {
 }
 
 #[test]
-fn nobody_enters_before_the_sandbox_is_built() {
+fn no_process_enters_before_the_sandbox_is_built() {
     let lab = Lab::new();
     for _ in 0..15 {
         let id = begin(&lab, &[], "sleep 300");
@@ -106,7 +106,7 @@ fn nobody_enters_before_the_sandbox_is_built() {
 }
 
 #[test]
-fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
+fn entered_processes_end_with_the_task_and_with_their_client() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
     let started =
@@ -126,7 +126,7 @@ fn processes_of_others_end_with_the_task_and_with_whoever_started_them() {
     assert_eq!(started.finish().status, Some(137));
 }
 
-/// Chains of processes that each start the next one in a session of its own and end; and a daemon.
+/// Chains of processes that each start the next one in a new session and end; and a daemon.
 const FORKER: &str = r#"
     #include <stdio.h>
     #include <unistd.h>
@@ -145,7 +145,7 @@ const FORKER: &str = r#"
         for (;;) pause();
     }"#;
 
-/// How many processes a task has when one that started a tree in it was ended by `signal`, after some time.
+/// The number of a task's processes some time after `signal` ended one that started a tree.
 fn left_after(lab: &Lab, id: &str, command: &[&str], signal: rustix::process::Signal) -> usize {
     let count = || {
         let top = lab.brig(["task", "top", "--json", id]);
@@ -156,7 +156,7 @@ fn left_after(lab: &Lab, id: &str, command: &[&str], signal: rustix::process::Si
     let started = lab.start(["task", "exec", id, "--"].iter().chain(command));
     started.wait_for("ready");
     if let Some((_, last)) = command.last().and_then(|line| line.split_once("echo ready; ")) {
-        // A SIGINT while dash forks is forgotten until the new process has ended.
+        // dash forgets a SIGINT during fork until the new process has ended.
         eventually("its last process runs", || lab.brig(["task", "top", id]).succeeded().stdout.contains(last));
     }
     assert!(count() > before, "nothing was started");
@@ -182,7 +182,7 @@ fn a_process_tree_ends_with_its_client() {
             assert_eq!(left_after(&lab, &id, command, signal), 0, "{command:?}, {signal:?}");
         }
     }
-    // A command that ends leaves nothing in the background either, and its last output comes.
+    // A command leaves no background process, and its last output comes.
     let run = exec(&lab, &id, "setsid sleep 403 & (sleep 0.2; echo late) & echo done");
     assert_eq!(run.succeeded().stdout, "done\nlate\n");
     eventually("the command's daemon is gone", || {
@@ -191,7 +191,7 @@ fn a_process_tree_ends_with_its_client() {
     lab.brig(["task", "kill", &id]).succeeded();
 }
 
-/// How many of the fork chains outlive their killed client where these protections are off.
+/// How many fork chains outlive their killed client without these protections.
 fn left_without(protections: &str) -> usize {
     let lab = Lab::new();
     lab.compile("work/forker", FORKER);
@@ -223,7 +223,7 @@ fn output_of_a_process_that_entered_is_activity_for_the_idle_limit() {
 }
 
 #[test]
-fn a_killed_supervisor_leaves_nothing_of_those_who_entered() {
+fn a_killed_supervisor_leaves_no_entered_process() {
     let lab = Lab::new();
     let id = begin(&lab, &[], "sleep 300");
     let started = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo ready; sleep 300"]);
@@ -260,11 +260,11 @@ fn files_go_in_and_out_and_no_link_leads_to_the_host() {
     assert_eq!(std::fs::read_link(copy.join("out/leak")).unwrap(), secret, "a link is copied as the link that it is");
     lab.brig(["task", "cp", &of("out/deep/file"), copy.join("renamed").to_str().unwrap()]).succeeded();
     assert_eq!(std::fs::read_to_string(copy.join("renamed")).unwrap(), "made\n");
-    // Through a link to the host's folder there is nothing, in either direction.
+    // A link to the host's folder leads nowhere, in either direction.
     lab.brig(["task", "cp", &of("/tmp/dir/secret"), copy.join("x").to_str().unwrap()]).refused(125, &["secret"]);
     lab.brig(["task", "cp", secret.to_str().unwrap(), &of("/tmp/dir/planted")]).refused(125, &["dir"]);
     assert!(!lab.path().join("planted").exists() && !copy.join("x").exists());
-    // A folder in, with its links; it belongs to the sandbox's user.
+    // A folder with links, copied in; it belongs to the sandbox's user.
     lab.file("tree/a/b", "mine\n");
     std::os::unix::fs::symlink("/etc/shadow", lab.path().join("tree/link")).unwrap();
     lab.brig(["task", "cp", lab.path().join("tree").to_str().unwrap(), &of("/workspace")]).succeeded();
@@ -294,7 +294,7 @@ fn holes_stay_holes_and_a_copy_has_the_disk_limit() {
     assert!(status("holes").len() == (3 << 30) + 4 && status("holes").blocks() < 100);
     assert_eq!(status("holes").ino(), status("name").ino());
     cp("big").succeeded();
-    // The host's own /usr is larger than any disk of this task.
+    // The host's /usr is larger than this task's disk.
     cp("/usr/bin").refused(125, &["disk limit"]);
     let words = ["task", "cp", &format!("{id}:/usr/bin"), copy.to_str().unwrap()];
     lab.weakened("copy-bounds", words).succeeded();
@@ -320,7 +320,7 @@ fn a_paused_task_stands_still_and_its_idle_limit_rests() {
     lab.brig(["task", "exec", &id, "--", "true"]).refused(125, &["paused"]);
     lab.brig(["task", "unpause", &id]).succeeded();
     eventually("it ticks again", || logs(&lab, &id) != before);
-    // Who stands still can be ended, too.
+    // A frozen task can be ended too.
     lab.brig(["task", "pause", &id]).succeeded();
     lab.brig(["task", "stop", &id]).succeeded();
     assert_eq!(wait(&lab, &id)["outcome"], "cancelled");
@@ -362,13 +362,13 @@ fn usage_and_processes_are_what_they_are() {
 }
 
 #[test]
-fn who_attaches_sees_the_output_gives_input_and_exits_as_the_task_does() {
+fn an_attached_client_sees_output_gives_input_and_exits_as_the_task_does() {
     let lab = Lab::new();
     let id = begin(&lab, &["--interactive"], "echo first; read line; echo got $line; cat | wc -c; exit 4");
     eventually("it is ready", || logs(&lab, &id) == "first\n");
     let run = lab.attach_with_input(&id, format!("word\n{}", "x".repeat(200_000)));
     assert_eq!((run.status, run.stdout.as_str()), (Some(4), "first\ngot word\n200000\n"), "{run:#?}");
-    // Whoever leaves changes nothing, and two may look at once.
+    // Detaching changes nothing, and two may be attached.
     let id = begin(&lab, &[], UNTIL_GO);
     let one = lab.start(["task", "attach", "--replay", &id]);
     let two = lab.start(["task", "logs", "-f", &id]);

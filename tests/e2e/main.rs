@@ -1,5 +1,5 @@
-//! End-to-end tests: the program as a user has it, real sandboxes, and what the kernel says about them. How one is written is
-//! in `support/mod.rs`; run them with `tests/run`, or one with `cargo test --test e2e NAME`.
+//! End-to-end tests: the program as a user runs it, real sandboxes, and the kernel's view of them. `support/mod.rs`
+//! explains how to write one. Run them with `tests/run`, or one with `cargo test --test e2e NAME`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails, also within its helpers")]
 

@@ -1,4 +1,4 @@
-//! Looking at tasks and removing them; what would be in force.
+//! Lists, shows, removes and explains tasks.
 
 use crate::support::Lab;
 
@@ -66,7 +66,7 @@ fn tasks_are_listed_shown_and_removed_by_the_beginning_of_their_ids() {
     assert!(lines.by_ref().take(4).eq(["task", "command", "outcome", "exit status"]), "{words}");
     lab.brig(["task", "show", "zzz"]).refused(125, &["no task `zzz`"]);
     lab.brig(["task", "logs", ""]).refused(125, &["no task ``"]);
-    lab.brig(["task", "rm", "../.."]).refused(125, &["no task"]);
+    lab.brig(["task", "rm", "../.."]).refused(125, &["unknown task"]);
 
     lab.brig(["task", "rm", beginning, &ids[1]]).succeeded();
     assert_eq!(lab.ids(), ids[..1]);
@@ -108,7 +108,7 @@ fn words_of_docker_and_of_engines_get_a_hint() {
     check(&["ps"], "this is the verb of an OCI runtime. `brig task ls`");
     check(&["exec"], "this is the verb of an OCI runtime. In a task");
     check(&["run"], "this is the verb of an OCI runtime. A task");
-    // An engine reads its log, and gets runc's words alone.
+    // An engine reads its log, and gets runc's message only.
     let log = lab.path().join("log");
     let run = lab.brig(["--log", log.to_str().unwrap(), "ps"]);
     assert!(!run.stderr.contains("hint:"), "{run:#?}");
@@ -173,7 +173,7 @@ fn a_receipt_has_the_proof_of_the_cleanup() {
 #[test]
 fn text_of_a_sandbox_reaches_no_terminal_unescaped() {
     let lab = Lab::new();
-    // The command line of a task is text of whoever ran it, and is shown to whoever lists tasks.
+    // A task's command line is text of its caller, and `ls` of another user shows it.
     lab.task().run(["true", "\x1b]0;title\x07\x1b[31m"]).succeeded();
     let id = lab.ids().remove(0);
     for words in [&["task", "ls"][..], &["task", "show", &id], &["task", "ls", "--json"]] {

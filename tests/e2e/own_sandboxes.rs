@@ -1,4 +1,4 @@
-//! Programs with a sandbox of their own ask for namespaces, are refused, and are named at the end.
+//! Programs with a built-in sandbox request namespaces, are refused, and are named at the end.
 
 use crate::support::{Lab, Run, eventually, skip};
 use rustix::process::Signal;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const CHROMIUM: &str = "/usr/lib/chromium/chromium";
 
-/// Arguments: unshare(2) calls for each thread, and threads. It prints the count of each answer and the longest wait.
+/// Arguments: unshare(2) calls for each thread, and threads. Prints the count of each answer and the longest wait.
 const ASK: &str = r#"
 #define _GNU_SOURCE
 #include <errno.h>
@@ -60,8 +60,7 @@ fn a_program_that_wants_a_sandbox_of_its_own_is_named_at_the_end() {
     assert_eq!((rows.len(), rows[0].0.as_str(), rows[0].1), (1, "unshare", 3), "{run:#?}");
     let run = lab.task().plain().sh(script);
     run.succeeded();
-    let line =
-        "brig: unshare tried 3 times to make a sandbox of its own (namespaces) and was refused: brig is the sandbox";
+    let line = "brig: unshare tried 3 times to make another sandbox (namespaces) and was refused: brig is the sandbox";
     assert!(run.stderr.contains(line), "{run:#?}");
     let shown = lab.brig(["task", "show", "@"]);
     assert!(shown.stdout.contains("unshare tried 3 times"), "{shown:#?}");

@@ -1,4 +1,4 @@
-//! What is kept of tasks: ten thousand of them listed, pruned, a store without room, turns.
+//! Records of tasks: ten thousand listed, pruned, a store without room, turns.
 
 use crate::support::{Lab, eventually, skip};
 use serde_json::Value;
@@ -34,7 +34,8 @@ fn ten_thousand_tasks_are_listed_at_once_and_the_index_is_never_the_truth() {
         assert_eq!(run.succeeded().stdout.lines().count(), COUNT as usize + 2);
         best = best.min(run.elapsed);
     }
-    // 50 ms are the aim (docs/benchmarks.md); this is not an optimised build, and the machine may be busy. Without the index it is many times this.
+    // The aim is 50 ms (docs/benchmarks.md); this build is not optimised, and the machine may be busy. Without the
+    // index it takes many times longer.
     assert!(best < Duration::from_millis(1000), "{best:?}");
     lab.brig(["task", "rm", "a0000000007"]).succeeded();
     assert!(!lab.brig(["task", "ls", "-q"]).succeeded().stdout.contains("a0000000007"));

@@ -122,7 +122,7 @@ fn a_workspace_that_is_a_file_missing_or_not_readable_is_refused() {
     let repo = |at: &std::ffi::OsStr| lab.task().args(["--repo".as_ref(), at]);
     refused(&lab, repo(&path("missing")), &["repository", "missing`", "No such file"]);
     lab.directory("plain");
-    refused(&lab, repo(&path("plain")), &["repository", "plain`", "no git repository"]);
+    refused(&lab, repo(&path("plain")), &["repository", "plain`", "not a git repository"]);
     refused(&lab, repo("http://example.org/x.git".as_ref()), &["http://example.org/x.git", "plain http"]);
     let rootfs = |at: &std::ffi::OsStr| lab.task().args(["--rootfs".as_ref(), at]);
     refused(&lab, rootfs(&path("missing")), &["root file system", "missing`"]);

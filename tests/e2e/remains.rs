@@ -1,4 +1,4 @@
-//! What is left when things go wrong: cleanup that fails, machines that restart, clocks that jump; and what is left of a workspace at all.
+//! Remains after failures: failed cleanup, restarts of the machine, clock jumps; and remains of a workspace.
 
 use crate::support::{Lab, cgroups_of, eventually, is_root, processes_of, skip};
 use rustix::process::Signal;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Every file below `roots` in whose name or content `marker` stands; what is older than the lab is not looked into.
+/// Every file below `roots` with `marker` in its name or content; files older than the lab are skipped.
 fn files_with(lab: &Lab, marker: &str, roots: &[&Path]) -> Vec<PathBuf> {
     let began = fs::metadata(lab.path()).unwrap().created().unwrap_or(SystemTime::UNIX_EPOCH);
     let began = began.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
@@ -28,7 +28,7 @@ fn files_with(lab: &Lab, marker: &str, roots: &[&Path]) -> Vec<PathBuf> {
     found
 }
 
-/// Whether `marker` stands in a file; of a disk image of gigabytes only what is there is read.
+/// Whether a file contains `marker`. Of a large disk image only the data is read.
 fn holds(path: &Path, marker: &[u8]) -> bool {
     use rustix::fs::{SeekFrom, seek};
     use std::os::unix::fs::FileExt;
@@ -55,11 +55,11 @@ fn holds(path: &Path, marker: &[u8]) -> bool {
     false
 }
 
-/// Where a program of ours could have put something.
+/// Directories where brig could have left files.
 fn places(lab: &Lab) -> Vec<PathBuf> {
     let others = ["/var/tmp", "/dev/shm", "/run"].map(PathBuf::from);
     let own_temporary = fs::read_dir(std::env::temp_dir()).unwrap().flatten().map(|entry| entry.path());
-    // Other tests beside this one have their labs there, and change them meanwhile.
+    // Labs of concurrent tests are there, and change meanwhile.
     let own_temporary =
         own_temporary.filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with("brig-test-"));
     let own_temporary = own_temporary.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("brig"));
@@ -69,7 +69,7 @@ fn places(lab: &Lab) -> Vec<PathBuf> {
 #[test]
 fn nothing_of_a_workspace_is_on_the_host_unless_something_says_so() {
     let lab = Lab::new();
-    // In two parts, so that neither this file nor the command's record has it.
+    // In two parts: neither this file nor the command's record contains it.
     let (one, two) = ("brig-marker-", format!("{:08x}", std::process::id()));
     let marker = format!("{one}{two}");
     let script = format!(
@@ -83,7 +83,7 @@ fn nothing_of_a_workspace_is_on_the_host_unless_something_says_so() {
     assert_eq!(files_with(&lab, &marker, &places), [] as [PathBuf; 0]);
     assert!(run.receipt()["changes"].is_null());
     lab.brig(["task", "diff", &lab.ids()[0]]).refused(125, &["without handing anything back"]);
-    // The search finds what is there: by default the changes are kept, in the task's own record and nowhere else.
+    // The control: by default the changes are kept, in the task's own record only.
     let run = lab.task().sh(&script);
     run.ended_as("succeeded", 0);
     let record = lab.store().join("tasks").join(run.receipt()["id"].as_str().unwrap()).join("changes");
@@ -120,7 +120,7 @@ fn a_task_of_before_a_restart_is_lost_and_told_so_once() {
     let task = lab.task().start_sh("echo ready; sleep 60");
     task.wait_for("ready");
     let id = lab.ids().pop().unwrap();
-    // What a power cut leaves: the record, the log, the lock's file, and no process, cgroup, mount or loop device at all.
+    // After a power cut: the record, the log and the lock's file, without process, cgroup, mount or loop device.
     let kept = lab.directory("kept");
     let copy =
         |from: &Path, to: &Path| assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
@@ -150,7 +150,7 @@ fn a_task_of_before_a_restart_is_lost_and_told_so_once() {
 
 #[test]
 fn a_clock_that_is_set_back_or_forward_moves_no_deadline() {
-    // A time namespace shifts the monotonic clock that the supervisor reads by years: nothing may be reckoned from its zero.
+    // A time namespace shifts the supervisor's monotonic clock by years: no calculation may start at its zero.
     let lab = Lab::new();
     if !is_root() {
         return skip("needs root");
@@ -222,7 +222,7 @@ fn a_record_that_cannot_be_removed_says_so_and_goes_when_it_can() {
         return skip("this file system has no immutable files");
     }
     let removed = lab.brig(["task", "rm", &id]);
-    // Out of sight under another name now, with the file still fixed.
+    // Hidden under another name now, with the file still immutable.
     let hidden = lab.store().join("tasks").join(format!(".removed-{id}")).join("changes/files/file");
     assert!(set("-i", if hidden.exists() { &hidden } else { &file }));
     assert_eq!(removed.status, Some(125), "{removed:#?}");
@@ -234,7 +234,8 @@ fn a_record_that_cannot_be_removed_says_so_and_goes_when_it_can() {
 #[test]
 fn a_group_that_cannot_be_removed_is_told_of_and_goes_later() {
     let Some(lab) = Lab::root() else { return };
-    // A group inside of ours, made by somebody of the host while the task runs, keeps ours from being removed for as long as it has a process.
+    // Another process on the host makes a cgroup inside the task's. While it has a process, the task's cannot be
+    // removed.
     let task = lab.task().args(["--wall", "20s"]).start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
     task.wait_for("ready");
     let id = lab.ids().pop().unwrap();
@@ -257,7 +258,7 @@ fn a_group_that_cannot_be_removed_is_told_of_and_goes_later() {
         lab.reap();
         return skip("no process can be put into a group below the task's");
     }
-    // Either it was ended with the rest, since everything in the group is the task's, or the receipt says what is left.
+    // Either it ended with the rest, since everything in the cgroup is the task's, or the receipt lists the remains.
     let receipt = run.receipt();
     let left = receipt["cleanup"]["left"].as_array().unwrap();
     assert_eq!(left_it, left.iter().any(|each| each.as_str().unwrap().contains(&id)), "{receipt:#}");
@@ -267,7 +268,7 @@ fn a_group_that_cannot_be_removed_is_told_of_and_goes_later() {
 }
 
 #[test]
-fn somebody_who_holds_a_sandboxs_mount_busy_delays_no_end_and_nothing_stays_when_they_let_go() {
+fn a_busy_mount_delays_no_end_and_nothing_stays_after_its_release() {
     let Some(lab) = Lab::root() else { return };
     let task = lab.task().start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
     task.wait_for("ready");
@@ -284,7 +285,7 @@ fn somebody_who_holds_a_sandboxs_mount_busy_delays_no_end_and_nothing_stays_when
     lab.assert_clean();
 }
 
-/// The helper of brig that holds what keeps the mounts of pid 1.
+/// brig's helper that keeps the mounts of pid 1.
 fn holder(brig: i32, pid_1: i32) -> Option<i32> {
     let namespace = fs::metadata(format!("/proc/{pid_1}/ns/mnt")).ok()?;
     let children = fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).ok()?;
@@ -299,7 +300,7 @@ fn holder(brig: i32, pid_1: i32) -> Option<i32> {
 #[test]
 fn the_mounts_are_left_to_a_helper_before_the_task_ends() {
     let Some(lab) = Lab::root() else { return };
-    // The helper stays for two seconds. That a loaded machine takes longer to say a word once is no failure.
+    // The helper stays for two seconds. A loaded machine may be slower once.
     let is_held = (0..5).any(|_| {
         let task = lab.task().start_sh("echo ready; while [ ! -e stop ]; do sleep 0.05; done");
         task.wait_for("ready");

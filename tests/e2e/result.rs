@@ -18,7 +18,7 @@ fn what_a_task_says_of_itself_is_in_the_receipt_with_secrets_hidden() {
     assert_eq!(result["value"], json!({ "status": "done", "token": "[redacted:T]", "list": [1, 2.5, null] }));
     let nothing = lab.task().sh("echo hello");
     nothing.ended_as("succeeded", 0);
-    // It is in the receipt, and no part of the work.
+    // It is in the receipt, and not part of the work.
     let diff = lab.brig(["task", "diff", run.receipt()["id"].as_str().unwrap()]);
     assert!(diff.succeeded().stdout.is_empty() && run.receipt()["changes"]["added"] == 0, "{diff:#?}");
     let more = lab.task().sh("mkdir .brig; echo {} >.brig/result.json; echo x >.brig/other; echo y >file");
@@ -41,11 +41,11 @@ fn a_result_that_does_not_fit_its_schema_is_no_success() {
         ("mkdir out; echo '[1]' >out/r.json", "it must be of type object"),
         ("mkdir out; perl -e 'print q([) x 100000' >out/r.json", "it is not JSON"),
         ("mkdir out; truncate -s 10G out/r.json", "longer than 1 MiB"),
-        ("mkdir out; mkfifo out/r.json", "no regular file"),
+        ("mkdir out; mkfifo out/r.json", "not a regular file"),
         ("mkdir out; ln -s /etc/hostname out/r.json", "a link"),
         ("ln -s /etc out", "not there"),
         ("mkdir a; ln -s a out; echo '{}' >a/r.json", "not there"),
-        ("mkdir -p out/r.json", "no regular file"),
+        ("mkdir -p out/r.json", "not a regular file"),
         ("true", "not there"),
         ("echo hello >other", "not there"),
     ] {
@@ -56,7 +56,7 @@ fn a_result_that_does_not_fit_its_schema_is_no_success() {
         assert!(faults.iter().any(|each| each.contains(fault)), "{script}: {faults:?}");
         assert_eq!((&receipt["error"]["code"], &receipt["retryable"]), (&json!("E-POLICY"), &json!(false)), "{script}");
     }
-    // A failure of its own is what it is, with or without a result.
+    // A failure stays a failure, with or without a result.
     task("exit 7").ended_as("failed", 7);
 }
 
@@ -101,7 +101,7 @@ fn the_receipt_says_what_it_ran_on_and_by_which_profile() {
     assert_eq!(receipt["artifacts"]["files"][0]["path"], "r");
 }
 
-/// Debian's python3-jsonschema, which knows the whole of it, reads docs/receipt.schema.json as ours does.
+/// Debian's python3-jsonschema, a complete implementation, reads docs/receipt.schema.json as brig does.
 #[test]
 fn another_implementation_finds_the_receipt_as_its_schema_says() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Secrets: they get in, they change and go while the command runs, and their values are nowhere else.
+//! Secrets: their delivery, change and revocation while the command runs; their values are nowhere else.
 
 use crate::support::{Lab, Task, eventually, processes_of};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 const VALUE: &str = "correct-horse-battery-staple";
 
-/// Every file below `path` that holds one of the values in one of its forms.
+/// Every file below `path` that contains one of the values in one of its forms.
 fn files_with(path: &Path, values: &[&str]) -> Vec<String> {
     use base64::Engine;
     let mut found = Vec::new();
@@ -19,7 +19,7 @@ fn files_with(path: &Path, values: &[&str]) -> Vec<String> {
         needles.push(base64::engine::general_purpose::STANDARD_NO_PAD.encode(value).as_bytes()[..20].to_vec());
     }
     while let Some(path) = open.pop() {
-        // Templates of disks are empty file systems, gigabytes of holes, that no task has written.
+        // Disk templates are empty file systems, gigabytes of holes, that no task has written.
         if path.is_symlink() || path.file_name().is_some_and(|name| name == "templates") {
             continue;
         }
@@ -36,7 +36,7 @@ fn files_with(path: &Path, values: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_secret_is_a_file_that_only_the_command_reads_and_nobody_writes() {
+fn a_secret_is_a_file_that_only_the_command_reads_and_no_process_writes() {
     let lab = Lab::new();
     let file = lab.file("token", format!("{VALUE}\n"));
     let run = lab.task().plain().args(["--secret", &format!("TOKEN=file:{}", file.display())]).sh(
@@ -60,7 +60,7 @@ fn a_variable_of_the_caller_and_the_output_of_a_command_are_secrets_too() {
         .sh("echo $MINE $PLAIN; cat /run/secrets/KEY; echo; printf %s $MINE | base64; printf $MINE | od -An -tx1 | tr -d ' \\n'");
     let lines: Vec<_> = run.stdout.lines().collect();
     assert_eq!(&lines[..2], ["[redacted:MINE] public", "[redacted:KEY]"], "{run:#?}");
-    // The last letter of base64 belongs to the padding too, and says nothing.
+    // The last base64 letter includes padding bits, and reveals nothing.
     assert!(lines[2].starts_with("[redacted:MINE]") && lines[2].len() < 22, "{run:#?}");
     assert_eq!(lines[3], "[redacted:MINE]", "{run:#?}");
     assert!(!run.stdout.contains(VALUE));
@@ -83,7 +83,7 @@ fn the_value_is_in_no_argument_record_receipt_log_or_file_of_the_store() {
     assert!(!ours.is_empty());
     for (pid, line) in &ours {
         assert!(!line.contains(VALUE) && !line.contains(second), "{line}");
-        // A variable that the caller has itself is no news; the file's value must not be in anybody's environment.
+        // The caller's own variable is visible anyway; the file's value must not be in any environment.
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         assert!(!String::from_utf8_lossy(&environment).contains(VALUE));
     }
@@ -163,7 +163,7 @@ fn what_cannot_be_a_secret_is_refused_before_anything_is_made() {
     let check = |words: &[&str], expected: &[&str]| {
         lab.task().plain().args(words).sh("echo ran").refused(125, expected);
     };
-    check(&["--secret", "T=hunter2-hunter2"], &["no source"]);
+    check(&["--secret", "T=hunter2-hunter2"], &["not a source of a secret"]);
     check(&["--secret", "T=env:NO_SUCH_VARIABLE"], &["`T`", "`NO_SUCH_VARIABLE` is not set"]);
     check(&["--secret", "T=file:/nowhere/x"], &["`T`", "No such file"]);
     check(&["--secret", &format!("T=file:{}", short.display())], &["shorter than 6 bytes"]);
@@ -206,16 +206,16 @@ fn what_is_run_in_a_task_says_no_secret_either() {
     assert!(run.stdout.starts_with("[redacted:TOKEN]\n[redacted:TOKEN]"), "{run:#?}");
     let split = "python3 -c 'import sys,time\nfor c in open(\"/run/secrets/TOKEN\").read(): sys.stdout.write(c); sys.stdout.flush(); time.sleep(0.01)'";
     assert_eq!(exec(&[], split).stdout, "[redacted:TOKEN]");
-    // A value that comes while it runs is known before it can be read.
+    // A new value is redacted before it is readable.
     let replaced = lab.start(["task", "exec", &id, "--", "sh", "-c", "echo begun; while grep -q correct /run/secrets/TOKEN; do :; done; cat /run/secrets/TOKEN; echo .; cat /run/secrets/TOKEN"]);
     replaced.wait_for("begun");
     let new = lab.file("token.new", "the-next-value-of-the-token\n");
     fs::rename(new, &file).unwrap();
     assert_eq!(replaced.finish().stdout, "begun\n[redacted:TOKEN].\n[redacted:TOKEN]");
-    // Who wants the bytes as they are gets them.
+    // --raw returns the bytes unchanged.
     assert_eq!(exec(&["--raw"], "cat /run/secrets/TOKEN").stdout, "the-next-value-of-the-token");
     assert_eq!(exec(&[], "printf '\\000\\377x'; exit 7").status, Some(7));
-    // The sandbox ends as soon as the file is there, perhaps before the one who made it has: then that is killed with it (137).
+    // The sandbox ends as soon as the file exists, and may kill the process that made it (137).
     let _ = exec(&[], "touch stop");
     task.finish().ended_as("succeeded", 0);
     assert_eq!(files_with(&lab.store(), &[VALUE, "the-next-value-of-the-token"]), [] as [&str; 0]);
@@ -234,7 +234,7 @@ fn a_changed_file_with_a_secret_is_named() {
     assert!(run.stderr.contains("a secret is in the changed file a/copy") && !run.stderr.contains("other"), "{run:#?}");
     let shown = lab.brig(["task", "show", "--json", &lab.ids()[0]]);
     assert_eq!(shown.receipt()["changes"]["secrets"], serde_json::json!(["a/copy", "coded"]));
-    // Who carries it on says so.
+    // --with-secrets exports it.
     let patch = lab.path().join("patch");
     let export = ["task", "export", &lab.ids()[0], "--patch", "-o", patch.to_str().unwrap()];
     lab.brig(export).refused(125, &["a secret is in the changed file `a/copy` and 1 more"]);

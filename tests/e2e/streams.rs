@@ -31,7 +31,7 @@ fn standard_input_is_passed_on_to_its_end() {
     assert_eq!(run.stdout, "some words.\n");
     let run = lab.task().plain().input(vec![b'x'; 1 << 20]).sh("sleep 0.2; wc -c");
     assert_eq!(run.stdout.trim(), "1048576");
-    // Without input there is an end, and no wait.
+    // Without input, stdin ends at once.
     let run = lab.task().plain().sh("cat; echo .");
     assert_eq!(run.stdout, ".\n");
 }
@@ -110,7 +110,7 @@ fn a_variable_is_passed_on_by_name_or_set_and_its_value_is_in_no_record() {
     let lab = Lab::new();
     let task = lab.task().plain().env("MINE", "from outside");
     let run = task.args(["-e", "MINE", "-e", "OTHER=a=b c", "-e", "HOME=/tmp", "-e", "EMPTY="]).run(["env"]);
-    // What the caller has and passes on is a secret: given, and hidden in the output.
+    // A variable passed on from the caller is a secret: given, and hidden in the output.
     for line in ["MINE=[redacted:MINE]", "OTHER=a=b c", "HOME=/tmp", "EMPTY="] {
         assert!(run.stdout.lines().any(|each| each == line), "{line}: {run:#?}");
     }
@@ -136,7 +136,7 @@ fn what_a_command_writes_is_in_its_log() {
 #[test]
 fn a_log_has_its_streams_apart_and_together_in_their_order() {
     let lab = Lab::new();
-    // The supervisor reads the streams in their order when it has time between the writes.
+    // The supervisor keeps the streams' order if it has time between the writes.
     let script = "for n in 1 2 3; do printf 'out %s é\\n' $n; sleep 0.1; echo error $n >&2; sleep 0.1; done";
     lab.task().sh(script).succeeded();
     let id = &lab.ids()[0];
@@ -180,7 +180,7 @@ fn the_log_of_an_older_version_is_read_and_a_terminal_has_one_stream() {
     let lab = Lab::new();
     lab.task().sh("echo out; sleep 0.1; echo error >&2").succeeded();
     let id = &lab.ids()[0];
-    // What a version that did not keep the streams apart has left.
+    // The log of a version that did not separate the streams.
     std::fs::remove_file(lab.store().join("tasks").join(id).join("output.streams")).unwrap();
     assert_eq!(lab.brig(["task", "logs", id]).succeeded().stdout, "out\nerror\n");
     let run = lab.brig(["task", "logs", "--stderr", id]);

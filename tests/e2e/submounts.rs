@@ -1,13 +1,13 @@
-//! Other file systems below the folders of the host that a sandbox is shown: shown read-only, or named.
+//! File systems below the host's folders in a sandbox: shown read-only, or named.
 
 use crate::escape::WITHOUT_GROUP;
 use crate::support::{Lab, Run, Task, skip};
 use std::path::Path;
 
-/// The user of a test that is root's and needs an ordinary user with mounts that root has made.
+/// The ordinary user of a root test, with mounts that root has made.
 const USER: u32 = 54_321;
 
-/// Starts brig after a script, in a mount namespace of its own.
+/// Starts brig after a script, in a separate mount namespace.
 fn after<'lab>(task: Task<'lab>, script: &str) -> Task<'lab> {
     let script = format!("set -e; {script}; exec \"$@\"");
     task.by(["unshare", "--mount", "--propagation", "private", "sh", "-c", &script, "sh"])

@@ -137,7 +137,7 @@ fn a_terminal_that_goes_away_cancels_the_task() {
     let lab = Lab::new();
     let keyboard = Keyboard::run(&lab, &["--grace", "200ms"], "trap '' HUP; echo ready; sleep 300");
     keyboard.wait_for("ready");
-    // The session's leader hears of it by SIGHUP.
+    // The session's leader gets SIGHUP.
     rustix::process::kill_process(
         rustix::process::Pid::from_raw(keyboard.brig.id() as i32).unwrap(),
         rustix::process::Signal::HUP,

@@ -2,7 +2,8 @@
 
 use crate::support::{Lab, is_root, skip};
 
-/// Runs a script that takes memory of the kernel which no group counts, and says how much when it got it; the control is a build without the guard.
+/// Runs a script that takes uncounted kernel memory, and prints how much it got. The control is a build without the
+/// guard.
 fn is_uncounted(lab: &Lab, arguments: &[&str], script: &str) {
     let task = || lab.task().args(["--memory", "64M", "--wall", "60s"]).args(arguments);
     let run = task().run(["python3", "-c", script]);

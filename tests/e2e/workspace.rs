@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every name below `path` with all that a person could see change: mode, owner, times but for the last access, content.
+/// Every name below `path` with all that a person could see change: mode, owner, times but for the last access,
+/// content.
 fn digest(path: &Path) -> Vec<String> {
     let mut rows = Vec::new();
     let mut open = vec![path.to_path_buf()];
@@ -107,7 +108,7 @@ fn an_empty_workspace_is_writable_and_gone_afterwards() {
     assert!(!run.succeeded().stdout.contains("file"), "{run:#?}");
 }
 
-/// A root with a static busybox, or nothing if there is none on this machine.
+/// A root with a static busybox; `None` without one on this machine.
 fn busybox_root(lab: &Lab) -> Option<PathBuf> {
     let busybox = Path::new("/bin/busybox");
     if !busybox.exists() {
@@ -202,7 +203,7 @@ fn a_repository_is_cloned_at_the_reference_and_never_written() {
 }
 
 #[test]
-fn a_repository_that_only_its_owner_may_read_is_cloned_whoever_that_is() {
+fn a_repository_that_only_its_owner_may_read_is_cloned() {
     let Some(lab) = Lab::root() else { return };
     let repository = make_repository(&lab);
     let script = "chmod -R go= . && chown -hR 4321:4321 .";

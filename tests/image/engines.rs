@@ -1,5 +1,5 @@
-//! Images that `docker build` and `buildah bud` make: what brig unpacks of them is, file by file, what their makers show. Docker's daemon is the
-//! test's own, on a private socket, in a mount namespace of its own, and gone afterwards.
+//! Images of `docker build` and `buildah bud`: brig unpacks the same files as they show. The test starts a Docker
+//! daemon on a private socket, in a separate mount namespace, and ends it.
 
 use crate::support::{Ran, Scratch, assert_same, has, is_root, list, run, skipped};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The group that Docker's builds run below.
 const GROUP: &str = "docker-images-of-brig";
 
-/// What Docker puts into every container that it makes, or changes there: the root and `/etc` have times of its own.
+/// Files that Docker adds to or changes in every container; the root and `/etc` get other times.
 const DOCKERS: [&str; 13] = [
     ".",
     ".dockerenv",
@@ -141,7 +141,8 @@ fn an_image_of_buildah_is_what_buildah_mounts() {
     let scratch = Scratch::new();
     let context = scratch.layout("context", "");
     let buildah = |line: &str| {
-        // vfs and chroot: no mount, no container. In a mount namespace all the same, for what a chroot of buildah's needs.
+        // vfs and chroot: no mount, no container. In a mount namespace all the same, for what a chroot of buildah's
+        // needs.
         let own =
             format!("buildah --storage-driver vfs --root {} --runroot {}", scratch.path("graph"), scratch.path("run"));
         let line = line.replace("buildah", &own);
@@ -153,7 +154,7 @@ fn an_image_of_buildah_is_what_buildah_mounts() {
         buildah(&format!("buildah bud {option} --cap-add MKNOD --isolation chroot -q -t {tag} {context}")).good();
         buildah(&format!("buildah push -q {tag} oci:{layout}:t")).good();
         let shown = buildah(&format!("buildah mount $(buildah from --pull-never {tag})")).good();
-        // Its storage makes the root 0555 and with a time of its own.
+        // Its storage makes the root 0555 and with another time.
         let theirs = without(&list(shown.out.trim(), &[]), &["."]);
         contains_all(&theirs);
         assert!(theirs.contains("'user.note': '6f6e650a74776f'"), "{theirs}");

@@ -1,4 +1,4 @@
-//! T-56, CVE-2025-47290: somebody exchanges folders for symlinks while an image is unpacked into them.
+//! T-56, CVE-2025-47290: another process exchanges folders for symlinks while an image is unpacked into them.
 
 use crate::support::{Scratch, brig, skipped};
 use rustix::fs::{CWD, RenameFlags, renameat_with};

@@ -20,12 +20,12 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody has now.
+/// An unused port.
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// What a registry's configuration says to ask for the password `secret` of `me`.
+/// The registry's configuration for user `me` with the password `secret`.
 pub fn password(scratch: &Scratch) -> String {
     let file = scratch.path("htpasswd");
     let made = Command::new("htpasswd").args(["-Bbn", "me", "secret"]).output().unwrap();
@@ -66,7 +66,7 @@ pub fn faulty(upstream: &Server, faults: &[&str]) -> Server {
     talking(command.arg(script("registry.py")).arg(upstream.port.to_string()).args(faults))
 }
 
-/// A server of ours that says its port and then its requests, one a line.
+/// A test server that prints its port and then its requests, one a line.
 pub fn talking(command: &mut Command) -> Server {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -124,8 +124,8 @@ pub fn ready() -> bool {
     !skipped("docker-registry and htpasswd", has("docker-registry") && has("htpasswd"))
 }
 
-/// An authority (`ca.pem`) and certificates in `certificates` of the scratch, each with a key `NAME.key`: `good`, `other` (another name),
-/// `late` (no more valid), `alone` (signed by itself), `client`.
+/// An authority (`ca.pem`) and certificates in `certificates` of the scratch, each with a key `NAME.key`. `good`,
+/// `other` (another name), `late` (expired), `alone` (self-signed), `client`.
 pub fn certificates(scratch: &Scratch) -> String {
     let directory = scratch.path("certificates");
     std::fs::create_dir_all(&directory).unwrap();
@@ -153,7 +153,7 @@ basicConstraints=CA:FALSE
     directory
 }
 
-/// What a registry's configuration says to speak TLS with one of them.
+/// The registry's configuration for TLS with one of them.
 pub fn tls(directory: &str, name: &str) -> String {
     format!("  tls:\n    certificate: {directory}/{name}.pem\n    key: {directory}/{name}.key\n")
 }

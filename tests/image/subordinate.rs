@@ -1,10 +1,10 @@
-//! An ordinary user with subordinate ids (/etc/subuid): files have the owners that the image says, in the store and in what is unpacked.
+//! An ordinary user with subordinate ids (/etc/subuid): files have the image's owners, in the store and unpacked.
 
 use crate::support::{Scratch, assert_same, has, is_root, list, run, script, skipped};
 use serde_json::json;
 use std::process::Command;
 
-/// Who has the id 12345 and those from 300000 on, where `/etc` says so.
+/// The user with id 12345 and the range from 300000, by these files of `/etc`.
 const WHO: [(&str, &str); 4] = [
     ("passwd", "subject:x:12345:12345::/:/bin/sh"),
     ("group", "subject:x:12345:"),
@@ -28,7 +28,7 @@ fn with_subordinate_ids_files_have_the_owners_that_the_image_says() {
         let place = format!("/etc/{name}");
         let before = std::fs::read_to_string(&place).unwrap_or_default();
         std::fs::write(scratch.path(name), format!("{before}{line}\n")).unwrap();
-        // What is to be covered must be there; an empty one says nothing.
+        // A mount point must exist; an empty file has no effect.
         cover += &format!("touch {place} && mount --bind {at}/{name} {place} && ");
     }
     run(Command::new("chmod").args(["-R", "a+rX", &at])).good();
@@ -46,7 +46,8 @@ fn with_subordinate_ids_files_have_the_owners_that_the_image_says() {
     {
         assert!(tree.contains(wanted), "{wanted} is not in\n{tree}");
     }
-    // For the root of the namespace of these ids alone: revision 3, whose last four bytes are the user's id (capabilities(7)).
+    // For the root of the namespace of these ids alone: revision 3, whose last four bytes are the user's id
+    // (capabilities(7)).
     assert!(tree.contains("'security.capability': '0100000300200000000000000000000000000000"), "{tree}");
     assert!(tree.contains("39300000'") && !tree.contains("'null'"), "{tree}");
     assert_same(&tree, &list(&format!("{own}/b/rootfs"), &[]), "copied from the store and unpacked directly");

@@ -21,7 +21,7 @@ pub struct Ran {
     pub took: Duration,
 }
 
-/// Prints the line that is counted, and says whether the test must be skipped.
+/// Prints the counted line, and returns whether the test must be skipped.
 pub fn skipped(needed: &str, there: bool) -> bool {
     if !there {
         skip(&format!("needs {needed}"));
@@ -70,7 +70,7 @@ impl Scratch {
         run(&mut command)
     }
 
-    /// A file that no image may touch, in a directory of its own.
+    /// A file that no image may touch, in a separate directory.
     pub fn canary(&self) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.path("canary");

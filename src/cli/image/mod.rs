@@ -1,19 +1,11 @@
-//! `brig image …`: one file a verb.
+//! `brig image …`.
 
-mod import;
-mod inspect;
-mod load;
-mod ls;
-mod prune;
-mod pull;
-mod push;
-mod registry;
-mod rm;
-mod save;
+mod archive;
+mod inspection;
+mod names;
 mod show;
-mod tag;
+mod transfer;
 mod unpack;
-mod verify;
 
 use brig::error::Result;
 use brig::image::rootless::{self, Ids};
@@ -61,7 +53,7 @@ struct Unpacking {
     sync: bool,
 }
 
-/// What an image's process is: said of a new image by `import`, instead of what an image says by `unpack`.
+/// The process in an image's configuration: `import` sets it for a new image, `unpack` overrides the image's.
 #[derive(Args)]
 struct Process {
     /// The Cmd: the command, or the entrypoint's arguments
@@ -95,38 +87,38 @@ impl Process {
 
 #[derive(Subcommand)]
 enum Verb {
-    Pull(pull::Arguments),
-    Push(push::Arguments),
-    Load(load::Arguments),
-    Ls(ls::Arguments),
-    Inspect(inspect::Arguments),
-    Tag(tag::Arguments),
-    Rm(rm::Arguments),
-    Prune(prune::Arguments),
+    Pull(transfer::PullArguments),
+    Push(transfer::PushArguments),
+    Load(archive::LoadArguments),
+    Ls(inspection::LsArguments),
+    Inspect(inspection::InspectArguments),
+    Tag(names::TagArguments),
+    Rm(names::RmArguments),
+    Prune(names::PruneArguments),
     Unpack(unpack::Arguments),
-    Save(save::Arguments),
-    Import(import::Arguments),
-    Verify(verify::Arguments),
+    Save(archive::SaveArguments),
+    Import(archive::ImportArguments),
+    Verify(inspection::VerifyArguments),
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    // Found before we are root in a namespace, where the default would be another.
+    // Before the user namespace, where the default would be root's.
     let path = arguments.common.path()?;
     rootless::enter(&path, if arguments.common.subuid { Ids::Subordinate } else { Ids::Own })?;
     let common = &Common { store: Some(path), ..arguments.common };
     match &arguments.verb {
-        Verb::Pull(arguments) => pull::run(arguments, common),
-        Verb::Push(arguments) => push::run(arguments, common),
-        Verb::Load(arguments) => load::run(arguments, common),
-        Verb::Ls(arguments) => ls::run(arguments, common),
-        Verb::Inspect(arguments) => inspect::run(arguments, common),
-        Verb::Tag(arguments) => tag::run(arguments, common),
-        Verb::Rm(arguments) => rm::run(arguments, common),
-        Verb::Prune(arguments) => prune::run(arguments, common),
+        Verb::Pull(arguments) => transfer::run_pull(arguments, common),
+        Verb::Push(arguments) => transfer::run_push(arguments, common),
+        Verb::Load(arguments) => archive::run_load(arguments, common),
+        Verb::Ls(arguments) => inspection::run_ls(arguments, common),
+        Verb::Inspect(arguments) => inspection::run_inspect(arguments, common),
+        Verb::Tag(arguments) => names::run_tag(arguments, common),
+        Verb::Rm(arguments) => names::run_rm(arguments, common),
+        Verb::Prune(arguments) => names::run_prune(arguments, common),
         Verb::Unpack(arguments) => unpack::run(arguments, common),
-        Verb::Save(arguments) => save::run(arguments, common),
-        Verb::Import(arguments) => import::run(arguments, common),
-        Verb::Verify(arguments) => verify::run(arguments, common),
+        Verb::Save(arguments) => archive::run_save(arguments, common),
+        Verb::Import(arguments) => archive::run_import(arguments, common),
+        Verb::Verify(arguments) => inspection::run_verify(arguments, common),
     }?;
     Ok(ExitCode::SUCCESS)
 }

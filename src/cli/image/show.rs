@@ -1,4 +1,4 @@
-//! How image verbs show things: bars on a terminal, plain lines elsewhere, tables and JSON from the same rows.
+//! Output of image verbs: bars on a terminal, plain lines elsewhere, tables and JSON from the same rows.
 
 use super::Common;
 use crate::cli::output;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 
-/// Shows what is going on, on stderr.
+/// Shows progress on stderr.
 pub(super) enum Progress {
     Bars(MultiProgress, Mutex<HashMap<Digest, ProgressBar>>),
     Lines,
@@ -59,7 +59,7 @@ impl Progress {
                             bar.finish_with_message("done");
                         }
                     }
-                    // A terminal that cannot be written to has nobody in front of it.
+                    // Nothing reads a terminal that cannot be written.
                     Event::There { digest, .. } => drop(all.println(format!("{} there already", digest.short()))),
                     Event::Note(text) => drop(all.println(output::escaped(text))),
                 }
@@ -74,20 +74,20 @@ pub(super) fn json<T: Serialize>(rows: &T) -> Result<()> {
     print(&output::safe_json(&text))
 }
 
-/// Prints one line of data: names and labels of an image may come from anywhere.
+/// Prints one line of data, escaped: names and labels of an image may come from anywhere.
 pub(super) fn line(text: &str) -> Result<()> {
     print(&output::escaped(text))
 }
 
 fn print(text: &str) -> Result<()> {
     match writeln!(std::io::stdout().lock(), "{text}") {
-        // The reader has what it wanted, as in `brig image ls | head -1`.
+        // The reader has enough, as in `brig image ls | head -1`.
         Err(cause) if cause.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|cause| Error::os(Kind::Disk, cause).doing("print")),
     }
 }
 
-/// Prints a table: columns as wide as they must be.
+/// Prints a table with columns as wide as needed.
 pub(super) fn table(rows: &[Vec<String>]) -> Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -99,12 +99,12 @@ pub(super) fn table(rows: &[Vec<String>]) -> Result<()> {
     Ok(())
 }
 
-/// A number of bytes for people.
+/// A number of bytes, readable.
 pub(super) fn bytes(number: u64) -> String {
     indicatif::HumanBytes(number).to_string()
 }
 
-/// How long ago something was.
+/// The age of a time, readable.
 pub(super) fn age(seconds_since_1970: u64) -> String {
     let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     let ago = std::time::Duration::from_secs(now.saturating_sub(seconds_since_1970));

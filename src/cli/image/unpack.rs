@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Arguments, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// A path and what to choose in it. A path that exists with its colons is a path.
+/// Splits a location into path and selection. An existing path may contain colons.
 fn split(place: &str) -> (&Path, Option<&str>) {
     if Path::new(place).exists() {
         return (Path::new(place), None);

@@ -163,7 +163,7 @@ fn criu_options(arguments: &Arguments) -> Result<CriuOptions> {
     })
 }
 
-/// The earlier images: CRIU finds them from the directory of the new ones.
+/// The earlier images: CRIU finds them relative to the new ones' directory.
 fn parent(arguments: &Arguments) -> Result<Option<PathBuf>> {
     let Some(path) = arguments.get("parent-path").filter(|path| !path.is_empty()).map(PathBuf::from) else {
         return Ok(None);
@@ -194,7 +194,7 @@ fn page_server(arguments: &Arguments) -> Result<Option<(String, u16)>> {
     }
 }
 
-/// The descriptor of --status-fd, under a number of our own.
+/// A duplicate of the descriptor of --status-fd.
 fn status(number: i32) -> Result<Arc<std::os::fd::OwnedFd>> {
     let step = || format!("use the descriptor {number} of --status-fd");
     let path = PathBuf::from(format!("/proc/self/fd/{number}"));

@@ -1,10 +1,10 @@
-//! The help texts, under the headings of runc's.
+//! The help texts, with runc's headings.
 
 use super::arguments::{self, Flag};
-use super::{GLOBAL, HELP, VERBS, Verb, version};
+use super::{GLOBAL, HELP, VERBS, Verb, about};
 use std::process::ExitCode;
 
-/// What stands between the usage of a verb and its options, with runc's heading.
+/// The text between a verb's usage and its options, with runc's heading.
 const TEXTS: [(&str, &str); 15] = [
     (
         "create",
@@ -39,7 +39,7 @@ const TEXTS: [(&str, &str); 15] = [
 pub(super) fn print(name: &str) {
     println!("NAME:\n   {name} - Open Container Initiative runtime\n");
     println!("USAGE:\n   {name} [global options] command [command options] [arguments...]\n");
-    println!("VERSION:\n   {}\n\nCOMMANDS:", version::lines(name).join("\n"));
+    println!("VERSION:\n   {}\n\nCOMMANDS:", about::version_lines(name).join("\n"));
     for verb in &VERBS {
         println!("   {:<12} {}", verb.name, verb.about);
     }
@@ -60,7 +60,7 @@ pub(super) fn of_verb(name: &str, verb: &Verb) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What follows the options of a verb.
+/// The text after the options of a verb.
 fn words_of(verb: &Verb) -> &'static str {
     match verb.name {
         "exec" => "<container-id> <command> [command options]  || -p process.json <container-id>",

@@ -1,22 +1,20 @@
-//! runc's command line at our top level, for Docker, containerd, Podman and CRI-O: what they pass is taken, and what they parse is printed, as
-//! runc does it.
+//! runc's command line at the top level, for Docker, containerd, Podman and CRI-O: takes what they pass, and prints
+//! what they parse, as runc does.
 //!
-//! Global options come before the verb. A verb is one file with its table of options. This path has no clap: it would cost as much as the rest.
+//! Global options come before the verb. A verb has a table of options; related verbs share a file. Without clap: it
+//! would cost as much as the rest of this path.
 
+mod about;
 mod arguments;
 mod checkpoint;
 mod create;
 mod exec;
-mod features;
-mod freeze;
 mod help;
 mod log;
 mod look;
 mod run;
 mod signal;
-mod spec;
 mod update;
-mod version;
 
 use arguments::{Arguments, End, Flag, parse, switch, usage, value};
 use brig::container::{ContainerId, Containers};
@@ -45,7 +43,7 @@ const GLOBAL: [Flag; 12] = [
 /// The option that every verb has.
 const HELP: Flag = switch("help", Some('h'), "print this text");
 
-/// What every verb gets.
+/// The inputs of every verb.
 struct Context {
     containers: Containers,
     log: Log,
@@ -53,12 +51,12 @@ struct Context {
     no_cgroup: bool,
     /// Annotations for a new container.
     annotations: Vec<(String, String)>,
-    /// The name by which we were called, for messages.
+    /// The program's name on this call, for messages.
     name: String,
 }
 
 impl Context {
-    /// The container that the one positional word names.
+    /// The container of the only positional word.
     fn id(&self, arguments: &Arguments) -> Result<ContainerId> {
         id(arguments.id()?)
     }
@@ -68,14 +66,14 @@ fn id(word: &OsStr) -> Result<ContainerId> {
     ContainerId::new(&word.to_string_lossy())
 }
 
-/// A verb: its name, its options, where these end, and what it does.
+/// A verb: its name, options, end of options, and function.
 struct Verb {
     name: &'static str,
     about: &'static str,
     flags: &'static [Flag],
     end: End,
     run: fn(&Context, Arguments) -> Result<ExitCode>,
-    /// Whether a process of ours is inside a container for a while.
+    /// Whether a process of brig enters the container for a while.
     enters: bool,
     /// The exit status of an error before the container's process runs.
     failure: u8,
@@ -91,17 +89,17 @@ const VERBS: [Verb; 17] = [
     look::PS,
     signal::KILL,
     signal::DELETE,
-    freeze::PAUSE,
-    freeze::RESUME,
+    update::PAUSE,
+    update::RESUME,
     update::UPDATE,
     update::EVENTS,
-    spec::SPEC,
-    features::FEATURES,
+    about::SPEC,
+    about::FEATURES,
     checkpoint::CHECKPOINT,
     checkpoint::RESTORE,
 ];
 
-/// Runs an OCI verb if the command line names one, or if we were called by another runtime's name; `None` leaves it to the others.
+/// Runs an OCI verb if the command line has one, or if the program has another runtime's name. `None`: not an OCI verb.
 pub(super) fn main() -> Option<ExitCode> {
     let mut words = std::env::args_os();
     let name = words.next().and_then(|word| Path::new(&word).file_name().map(OsStr::to_os_string)).unwrap_or_default();
@@ -115,7 +113,9 @@ pub(super) fn main() -> Option<ExitCode> {
     };
     match (verb, globals) {
         (Some(verb), Ok(globals)) => Some(run(verb, globals, name)),
-        (None, Ok(globals)) if globals.is_on("version") && globals.positional.is_empty() => Some(version::print(&name)),
+        (None, Ok(globals)) if globals.is_on("version") && globals.positional.is_empty() => {
+            Some(about::print_version(&name))
+        }
         (None, _) if !stands_in => None,
         (_, Ok(globals)) => Some(no_verb(&name, globals.positional.first())),
         (None, Err(error)) | (Some(_), Err(error)) => Some(mistaken(&name, &error)),
@@ -153,7 +153,7 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
     done.unwrap_or(ExitCode::from(verb.failure))
 }
 
-/// A line below runc's words for a person: an engine has a log, and does not pass the wrong words.
+/// A hint below runc's message for a user. An engine passes a log, and needs no hint.
 fn hint(log: &Log, verb: &Verb, error: &Error) {
     let is_person = rustix::termios::isatty(rustix::stdio::stderr()) || error.kind() == Kind::Usage;
     if let Some(hint) = crate::cli::hints::of_oci_verb(verb.name).filter(|_| is_person && !log.has_file()) {
@@ -181,7 +181,7 @@ fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
     }
     let manager = globals.text("cgroup-manager")?;
     if let Some(other) = manager.as_deref().filter(|word| !["cgroupfs", "systemd", "disabled"].contains(word)) {
-        let error = usage(format!("option --cgroup-manager: `{other}` is none of cgroupfs, systemd, disabled"));
+        let error = usage(format!("option --cgroup-manager: `{other}` is not one of cgroupfs, systemd, disabled"));
         log.error(&error.engine_text());
         return Err(error);
     }

@@ -16,8 +16,8 @@ pub(super) const KILL: Verb = Verb {
 };
 pub(super) const DELETE: Verb = Verb {
     name: "delete",
-    about: "remove what is left of a container",
-    flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is no error")],
+    about: "remove the remains of a container",
+    flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is not an error")],
     end: End::Never,
     run: delete,
     enters: false,
@@ -53,7 +53,7 @@ fn delete(context: &Context, arguments: Arguments) -> Result<ExitCode> {
 fn number(word: &str) -> Option<i32> {
     let upper = word.trim_start_matches('-').to_ascii_uppercase();
     if let Ok(number) = upper.parse::<i32>() {
-        return (0..=64).contains(&number).then_some(number); // 0 only asks (kill(2))
+        return (0..=64).contains(&number).then_some(number); // 0 checks for existence only (kill(2))
     }
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     // signal(7): the C library keeps the kernel's first two real-time signals for itself.

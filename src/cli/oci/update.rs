@@ -1,4 +1,4 @@
-//! `update` and `events`.
+//! `pause`, `resume`, `update` and `events`.
 
 use super::arguments::{Arguments, End, Flag, switch, usage, value};
 use super::{Context, Verb};
@@ -8,6 +8,36 @@ use brig::error::{Error, Kind, Result};
 use std::io::Read;
 use std::process::ExitCode;
 use std::time::Duration;
+
+pub(super) const PAUSE: Verb = Verb {
+    name: "pause",
+    about: "stop all processes of a container",
+    flags: &[],
+    end: End::Never,
+    run: pause,
+    enters: false,
+    failure: 1,
+};
+
+pub(super) const RESUME: Verb = Verb {
+    name: "resume",
+    about: "let them go on",
+    flags: &[],
+    end: End::Never,
+    run: resume,
+    enters: false,
+    failure: 1,
+};
+
+fn pause(context: &Context, arguments: Arguments) -> Result<ExitCode> {
+    context.containers.pause(&context.id(&arguments)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn resume(context: &Context, arguments: Arguments) -> Result<ExitCode> {
+    context.containers.resume(&context.id(&arguments)?)?;
+    Ok(ExitCode::SUCCESS)
+}
 
 const FLAGS: [Flag; 19] = [
     value("resources", Some('r'), "file with limits as JSON; - is standard input"),
@@ -20,7 +50,7 @@ const FLAGS: [Flag; 19] = [
     value("cpu-rt-runtime", None, "microseconds"),
     value("cpuset-cpus", None, "list of CPUs"),
     value("cpuset-mems", None, "list of memory nodes"),
-    value("cpu-idle", None, "1: only when nobody else wants to"),
+    value("cpu-idle", None, "1: only when a processor would be idle"),
     value("memory", None, "bytes"),
     value("memory-reservation", None, "bytes"),
     value("memory-swap", None, "bytes of memory and swap together; -1 is unlimited"),

@@ -1,7 +1,8 @@
-//! From the container of a task to a cell around another runtime, with that container as the runtime's bundle. Pure.
+//! Turns a task's container into a cell around another runtime, with that container as the runtime's bundle. Pure.
 //!
-//! What the task would have mounted is mounted in the cell, below `/bundle/mounts`, with the same attributes and the same owners; the bundle binds it
-//! into its root. So the runtime gets trees and no choice, and what init resolves in a hostile root it still resolves without leaving it.
+//! The task's mounts are mounted in the cell, below `/bundle/mounts`, with the same attributes and owners. The bundle
+//! binds them into its root. So the runtime gets finished trees, and init resolves paths in a hostile root without
+//! leaving it.
 
 use crate::container;
 use crate::error::{Error, Kind, Result};
@@ -17,33 +18,34 @@ use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Where a runtime is shown that is in none of the system's folders.
+/// The path of a runtime from outside of the system's folders.
 pub(super) const RUNTIME: &str = "/run/runtime";
-/// Where it keeps its state: memory of the cell's.
+/// The runtime's state, in the cell's memory.
 pub(super) const STATE: &str = "/run/oci";
-/// Where its bundle is,
+/// The bundle.
 const BUNDLE: &str = "/bundle";
-/// the root of its container,
+/// The root of its container.
 const ROOT: &str = "/bundle/rootfs";
-/// and what that binds.
+/// The sources of its bind mounts.
 const MOUNTS: &str = "/bundle/mounts";
-/// The container's name: there is one, and nobody else sees it.
+/// The container's name. It is the only one in the cell.
 const NAME: &str = "task";
-/// Bytes of the runtime's state, and of what it puts into `/tmp`.
+/// Bytes of the runtime's state, and of its `/tmp`.
 const STATE_BYTES: u64 = 64 << 20;
 /// Files of each.
 const STATE_INODES: u64 = 4096;
 
-/// The runtime, as the cell has it.
+/// The runtime in the cell.
 pub(super) struct Tool {
-    /// Its words up to a verb.
+    /// Its command line up to the verb.
     pub words: Vec<OsString>,
     /// Whether its `run` passes signals on to the container.
     pub passes_signals: bool,
 }
 
-/// For a runtime whose `run` dies by a signal and leaves the container: the shell hears the signal, and the runtime's `kill` passes it on. The runtime has
-/// a process group of its own, since signals go to all of ours. The input goes by another number: a shell gives /dev/null to what it leaves running.
+/// For a runtime whose `run` dies by a signal and leaves the container: a shell traps the signal and calls the
+/// runtime's `kill`. The runtime gets a separate process group, since signals go to all of the shell's. It gets the
+/// input by another number: a shell gives /dev/null to background processes.
 const PASS_SIGNALS: &str = r#"
 exec 3<&0
 setsid "$@" run --bundle /bundle task <&3 3<&- &
@@ -56,7 +58,7 @@ while :; do
 done
 "#;
 
-/// The cell around the container that was asked for.
+/// The cell around the requested container.
 pub(super) fn around(
     asked: Container,
     system: &System,
@@ -91,7 +93,7 @@ pub(super) fn around(
     };
     let mut all = profile::system_steps(system);
     all.extend(profile::kernel_steps());
-    // Runtimes look there for groups. The task's own hold them already, and a whole view of the host's is nothing for them.
+    // Runtimes look there for cgroups. The task's cgroup holds them already; they must not see the host's.
     all.push(Step::Tmpfs {
         at: "/sys/fs/cgroup".into(),
         bytes: 4096,
@@ -115,11 +117,11 @@ pub(super) fn around(
         points: bundle.points,
         program: program(&inner),
     });
-    // It has the values of variables, so it is for the runtime alone.
+    // Only the runtime may read it: it has the values of variables.
     let content = serde_json::to_vec(&config).map_err(|cause| Error::new(Kind::Internal, cause.to_string()))?;
     all.push(Step::File { at: Path::new(BUNDLE).join("config.json"), content, mode: 0o600 });
     all.push(Step::Freeze { at: "/".into(), attributes: Attributes::READ_ONLY });
-    // At a terminal a key is a byte that the runtime passes on; a shell in between would take the terminal from it.
+    // At a terminal the runtime passes keys on; a shell between would take the terminal from it.
     let arguments: Vec<OsString> = if tool.passes_signals || is_terminal {
         tool.words.iter().cloned().chain(["run", "--bundle", BUNDLE, NAME].map(OsString::from)).collect()
     } else {
@@ -143,7 +145,7 @@ pub(super) fn around(
             root: Root::Empty,
             scratch: asked.file_system.scratch,
             steps: all,
-            masked: Vec::new(), // where a part of /proc is covered, the kernel gives a user namespace no new one
+            masked: Vec::new(), // with a covered part of /proc, the kernel refuses a user namespace a new one
             read_only: Vec::new(),
         },
         command: Command {
@@ -153,7 +155,7 @@ pub(super) fn around(
                 .into(),
             directory: BUNDLE.into(),
             rlimits,
-            holds: false, // the container's does
+            holds: false, // the container's command does
             ..asked.command
         },
         confinement: Confinement::Cell {
@@ -166,8 +168,8 @@ pub(super) fn around(
     })
 }
 
-/// What the runtime will execute. That it is there is looked at before the runtime starts: each has its own words and its own exit status for a
-/// command that it cannot start, some of them a command's own as well.
+/// The runtime's command, checked before the runtime starts. Runtimes differ in messages and exit statuses for a
+/// missing command, and some statuses could be the command's own.
 fn program(command: &Command) -> Program {
     let path = command.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let name = command.arguments.first().map(OsString::as_os_str).unwrap_or_default();
@@ -175,16 +177,16 @@ fn program(command: &Command) -> Program {
     Program { name: name.to_string_lossy().into_owned(), places }
 }
 
-/// What a place of the container's root is.
+/// The kind of a mount in the container's root.
 #[derive(Clone, Copy)]
 enum Place {
-    /// A tree of the cell's, with the number of its mount.
+    /// A tree of the cell, with the number of its mount.
     Bound,
-    /// A new file system, which the runtime makes.
+    /// A new file system of the runtime.
     Made,
 }
 
-/// A bundle in the making.
+/// A bundle in progress.
 #[derive(Default)]
 struct Bundle {
     mounts: Vec<Value>,
@@ -197,7 +199,7 @@ struct Bundle {
 }
 
 impl Bundle {
-    /// Sorts the steps of a sandbox: into what the runtime mounts, what is made in the container's root, and what the cell has for both.
+    /// Sorts a sandbox's steps: those that the runtime mounts, those in the container's root, and those of the cell.
     fn from(steps: Vec<Step>) -> (Bundle, Vec<Step>) {
         let mut bundle = Bundle::default();
         let mut of_cell = Vec::new();
@@ -257,14 +259,14 @@ impl Bundle {
         (bundle, of_cell)
     }
 
-    /// The mount in which a path is: its kind, its number among the mounts, and the rest of the path.
+    /// The mount that contains a path: its kind, its number, and the rest of the path.
     fn place(&self, at: &Path) -> Option<(Place, usize, PathBuf)> {
         let (place, kind, mount) = self.places.iter().rev().find(|(place, ..)| at.starts_with(place))?;
         let rest = at.strip_prefix(place).unwrap_or(Path::new("")).to_owned();
         Some((*kind, *mount, rest))
     }
 
-    /// Something small of ours: where its path leads to in the end.
+    /// Adds a small step to the mount that contains its path.
     fn put(&mut self, at: PathBuf, step: impl FnOnce(PathBuf) -> Step, of_cell: &mut Vec<Step>) {
         match self.place(&at) {
             None => self.inside.push(step(at)),
@@ -275,7 +277,7 @@ impl Bundle {
         }
     }
 
-    /// Another tree that the runtime binds; its place in the cell.
+    /// Adds a bind mount; returns its path in the cell.
     fn bind(&mut self, at: PathBuf, attributes: Attributes) -> PathBuf {
         let number = self.mounts.len();
         let source = Path::new(MOUNTS).join(number.to_string());
@@ -287,12 +289,12 @@ impl Bundle {
         source
     }
 
-    /// A file system that the runtime makes.
+    /// Adds a file system that the runtime makes.
     fn make(&mut self, at: PathBuf, kind: &str, attributes: Attributes, own: &[String]) {
         let mut options: Vec<Value> = attributes.words().map(Value::from).collect();
         options.extend(own.iter().map(|word| Value::from(word.as_str())));
         if !at.starts_with("/dev/") {
-            self.points.push((at.clone(), "/".into())); // what is below /dev comes with it
+            self.points.push((at.clone(), "/".into())); // mounts below /dev come with it
         }
         self.places.push((at.clone(), Place::Made, self.mounts.len()));
         self.mounts.push(json!({ "destination": at, "type": kind, "source": kind, "options": options }));
@@ -346,7 +348,7 @@ impl Bundle {
 
 fn text(word: &OsStr) -> Result<&str> {
     word.to_str().ok_or_else(|| {
-        Error::new(Kind::Backend, format!("`{}` is no UTF-8, which a config.json needs", word.to_string_lossy()))
+        Error::new(Kind::Backend, format!("`{}` is not UTF-8, as a config.json requires", word.to_string_lossy()))
             .hint("use the backend native, or other words")
     })
 }

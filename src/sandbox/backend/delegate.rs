@@ -1,9 +1,10 @@
-//! `oci:PATH`: another OCI runtime makes the sandbox, from a bundle of ours, in a cell of ours.
+//! `oci:PATH`: another OCI runtime makes the sandbox from brig's bundle, in a cell.
 //!
-//! The runtime never runs on the host: it is the first command of a sandbox of brig's (the cell), as root of that sandbox's user namespace, without
-//! a capability on the host, with nothing of the host in sight but `/usr` read-only, in the task's cgroup, on the task's disk, in the task's network
-//! namespace. So the limits, the outcome's evidence, the gateway, the collection of the work and the end of everything are ours, whatever it does; the
-//! kernel ends it and its containers with the cell, and its own state was in the cell's memory. What is its alone is what holds the command inside.
+//! The runtime never runs on the host. It is the command of a brig sandbox (the cell), as root of the cell's user
+//! namespace. It lacks capabilities on the host, and sees only the host's `/usr`, read-only. It is in the task's
+//! cgroup, disk and network namespace. So brig enforces the limits, reads the evidence, runs the gateway and collects
+//! the work. The kernel ends the runtime and its containers with the cell, whose memory had its state. Only the
+//! confinement of the command is the runtime's.
 
 use super::Isolates;
 use super::cell;
@@ -23,31 +24,31 @@ pub(super) struct Delegate<'name> {
     pub runtime: &'name Path,
 }
 
-/// What is known of a runtime by the beginning of its file's name.
+/// The properties of a runtime, by the prefix of its file's name.
 struct RuntimeKind {
     name: &'static str,
-    /// Words before its verb, besides `--root`.
+    /// Options before its verb, besides `--root`.
     words: &'static [&'static str],
-    /// The same by the network: none, and any other. For one with a network stack of its own.
+    /// Options for no network, and for any other, if the runtime has a network stack.
     network: Option<[&'static str; 2]>,
-    /// Whether its `run` passes signals on to the container, as the command line of runc has it.
+    /// Whether its `run` passes signals on to the container, as runc's does.
     passes_signals: bool,
-    /// Whether it puts the Landlock rules of the bundle's annotation in force.
+    /// Whether it enforces the Landlock rules of the bundle's annotation.
     landlock: bool,
-    /// What holds the command.
+    /// The mechanism that confines the command.
     holds: &'static str,
 }
 
-/// Any other gets a bundle and no flags.
+/// Any other runtime gets a bundle and no flags.
 const RUNTIME_KINDS: [RuntimeKind; 4] = [
-    // gVisor. Its own sandbox is another kernel in user space; the cell's groups hold it, so it needs none.
+    // gVisor: a kernel in user space. The cell's cgroup bounds it, so it needs none.
     RuntimeKind {
         name: "runsc",
         words: &["--ignore-cgroups"],
         network: Some(["--network=none", "--network=host"]),
         passes_signals: false,
         landlock: false,
-        holds: "a kernel of its own (gVisor)",
+        holds: "a separate kernel (gVisor)",
     },
     RuntimeKind {
         name: "crun",
@@ -81,7 +82,7 @@ impl Delegate<'_> {
         RUNTIME_KINDS.iter().find(|kind| name.starts_with(kind.name)).unwrap_or(&RUNTIME_KINDS[RUNTIME_KINDS.len() - 1])
     }
 
-    /// Where it really is; it must be a program.
+    /// Its canonical path; it must be a program.
     fn real_path(&self) -> Result<PathBuf> {
         let step = || format!("use the runtime `{}`", self.runtime.display());
         let path = std::fs::canonicalize(self.runtime).map_err(|cause| Error::os(Kind::Backend, cause));
@@ -89,29 +90,29 @@ impl Delegate<'_> {
             let mode = std::fs::metadata(&path).map(|status| (status.is_file(), status.permissions().mode()));
             match mode.map_err(|cause| Error::os(Kind::Backend, cause))? {
                 (true, mode) if mode & 0o111 != 0 => Ok(path),
-                _ => Err(Error::new(Kind::Backend, "it is no program")),
+                _ => Err(Error::new(Kind::Backend, "it is not a program")),
             }
         })
         .doing(step)
         .hint(|| "name an OCI runtime by its absolute path, like oci:/usr/bin/runsc")
     }
 
-    /// The runtime's words before its verb.
+    /// The runtime's command line before its verb.
     fn words(&self, at: &Path, options: &Options) -> Vec<OsString> {
         let kind = self.kind();
         let mut words: Vec<OsString> = vec![at.into(), "--root".into(), cell::STATE.into()];
         words.extend(kind.words.iter().map(OsString::from));
         words.extend(kind.network.map(|[none, other]| match options.network.mode {
             NetworkMode::None => none.into(),
-            _ => other.into(), // what the cell's has: the gateway's sockets, or devices
+            _ => other.into(), // the cell's network: the gateway's sockets, or devices
         }));
         words
     }
 }
 
 impl Isolates for Delegate<'_> {
-    /// The sandbox is inside of another that lacks a part of the tools; what the runtime gives beyond that nobody here can tell. An operator who
-    /// knows says it in the machine's rules.
+    /// The runtime runs in a sandbox without some kernel interfaces; its own additional isolation is unknown. An
+    /// operator may declare it in the machine's rules.
     fn guarantee(&self) -> Guarantee {
         Guarantee::Nested
     }
@@ -127,14 +128,14 @@ impl Isolates for Delegate<'_> {
         let refuse = |why: &str, hint: &'static str| Err(Error::new(Kind::Backend, why).doing(step()).hint(hint));
         if !container::privileged() {
             return refuse(
-                "its cell has ids of its own, which only the machine's root can give",
+                "its cell needs an id range, which only the machine's root can give",
                 "run brig as root, or use the backend native",
             );
         }
-        // runc 1.1 looks for the mount of its groups whatever it is told, and a cell shows none: the task's groups are ours.
+        // runc 1.1 requires its cgroup mount with any options, and a cell has none: the task's cgroup is brig's.
         if self.runtime.file_name().is_some_and(|name| name.to_string_lossy().starts_with("runc")) {
             return refuse(
-                "runc does not run without control groups of its own, and a cell has none",
+                "runc does not run without its control groups, and a cell has none",
                 "use crun, runsc, or the backend native",
             );
         }

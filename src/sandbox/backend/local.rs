@@ -1,7 +1,11 @@
-//! `local`: the command runs straight on the host, as who started brig. For development of agents and of brig alone.
+//! `local`: the command runs on the host as the caller. Only for development of agents and of brig.
 //!
-//! What stays: the workspace is a copy-on-write view, in a mount namespace of its own, so that the folder is never written and what changed can be
-//! shown; a PID namespace, so that nothing outlives the task; the limits that a cgroup and the clock count; collection, redaction, receipt.
+//! What stays:
+//! - a copy-on-write view of the workspace in a mount namespace, so that the folder is never written and changes can be
+//!   shown
+//! - a PID namespace, so that no process outlives the task
+//! - the limits of cgroup and clock
+//! - collection, redaction, receipt
 
 use super::Isolates;
 use crate::error::{Error, Kind, Result};
@@ -17,7 +21,7 @@ use std::path::Path;
 
 pub(super) struct Local;
 
-/// Variables of the caller's that a program on the host needs to find its things.
+/// Variables of the caller that a program on the host needs.
 const CALLERS: [&str; 5] = ["PATH", "HOME", "USER", "LOGNAME", "TMPDIR"];
 
 impl Isolates for Local {
@@ -43,7 +47,7 @@ impl Isolates for Local {
     }
 
     fn shape(&self, asked: Container, options: &Options, stage: &Path) -> Result<Container> {
-        refuse(options)?; // secrets come in between
+        refuse(options)?; // secrets were added in between
         let mut container = asked;
         let place = stage.join("workspace");
         let own = |step: Step| match step {
@@ -53,7 +57,7 @@ impl Isolates for Local {
             Step::Bind { source, at, attributes, shown } if at == Path::new(WORKSPACE) => {
                 Some(Step::Bind { source, at: place.clone(), attributes, shown })
             }
-            Step::Proc { at } => Some(Step::Proc { at }), // of its own PID namespace
+            Step::Proc { at } => Some(Step::Proc { at }), // of the new PID namespace
             _ => None,
         };
         container.file_system = FileSystem {
@@ -94,7 +98,7 @@ impl Isolates for Local {
     }
 }
 
-/// What has no meaning without a root or a network of the sandbox's own.
+/// Refuses options that need a root or a network of the sandbox.
 fn refuse(options: &Options) -> Result<()> {
     let wrong = |what: &str, hint: &str| {
         Err(Error::new(Kind::Backend, format!("the backend `local` has no {what}")).hint(hint.to_owned()))
@@ -104,7 +108,7 @@ fn refuse(options: &Options) -> Result<()> {
     }
     if !matches!(options.network.mode, NetworkMode::None | NetworkMode::Host) || options.broker.is_some() {
         return wrong(
-            "gateway and no network of its own, so no egress rules and no secrets of the broker's",
+            "gateway and no separate network, so no egress rules and no secrets of the broker",
             "use the backend native or oci:PATH",
         );
     }

@@ -1,7 +1,8 @@
-//! Who isolates: `native` (we), `oci:PATH` (another OCI runtime, in a cell of ours), `local` (nobody).
+//! The backends of isolation: `native` (brig), `oci:PATH` (another OCI runtime in a cell), `local` (none).
 //!
-//! In: the container as `profile` plans it, for the native one. Out: the container that is launched instead, its level of isolation, declared, and what
-//! it cannot enforce. Everything else is the same for all: workspace, disk, cgroup, gateway, supervision, collection, redaction, teardown.
+//! In: the container as `profile` plans it for the native backend. Out: the container to launch instead, its declared
+//! level of isolation, and what it cannot enforce. All else is common: workspace, disk, cgroup, gateway, supervision,
+//! collection, redaction, teardown.
 
 mod cell;
 mod delegate;
@@ -16,21 +17,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// What a sandbox asks of who isolates.
+/// The functions of a backend.
 pub(crate) trait Isolates {
-    /// The level of isolation that it gives here. Declared, never guessed.
+    /// The level of isolation on this machine. Declared, never guessed.
     fn guarantee(&self) -> Guarantee;
 
-    /// What was asked for, or holds by default, and it cannot enforce: names of `--allow-degraded`, each with the reason.
+    /// Requested or default protections that it cannot enforce: names of `--allow-degraded`, each with the reason.
     fn lacks(&self, options: &Options) -> Vec<Degraded>;
 
-    /// Says what it cannot be asked for at all, before anything is made.
+    /// Refuses options that it cannot support, before anything is made.
     fn check(&self, options: &Options) -> Result<()>;
 
-    /// The container that is launched for the one that was asked for. `stage` is the task's own directory on the host.
+    /// The container to launch for the requested one. `stage` is the task's own directory on the host.
     fn shape(&self, asked: Container, options: &Options, stage: &Path) -> Result<Container>;
 
-    /// What holds the command, for `--explain`: instead of the rows of these names.
+    /// The confinement of the command for `--explain`: replaces the rows of these names.
     fn words(&self) -> Vec<(&'static str, String)>;
 }
 
@@ -46,7 +47,7 @@ impl Isolates for Native {
         }
     }
 
-    /// What this machine cannot give `container` says, limit by limit.
+    /// `container` reports what this machine cannot enforce, limit by limit.
     fn lacks(&self, _options: &Options) -> Vec<Degraded> {
         Vec::new()
     }
@@ -67,17 +68,17 @@ impl Isolates for Native {
 /// A backend by its name: `native`, `oci:PATH`, `local`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// Our own namespaces, filter, Landlock rules.
+    /// Brig's own namespaces, filter and Landlock rules.
     #[default]
     Native,
-    /// Another OCI runtime, by its path: the task's root and command are its bundle.
+    /// Another OCI runtime, by its path; the task is its bundle.
     Oci(PathBuf),
-    /// None: the command runs straight on the host. For development only.
+    /// None: the command runs on the host. For development only.
     Local,
 }
 
 impl Backend {
-    /// Who does it.
+    /// The implementation.
     pub(crate) fn isolates(&self) -> Box<dyn Isolates + '_> {
         match self {
             Backend::Native => Box::new(Native),
@@ -86,7 +87,7 @@ impl Backend {
         }
     }
 
-    /// The level of isolation that it gives here.
+    /// The level of isolation on this machine.
     pub(crate) fn guarantee(&self) -> Guarantee {
         self.isolates().guarantee()
     }
@@ -110,13 +111,13 @@ impl FromStr for Backend {
             ("native", _) => Ok(Backend::Native),
             ("local", _) => Ok(Backend::Local),
             (_, Some(path)) if path.starts_with('/') => Ok(Backend::Oci(path.into())),
-            _ => Err(Error::new(Kind::Usage, format!("there is no backend `{}`", text.escape_debug()))
+            _ => Err(Error::new(Kind::Usage, format!("unknown backend `{}`", text.escape_debug()))
                 .hint("the backends are native, oci:/path/to/runtime, local")),
         }
     }
 }
 
-/// Refuses what the backend cannot enforce and the caller did not give up by name; returns what was given up.
+/// Refuses missing protections unless the caller allows them by name; returns the missing ones.
 pub(super) fn given_up(options: &Options) -> Result<Vec<Degraded>> {
     let lacks = options.backend.isolates().lacks(options);
     let refused: Vec<_> =

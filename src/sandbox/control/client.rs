@@ -1,4 +1,4 @@
-//! The other side: whoever steers a sandbox of this user.
+//! The client of the control socket: requests to a sandbox of this user.
 
 use super::super::report::Sample;
 use super::wire::{Exec, Peer, Reply, Request};
@@ -48,7 +48,7 @@ impl Client {
         self.ask(request).map(|_| ())
     }
 
-    /// Asks the command to end, and kills what is left after the grace.
+    /// Asks the command to end, and kills the rest after the grace.
     pub(crate) fn stop(&self, grace: Option<Duration>) -> Result<()> {
         self.done(&Request::Stop { grace })
     }
@@ -58,17 +58,17 @@ impl Client {
         self.done(&Request::Kill { signal })
     }
 
-    /// The same without waiting for an answer, which comes among the others.
+    /// The same without waiting for the answer, which is among the later ones.
     pub(crate) fn kill_later(&self, signal: i32) -> Result<()> {
         self.0.ask(&Request::Kill { signal })
     }
 
-    /// Reports that the process that this connection has started wrote something. Has no answer.
+    /// Reports output of this connection's process. Has no answer.
     pub(crate) fn report_output(&self) -> Result<()> {
         self.0.ask(&Request::Active)
     }
 
-    /// Stops every process where it stands.
+    /// Freezes every process.
     pub(crate) fn pause(&self) -> Result<()> {
         self.done(&Request::Pause)
     }
@@ -78,12 +78,12 @@ impl Client {
         self.done(&Request::Reach { rule: rule.to_string(), allow })
     }
 
-    /// Lets them go on.
+    /// Resumes the processes.
     pub(crate) fn unpause(&self) -> Result<()> {
         self.done(&Request::Unpause)
     }
 
-    /// What it uses now.
+    /// Its current usage.
     pub(crate) fn stats(&self) -> Result<Sample> {
         match self.ask(&Request::Stats)? {
             Reply::Stats(sample) => Ok(*sample),
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Its processes, as the supervisor's PID namespace has them.
+    /// Its processes, by their ids in the supervisor's PID namespace.
     pub(crate) fn processes(&self) -> Result<Vec<i32>> {
         match self.ask(&Request::Processes)? {
             Reply::Processes(processes) => Ok(processes),
@@ -119,7 +119,8 @@ impl Client {
         serde_json::from_slice(&read_memory(&memory)?).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// Becomes one whose bytes are the command's input. Says whether that has a terminal, and whether it takes input.
+    /// Attaches: this client's bytes become the command's input. Returns whether it has a terminal, and whether it
+    /// takes input.
     pub(crate) fn attach(&self) -> Result<(bool, bool)> {
         match self.ask(&Request::Attach)? {
             Reply::Attached { terminal, input } => Ok((terminal, input)),
@@ -127,22 +128,22 @@ impl Client {
         }
     }
 
-    /// Passes bytes to the command; none for the end of them.
+    /// Passes bytes to the command; an empty slice ends its input.
     pub(crate) fn input(&self, bytes: &[u8]) -> Result<()> {
         self.0.input(bytes).failing(Kind::Lost, || "pass input on")
     }
 
-    /// Gives the command's terminal the size of ours. The answer comes among the others.
+    /// Gives the command's terminal this size. The answer is among the later ones.
     pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
         self.0.ask(&Request::Resize { rows, columns })
     }
 
-    /// Begins to start a process; its descriptors, its start and its end come as [`Client::next`].
+    /// Starts a process. Its descriptors, start and end come as [`Client::next`].
     pub(crate) fn exec(&self, exec: Exec) -> Result<()> {
         self.0.ask(&Request::Exec(exec))
     }
 
-    /// The next word; `None` when the sandbox is gone.
+    /// The next reply; `None` when the sandbox is gone.
     pub(crate) fn next(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
         self.0.answer()
     }
@@ -154,7 +155,7 @@ impl AsFd for Client {
     }
 }
 
-/// The sandbox ended while it was asked.
+/// The error of a sandbox that ended during a request.
 pub(super) fn over() -> Error {
     Error::new(Kind::State, "it has ended meanwhile").hint("see `brig task show ID`")
 }

@@ -1,4 +1,4 @@
-//! Being steered while there is no sandbox yet: whoever asks for the end gets it, everybody else is told to wait.
+//! The control socket before the sandbox exists: serves requests to end, and answers all others with an error.
 
 use super::super::signals::Signals;
 use super::wire::{ClientMessage, Reply, Request};
@@ -8,16 +8,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// What came of a moment of waiting.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// Go on.
+    /// Nothing happened.
     Nothing,
-    /// Somebody wants the end.
+    /// A client or a signal asks for the end.
     Cancelled,
 }
 
-/// Waits until `other` is readable, somebody says something, or the time is up.
+/// Waits until `other` is readable, a client sends a request, or the time is up.
 pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'_>, limit: Duration) -> Result<Idle> {
     let mut waits: Vec<_> = [other, signals.as_fd(), control.listener.as_fd()]
         .into_iter()
@@ -43,7 +43,7 @@ pub(crate) fn idle(control: &mut Control, signals: &Signals, other: BorrowedFd<'
 }
 
 impl Control {
-    /// Whether a client asks for the end of a task that has no sandbox yet. Other requests wait until it has one.
+    /// Whether a client asks for the end of a task without a sandbox. Other requests wait for the sandbox.
     pub(crate) fn is_asked_to_end(&mut self) -> bool {
         self.accept();
         let asks = |client: &&mut Connected| client.peer.peek().is_some_and(|request| is_end(&request));
@@ -72,7 +72,7 @@ fn answer_early_request(client: &mut Connected) -> Idle {
             let error = Error::new(Kind::State, "it has not started: it waits for its turn");
             client
                 .peer
-                .reply(&Reply::Failed(error.hint("try again when `brig task events -f ID` says `running`")), None)
+                .reply(&Reply::Failed(error.hint("try again when `brig task events -f ID` shows `running`")), None)
         }
         Err(error) if error.errno() == Some(libc::EAGAIN) => Ok(()),
         Ok(None) | Err(_) => Err(rustix::io::Errno::PIPE),

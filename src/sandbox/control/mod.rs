@@ -1,8 +1,9 @@
-//! Steering a sandbox while it runs: a private socket in its record, served by the one loop that watches it.
+//! Control of a running sandbox: a private socket in its record, served by the supervisor's loop.
 //!
-//! In: requests of the same user (or the machine's root), checked by the kernel's word on who connects. Out: one reply each; for a new process its
-//! descriptors and its end. Order: [`Control::open`] before the sandbox begins; `serve` in the watch; [`Control::end`] before its pid 1 is reaped.
-//! Never: a request that makes the sandbox weaker; a client that can stop the watch by being slow, which is dropped.
+//! In: requests of the same user or the machine's root, identified by the kernel (SO_PEERCRED). Out: one reply each;
+//! for a new process its descriptors and its end. Order: [`Control::open`] before the sandbox begins; `requests` in the
+//! loop; [`Control::end`] before its pid 1 is reaped. Never: a request that weakens the sandbox, or a slow client that
+//! stops the supervisor; it is dropped.
 
 mod client;
 mod idle;
@@ -28,16 +29,16 @@ use wire::Peer;
 
 /// The socket's name in a task's directory.
 const NAME: &str = "control.sock";
-/// More than anybody needs at once; a further client waits to be accepted.
+/// The most clients. A further one waits to be accepted.
 const CLIENTS: usize = 64;
 
-/// The socket of one sandbox and those who are connected.
+/// The socket of one sandbox and its clients.
 #[derive(Debug)]
 pub(crate) struct Control {
     listener: OwnedFd,
     path: PathBuf,
     pub(super) clients: Vec<Connected>,
-    /// Process trees that were killed because their clients are gone, until they are gone too.
+    /// Killed process trees of clients that are gone, until they have ended.
     ending: Vec<Session>,
 }
 
@@ -82,14 +83,14 @@ impl Control {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).failing(Kind::Store, step)?;
-        // Before it has a name, so that it never has one with more rights.
+        // Before it has a name: it never has one with more rights.
         rustix::fs::fchmod(&listener, Mode::from_raw_mode(0o600)).failing(Kind::Store, step)?;
         bind(&listener, &address(&folder).failing(Kind::Store, step)?).failing(Kind::Store, step)?;
         listen(&listener, 16).failing(Kind::Store, step)?;
         Ok(Control { listener, path: directory.join(NAME), clients: Vec::new(), ending: Vec::new() })
     }
 
-    /// Takes in whoever waits to be connected, if it may be: this user, or the machine's root.
+    /// Accepts waiting clients of this user or the machine's root.
     pub(super) fn accept(&mut self) {
         while self.clients.len() < CLIENTS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -126,7 +127,7 @@ impl Control {
         waits
     }
 
-    /// Ends all that was started for clients. Before pid 1 is waited for: the kernel lets that go only when nobody else is left unreaped.
+    /// Ends all processes of clients. Before the wait for pid 1: the kernel keeps it until all others are reaped.
     pub(crate) fn end(&mut self) {
         for client in &mut self.clients {
             let Some(mut session) = client.session.take() else { continue };
@@ -139,7 +140,7 @@ impl Control {
         }
     }
 
-    /// Ends the processes of clients that are gone, and forgets what has ended.
+    /// Ends the processes of clients that are gone, and drops ended ones.
     pub(super) fn forget(&mut self) {
         for client in self.clients.iter_mut().filter(|client| client.gone) {
             let session = client.session.take();
@@ -159,17 +160,17 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.end();
-        // What stays is removed with the task.
+        // A remaining socket is removed with the task.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Whether somebody of this user id may steer: the one that we run as, and the machine's root.
+/// Whether this user id may send requests: the own one, or the machine's root.
 fn is_allowed(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// By way of the descriptor of its folder: a path of a socket has at most 107 bytes (unix(7)).
+/// The address through the folder's descriptor: a socket's path has at most 107 bytes (unix(7)).
 fn address(folder: &OwnedFd) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(format!("/proc/self/fd/{}/{NAME}", folder.as_fd().as_raw_fd()))
 }
@@ -182,7 +183,7 @@ mod tests {
     fn the_socket_is_its_users_alone_and_goes_with_its_owner() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
-        // Deeper than the address of a socket can say.
+        // Deeper than a socket's address allows.
         let deep = directory.path().join("x".repeat(120));
         std::fs::create_dir(&deep).unwrap();
         let control = Control::open(&deep).unwrap();

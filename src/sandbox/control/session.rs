@@ -1,4 +1,4 @@
-//! One process that somebody has started in a running sandbox, until its end.
+//! A client's process in a running sandbox, until its end.
 
 use super::super::refusals::Refusals;
 use super::super::visitor;
@@ -10,20 +10,20 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A process and how far it has come.
+/// A process and its state.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Session {
     entered: Entered,
-    /// Whether its program has taken over, or never will.
+    /// Whether its program has started or failed to.
     is_settled: bool,
-    /// Whether the process has ended. Its descendants live until the client is gone: they may have output left for it.
+    /// Whether the process has ended. Its descendants live until the client is gone: they may still have output.
     has_ended: bool,
     /// Whether it copies files, which counts as activity of the task.
     copies: bool,
 }
 
 impl Session {
-    /// Starts it, and gives its ends of the pipes to who asked.
+    /// Starts it, and sends the client its ends of the pipes.
     pub(in crate::sandbox) fn start(running: &Running, exec: Exec, peer: &Peer) -> Result<Session> {
         let step = || "make pipes for the process";
         let mut ours = Vec::new();
@@ -52,12 +52,12 @@ impl Session {
         Ok(session)
     }
 
-    /// What to wait for: its first words, then its end.
+    /// Readable for the messages of its start; `None` after it.
     pub(in crate::sandbox) fn channel(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_settled).then(|| self.entered.channel())
     }
 
-    /// Readable when it ends; `None` when that is known.
+    /// Readable when it ends; `None` after it.
     pub(in crate::sandbox) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         (!self.has_ended).then(|| self.entered.pidfd())
     }
@@ -67,9 +67,9 @@ impl Session {
         self.copies && !self.has_ended
     }
 
-    /// Kills the process and all that it has started, without waiting for their end.
+    /// Kills the process and its descendants, without waiting.
     pub(in crate::sandbox) fn end(&self) {
-        // What cannot be killed here ends with the sandbox.
+        // A process that cannot be killed here ends with the sandbox.
         let _ = self.entered.end();
     }
 
@@ -82,7 +82,7 @@ impl Session {
         if self.has_ended { Ok(()) } else { self.entered.signal(signal) }
     }
 
-    /// Passes its next word on; the listener of its filter is for the watch.
+    /// Passes the next message on. A filter's listener is for the supervisor.
     pub(in crate::sandbox) fn pass_message(&mut self, peer: &Peer, refusals: &mut Refusals) -> Result<(), Errno> {
         match self.entered.receive() {
             Ok(Some(Message::Refusals(listener))) => {
@@ -108,11 +108,11 @@ impl Session {
 
     /// Waits for the end of the process.
     pub(in crate::sandbox) fn wait(&self) {
-        // One that was waited for already has ended.
+        // A reaped process has ended already.
         let _ = self.entered.reap();
     }
 
-    /// Waits for its end and tells the client its status, once.
+    /// Waits for its end and sends the client its status, once.
     pub(in crate::sandbox) fn report_end(&mut self, peer: &Peer) -> Result<(), Errno> {
         if std::mem::replace(&mut self.has_ended, true) {
             return Ok(());

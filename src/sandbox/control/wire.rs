@@ -1,5 +1,5 @@
-//! The words between a running sandbox and those who steer it: one JSON document a message, over a SOCK_SEQPACKET socket, with at most one
-//! descriptor. Input of a terminal travels as bytes, after a tag.
+//! The messages between a running sandbox and its clients, over a SOCK_SEQPACKET socket. A message is one JSON
+//! document, with at most one descriptor. Input of a terminal is bytes after a tag.
 
 use super::super::report::Sample;
 use crate::error::{Context, Error, Kind, Result};
@@ -11,40 +11,40 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Longer than any command line that we take; a socket's buffer holds it.
+/// Longer than any accepted command line; a socket's buffer holds it.
 pub(crate) const LARGEST: usize = 128 << 10;
 const JSON: u8 = b'J';
 const INPUT: u8 = b'I';
 
-/// What a sandbox is asked for.
+/// A request to a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// End: ask the command, kill what is left after the grace (the task's own if none is given).
+    /// End: ask the command, kill the rest after the grace (default: the task's own).
     Stop { grace: Option<Duration> },
     /// Send a signal to the command; 9 ends everything at once.
     Kill { signal: i32 },
-    /// Stop every process where it stands.
+    /// Freeze every process.
     Pause,
-    /// Let them go on.
+    /// Resume them.
     Unpause,
-    /// What it uses now.
+    /// Its current usage.
     Stats,
     /// Its processes.
     Processes,
     /// Start another process in it.
     Exec(Exec),
-    /// The process that this connection has started wrote something: the task is not idle. Has no answer.
+    /// Output of this connection's process: the task is not idle. Has no answer.
     Active,
-    /// Send its input from here on, if it takes any.
+    /// Take input from this client, if the command takes any.
     Attach,
-    /// The size of the terminal of whoever is attached.
+    /// The size of the attached client's terminal.
     Resize { rows: u16, columns: u16 },
     /// Allow or refuse what an egress rule covers from now on.
     Reach { rule: String, allow: bool },
-    /// The values of its secrets, so that they can be hidden: the caller is who gave them.
+    /// The values of its secrets, for the caller's redactor: the caller's user gave them.
     Values,
-    /// What its command has as environment, values included: the caller is who started it.
+    /// The environment of its command with values: the caller's user gave them.
     Environment,
 }
 
@@ -54,44 +54,45 @@ pub(crate) struct Exec {
     pub command: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<std::path::PathBuf>,
-    /// Rows and columns of its terminal, if it is to have one.
+    /// Rows and columns of its terminal, if any.
     pub terminal: Option<(u16, u16)>,
-    /// Instead of the command: the errand that reads and writes files in the sandbox.
+    /// Serve file requests instead of running the command.
     pub errand: bool,
 }
 
-/// What comes back.
+/// A reply.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// It is done.
     Done,
-    /// It is not, and why.
+    /// The error.
     Failed(Error),
-    /// What it uses now.
+    /// Its current usage.
     Stats(Box<Sample>),
-    /// Its processes, in the PID namespace of whoever runs the sandbox.
+    /// Its processes, in the PID namespace of the supervisor.
     Processes(Vec<i32>),
-    /// A process's standard descriptor of this number is the one that comes with this message, or its terminal if that has no number.
+    /// The descriptor of this message is the process's standard descriptor of this number; without a number, its
+    /// terminal.
     Stream(Option<u8>),
-    /// Its program has taken over.
+    /// Its program runs.
     Started,
     /// It has ended, with this status.
     Exited(u8),
     /// Whether it has a terminal, and whether it takes input.
     Attached { terminal: bool, input: bool },
-    /// Names and values as JSON, in the memory that comes with this message: they can be longer than one.
+    /// Names and values as JSON in this message's memory file: they may exceed a message.
     Values,
     /// Names and values.
     Environment(Vec<(OsString, OsString)>),
 }
 
-/// A message from one who steers.
+/// A message from a client.
 #[derive(Debug)]
 pub(crate) enum ClientMessage {
-    /// A wish.
+    /// A request.
     Request(Request),
-    /// Bytes for the command; none for the end of them.
+    /// Bytes for the command; empty at the end.
     Input(Vec<u8>),
 }
 
@@ -108,7 +109,7 @@ impl Peer {
         self.send(request, None).failing(Kind::Lost, || "ask the sandbox")
     }
 
-    /// Passes bytes to the command; none for the end of them. `false` if they must be tried again later.
+    /// Passes bytes to the command; empty for their end. EAGAIN: try again later.
     pub(crate) fn input(&self, bytes: &[u8]) -> Result<(), Errno> {
         self.0.send(&[&[INPUT], bytes].concat(), None)
     }
@@ -123,7 +124,7 @@ impl Peer {
         if bytes.len() > LARGEST { Err(Errno::MSGSIZE) } else { self.0.send(&bytes, descriptor) }
     }
 
-    /// The next message of one who steers; `None` when it is gone.
+    /// The next message of a client; `None` when it is gone.
     pub(crate) fn receive(&self) -> Result<Option<ClientMessage>> {
         let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from a client")?;
         let Some(packet) = packet else { return Ok(None) };
@@ -134,14 +135,14 @@ impl Peer {
         }
     }
 
-    /// The next message, which stays where it is, if it is a short request.
+    /// The next message, if it is a short request, without consuming it.
     pub(crate) fn peek(&self) -> Option<Request> {
         let mut bytes = [0_u8; 256];
         let (length, _) = recv(&self.0, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT).ok()?;
         serde_json::from_slice(bytes.get(..length)?.strip_prefix(&[JSON])?).ok()
     }
 
-    /// The sandbox's next word; `None` when it is gone.
+    /// The sandbox's next reply; `None` when it is gone.
     pub(crate) fn answer(&self) -> Result<Option<(Reply, Option<OwnedFd>)>> {
         let packet = self.0.receive_up_to(LARGEST).failing(Kind::Lost, || "receive from the sandbox")?;
         let Some(packet) = packet else { return Ok(None) };

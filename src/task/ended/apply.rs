@@ -1,7 +1,7 @@
-//! The changes of an ended task, whole or the paths that are selected: shown as a patch, listed, applied to the user's tree.
+//! The changes of an ended task, all or a selection: shown as a patch, listed, applied to the user's tree.
 //!
-//! In: the record and the copies that `handback` collected. Out: a patch ([`patch`]), a list ([`changed_paths`]), the user's tree changed
-//! ([`apply`]). Not here: how paths are compared and written (`changes`).
+//! In: the record and the copies that `handback` collected. Out: a patch ([`patch`]), a list ([`changed_paths`]), a
+//! changed tree ([`apply`]). Not here: comparing and writing paths (`changes`).
 
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::task::definition::WorkspaceSource;
@@ -14,44 +14,45 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What a patch holds and what it leaves out.
+/// A summary of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PatchNotes {
-    /// How many files and links are in it.
+    /// The number of files and links in it.
     pub files: usize,
-    /// Those that have only a note, because they are binary or too large to be compared.
+    /// Files with a note only: binary, or too large to compare.
     pub noted: Vec<String>,
-    /// Those that are not in it, because their base is not as it was.
+    /// Files left out because their base has changed.
     pub base_changed: Vec<String>,
-    /// Those whose base has changed since, and that are compared with the copy of what it was.
+    /// Files whose base has changed since, compared with the kept copy of the base.
     pub edited_since: Vec<String>,
-    /// Those whose base was edited while the agent ran: they are compared with that edit, which the agent may not have seen.
+    /// Files whose base the user edited while the agent ran. They are compared with that edit, which the agent may not
+    /// have seen.
     pub edited_meanwhile: Vec<String>,
-    /// How many are not in it because they are in `.git`.
+    /// The number of files left out because they are in `.git`.
     pub in_git: usize,
-    /// How many are not in it because they are not selected.
+    /// The number of files left out because they are not selected.
     pub not_selected: usize,
 }
 
-/// How a patch is made.
+/// Options of a patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchOptions {
-    /// Also what is in `.git`: for reading, no `git apply` takes it.
+    /// Include `.git`, for reading only: `git apply` refuses it.
     pub include_git: bool,
-    /// Binary files whole, in git's own form, so that `git apply` makes them.
+    /// Include whole binary files in git's format for `git apply`.
     pub binary: bool,
-    /// Which changes are in it.
+    /// The selected changes.
     pub selection: Selection,
 }
 
-/// One path that changed.
+/// One changed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangedPath {
     /// `added`, `modified` or `deleted`.
     pub change: &'static str,
     /// The path in the workspace, with unusual bytes escaped.
     pub path: String,
-    /// Why it could run later on a host, if it could.
+    /// The reason why a tool could run it later on a host, if any.
     pub runnable: Option<&'static str>,
 }
 
@@ -77,7 +78,7 @@ pub fn patch(store: &Store, id: &str, options: &PatchOptions, out: &mut dyn Writ
     })
 }
 
-/// The tree that the changes were made from. `None` if there was none, or if its path names another folder by now.
+/// The base of the changes. `None` if there was none, or if its path leads to another folder now.
 fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>> {
     let Some(path) = handback.base.as_deref() else { return Ok(None) };
     let record = store.record(id)?;
@@ -91,7 +92,7 @@ fn base(store: &Store, id: &str, handback: &ChangeSet) -> Result<Option<OwnedFd>
     }
 }
 
-/// Opens the tree that a workspace was shown from: a checkout of the store, or a folder of the user's.
+/// Opens a workspace's base: a checkout of the store, or a folder of the user's.
 pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     if base.starts_with(store.root()) {
         return open_tree(base);
@@ -99,10 +100,10 @@ pub(super) fn open_base(store: &Store, base: &Path) -> Result<OwnedFd> {
     open_tree(&pin_now("folder", base)?.path(base))
 }
 
-/// The paths that an ended task changed.
+/// The changed paths of an ended task.
 pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Selection) -> Result<Vec<ChangedPath>> {
     let (mut changes, _) = load(store, id)?;
-    // What could run depends on the files beside it, selected or not.
+    // Use all changes: whether a file could run depends on its neighbours.
     let runnable = changes::runnable(&changes);
     selection.apply(&mut changes)?;
     let row = |entry: &changes::Entry| ChangedPath {
@@ -117,55 +118,55 @@ pub fn changed_paths(store: &Store, id: &str, include_git: bool, selection: &Sel
     Ok(changes.entries.iter().filter(|entry| include_git || !entry.path.is_in_git()).map(row).collect())
 }
 
-/// The selected files in which a secret's value stands, as the receipt has them.
+/// The selected files that contain a secret's value, as in the receipt.
 pub fn secrets_in(store: &Store, id: &str, selection: &Selection) -> Result<Vec<String>> {
     let (mut changes, found) = load(store, id)?;
     let Some((_, handback)) = found else { return Ok(Vec::new()) };
-    // Of a list that was cut, the rest may be anywhere.
+    // A cut list lacks files of any place.
     if handback.secrets.len() >= LISTED {
         return Ok(handback.secrets);
     }
     let all: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
     selection.apply(&mut changes)?;
     let selected: Vec<_> = changes.entries.iter().map(|entry| entry.path.to_string()).collect();
-    // Where redaction changed a name, the record has another path.
+    // A redacted name is not in the record.
     let counts = |path: &String| selected.contains(path) || !all.contains(path);
     Ok(handback.secrets.into_iter().filter(counts).collect())
 }
 
-/// How changes are applied.
+/// Options of applying.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Check and tell; write nothing.
+    /// Check and report; write nothing.
     pub dry_run: bool,
-    /// Overwrite what was changed meanwhile.
+    /// Overwrite concurrent edits.
     pub force: bool,
-    /// Join the task's edit of a text with the user's where they are of different lines.
+    /// Merge the task's and the user's edits of different lines.
     pub merge: bool,
-    /// Which changes are applied.
+    /// The selected changes.
     pub selection: Selection,
 }
 
-/// What was applied, or with `dry_run` would be; paths with unusual bytes escaped.
+/// The result; with `dry_run` what would be done. Paths with unusual bytes are escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AppliedPaths {
     /// The tree.
     pub tree: PathBuf,
     /// Written or deleted.
     pub changed: Vec<String>,
-    /// How many were that way already.
+    /// The number of paths that were that way already.
     pub already: usize,
-    /// Left out, each with the reason.
+    /// Changes left out, each with the reason.
     pub left_out: Vec<(String, &'static str)>,
-    /// With both the user's and the task's edits.
+    /// Files with both edits merged.
     pub merged: Vec<String>,
-    /// In the way, or overwritten with `force`, each with how it differs.
+    /// Conflicts, or with `force` overwritten files, each with the difference.
     pub conflicts: Vec<(String, &'static str)>,
-    /// How many changes were not selected.
+    /// The number of changes that were not selected.
     pub not_selected: usize,
 }
 
-/// Makes an ended task's changes in `into`, or in the folder or repository that the workspace came from. All of them or none.
+/// Applies an ended task's changes to `into`, or to the folder or repository of the workspace. All of them or none.
 pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOptions) -> Result<AppliedPaths> {
     let tree = match into {
         Some(path) => path.to_owned(),
@@ -173,7 +174,7 @@ pub fn apply(store: &Store, id: &str, into: Option<&Path>, options: &ApplyOption
     };
     let pinned = pin_now("folder", &tree)?;
     let target = open_tree(&pinned.path(&tree)).hint(|| "name a folder that exists: --into DIR")?;
-    // Where a folder is named, it is that one by its name.
+    // A named folder needs no identity.
     let folder = if into.is_none() { store.record(id)?.folder } else { None };
     if folder.is_some_and(|folder| !folder.is_of(&target)) && !changes::tree::is_off("changes-folder") {
         return Err(Error::new(
@@ -229,7 +230,7 @@ fn origin(store: &Store, id: &str) -> Result<PathBuf> {
     }
 }
 
-/// The record of an ended task's changes; where it is and what it was made from, if anything changed.
+/// The record of an ended task's changes, with its path and the change set if anything changed.
 fn load(store: &Store, id: &str) -> Result<(Changes, Option<(PathBuf, ChangeSet)>)> {
     let state = |why: &str, hint: &str| Error::new(Kind::State, why.to_owned()).hint(hint);
     let receipt = store.final_receipt(id)?;

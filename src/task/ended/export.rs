@@ -1,4 +1,4 @@
-//! An ended task's commits as a file, for `git fetch FILE`.
+//! Exports an ended task's commits as a file, for `git fetch FILE`.
 
 use super::apply::open_base;
 use crate::error::{Error, Kind, Result, Step};
@@ -13,25 +13,25 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-/// A bundle that was made.
+/// An exported bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exported {
     /// The file, in the task's own directory.
     pub path: PathBuf,
     /// The commit in it.
     pub commit: String,
-    /// The branch that it is on there.
+    /// Its branch in the bundle.
     pub branch: String,
 }
 
-/// Where an ended workspace stands.
+/// The head of an ended workspace.
 pub(crate) fn head_of(handback: &ChangeSet, base: &Path) -> Result<Head> {
     let Some(path) = &handback.path else { return git::head(None, base) };
     let changes = Changes::load(&path.join("changes.json"))?;
     git::head(Some((&changes, path)), base)
 }
 
-/// The commit of a folder that is a repository, and the one at which the task ended, if it made any.
+/// The first and last commit of a task in a folder with a repository, if it made any commit.
 pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String, String)> {
     if !folder.join(".git/HEAD").exists() {
         return None;
@@ -41,7 +41,7 @@ pub(crate) fn commits_of(handback: &ChangeSet, folder: &Path) -> Option<(String,
     (before != after).then_some((before, after))
 }
 
-/// Its commits as a file; `None` if all of them are in the base.
+/// The bundle of the task's commits; `None` if the base has all of them.
 pub(crate) fn bundle_of(
     errand: &GitJob<'_>,
     handback: &ChangeSet,
@@ -53,8 +53,8 @@ pub(crate) fn bundle_of(
     git::bundle(errand, &Work { base: base.0, base_commit: base.1, changes, commit, branch })
 }
 
-/// Opens the base of an ended task and holds it: a checkout of the store, or the folder that the task worked on. Another folder that has its name now
-/// is refused.
+/// Opens and pins the base of an ended task: a checkout of the store, or the task's folder. Refuses another folder at
+/// that path.
 fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
     let opened = open_base(store, base)?;
     let folder = store.record(id)?.folder.filter(|_| !base.starts_with(store.root()));
@@ -67,7 +67,7 @@ fn hold_base(store: &Store, id: &str, base: &Path) -> Result<Pinned> {
     Ok(pinned)
 }
 
-/// Makes a bundle of the commits of an ended task, on the branch that the agent was on. The caller has one thread.
+/// Bundles the commits of an ended task on the agent's branch. The caller has one thread.
 pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
     crate::process::require_one_thread()?;
     let step = || format!("export the commits of `{id}`");
@@ -104,7 +104,7 @@ pub fn export_bundle(store: &Store, id: &str) -> Result<Exported> {
         budget,
         control: &RefCell::default(), // the task has ended
     };
-    // Held like a running task's: nobody removes or exports it at the same time.
+    // Lock it like a running task, against concurrent removal or export.
     let _lock = crate::files::Lock::wait(&store.task(id).join("export.lock"))?;
     match bundle_of(&errand, changes, (&base, commit_in), &head.commit, &branch).doing(step)? {
         Some(path) => Ok(Exported { path, commit: head.commit, branch }),

@@ -1,8 +1,8 @@
-//! The list of tasks, quick when there are ten thousand: a row for each that has ended, kept beside the records.
+//! The index of ended tasks: one row each beside the records, for fast lists of ten thousand tasks.
 //!
-//! The index is never the truth. Which tasks there are, the directory says; a task that has ended does not change any more, so a row, once written,
-//! stays right. A row that is missing or torn is made again from the records; one of a task that is gone counts for nothing, and when too
-//! many do, the file is written anew.
+//! The index is a cache. The directory lists the tasks, and an ended task does not change, so a row stays valid. A
+//! missing or torn row is made again from the records. Rows of removed tasks are ignored; with too many of them the
+//! file is rewritten.
 
 use super::reconcile::reconcile_one;
 use crate::error::{Error, Kind, Result};
@@ -17,11 +17,11 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 
 const NAME: &str = "index";
-/// The first line; a file that begins otherwise is of another version, and made anew.
+/// The first line. A file of another version is rewritten.
 const VERSION: &str = "brig index 1";
-/// No index of ours is longer.
+/// The longest index.
 const LONGEST: u64 = 256 << 20;
-/// So many rows of tasks that are gone are not worth a new file.
+/// The number of stale rows that justifies a new file.
 const STALE: usize = 1000;
 
 /// A row of `brig task ls`.
@@ -29,13 +29,13 @@ const STALE: usize = 1000;
 pub struct Summary {
     /// The task's id.
     pub id: String,
-    /// Where it stands.
+    /// Its status.
     pub status: Status,
-    /// Why it ended, once it has.
+    /// Its outcome, once it has ended.
     pub outcome: Option<String>,
-    /// When it began.
+    /// Its start.
     pub created: String,
-    /// Seconds it ran, once it has ended.
+    /// Its duration in seconds, once it has ended.
     pub wall_seconds: Option<f64>,
     /// The command.
     pub command: Vec<String>,
@@ -56,7 +56,7 @@ impl Summary {
 }
 
 impl Store {
-    /// One row, from the records themselves.
+    /// A row, from the records.
     pub(crate) fn summary(&self, id: &str) -> Result<Summary> {
         let record = self.record(id)?;
         let receipt = self.receipt(id)?;
@@ -70,7 +70,7 @@ impl Store {
         })
     }
 
-    /// One row for each task, oldest first. A record that cannot be read is left out and named on the side.
+    /// One row for each task, oldest first. Unreadable records are returned as errors.
     pub fn list(&self) -> Result<(Vec<Summary>, Vec<Error>)> {
         let text = files::read_bounded(&self.root().join(NAME), LONGEST).unwrap_or_default();
         let text = String::from_utf8(text).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Store {
         let known = known.unwrap_or_default();
         let (half_gone, mut ids): (Vec<_>, Vec<_>) =
             self.names()?.into_iter().partition(|name| name.starts_with(REMOVED));
-        // Of a removal that was killed. What cannot be removed is told of as left.
+        // Finish killed removals. What cannot be removed is a leak.
         half_gone.iter().for_each(|name| drop(crate::files::remove_directory(&self.tasks().join(name))));
         ids.retain(|name| !name.starts_with('.'));
         crate::task::store::sort_by_age(&mut ids);
@@ -90,7 +90,7 @@ impl Store {
                 continue;
             }
             let row = match self.summary(id) {
-                // A store that can only be read has the row all the same.
+                // A read-only store has the row too.
                 Ok(row) if row.status == Status::Lost && reconcile_one(self, id).is_ok() => self.summary(id),
                 other => other,
             };
@@ -106,7 +106,7 @@ impl Store {
                 Err(error) => unread.push(error),
             }
         }
-        // Whoever may not write here, or not now, lists all the same.
+        // Without permission to write, list all the same.
         let _ =
             if !is_current || known.len() > ids.len() + STALE { self.write_index(&rows) } else { self.append(&new) };
         Ok((rows, unread))
@@ -127,7 +127,7 @@ impl Store {
         let path = self.root().join(NAME);
         let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
         let head = if file.metadata()?.len() == 0 { format!("{VERSION}\n") } else { String::new() };
-        file.write_all((head + lines).as_bytes()) // one write: rows of others are never within
+        file.write_all((head + lines).as_bytes()) // one write: concurrent rows do not mix
     }
 
     fn write_index(&self, rows: &[Summary]) -> std::io::Result<()> {
@@ -138,7 +138,7 @@ impl Store {
     }
 }
 
-/// The rows by id; `None` for another version. Two may have written the first line.
+/// The rows by id; `None` for another version. The first line may occur twice.
 fn parse(text: &str) -> Option<HashMap<&str, &str>> {
     let mut lines = text.lines();
     if lines.next() != Some(VERSION) {
@@ -147,12 +147,12 @@ fn parse(text: &str) -> Option<HashMap<&str, &str>> {
     Some(lines.filter_map(|line| Some((line.split_once('\t')?.0, line))).collect())
 }
 
-/// `ID OUTCOME CREATED SECONDS COMMAND`, by tabs; the command as JSON, in which a tab is escaped.
+/// `ID OUTCOME CREATED SECONDS COMMAND`, separated by tabs; the command as JSON, in which a tab is escaped.
 fn write(text: &mut String, row: &Summary) {
     let command = serde_json::to_string(&row.command).unwrap_or_default();
     let outcome = row.outcome.as_deref().unwrap_or_default();
     let seconds = row.wall_seconds.unwrap_or_default();
-    // A string takes all that is written to it.
+    // Writing to a String cannot fail.
     let _ = writeln!(text, "{}\t{outcome}\t{}\t{seconds}\t{command}", row.id, row.created);
 }
 
@@ -210,7 +210,7 @@ mod tests {
         let (rows, unread) = store.list().unwrap();
         assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["a1"]);
         assert_eq!(unread.len(), 1, "a2 has no record");
-        // Rubbish and a torn end are passed over, and another version is written anew.
+        // Invalid rows and a torn end are skipped, and another version is rewritten.
         std::fs::write(directory.path().join(NAME), "brig index 9\n\u{1}").unwrap();
         assert_eq!(store.list().unwrap().0.len(), 0);
         assert!(std::fs::read_to_string(directory.path().join(NAME)).unwrap().starts_with(VERSION));

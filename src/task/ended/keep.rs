@@ -1,7 +1,7 @@
-//! Workspaces that outlive their attempt, when asked: continued in a new sandbox, forked, given up.
+//! Workspaces kept after their attempt: continued in a new sandbox, forked, discarded.
 //!
-//! What is kept is the sandbox's own disk, a file that nothing of the host looks into. A new sandbox mounts it with an empty home and `/tmp`: only the
-//! workspace goes on. It is one task's at a time; a fork gets a copy. The limits are those of the task that it comes from, or lower ones.
+//! The kept file is the sandbox's own disk; the host never mounts it. A new sandbox mounts it with an empty home and
+//! `/tmp`. One task has it at a time; a fork gets a copy. The limits are those of the first task, or lower.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
@@ -22,24 +22,24 @@ use std::path::PathBuf;
 pub(crate) const IMAGE: &str = "workspace.img";
 const NOTE: &str = "kept.json";
 
-/// What must be known to show a kept workspace again.
+/// The data for showing a kept workspace again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     schema: u32,
-    /// The tree under it.
+    /// The base of the workspace.
     pub base: Option<PathBuf>,
-    /// The commit of that.
+    /// Its commit.
     pub commit: Option<String>,
-    /// What of the network it had.
+    /// Its network.
     network: Written,
-    /// The settings of git in it.
+    /// Its git settings.
     git: Vec<(String, String)>,
-    /// What its secrets at the broker are for.
+    /// The uses of its secrets at the broker.
     #[serde(default)]
     broker: Vec<Brokered>,
 }
 
-/// Refuses to keep what nobody could go on from.
+/// Refuses to keep a workspace that could not be continued.
 pub(crate) fn check(definition: &Definition) -> Result<()> {
     if !definition.changes && (definition.git.push.is_some() || definition.keep != Keep::No) {
         let words = "nothing of the workspace is to be left, and yet it is to be kept or pushed";
@@ -62,7 +62,7 @@ pub(crate) fn check(definition: &Definition) -> Result<()> {
     Err(Error::new(Kind::LimitUnenforceable, words).hint(hint))
 }
 
-/// Writes down what a workspace is shown over, before the sandbox begins: a crash keeps it as well.
+/// Records the base of a workspace before the sandbox begins, so that a crash keeps the workspace too.
 pub(crate) fn note(
     store: &Store,
     id: &str,
@@ -75,7 +75,7 @@ pub(crate) fn note(
     json::write(&store.task(id).join(NOTE), &Note { schema: 1, base, commit, network, git, broker })
 }
 
-/// What was kept of a task.
+/// The note about a task's kept workspace.
 pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
     let nothing = || {
         let error = Error::new(Kind::State, format!("nothing was kept of the task `{id}`"));
@@ -93,11 +93,11 @@ pub(crate) fn read_note(store: &Store, id: &str) -> Result<Note> {
         .map_err(|cause| Error::new(Kind::Record, cause.to_string()).doing(format!("read `{NOTE}` of `{id}`")))
 }
 
-/// The task that has the workspace of `id` now, where one went on from it.
+/// The task that continued the workspace of `id`, if any.
 fn holder(store: &Store, id: &str) -> Option<String> {
     let ids = store.ids().ok()?;
     let mut holder = id.to_owned();
-    // Ids are in the order of their beginnings, so one pass finds the last of a chain.
+    // Ids are in order of their start, so one pass finds the last of a chain.
     for next in ids {
         let went_on = store.record(&next).is_ok_and(|record| record.continued_from.as_ref() == Some(&holder));
         if went_on && !store.task(&holder).join(IMAGE).exists() {
@@ -107,20 +107,20 @@ fn holder(store: &Store, id: &str) -> Option<String> {
     (holder != id && store.task(&holder).join(IMAGE).exists()).then_some(holder)
 }
 
-/// Gives the disk of one task to another, which has its note already.
+/// Moves the disk of one task to another, which has its note already.
 pub(crate) fn take_over(store: &Store, from: &str, id: &str) -> Result<()> {
     std::fs::rename(store.task(from).join(IMAGE), store.task(id).join(IMAGE))
         .map_err(|cause| files::failed(cause, format!("take over the workspace of `{from}`")))
 }
 
-/// How a task that goes on differs from the one that it comes from.
+/// Changes of a continued task.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// Another command; else the same.
+    /// The command. Default: the same.
     pub command: Option<Vec<OsString>>,
-    /// The variables, whose values are in no record.
+    /// The variables, whose values are not recorded.
     pub environment: Vec<(OsString, OsString)>,
-    /// The secrets, whose values are in no record either.
+    /// The secrets, whose values are not recorded.
     pub secrets: Vec<Secret>,
     /// Flags of lower limits.
     pub limits: GivenFlags,
@@ -140,7 +140,7 @@ impl Changed {
         let Some(used) = &record.profile else { return Ok(self) };
         let mut again = Definition::new(Vec::new());
         let is_read = read_profile(&used.path, &mut again).is_ok();
-        // A profile that is gone or another one by now has no say: what is missing must be given.
+        // A missing or changed profile is ignored: the caller must give missing values.
         if !is_read || again.profile.as_ref().is_none_or(|now| now.sha256 != used.sha256) {
             return Ok(self);
         }
@@ -155,7 +155,7 @@ impl Changed {
 }
 
 impl Store {
-    /// The definition of a task that goes on from `id`: the same profile, or a stricter one.
+    /// The definition of a task that continues `id`: the same profile, or a stricter one.
     pub fn continued(&self, id: &str, changed: Changed, is_fork: bool) -> Result<Definition> {
         let step = || format!("go on from the task `{id}`");
         if self.status(id)? == Status::Running {
@@ -186,7 +186,7 @@ impl Store {
                 .hint(format!("give it again, as in `brig task run`: --secret {name}=SOURCE")));
         }
         definition.environment = changed.environment;
-        // What was the broker's stays there.
+        // A secret at the broker stays there.
         definition.secrets = changed.secrets.into_iter().map(|secret| secret.kept_as(&note.broker)).collect();
         definition.network = note.network.network().doing(step)?;
         definition.git.settings = note.git;
@@ -198,14 +198,14 @@ impl Store {
                 .hint("limits can only be lowered; begin a new task for more"));
         }
         definition.workspace = record.workspace;
-        // Before there was a choice every workspace was there.
+        // Before the choice, every workspace was there.
         definition.at = Some(record.at.unwrap_or_else(|| crate::sandbox::WORKSPACE.into()));
         definition.directory = record.directory;
         definition.rootfs = record.rootfs;
         definition.may_degrade = record.may_degrade;
         definition.backend = record.backend.parse().doing(step)?;
         definition.exit_codes = record.exit_codes;
-        // A folder of the caller's was for that task alone.
+        // The caller's folder was for the first task alone.
         definition.artifacts = ArtifactOptions { directory: None, ..record.artifacts };
         definition.result = record.result;
         definition.changes = record.changes;
@@ -218,7 +218,7 @@ impl Store {
         Ok(definition)
     }
 
-    /// Gives a kept workspace up. `false` if there was none.
+    /// Discards a kept workspace. `false` if there was none.
     pub fn discard(&self, id: &str) -> Result<bool> {
         if self.status(id)? == Status::Running {
             return Err(
@@ -229,7 +229,7 @@ impl Store {
     }
 }
 
-/// Removes the disk and the note about it.
+/// Removes the disk and its note.
 pub(crate) fn discard(store: &Store, id: &str) -> Result<bool> {
     let mut found = false;
     for name in [IMAGE, NOTE] {
@@ -254,7 +254,7 @@ fn command(record: &Record, changed: Option<Vec<OsString>>) -> Result<Vec<OsStri
     Ok(record.command.iter().map(OsString::from).collect())
 }
 
-/// A limit that is higher than before. The disk is as large as it was made.
+/// A limit above the old one. The disk's size cannot change.
 fn raised(new: &Limits, old: &Limits) -> Option<LimitName> {
     let looser = |new: Option<u64>, old: Option<u64>| new.unwrap_or(u64::MAX) > old.unwrap_or(u64::MAX);
     LimitName::ALL.into_iter().find(|name| match name {
@@ -274,7 +274,7 @@ fn raised(new: &Limits, old: &Limits) -> Option<LimitName> {
     })
 }
 
-/// The workspace's tree as the note has it.
+/// The workspace's tree in the note.
 pub(crate) fn workspace(note: &Note, source: &WorkspaceSource) -> Result<crate::sandbox::Workspace> {
     match (&note.base, source) {
         (None, WorkspaceSource::Empty) => Ok(crate::sandbox::Workspace::Empty),

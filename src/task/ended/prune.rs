@@ -1,4 +1,4 @@
-//! What is kept of tasks that have ended does not fill the disk: old ones go by age, number and size, and a store without room takes no new ones.
+//! Removes old tasks by age, number and size. A store without room refuses new tasks.
 
 use super::keep::read_note;
 use super::reconcile::reap_one;
@@ -13,22 +13,22 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// What goes. What is not given removes nothing.
+/// The tasks to remove. Empty options remove nothing.
 #[derive(Clone, Debug, Default)]
 pub struct PruneOptions {
-    /// Those that began longer ago.
+    /// Tasks that began longer ago.
     pub older_than: Option<Duration>,
-    /// All but so many of the newest.
+    /// All but this many newest tasks.
     pub keep: Option<usize>,
-    /// The oldest, until all together take no more bytes.
+    /// The oldest tasks, until the rest takes at most this many bytes.
     pub max_size: Option<u64>,
     /// Only kept workspaces, not the records.
     pub workspaces_only: bool,
-    /// Only say what would go.
+    /// Only report what would be removed.
     pub dry_run: bool,
 }
 
-/// One thing that went, or would.
+/// A removed object, or with `dry_run` a candidate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pruned {
     /// `task`, or `repository` for a checkout or a mirror of one.
@@ -40,10 +40,10 @@ pub struct Pruned {
 }
 
 impl Store {
-    /// Removes tasks that have ended, oldest first. Those that run stay whatever is asked.
+    /// Removes ended tasks, oldest first. Never removes a running task.
     pub fn prune(&self, options: &PruneOptions) -> Result<Vec<Pruned>> {
         let (mut rows, _) = self.list()?;
-        rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are in no order
+        rows.sort_by(|one, other| one.created.cmp(&other.created)); // ids of one second are not ordered
         let now = SystemTime::now();
         let mut ended: Vec<_> = rows
             .into_iter()
@@ -61,13 +61,13 @@ impl Store {
             })
             .filter(|(.., bytes)| !options.workspaces_only || *bytes > 0)
             .collect();
-        ended.reverse(); // the newest first
+        ended.reverse(); // newest first
         let (mut kept_bytes, mut is_too_much) = (0, false);
         let mut gone = Vec::new();
         for (index, (id, age, bytes)) in ended.into_iter().enumerate() {
             let is_old = options.older_than.is_some_and(|limit| age > limit);
             let is_beyond = options.keep.is_some_and(|keep| index >= keep);
-            // What is older than one that does not fit goes too, however small.
+            // Tasks older than one that does not fit go too, however small.
             is_too_much |= options.max_size.is_some_and(|most| kept_bytes + bytes > most);
             if is_old || is_beyond || is_too_much {
                 gone.push(Pruned { kind: "task", id, bytes });
@@ -97,7 +97,7 @@ impl Store {
                 bytes,
             }));
         }
-        // What is in the way of one is not in the way of the others.
+        // The error of one does not stop the others.
         let count = failed.len();
         match failed.into_iter().next() {
             None => Ok(gone),
@@ -105,23 +105,23 @@ impl Store {
         }
     }
 
-    /// Removes an ended task with all that is kept of it, whether or not its records can be read.
+    /// Removes an ended task with all its data, even if its records are unreadable.
     pub fn remove(&self, id: &str) -> Result<()> {
         if self.status(id)? == Status::Running {
             return Err(Error::new(Kind::State, format!("the task `{id}` is running"))
                 .hint(format!("end it first: brig task stop {id}")));
         }
-        // Out of sight in one step, so that a crash in the middle leaves no half of a task.
+        // Renamed in one step: a crash leaves no half of a task in sight.
         let hidden = self.hidden(id);
-        // A list of tasks finishes what a removal that was killed has left, and may do so for this one.
+        // A list of tasks finishes killed removals, and may do so for this one.
         std::fs::rename(self.task(id), &hidden)
             .and_then(|()| files::remove_directory(&hidden))
             .map_err(|cause| files::failed(cause, format!("remove the task `{id}`")))?;
-        // What nobody could reap while its record was there.
+        // Its remains, which could not be reaped while its record was there.
         reap_one(self, id).map(|_| ())
     }
 
-    /// The names of the checkouts that the tasks of this store, those that leave aside, go on from or are compared with.
+    /// The checkouts that tasks of this store, except `leaving`, continue from or compare with.
     fn bases_of_tasks(&self, leaving: &BTreeSet<String>) -> Result<BTreeSet<OsString>> {
         let mut needed = BTreeSet::new();
         for id in self.ids()?.into_iter().filter(|id| !leaving.contains(id)) {
@@ -132,7 +132,7 @@ impl Store {
         Ok(needed)
     }
 
-    /// Refuses when the disk of the store has less than `least` bytes free, or hardly a file.
+    /// Refuses when the disk of the store has less than `least` bytes or few inodes free.
     pub(crate) fn has_room(&self, least: u64) -> Result<()> {
         const FILES: u64 = 1000;
         let there = self.root().ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
@@ -144,7 +144,7 @@ impl Store {
             let words = format!("its disk has {} MiB free, and {} are kept free", free >> 20, size(least));
             return Err(Error::new(Kind::Disk, words).doing(step()).hint(hint));
         }
-        // Some file systems make inodes as they need them, and say 0.
+        // Some file systems make inodes on demand, and report 0.
         if room.f_files > 0 && room.f_favail < FILES {
             return Err(Error::new(Kind::Disk, format!("its disk has {} inodes free", room.f_favail))
                 .doing(step())
@@ -154,10 +154,10 @@ impl Store {
     }
 }
 
-/// How much is kept free, if nobody says otherwise.
+/// The default for bytes kept free.
 const LEAST: u64 = 256 << 20;
 
-/// Bytes that stay free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB. In hosted mode the variable is not read: the caller has set it.
+/// Bytes kept free on the disk of the store: `BRIG_MIN_FREE`, or 256 MiB. Ignores the caller's variable in hosted mode.
 pub(crate) fn least_free(is_hosted: bool) -> Result<u64> {
     if is_hosted {
         return Ok(LEAST);

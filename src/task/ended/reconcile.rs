@@ -1,7 +1,7 @@
-//! What a supervisor that died left behind, found and removed by the next command (crash-only: there is no daemon to do it).
+//! Finds and removes the remains of dead supervisors. The next command does it: brig has no daemon.
 //!
-//! The kernel has ended the sandbox's processes, mounts and namespaces already, and frees the loop device with them. Left are the cgroup,
-//! the lock's name, and a record without a receipt.
+//! The kernel has ended the sandbox's processes, mounts, namespaces and loop device. The cgroup, the lock's name and a
+//! record without a receipt remain.
 
 use super::keep;
 use crate::error::{Error, Kind, Result};
@@ -16,21 +16,22 @@ use crate::task::store::{EVENTS, LOG, REMOVED, Status, Store, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the kernel takes a moment for is looked at again after so long, and so often.
+/// Interval and number of checks for objects that the kernel removes late.
 const MOMENT: Duration = Duration::from_millis(100);
 const MOMENTS: u32 = 20;
 
-/// Something of a task that is not there any more.
+/// A remaining object of a task that is gone.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Leak {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: String,
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// Removes what dead supervisors of this store left, and writes the receipts that they could not. Costs one look into an empty directory when
-/// there is nothing. What cannot be reaped stays, for [`leaks`] to tell of: one broken record is no reason that no other task can begin.
+/// Removes the remains of this store's dead supervisors, and writes the missing receipts. Without remains it costs one
+/// read of an empty directory. An object that cannot be removed stays for [`leaks`]: a broken record must not stop
+/// other tasks.
 pub fn reap(store: &Store) -> Result<Vec<String>> {
     let mut reaped = Vec::new();
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(reaped) };
@@ -46,7 +47,7 @@ pub fn reap(store: &Store) -> Result<Vec<String>> {
 }
 
 impl Store {
-    /// The receipt of a task that has ended. A task that has neither a receipt nor a running supervisor gets one here.
+    /// The receipt of an ended task. Writes one for a lost task.
     pub fn final_receipt(&self, id: &str) -> Result<Receipt> {
         reconcile_one(self, id)?;
         self.receipt(id)?.ok_or_else(|| {
@@ -61,7 +62,7 @@ impl Store {
     }
 }
 
-/// Reconciles a task that is lost and has no lock that [`reap`] could find: its supervisor could not write the receipt.
+/// Reconciles a lost task without a lock for [`reap`]: its supervisor could not write the receipt.
 pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
     if store.status(id)? == Status::Lost {
         store.begin(id)?.leave();
@@ -70,20 +71,20 @@ pub(crate) fn reconcile_one(store: &Store, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Says whether it was there and is gone. If not, its name stays, so that another command tries again.
+/// Reaps one name. `false` if it runs or cannot be reaped; then its name stays for another attempt.
 pub(crate) fn reap_one(store: &Store, name: &str) -> Result<bool> {
     let path = store.live().join(name);
     let Attempt::Taken(_lock) = Lock::attempt(&path)? else { return Ok(false) };
-    // A name with a dot is a task that had not begun: it has nothing but this.
+    // A name with a dot is a task before its start, without other objects.
     if !name.starts_with('.') && !remove_remains(store, name)? {
         return Ok(false);
     }
-    // Gone already means that another command reaps the same at this moment.
+    // A missing name was reaped by another command.
     let _ = std::fs::remove_file(path);
     Ok(true)
 }
 
-/// Says whether all is gone.
+/// Removes the remains of a task. Returns whether all are gone.
 fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     let mut cleanup = Cleanup::default();
     let mut note = |what: String, done: Result<bool>| match done {
@@ -108,13 +109,13 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     }
     let begun = match store.record(id) {
         Ok(begun) => begun,
-        // Killed before the record was there: there is nothing to tell of this task.
+        // Killed before its record: there is nothing to report.
         Err(error) if error.kind() == Kind::NotFound && !has_work(&directory) => {
             return files::remove_directory(&directory)
                 .map(|_| is_gone)
                 .map_err(|cause| files::failed(cause, format!("remove the unfinished task `{id}`")));
         }
-        // One of a newer version, or one that cannot be read now: whose it is can.
+        // A newer version's record, or one unreadable now: a later command may read it.
         Err(error) => return Err(error),
     };
     let report = Report { cleanup, ..last_seen(&directory, &begun) };
@@ -125,7 +126,7 @@ fn remove_remains(store: &Store, id: &str) -> Result<bool> {
     Ok(is_gone)
 }
 
-/// What can be told of a task whose supervisor has not told it: from what it wrote while it lived.
+/// The report of a task without a receipt, from its events.
 fn last_seen(directory: &Path, begun: &Record) -> Report {
     let error = Error::new(Kind::Lost, "its supervisor ended without a word").hint(format!(
         "see what it wrote until then: brig task logs {}; whether the machine had run out of memory: dmesg",
@@ -134,7 +135,7 @@ fn last_seen(directory: &Path, begun: &Record) -> Report {
     let file = |name: &str| std::fs::metadata(directory.join(name)).ok();
     let last = [EVENTS, LOG].iter().filter_map(|name| file(name)?.modified().ok()).max();
     let began = humantime::parse_rfc3339(&begun.created).ok();
-    // A clock that was set back makes nothing long.
+    // A clock that was set back makes no duration.
     let lived = last.zip(began).and_then(|(last, began)| last.duration_since(began).ok()).unwrap_or_default();
     let has_run = event::tell_of_a_run(directory);
     Report {
@@ -155,8 +156,7 @@ fn last_seen(directory: &Path, begun: &Record) -> Report {
     }
 }
 
-/// Whether a task has told its end. A receipt that a crash of the machine has torn counts for nothing: it is kept under another name, and the end
-/// is told anew.
+/// Whether a task has a receipt. A receipt torn by a crash of the machine is renamed, and a new one is written.
 fn has_receipt(store: &Store, id: &str) -> Result<bool> {
     match store.receipt(id) {
         Err(error) if error.kind() == Kind::Record => {
@@ -169,12 +169,12 @@ fn has_receipt(store: &Store, id: &str) -> Result<bool> {
     }
 }
 
-/// Whether there is something in a task's directory that nobody can make again.
+/// Whether a task's directory has work that cannot be made again.
 fn has_work(directory: &Path) -> bool {
     [keep::IMAGE, git::COMMITS].iter().any(|name| directory.join(name).exists())
 }
 
-/// Everything that is left of tasks that are over: what `brig doctor --leaks` prints. Changes nothing.
+/// All remains of ended tasks, for `brig doctor --leaks`. Changes nothing.
 pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
     let mut found = Vec::new();
     let mut running = Vec::new();
@@ -182,7 +182,7 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
         for entry in entries.filter_map(|entry| entry.ok()) {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let path = entry.path();
-                // One that nobody can look at is told as well.
+                // Report a disk that cannot be examined too.
                 if sandbox::is_begun_disk_abandoned(&path).unwrap_or(true) && path.exists() {
                     found.push(Leak { kind: "directories of a disk".into(), path });
                 }
@@ -203,7 +203,7 @@ pub fn leaks(store: &Store) -> Result<Vec<Leak>> {
         .extend(half_gone.iter().map(|name| Leak { kind: "task half removed".into(), path: store.tasks().join(name) }));
     for (id, path) in sandbox::groups() {
         if !crate::task::store::is_id(id.split('-').next().unwrap_or(&id)) {
-            continue; // somebody else's name that begins as ours do
+            continue; // another program's name with the same prefix
         }
         // A courier's group is named after its task.
         let task = id.split('-').next().unwrap_or(&id).to_owned();
@@ -232,8 +232,8 @@ fn devices(store: &Store) -> Vec<Leak> {
     found.into_iter().map(|name| Leak { kind: "network device".into(), path: name.into() }).collect()
 }
 
-/// Whether a group that no task of this store has is nobody's: the tasks of other stores have theirs beside it, and one that was just made is
-/// empty until its first process is there.
+/// Whether a group without a task of this store is abandoned. Groups of other stores are beside it, and a new group is
+/// empty until its first process.
 fn is_abandoned(group: &std::path::Path) -> bool {
     const JUST_MADE: Duration = Duration::from_secs(10);
     let processes = std::fs::read_to_string(group.join("cgroup.procs"));
@@ -242,8 +242,8 @@ fn is_abandoned(group: &std::path::Path) -> bool {
     processes.is_ok_and(|text| text.is_empty()) && age.is_some_and(|age| age > JUST_MADE)
 }
 
-/// Loop devices with an image of this store, if there are more than tasks that run. The kernel detaches one a moment after its last mount is gone,
-/// so what is seen at once is looked at again.
+/// Loop devices on images of this store, if there are more than running tasks. The kernel detaches one a moment after
+/// its last mount, so a candidate is checked again.
 fn loop_devices(store: &Store, running: usize) -> Vec<Leak> {
     let mut found = attached(store);
     for _ in 0..MOMENTS {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_is_told_and_stops_nobody() {
+    fn unreadable_record_stays_as_a_leak_and_stops_no_task() {
         let place = tempfile::tempdir().unwrap();
         let store = Store::at(place.path().to_path_buf());
         let newer = FIRST.replacen("\"schema\":1", "\"schema\":4", 1);
@@ -303,7 +303,7 @@ mod tests {
         assert!(kept.join(keep::IMAGE).exists() && torn.exists() && unknown.exists() && !unfinished.exists());
         let told: Vec<_> = leaks(&store).unwrap().into_iter().map(|leak| leak.path).collect();
         assert!(["kept", "torn", "unknown"].iter().all(|id| told.contains(&store.live().join(id))), "{told:?}");
-        // Whoever wants to be rid of one can.
+        // The user can remove them.
         for id in ["kept", "torn", "unknown"] {
             assert_eq!(store.status(id).unwrap(), Status::Lost);
             store.remove(id).unwrap();

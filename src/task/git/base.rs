@@ -1,4 +1,4 @@
-//! A checkout of one commit, made once, copied out by descriptors, and then only shown copy-on-write.
+//! A checkout of one commit: made once, copied out by descriptors, then shown copy-on-write only.
 
 use super::courier::Courier;
 use super::mirror::Found;
@@ -12,11 +12,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A checkout that no agent ever writes.
+/// A checkout. No agent writes it.
 pub(crate) struct Base {
     pub path: PathBuf,
     pub commit: String,
-    /// Device and inode of a repository on this machine: what is pushed goes to that one.
+    /// Device and inode of a repository on this machine. A push goes only to that repository.
     pub identity: Option<(u64, u64)>,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn to_default(branch: &str) -> Error {
         .hint("push to another one, or allow it by name: --push-default-branch")
 }
 
-/// Refuses a push to the default branch before the work is done.
+/// Refuses a push to the default branch before the task runs.
 fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
     let Some(push) = errand.options.push.as_ref().filter(|push| !push.default_branch) else { return Ok(()) };
     let is_default = found.default.as_deref().and_then(|name| name.strip_prefix("refs/heads/")) == Some(&push.branch);
@@ -45,10 +45,10 @@ fn check_push(errand: &GitJob<'_>, found: &Found) -> Result<()> {
 /// Where the courier sees the repository.
 const SOURCE: &str = "/source";
 
-/// Full history, so that the agent can read it; not a link to the source's objects, which the agent could then break. The other side of the clone
-/// is a git of its own, which `-c` does not reach.
+/// Clones the full history for the agent. No link to the source's objects: the agent could break them.
+/// The other side of the clone is a second git process, which `-c` does not reach.
 ///
-/// In a partial clone the contents that the commit itself needs are asked for by their ids; what else is missing, git then knows to be missing.
+/// In a partial clone, fetches by id the contents that the commit itself needs. Without them git ignores the rest.
 const CLONE: &str = r#"
 printf '[safe]\n\tdirectory = *\n[uploadpack]\n\tallowAnySHA1InWant = true\n\tallowFilter = true\n' > ~/.gitconfig
 fetch_from() { # URL COMMIT FILTER
@@ -76,8 +76,9 @@ fi
 rm -f .git/FETCH_HEAD .git/ORIG_HEAD
 "#;
 
-/// Lays the submodules out, parents first, as `git submodule update` would: the repository of each below its parent's, a file in its place that leads
-/// there. What stands in its place must be the empty folder that the checkout of its parent made, and be reached without a link (CVE-2024-32002).
+/// Lays out the submodules, parents first, as `git submodule update` does: each repository below its parent's, and
+/// a file in the folder that leads there. The folder must be the empty one that the parent's checkout made, and no
+/// component of its path may be a link (CVE-2024-32002).
 const SUBMODULES: &str = r#"
 here=$(pwd -P)
 tab=$(printf '\t')
@@ -106,22 +107,22 @@ $MODULES
 END
 "#;
 
-/// Prints the commit, and the default branch where it is asked for.
+/// Prints the commit, and on request the default branch.
 const RESOLVE: &str = r#"
 git "$@" -C /source rev-parse --verify --end-of-options "$REF^{commit}"
 if [ -n "$DEFAULT" ]; then git "$@" -C /source symbolic-ref --quiet HEAD || :; fi
 "#;
 
-/// The repository that a task names: as it was when it was checked where it is held open, else by its name.
+/// The repository of a task, by its pinned descriptor if there is one, else by its name.
 pub(super) fn named_path(errand: &GitJob<'_>, path: &Path) -> Result<PathBuf> {
     if errand.pinned.has(path) { Ok(path.to_owned()) } else { local_path(path) }
 }
 
-/// The checkout of a reference, made now or long ago.
+/// The checkout of a reference: an existing one, or a new one.
 pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>) -> Result<Base> {
     let reference = reference.unwrap_or("HEAD");
     if reference.starts_with(['-', '+']) || reference.contains([':', '\n', '\0']) {
-        return Err(Error::new(Kind::Usage, format!("`{}` is no name of a commit", reference.escape_debug()))
+        return Err(Error::new(Kind::Usage, format!("`{}` is not a commit name", reference.escape_debug()))
             .hint("give a branch, a tag or a commit"));
     }
     let mut place = None;
@@ -144,7 +145,7 @@ pub(crate) fn base(errand: &GitJob<'_>, remote: &Remote, reference: Option<&str>
     let bases = errand.store.bases();
     files::create_directories(&bases, 0o700)?;
     let name = format!("{}-{commit}{}", name_of(&source.to_string_lossy()), errand.options.of_base());
-    // One lock for each commit: another repository's checkout does not wait for this one's.
+    // One lock for each commit: checkouts of different commits do not wait for each other.
     let lock = errand
         .budget
         .lock(&bases.join(format!(".{name}.lock")), || errand.is_asked_to_end())
@@ -186,7 +187,7 @@ fn make(errand: &GitJob<'_>, remote: &Remote, source: &Path, commit: &str, finis
         std::fs::rename(&unfinished, finished).map_err(|cause| files::failed(cause, "keep the checkout".to_owned()))
     });
     if named.is_err() {
-        // Already failing; what is left here is not seen as a checkout by anyone.
+        // The step has failed already, and no task takes the remaining folder for a checkout.
         let _ = files::remove_directory(&unfinished);
     }
     named

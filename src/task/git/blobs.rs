@@ -1,7 +1,7 @@
-//! Contents that a folder's repository has, by their names.
+//! Reads blobs of a folder's repository by their names.
 //!
-//! The repository is the user's, and its objects may be an agent's. A courier without network reads them through an object store of its own:
-//! configuration, hooks and references of the repository are not read.
+//! The repository is the user's, and its objects may be an agent's. A courier without network reads them through a new
+//! object store. It reads no configuration, hook or reference of the repository.
 
 use super::GitJob;
 use super::courier::Courier;
@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// Writes each blob into a file of its name. A blob that the store does not have is left out, also where a partial clone would fetch it.
+/// Writes each blob into a file of its name. Skips a missing blob, even where a partial clone could fetch it.
 const READ: &str = r#"
 mkdir blobs
 git "$@" init --quiet --bare --template= store
@@ -25,14 +25,14 @@ while read -r blob type size; do
 done < list
 "#;
 
-/// A folder with objects, and where they are in it.
+/// A folder, and the place of the object store in it.
 pub(crate) struct ObjectStore<'run> {
     pub folder: &'run Path,
     pub objects: &'run str,
 }
 
-/// Reads the blobs of these names, none over `largest` bytes, and passes on each that is there. The content is as the store has it: the caller
-/// compares it with the name.
+/// Reads the blobs of these names, none over `largest` bytes, and passes on each one found. The caller must compare
+/// the content with the name.
 pub(crate) fn read_blobs(
     errand: &GitJob<'_>,
     store: &ObjectStore<'_>,

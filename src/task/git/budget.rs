@@ -1,7 +1,7 @@
-//! What couriers of a task may use: what is left of the task's own time, processor time and memory.
+//! The rest of a task's time, processor time and memory, which its couriers share.
 //!
-//! A remote and an agent's repository are hostile: a server that stays silent, or a history that is made to be slow, must not hold a task, the lock of a
-//! mirror or a processor for longer than the task itself may run.
+//! A remote and an agent's repository are hostile. A silent server or a slow history must not hold a task, a mirror's
+//! lock or a processor longer than the task may run.
 
 use crate::error::{Error, Kind, Result};
 use crate::files::Lock;
@@ -10,12 +10,13 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time, and processor time, that couriers have after the command even if nothing is left: commits of an attempt that reached its limit are still kept.
+/// The least time, and processor time, of couriers after the command. An attempt that reached its limit keeps its
+/// commits.
 const LEAST: Duration = Duration::from_secs(60);
-/// How often a held lock is tried.
+/// Interval between attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The limits of a task, as far as its couriers share them.
+/// The limits of a task that its couriers share.
 pub(crate) struct Budget {
     limits: Limits,
     began: Instant,
@@ -25,7 +26,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The budget of a task with these limits, which begins now.
+    /// The budget of a task with these limits. It starts now.
     pub(crate) fn new(limits: &Limits) -> Budget {
         Budget {
             limits: limits.clone(),
@@ -36,14 +37,14 @@ impl Budget {
         }
     }
 
-    /// Counts what a courier or the command has used.
+    /// Counts the usage of a courier or of the command.
     pub(crate) fn count(&self, usage: &Usage) {
         let used = usage.cpu_user_seconds.unwrap_or(0.0) + usage.cpu_system_seconds.unwrap_or(0.0);
         let used = Duration::try_from_secs_f64(used).unwrap_or_default();
         self.cpu.set(self.cpu.get().saturating_add(used));
     }
 
-    /// From here on couriers hand back the work: they have [`LEAST`] at least.
+    /// From here on couriers collect the work: they have [`LEAST`] at least.
     pub(crate) fn hand_back(&self) {
         self.least.set(LEAST);
     }
@@ -69,7 +70,7 @@ impl Budget {
             return Err(self.reached(&Outcome::CpuTime));
         }
         let (cpus, memory, swap) = (self.limits.cpus, self.limits.memory, self.limits.swap);
-        // git is told to be quiet: an idle limit would end every long errand.
+        // git runs quietly: an idle limit would end every long fetch.
         Ok(Limits { wall, idle: wall, cpu_time, cpus, memory, swap, ..Limits::default() })
     }
 
@@ -89,11 +90,11 @@ impl Budget {
             .hint(format!("see that the remote answers; for a large repository raise {flag}, or fetch less: --depth 1"))
     }
 
-    /// Takes a lock that another task may hold. The wait ends with the time of the task, or when it is ended.
+    /// Takes a lock that another task may hold. Waits until the task's time is over or the task is ended.
     pub(super) fn lock(&self, path: &Path, is_asked_to_end: impl Fn() -> bool) -> Result<Lock> {
         let mut signals = None;
         Lock::wait_while(path, || {
-            // Taken at the first pause only: a free lock costs no system call more.
+            // Only at the first pause: a free lock costs no further system call.
             let signals = match &signals {
                 Some(taken) => taken,
                 None => signals.insert(Signals::take()?),

@@ -1,8 +1,9 @@
-//! The agent's commits, taken by their id out of its object store into a file of our own.
+//! Copies the agent's commits by id out of its object store into a bundle.
 //!
-//! The store is hostile: loose objects, packs, alternates, everything in it may be made to break whoever reads it. A courier without network
-//! copies objects by their names into a new store, makes a bundle of what is new since the base, and takes that in again in another new store, which
-//! checks every object and that nothing is missing (git-fsck(1)). Configuration, hooks, alternates and references of the agent's are not looked at.
+//! The store is hostile: loose objects, packs and alternates may be made to break their reader. A courier without
+//! network copies objects by name into a new store and bundles those that are new since the base. It unpacks the bundle
+//! in another new store, which checks each object and that none is missing (git-fsck(1)). It reads no configuration,
+//! hook, alternate or reference of the agent's.
 
 use super::GitJob;
 use super::courier::Courier;
@@ -13,7 +14,8 @@ use crate::sandbox;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
-/// Makes `out/commits.bundle`: the commit on one branch, without what the base has. Nothing of the agent's is an argument but the id.
+/// Makes `out/commits.bundle`: the commit on one branch, without the base's commits. Of the agent's data only the id is
+/// an argument.
 const MAKE: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
 over_base taken "$@"
@@ -41,25 +43,25 @@ git "$@" --git-dir=checked fetch --quiet --no-tags --no-auto-gc "$PWD/out/commit
 git "$@" --git-dir=checked fsck --strict --no-dangling --connectivity-only refs/heads/checked >/dev/null
 "#;
 
-/// The folder of the file, below the task's directory: a courier that pushes sees nothing else of the task.
+/// The bundle's folder in the task's directory. A courier that pushes sees nothing else of the task.
 pub(crate) const DIRECTORY: &str = "commits";
 const NAME: &str = "commits.bundle";
 
-/// What the commits are taken from.
+/// The source of the commits.
 pub(crate) struct Work<'run> {
-    /// The checkout that the workspace began as.
+    /// The checkout that the workspace started from.
     pub base: &'run Path,
-    /// The commit of it.
+    /// Its commit.
     pub base_commit: &'run str,
-    /// The plain copies of what changed.
+    /// The plain copies of the changes.
     pub changes: &'run Path,
-    /// The commit that is wanted.
+    /// The commit to bundle.
     pub commit: &'run str,
     /// The branch's name in the bundle.
     pub branch: &'run str,
 }
 
-/// Makes the bundle of an ended workspace's commits, in the task's directory; `None` if all of them are in the base.
+/// Makes the bundle of an ended workspace's commits in the task's directory. `None` if the base has all of them.
 pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<PathBuf>> {
     let task = errand.store.task(errand.id);
     let unfinished = task.join(".new-bundle");
@@ -75,12 +77,12 @@ pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<Path
     }
     let out = Path::new(sandbox::FILES).join("out");
     let mut collect = |scratch: BorrowedFd<'_>| {
-        // One that a killed run left.
+        // A killed run left it.
         if unfinished.exists() {
             files::remove_directory(&unfinished).failing(Kind::Store, || "remove an unfinished bundle")?;
         }
         match crate::task::output::tree::copy(scratch, &out, &unfinished) {
-            // A courier that failed has made nothing; its own words say why.
+            // A failed courier has made nothing; its output has the reason.
             Err(error) if error.errno() == Some(rustix::io::Errno::NOENT.raw_os_error()) => Ok(()),
             copied => copied,
         }
@@ -92,7 +94,7 @@ pub(crate) fn bundle(errand: &GitJob<'_>, work: &Work<'_>) -> Result<Option<Path
         std::fs::rename(&unfinished, &finished).failing(Kind::Store, || "keep the bundle of the commits")
     });
     if made.is_err() {
-        // Nobody looks at what is left of one that failed.
+        // Nothing reads the remains of a failed attempt.
         let _ = files::remove_directory(&unfinished);
     }
     made.doing(|| format!("take the commit `{}` out of the workspace", work.commit))?;

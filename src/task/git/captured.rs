@@ -1,23 +1,23 @@
-//! What a courier writes: its answer and its errors, kept to be read, and lines about its progress, passed on.
+//! Captures a courier's answer and errors, and passes on lines about its progress.
 
 use crate::error::Result;
 use crate::sandbox::{Sink, Stopped, Stream};
 use std::time::{Duration, Instant};
 
-/// More than any answer of git that we ask for.
+/// Longer than any answer of git that brig requests.
 const ENOUGH: usize = 64 * 1024;
-/// A longer line is no progress.
+/// A longer line is not a progress line.
 const LONGEST_LINE: usize = 1024;
-/// How often a line about the progress is passed on.
+/// Interval between two lines of progress.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A courier's output.
 pub(super) struct Captured<'run> {
     pub output: Vec<u8>,
     pub error: Vec<u8>,
-    /// The line of standard error that has not ended.
+    /// The unfinished line of standard error.
     line: Vec<u8>,
-    /// Whether a carriage return came last.
+    /// Whether the last byte was a carriage return.
     has_returned: bool,
     progress: &'run dyn Fn(&str),
     told: Option<Instant>,
@@ -25,7 +25,7 @@ pub(super) struct Captured<'run> {
 }
 
 impl<'run> Captured<'run> {
-    /// Passes lines on to `progress`. `must_end` is asked now and then why the courier must end.
+    /// Passes lines on to `progress`. Calls `must_end` regularly for the reason to end the courier.
     pub(super) fn new(
         progress: &'run dyn Fn(&str),
         must_end: &'run mut dyn FnMut() -> Option<Stopped>,
@@ -34,7 +34,7 @@ impl<'run> Captured<'run> {
         Captured { output, error, line, has_returned: false, progress, told: None, must_end }
     }
 
-    /// Takes a line of standard error; one that ends with a carriage return is written over by the next.
+    /// Takes a line of standard error. The next line overwrites a line that ends with a carriage return.
     fn end_line(&mut self, is_transient: bool) {
         let line = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(&line);
@@ -50,12 +50,12 @@ impl<'run> Captured<'run> {
     }
 }
 
-/// Whether git counts there: `Receiving objects:  12% (3/25)`, `Enumerating objects: 25, done.`
+/// Whether the line is one of git's counters: `Receiving objects:  12% (3/25)`, `Enumerating objects: 25, done.`
 fn is_progress(line: &str) -> bool {
     line.contains("% (") || line.ends_with(", done.")
 }
 
-/// Whether it is a line of the list of references that git has fetched, and no refusal of one.
+/// Whether the line lists a fetched reference, and is not a refusal.
 fn is_update(line: &str) -> bool {
     line.starts_with("From ") || line.starts_with(' ') && !line.starts_with(" !") && line.contains(" -> ")
 }

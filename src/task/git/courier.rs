@@ -1,4 +1,4 @@
-//! A courier: git in a sandbox of its own, for one errand, with a network to one host or none.
+//! A courier: git in a separate sandbox, for one job, with a network to one host or without one.
 
 use super::GitJob;
 use super::captured::Captured;
@@ -14,54 +14,54 @@ use std::path::Path;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// What git must not do with a hostile repository; as `-c` so that nothing in the repository overrides it.
+/// Settings against a hostile repository, as `-c`: the repository cannot override them.
 const SAFE: [&str; 15] = [
-    "safe.directory=*",          // the source belongs to somebody else
+    "safe.directory=*",          // the source belongs to another user
     "core.hooksPath=/dev/null",  // no hook of a template
     "core.fsmonitor=false",      // a program by configuration
     "protocol.allow=never",      // no transport but those that are named below
-    "transfer.fsckObjects=true", // malformed objects (CVE-2014-9390 and its kin) are refused
+    "transfer.fsckObjects=true", // malformed objects are refused (CVE-2014-9390 and others)
     "fetch.unpackLimit=1",       // what comes is one file, which can be bounded
     "submodule.recurse=false",   // no second repository
     "fetch.recurseSubmodules=false",
     "advice.detachedHead=false",
     "gc.auto=0", // nothing in the background
     "maintenance.auto=false",
-    "core.askPass=true", // nobody is there to be asked
+    "core.askPass=true", // a user cannot be asked
     "http.followRedirects=initial",
-    "lfs.transfer.maxRetries=2", // eight by default, with longer and longer pauses
+    "lfs.transfer.maxRetries=2", // default: eight, with growing pauses
     "lfs.locksVerify=false",
 ];
 
-/// git ends at the first word, and a courier that does not has no time left anyway.
+/// git ends at the first signal. After a limit no time is left anyway.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Takes what a courier made out of its scratch file system.
+/// Collects a courier's files from its scratch file system.
 pub(super) type Collect<'run> = dyn FnMut(BorrowedFd<'_>) -> Result<()> + 'run;
 
-/// What a courier answered: what it printed, or how it ended otherwise.
+/// A courier's output, or its other end.
 pub(super) struct Answer {
     pub outcome: Outcome,
     pub output: String,
-    /// What it said on standard error, in one line.
+    /// Its standard error, in one line.
     pub words: String,
-    /// What it reached of the network, if it had one.
+    /// The account of its network, if it had one.
     pub egress: Option<Ledger>,
 }
 
-/// One errand in the making.
+/// A courier before its run.
 pub(super) struct Courier<'run> {
     errand: &'run GitJob<'run>,
     options: Options,
     settings: Vec<String>,
     far: Option<&'run RemoteHost>,
-    /// What it holds: in no word of it.
+    /// Its secrets: hidden in all its output.
     hidden: Vec<Zeroizing<String>>,
     growth: Option<Growth>,
 }
 
 impl<'run> Courier<'run> {
-    /// Runs this script of the shell, in which `git "$@"` is git with everything dangerous off. Its working directory is empty.
+    /// Runs this shell script, in which `git "$@"` is git with [`SAFE`]. The working directory is empty.
     pub(super) fn new(errand: &'run GitJob<'run>, script: &str) -> Courier<'run> {
         let words = ["sh", "-euc", script, "sh"];
         let mut options = Options::new(words.into_iter().map(OsString::from).collect());
@@ -86,13 +86,13 @@ impl<'run> Courier<'run> {
         self
     }
 
-    /// Lets it write a folder of the host.
+    /// Makes a folder of the host writable for the courier.
     pub(super) fn lend(mut self, path: &Path, at: &str) -> Courier<'run> {
         self.options.lent.push((path.to_owned(), at.into()));
         self
     }
 
-    /// Ends it when a folder that it writes becomes too large.
+    /// Ends the courier when a folder that it writes grows too large.
     pub(super) fn bound(mut self, growth: Growth) -> Courier<'run> {
         self.growth = Some(growth);
         self
@@ -104,14 +104,14 @@ impl<'run> Courier<'run> {
         self
     }
 
-    /// Tells it how much of the history is wanted.
+    /// Passes the requested portion of the history.
     pub(super) fn with_portion(self) -> Courier<'run> {
         let options = self.errand.options;
         let depth = options.depth.map(|depth| depth.to_string()).unwrap_or_default();
         self.with("DEPTH", depth).with("FILTER", options.filter.clone().unwrap_or_default())
     }
 
-    /// Lets it reach this host and nothing else, with the credentials for it.
+    /// Allows this host and no other, with the credentials for it.
     pub(super) fn reach(mut self, far: &'run RemoteHost) -> Result<Courier<'run>> {
         let errand = self.errand;
         let reach =
@@ -125,7 +125,7 @@ impl<'run> Courier<'run> {
         Ok(self)
     }
 
-    /// Runs it and returns what it printed. With `collect` its files are looked at when it has ended well.
+    /// Runs the courier and returns its output. Calls `collect` after a successful end.
     pub(super) fn run(self, collect: Option<&mut Collect<'_>>) -> Result<String> {
         let (far, errand) = (self.far, self.errand);
         let answer = self.ask(collect)?;
@@ -135,7 +135,7 @@ impl<'run> Courier<'run> {
         Err(failed(&answer, errand, far))
     }
 
-    /// The same for a script that says more by its exit code. An error means that it could not be run.
+    /// Like `run`, for a script whose exit code carries a result. An error means that the courier could not run.
     pub(super) fn ask(mut self, collect: Option<&mut Collect<'_>>) -> Result<Answer> {
         self.options.limits = self.errand.budget.limits()?;
         let safe = SAFE.map(str::to_owned);
@@ -149,7 +149,7 @@ impl<'run> Courier<'run> {
         let mut output = Captured::new(self.errand.progress, &mut must_end);
         let mut place = self.errand.store.place(self.errand.id);
         place.id = format!("{}-git", self.errand.id);
-        // The stage covers what it is mounted over, and couriers are shown parts of the task's own directory.
+        // The stage covers its mount point, and couriers see parts of the task's own directory.
         let mut nothing = |_: BorrowedFd<'_>| Ok(());
         let site = Site { place, forward_input: false, open_input: false, progress: None };
         let audience = Audience { sink: &mut output, control: None, collect: collect.unwrap_or(&mut nothing) };
@@ -178,9 +178,9 @@ impl<'run> Courier<'run> {
     }
 }
 
-/// What a program said, as one line without anything that a terminal obeys.
+/// A program's output as one line, without control characters.
 fn one_line(text: &str) -> String {
-    // What git always adds is advice for somebody at a terminal.
+    // Advice that git always adds, for users at a terminal.
     const ADVICE: [&str; 3] = [
         "Please make sure you have the correct access rights",
         "and the repository exists.",
@@ -193,14 +193,14 @@ fn one_line(text: &str) -> String {
     lines.join("; ").chars().map(escape).collect()
 }
 
-/// The error of a courier that ended badly.
+/// The error of a failed courier.
 pub(super) fn failed(answer: &Answer, errand: &GitJob<'_>, far: Option<&RemoteHost>) -> Error {
     if matches!(answer.outcome, Outcome::Timeout | Outcome::CpuTime | Outcome::Memory) {
         return errand.budget.reached(&answer.outcome);
     }
     let known = far.and_then(|far| meaning(far, errand.options, &answer.words, answer.egress.as_ref()));
     let known = known.or_else(|| meaning_here(&answer.words));
-    // One that was ended at a limit is no word about the host.
+    // A courier that reached a limit gives no information about the host.
     let is_silent = answer.words.is_empty() && matches!(answer.outcome, Outcome::Failed { .. });
     let known = known.or_else(|| far.filter(|_| is_silent).and_then(meaning_of_silence));
     if let Some((why, hint)) = known {

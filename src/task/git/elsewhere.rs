@@ -1,19 +1,20 @@
-//! Which places a repository may send us to: where its submodules are, and nothing that nobody has named. No system call: tests are tables.
+//! The locations that a repository may name for submodules and large files: its own host, and those that the user has
+//! named. Pure: tests are tables.
 //!
-//! `.gitmodules` is hostile input. What it names is read as the user's own word is ([`Remote::parse`]: no transport that runs programs, no
-//! credential, no plain http), and beyond that it leads to the repository's own host, or to a place that the user has named.
+//! `.gitmodules` is hostile input. Its URLs pass the same checks as the user's ([`Remote::parse`]: no transport that
+//! runs programs, no credential, no plain http). In addition they must stay on the allowed locations.
 
 use super::remote::{Remote, RemoteHost, Scheme, host_of};
 use crate::error::{Error, Kind, Result, Step};
 use crate::sandbox::Rule;
 use std::path::{Path, PathBuf};
 
-/// A place that submodules and the contents of large files may come from besides the repository's own.
+/// A location of submodules and large files besides the repository's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// A host; its standard ports if none is named.
+    /// A host. Without a port, its standard ports.
     Host(String, Option<u16>),
-    /// Repositories below a folder of this machine, or that folder itself.
+    /// A folder of this machine, with the repositories in it.
     Folder(PathBuf),
 }
 
@@ -25,7 +26,7 @@ impl Elsewhere {
         }
         let found = if text.contains(['/', '@']) { None } else { host_of(text, NO_PORT) };
         let (host, port) = found.ok_or_else(|| {
-            Error::new(Kind::Usage, format!("`{}` is no host and no folder", text.escape_debug()))
+            Error::new(Kind::Usage, format!("`{}` is neither a host nor a folder", text.escape_debug()))
                 .hint("give it like `github.com`, `git.example.com:8443` or `/srv/repositories`")
         })?;
         Ok(Elsewhere::Host(host, Some(port).filter(|&port| port != NO_PORT)))
@@ -48,20 +49,21 @@ impl Elsewhere {
     }
 }
 
-/// No port of a host is it.
+/// Not a valid port of a host.
 const NO_PORT: u16 = 0;
 
-/// Whether it is reached as hosts are out there, with TLS or ssh.
+/// Whether it uses TLS or ssh at the standard port.
 fn is_standard(far: &RemoteHost) -> bool {
     matches!((far.scheme, far.port), (Scheme::Https, 443) | (Scheme::Ssh, 22))
 }
 
-/// Whether that is the repository's own host: where its credentials may go.
+/// Whether it is the repository's own host, which may receive its credentials.
 pub(super) fn is_own(far: &RemoteHost, top: &RemoteHost) -> bool {
     far.host == top.host && ((far.scheme, far.port) == (top.scheme, top.port) || is_standard(far))
 }
 
-/// What a courier that fetches the contents of large files may reach besides: the named hosts, and over TLS the one that told of them by ssh.
+/// The rules for a courier that fetches large files: the named hosts, and over TLS the host that serves them for an ssh
+/// remote.
 pub(super) fn of_lfs(far: &RemoteHost, also: &[Elsewhere]) -> Result<Vec<Rule>> {
     let own = (far.scheme == Scheme::Ssh).then_some((far.host.as_str(), 443));
     let named = also.iter().filter_map(|each| match each {
@@ -75,8 +77,8 @@ pub(super) fn of_lfs(far: &RemoteHost, also: &[Elsewhere]) -> Result<Vec<Rule>> 
     words.map(|word| Rule::parse(&word)).collect()
 }
 
-/// Where the server of a repository tells of the contents of large files (git-lfs, docs/api/server-discovery.md). What `.lfsconfig` in the repository
-/// says about that does not count.
+/// The URL of a repository's large-file server (git-lfs, docs/api/server-discovery.md). `.lfsconfig` in the repository
+/// has no effect.
 pub(super) fn lfs_url(far: &RemoteHost) -> String {
     if far.scheme == Scheme::Ssh {
         return far.url.clone();
@@ -86,12 +88,13 @@ pub(super) fn lfs_url(far: &RemoteHost) -> String {
     format!("{url}{suffix}/info/lfs")
 }
 
-/// Where a submodule is. `top` is the repository that the user named, `parent` the one whose `.gitmodules` says `url`; a path is canonical.
+/// The location of a submodule. `top` is the user's repository, `parent` the one whose `.gitmodules` has `url`. A path
+/// is canonical.
 pub(super) fn submodule(top: &Remote, parent: &Remote, also: &[Elsewhere], url: &str) -> Result<Remote> {
     let step = || format!("use the URL `{}`", url.chars().take(200).flat_map(char::escape_debug).collect::<String>());
     let wrong = |why: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(LEAVE));
     if url.is_empty() || url.starts_with('-') || url.chars().any(char::is_control) {
-        return wrong("it is no URL but a trap: an option, or more than one line");
+        return wrong("it is not a URL: it is an option, or has more than one line");
     }
     let is_relative = ["./", "../"].iter().any(|start| url.starts_with(start)) || matches!(url, "." | "..");
     let found = match is_relative {
@@ -102,17 +105,19 @@ pub(super) fn submodule(top: &Remote, parent: &Remote, also: &[Elsewhere], url: 
         (Remote::Far(far), Remote::Far(own)) if is_own(far, own) => Ok(found),
         (Remote::Far(far), _) if also.iter().any(|each| each.has(far)) => Ok(found),
         (Remote::Far(far), _) => {
-            Err(Error::new(Kind::Workspace, format!("it is at `{}`, which nobody has named", far.place()))
+            Err(Error::new(Kind::Workspace, format!("it is at `{}`, which is not an allowed location", far.place()))
                 .doing(step())
                 .hint(format!("if that is right, allow it by name: --git-from {}", named(far))))
         }
         (Remote::Local(_), Remote::Far(_)) => wrong("a repository from elsewhere names a path of this machine"),
-        (Remote::Local(path), Remote::Local(_)) if !path.is_absolute() => wrong("it is no URL and no absolute path"),
+        (Remote::Local(path), Remote::Local(_)) if !path.is_absolute() => {
+            wrong("it is neither a URL nor an absolute path")
+        }
         (Remote::Local(_), Remote::Local(_)) => Ok(found),
     }
 }
 
-/// What to do about a submodule that cannot be had.
+/// Advice for a submodule that cannot be fetched.
 pub(super) const LEAVE: &str = "leave submodules out (`git.submodules`), or correct `.gitmodules` in the repository";
 
 fn named(far: &RemoteHost) -> String {
@@ -122,13 +127,13 @@ fn named(far: &RemoteHost) -> String {
     }
 }
 
-/// Whether a canonical path of this machine is one that a local repository may name: below itself, or below a folder that was named.
+/// Whether a local repository may name this canonical path: it is below the repository, or below a named folder.
 pub(super) fn allows_path(path: &Path, top: &Path, folders: &[PathBuf]) -> bool {
     path.starts_with(top) || folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// A relative URL, seen from the repository that says it (git-submodule(1), `add`). It never leaves the host: git itself would take
-/// `../../../other.host/x` for another host.
+/// A relative URL, resolved against the repository that contains it (git-submodule(1), `add`). It never leaves the
+/// host: git itself would take `../../../other.host/x` for another host.
 fn relative(parent: &Remote, url: &str) -> Result<Remote> {
     let (before, path) = match parent {
         Remote::Local(path) => (String::new(), path.to_string_lossy().into_owned()),
@@ -188,23 +193,23 @@ mod tests {
         check(far, "git@a.test:x", Ok("git@a.test:x"));
         check(far, "https://lib.test/x", Ok("https://lib.test/x"));
         check(far, "https://git.test:8443/x", Ok("https://git.test:8443/x"));
-        check(far, "https://git.test/x", Err("`git.test:443`, which nobody has named"));
-        check(far, "https://lib.test:6379/x", Err("nobody has named"));
-        check(far, "https://a.test:6379/x", Err("nobody has named"));
-        check(far, "https://b.test/x", Err("nobody has named"));
-        check(far, "https://169.254.169.254/x", Err("nobody has named"));
-        check(far, "http://127.0.0.1:9443/x", Err("nobody has named"));
+        check(far, "https://git.test/x", Err("`git.test:443`, which is not an allowed location"));
+        check(far, "https://lib.test:6379/x", Err("is not an allowed location"));
+        check(far, "https://a.test:6379/x", Err("is not an allowed location"));
+        check(far, "https://b.test/x", Err("is not an allowed location"));
+        check(far, "https://169.254.169.254/x", Err("is not an allowed location"));
+        check(far, "http://127.0.0.1:9443/x", Err("is not an allowed location"));
         check(far, "../../../b.test/x", Err("leads out of the host"));
         check(far, "/etc", Err("path of this machine"));
         check(far, "file:///etc", Err("path of this machine"));
         check(far, "lib", Err("path of this machine"));
         check(far, "ext::sh -c x", Err("run programs"));
         check(far, "https://me:secret@a.test:9443/x", Err("credential in a URL"));
-        check(far, "-u./x", Err("a trap"));
-        check(far, "--upload-pack=x", Err("a trap"));
-        check(far, "https://a.test:9443/x\nhost=b.test", Err("a trap"));
-        check(far, "./\nx", Err("a trap"));
-        check(far, "", Err("a trap"));
+        check(far, "-u./x", Err("is not a URL"));
+        check(far, "--upload-pack=x", Err("is not a URL"));
+        check(far, "https://a.test:9443/x\nhost=b.test", Err("is not a URL"));
+        check(far, "./\nx", Err("is not a URL"));
+        check(far, "", Err("is not a URL"));
         check("git@a.test:me/app.git", "../lib.git", Ok("git@a.test:me/lib.git"));
         check("git@a.test:me/app.git", "../../../x", Err("leads out of the host"));
         check("git@a.test:me/app.git", "https://a.test/x", Ok("https://a.test/x"));
@@ -212,9 +217,9 @@ mod tests {
         check("/srv/app", "../lib", Ok("/srv/lib"));
         check("/srv/app", "./lib", Ok("/srv/app/lib"));
         check("/srv/app", "/srv/x", Ok("/srv/x"));
-        check("/srv/app", "lib", Err("no absolute path"));
+        check("/srv/app", "lib", Err("nor an absolute path"));
         check("/srv/app", "../../../etc", Err("leads out"));
-        check("/srv/app", "https://b.test/x", Err("nobody has named"));
+        check("/srv/app", "https://b.test/x", Err("is not an allowed location"));
         check("/srv/app", "https://lib.test/x", Ok("https://lib.test/x"));
     }
 

@@ -1,19 +1,19 @@
-//! Watches a folder of the store while a courier writes to it.
+//! Bounds a folder of the store while a courier writes to it.
 //!
-//! The bounds of `ulimit -f` are for one file. A remote decides how many there are, so the supervisor counts the folder now and then, and ends a
-//! courier whose folder has grown too large. What may be missed between two counts is bounded by the disk's speed.
+//! `ulimit -f` bounds one file, and a remote decides how many files there are. So the supervisor measures the folder at
+//! intervals, and ends the courier when it is too large. The disk's speed bounds the growth between two measurements.
 
 use crate::files::{self, Contents};
 use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The least time between two counts.
+/// The least time between two measurements.
 const PAUSE: Duration = Duration::from_millis(500);
-/// A count may take this part of the time at most.
+/// A measurement takes at most this part of the time.
 const SHARE: u32 = 20;
 
-/// One folder and what may be in it.
+/// A folder and its bounds.
 pub(super) struct Growth {
     folder: PathBuf,
     most: Contents,
@@ -21,18 +21,18 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    /// Watches `folder`, in which `most` may be.
+    /// Watches `folder`, bounded by `most`.
     pub(super) fn new(folder: &Path, most: Contents) -> Growth {
         Growth { folder: folder.to_owned(), most, next: Instant::now() }
     }
 
-    /// Whether more is in the folder than may be. Counts only when it is time for that.
+    /// Whether the folder is over its bounds. Measures only when the interval is over.
     pub(super) fn is_over(&mut self) -> bool {
         let began = Instant::now();
         if began < self.next || is_off("courier-growth") {
             return false;
         }
-        // A folder that cannot be counted now is counted when the courier has ended.
+        // After the courier's end the folder is measured again.
         let is_over = files::contents(&self.folder).is_ok_and(|found| exceeds(&found, &self.most));
         self.next = Instant::now() + PAUSE.max(SHARE * began.elapsed());
         is_over

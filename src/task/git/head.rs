@@ -1,19 +1,19 @@
-//! Which commit an ended workspace stands at, read as text: no git is run for it.
+//! The commit of an ended workspace, read as text without git.
 //!
-//! In: the plain copies of what the agent changed (`changes`), over the base that it had. What the agent wrote is hostile, but it was copied by
-//! descriptors into regular files of ours, and a reference is forty letters or the name of another one.
+//! In: the plain copies of the agent's changes (`changes`), over the base. The agent's files are hostile, but they were
+//! copied by descriptors into regular files. A reference is an object id or the name of another reference.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files;
 use crate::task::output::changes::{Changes, Node};
 use std::path::{Path, PathBuf};
 
-/// Where an ended workspace stands.
+/// The head of an ended workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// The commit.
     pub commit: String,
-    /// The branch that is checked out, if one is.
+    /// The checked-out branch, if any.
     pub branch: Option<String>,
 }
 
@@ -23,17 +23,17 @@ struct Layers<'run> {
     base: PathBuf,
 }
 
-/// No file of references that we read is longer.
+/// References are shorter.
 const LONGEST: u64 = 64 << 20;
-/// A reference to a reference to a reference is nobody's work.
+/// The longest chain of symbolic references.
 const DEEPEST: u32 = 5;
 
-/// Whether it is a whole object id: SHA-1 or SHA-256 in small letters.
+/// Whether it is a full object id: SHA-1 or SHA-256 in lower case.
 pub(super) fn is_id(word: &[u8]) -> bool {
     matches!(word.len(), 40 | 64) && word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The head of a workspace: its changes, where there are any, over the base.
+/// The head of a workspace: its changes, if any, over the base.
 pub(crate) fn head(changes: Option<(&Changes, &Path)>, base: &Path) -> Result<Head> {
     let layers =
         Layers { changes: changes.map(|(changes, path)| (changes, path.join("files"))), base: base.to_owned() };
@@ -53,7 +53,7 @@ impl Layers<'_> {
                 return Ok(Head { commit: text.to_owned(), branch });
             }
             let Some(next) = text.strip_prefix("ref:").map(str::trim).filter(|next| is_reference(next)) else {
-                return Err(wrong(&format!("`{name}` is no reference")));
+                return Err(wrong(&format!("`{name}` is not a reference")));
             };
             branch = next.strip_prefix("refs/heads/").map(str::to_owned);
             name = next.to_owned();
@@ -61,7 +61,7 @@ impl Layers<'_> {
         Err(wrong("`HEAD` leads through too many references"))
     }
 
-    /// What a reference says: in a file of its own, or among the packed ones.
+    /// The content of a reference, from its file or from the packed references.
     fn reference(&self, name: &str) -> Result<Option<String>> {
         if let Some(text) = self.read(name)? {
             return Ok(Some(text));
@@ -73,7 +73,7 @@ impl Layers<'_> {
         }))
     }
 
-    /// A file of `.git`, from the layer that has it.
+    /// A file of `.git`, from the upper layer that has it.
     fn read(&self, name: &str) -> Result<Option<String>> {
         let path = format!(".git/{name}");
         if let Some((changes, copies)) = &self.changes {
@@ -84,15 +84,15 @@ impl Layers<'_> {
                     return match &entry.now {
                         None => Ok(None),
                         Some(Node::File { .. }) => text(&copies.join(&path)).map(Some),
-                        Some(_) => Err(wrong(&format!("`{path}` is no file any more"))),
+                        Some(_) => Err(wrong(&format!("`{path}` is not a file any more"))),
                     };
                 }
-                // What is above it is gone, or is no folder any more.
+                // The agent removed or replaced a folder above it.
                 if above && !matches!(entry.now, Some(Node::Directory { .. })) {
                     return if entry.now.is_none() {
                         Ok(None)
                     } else {
-                        Err(wrong(&format!("`{}` is no folder", entry.path)))
+                        Err(wrong(&format!("`{}` is not a folder", entry.path)))
                     };
                 }
             }
@@ -107,7 +107,7 @@ impl Layers<'_> {
 
 fn text(path: &Path) -> Result<String> {
     let bytes = files::read_bounded(path, LONGEST)?;
-    String::from_utf8(bytes).map_err(|_| wrong("a reference is no text"))
+    String::from_utf8(bytes).map_err(|_| wrong("a reference is not text"))
 }
 
 fn wrong(cause: &str) -> Error {
@@ -115,7 +115,7 @@ fn wrong(cause: &str) -> Error {
         .hint("the agent's repository is broken; its files are in `brig task diff`")
 }
 
-/// A name below `refs/` that leads nowhere else.
+/// Whether a name stays below `refs/`.
 fn is_reference(name: &str) -> bool {
     name.starts_with("refs/")
         && !name.split('/').any(|part| part.is_empty() || part == "." || part == "..")
@@ -154,10 +154,10 @@ mod tests {
         check(&[("HEAD", "ref: refs/heads/main\n"), ("refs/heads/main", &line)], Ok((ID, Some("main"))));
         check(&[("HEAD", "ref: refs/heads/a/b\n"), ("packed-refs", &packed)], Ok((ID, Some("a/b"))));
         check(&[("HEAD", "ref: refs/heads/none\n")], Err("leads to no commit"));
-        check(&[("HEAD", "ref: refs/../../../etc/passwd\n")], Err("is no reference"));
-        check(&[("HEAD", "ref: /etc/passwd\n")], Err("is no reference"));
+        check(&[("HEAD", "ref: refs/../../../etc/passwd\n")], Err("is not a reference"));
+        check(&[("HEAD", "ref: /etc/passwd\n")], Err("is not a reference"));
         check(&[("HEAD", "ref: refs/heads/x\n"), ("refs/heads/x", "ref: refs/heads/x\n")], Err("too many"));
-        check(&[("HEAD", "-u evil\n")], Err("is no reference"));
+        check(&[("HEAD", "-u evil\n")], Err("is not a reference"));
         let linked = base(&[("HEAD", "ref: refs/heads/main\n")]);
         std::fs::create_dir_all(linked.path().join(".git/refs/heads")).unwrap();
         std::os::unix::fs::symlink("/etc/hostname", linked.path().join(".git/refs/heads/main")).unwrap();

@@ -1,4 +1,4 @@
-//! The bare mirror of a remote repository in the store: made once, then only brought up to date.
+//! The bare mirror of a remote repository in the store: made once, then updated.
 
 use super::courier::Courier;
 use super::elsewhere::lfs_url;
@@ -12,7 +12,7 @@ use crate::sandbox::{Limits, size};
 use crate::task::output::changes::is_off;
 use std::path::{Path, PathBuf};
 
-/// What a repository has for a reference.
+/// A repository's result for a reference.
 pub(super) struct Found {
     pub source: PathBuf,
     pub commit: String,
@@ -21,7 +21,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads what a courier printed: the commit, and the default branch if there is one.
+    /// Parses a courier's output: the commit, and the default branch if there is one.
     pub(super) fn read(source: PathBuf, text: &str) -> Result<Found> {
         let mut lines = text.lines();
         let commit = lines.next().unwrap_or_default().to_owned();
@@ -32,11 +32,12 @@ impl Found {
     }
 }
 
-/// Fetches everything that is on a branch or a tag, and what was asked for by another name. The mirror's HEAD becomes the remote's.
+/// Fetches all branches and tags, and the requested reference. The mirror's HEAD becomes the remote's.
 ///
-/// What was left by a fetch that was killed is a temporary pack, which the next one removes. Nothing caps what a courier writes to a folder that was
-/// lent to it but `ulimit`: one pack is one file, and no object comes in but in a pack. Names are files and folders of their own at first: they come into a
-/// repository on the courier's disk, which is capped, and which has the mirror's objects; the mirror gets them as one file.
+/// A killed fetch leaves a temporary pack, which the next fetch removes. Only `ulimit` caps a courier's writes to a
+/// lent folder: one pack is one file, and objects arrive in packs only. A fetched name is first a file with folders. So
+/// the names arrive in a repository on the courier's capped disk, which borrows the mirror's objects. The mirror gets
+/// them as one file.
 const FETCH: &str = r#"
 ulimit -f "$MOST_BLOCKS"
 if [ ! -e /mirror/HEAD ]; then git "$@" init --quiet --bare --template= /mirror >&2; fi
@@ -79,7 +80,8 @@ else
 fi
 exit 1
 "#;
-/// Puts the names into the mirror: as one file, if they are not too many. What an earlier version left as files of their own goes.
+/// Writes the names into the mirror as one file, if they are not too many. Removes the files of names that earlier
+/// versions left.
 const KEEP_NAMES: &str = r#"
 KEPT='config shallow packed-refs HEAD'
 keep_names() {
@@ -96,11 +98,12 @@ keep_names() {
     if [ -e /mirror/refs/heads ]; then rm -rf /mirror/refs; mkdir /mirror/refs; fi
 }
 "#;
-/// Every fetch that brings something leaves a pack, and git looks into all of them. Some of them become one when they are many: those that are not
-/// much larger than the newer ones (git-repack(1), `--geometric`), so that a large pack is rarely written again. Objects without a name stay, for whoever
-/// checks one out right now. A partial mirror is packed as a whole, because what a promisor has given is left out otherwise.
+/// Each fetch with new objects leaves a pack, and git searches all packs. When there are many, some are merged: those
+/// not much larger than the newer ones (git-repack(1), `--geometric`), so that a large pack is rarely rewritten.
+/// Unnamed objects stay, for a checkout that runs now. A partial mirror is packed as a whole: otherwise git leaves out
+/// what came from a promisor.
 ///
-/// It is bounded in memory and time, and a mirror with many packs is a mirror: what fails here fails nothing.
+/// Memory and time are bounded. A failure has no effect: a mirror with many packs still works.
 const TIDY: &str = r#"
 tidy() {
     if [ "$(find objects/pack -name '*.pack' | wc -l)" -le "$PACKS" ]; then return; fi
@@ -109,21 +112,21 @@ tidy() {
     timeout 600 git "$@" -c pack.threads=1 -c pack.windowMemory=128m repack -d -l -q "$how" >&2 || rm -f objects/pack/.tmp-* objects/pack/tmp_*
 }
 "#;
-/// So many packs a mirror may have before some of them become one.
+/// The number of packs at which some are merged.
 const PACKS: usize = 10;
 /// Bytes of the unit of `ulimit -f` (POSIX).
 const BLOCK: u64 = 512;
-/// Files and folders of a mirror: packs, and the contents of large files if those are fetched.
+/// Files and folders of a mirror: packs, and large files if they are fetched.
 const MOST_FILES: u64 = 10_000;
 const MOST_LARGE_FILES: u64 = 1_000_000;
-/// The deepest that it writes is `lfs/objects/ab/cd/NAME`.
+/// The deepest path is `lfs/objects/ab/cd/NAME`.
 const DEEPEST: usize = 6;
 
-/// Brings the mirror up to date. Returns where it is, the commit that `reference` names, and the default branch.
+/// Updates the mirror. Returns its path, the commit of `reference`, and the default branch.
 pub(super) fn fetch(errand: &GitJob<'_>, far: &RemoteHost, reference: &str) -> Result<Found> {
     let mirrors = errand.store.mirrors();
     files::create_directories(&mirrors, 0o700)?;
-    // A shallow or partial mirror would make the others' history end where its own does.
+    // A shallow or partial mirror would cut the history of tasks that want all of it.
     let name = format!("{}{}", name_of(&far.url), errand.options.portion());
     let mirror = mirrors.join(&name);
     let lock = errand
@@ -147,7 +150,7 @@ pub(super) fn fetch(errand: &GitJob<'_>, far: &RemoteHost, reference: &str) -> R
         .bound(Growth::new(&mirror, most(errand)))
         .reach(far)?;
     let answer = courier.run(None);
-    // Also of a courier that failed: what it has written stays.
+    // Also after a failure: the files of a failed courier stay.
     let answer = check(errand, &mirror).and(answer).doing(|| format!("fetch the repository `{}`", far.url))?;
     Found::read(mirror, &answer).doing(|| format!("fetch `{reference}`"))
 }
@@ -156,7 +159,7 @@ fn measured(mirror: &Path) -> Result<files::Contents> {
     files::contents(mirror).map_err(|cause| files::failed(cause, format!("count the files of `{}`", mirror.display())))
 }
 
-/// What a mirror may be.
+/// The bounds of a mirror.
 fn most(errand: &GitJob<'_>) -> files::Contents {
     let entries = if errand.options.lfs { MOST_LARGE_FILES } else { MOST_FILES };
     files::Contents { entries, bytes: 2 * Limits::DISK, depth: DEEPEST }
@@ -167,7 +170,7 @@ fn described(contents: &files::Contents) -> String {
     format!("{} files of {} in {} levels", contents.entries, size(contents.bytes), contents.depth)
 }
 
-/// Removes a mirror that has become too large: what writes to it is git, and git reads what a remote sends.
+/// Removes a mirror over its bounds: git writes it from the remote's data.
 fn check(errand: &GitJob<'_>, mirror: &Path) -> Result<()> {
     let (found, most) = (measured(mirror)?, most(errand));
     if !exceeds(&found, &most) || is_off("courier-names") {

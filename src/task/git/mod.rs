@@ -1,12 +1,18 @@
-//! Git, safely: a repository is hostile input, and after the run so is the workspace's `.git`. git never runs on the host over either.
+//! Git for tasks. A repository is hostile input, and after the run so is the workspace's `.git`: git never runs on the
+//! host over either.
 //!
-//! In: where a repository is ([`Remote`]). Out: a checkout that no agent writes ([`base()`]), and later the agent's commits, as a bundle and on a
-//! branch of the remote ([`bundle()`], [`push()`]).
-//! Order: the remote is fetched into a bare mirror of the store (`mirror`), which a second task only brings up to date; a base is checked out
-//! of the mirror or a local repository once for each commit (`base`); the agent's head is read as text (`head`), its commits are taken by their
-//! id into a new object store and checked (`bundle`), and pushed from another one (`push`).
-//! Each of these runs in a courier: a sandbox of its own that sees only what it needs, with a network to the one host or none, and with hooks,
-//! filters and unusual protocols off (`courier`). Submodules and LFS only if asked for (`submodule`, `elsewhere`).
+//! In: a repository's location ([`Remote`]). Out: a checkout that no agent writes ([`base()`]); later the agent's
+//! commits, as a bundle and on a branch of the remote ([`bundle()`], [`push()`]).
+//!
+//! 1. `mirror` fetches the remote into a bare mirror of the store. A second task only updates it.
+//! 2. `base` checks out a commit once, from the mirror or from a local repository.
+//! 3. `head` reads the agent's head as text.
+//! 4. `bundle` copies the agent's commits by id into a new object store and checks them. `push` pushes from another
+//!    one.
+//!
+//! Each step runs in a courier: a separate sandbox that sees only its inputs, with a network to one host or none.
+//! Hooks, filters and unusual protocols are off (`courier`). Submodules and LFS are optional (`submodule`,
+//! `elsewhere`).
 
 mod base;
 mod blobs;
@@ -49,46 +55,46 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// How a repository is reached, and who the agent is there.
+/// Access to a repository, and the agent's identity in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GitOptions {
     /// `user:password` or a token, for https.
     pub credential: Option<Source>,
     /// A private key, for ssh.
     pub ssh_key: Option<Source>,
-    /// Which host has which key, for ssh; the caller's own `~/.ssh/known_hosts` if missing.
+    /// Host keys for ssh. Default: the caller's `~/.ssh/known_hosts`.
     pub known_hosts: Option<PathBuf>,
-    /// The authorities whose certificates are good, for https, in PEM form; the host's own if missing.
+    /// Certificates of authorities for https, in PEM form. Default: the host's.
     pub ca: Option<PathBuf>,
-    /// Addresses of the remote's host that are not of the public internet, and yet are meant.
+    /// Allowed addresses of the remote's host outside of the public internet.
     pub addresses: Vec<IpAddr>,
-    /// How many commits of history are fetched; all if missing.
+    /// How many commits of history are fetched. Default: all.
     pub depth: Option<NonZeroU32>,
-    /// Which contents of older commits are left out (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
+    /// The filter for contents of older commits (git-rev-list(1), `--filter`): `blob:none` or `blob:limit=SIZE`.
     pub filter: Option<String>,
     /// Whether submodules are fetched too.
     pub submodules: bool,
-    /// Whether the contents of large files are fetched, which git-lfs(1) keeps elsewhere.
+    /// Whether large files are fetched (git-lfs(1)).
     pub lfs: bool,
-    /// Where submodules and those contents may come from besides the repository's own host.
+    /// Locations of submodules and large files besides the repository's own host.
     pub elsewhere: Vec<Elsewhere>,
     /// Settings of git in the sandbox, such as `user.name`.
     pub settings: Vec<(String, String)>,
-    /// Where commits are pushed to.
+    /// The target of the commits.
     pub push: Option<PushOptions>,
 }
 
-/// Where commits are pushed to.
+/// The target of the commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushOptions {
     /// The branch.
     pub branch: String,
-    /// Whether that may be the remote's default branch.
+    /// Whether the branch may be the remote's default branch.
     pub default_branch: bool,
 }
 
 impl GitOptions {
-    /// Says the first thing that is wrong, before anything is made.
+    /// Returns the first error, before brig makes anything.
     pub(super) fn check(&self, remote: Option<&Remote>) -> Result<()> {
         if let Some(push) = &self.push {
             if remote.is_none() {
@@ -108,27 +114,27 @@ impl GitOptions {
         if let Some(filter) = &self.filter
             && !is_filter(filter)
         {
-            return Err(Error::new(Kind::Usage, format!("`{}` is no filter here", filter.escape_debug()))
+            return Err(Error::new(Kind::Usage, format!("`{}` is not an allowed filter", filter.escape_debug()))
                 .hint("give `blob:none`, or `blob:limit=SIZE` such as `blob:limit=100k`"));
         }
         for (key, value) in &self.settings {
             let letters = |byte: u8| byte.is_ascii_alphanumeric() || b".-_/".contains(&byte);
             if !key.contains('.') || key.starts_with(['.', '-']) || !key.bytes().all(letters) || value.contains('\0') {
-                return Err(Error::new(Kind::Profile, format!("`{}` is no setting of git", key.escape_debug()))
+                return Err(Error::new(Kind::Profile, format!("`{}` is not a git setting", key.escape_debug()))
                     .hint("give it like `user.name`"));
             }
         }
         Ok(())
     }
 
-    /// How much of a history is had, as a part of a name: nothing for all of it.
+    /// The portion of the history as a part of a name; empty for all of it.
     fn portion(&self) -> String {
         let depth = self.depth.map(|depth| format!("-{depth}")).unwrap_or_default();
         let filter = self.filter.as_deref().map(|filter| format!("-{}", filter.replace([':', '='], "-")));
         depth + &filter.unwrap_or_default()
     }
 
-    /// What a checkout was made of, as a part of its name. What came from a place that one task has named is for those that name it too.
+    /// The inputs of a checkout as a part of its name. Tasks share a checkout only if they name the same locations.
     fn of_base(&self) -> String {
         let portion = self.portion() + if self.lfs { "-lfs" } else { "" };
         if !self.submodules {
@@ -141,7 +147,7 @@ impl GitOptions {
         format!("{portion}-submodules{short}")
     }
 
-    /// The settings as variables of a command's environment, where they count more than any file (git-config(1), `GIT_CONFIG_COUNT`).
+    /// The settings as variables, which override every file (git-config(1), `GIT_CONFIG_COUNT`).
     pub(super) fn variables(&self) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
         let mut variables = Vec::new();
         if !self.settings.is_empty() {
@@ -155,7 +161,7 @@ impl GitOptions {
     }
 }
 
-/// Contents may be left out, never trees: without them nothing can be checked out or compared.
+/// A filter may leave out contents, never trees: a checkout and a comparison need them.
 fn is_filter(filter: &str) -> bool {
     let size = |text: &str| {
         let digits = text.strip_suffix(['k', 'm', 'g']).unwrap_or(text);
@@ -164,12 +170,12 @@ fn is_filter(filter: &str) -> bool {
     filter == "blob:none" || filter.strip_prefix("blob:limit=").is_some_and(size)
 }
 
-/// Whether it can be the name of a branch.
+/// Whether it is a valid branch name.
 pub(super) fn is_branch(name: &str) -> bool {
     check_branch(name).is_ok()
 }
 
-/// Whether git takes it as the name of a branch (git-check-ref-format(1)).
+/// Checks a branch name as git does (git-check-ref-format(1)).
 fn check_branch(name: &str) -> Result<()> {
     let wrong = name.is_empty()
         || name.starts_with(['-', '/'])
@@ -184,15 +190,15 @@ fn check_branch(name: &str) -> Result<()> {
     if !wrong {
         return Ok(());
     }
-    Err(Error::new(Kind::Usage, format!("`{}` is no name of a branch", name.escape_debug()))
+    Err(Error::new(Kind::Usage, format!("`{}` is not a branch name", name.escape_debug()))
         .hint("give it like `agent/fix-login`, without `refs/heads/`"))
 }
 
 impl GitOptions {
-    /// The same, with files as they are held open. In hosted mode no file of the caller's is opened by its name.
+    /// The same with pinned files. In hosted mode brig opens no file of the caller's by name.
     pub(super) fn pinned(&self, pinned: &Pinned, is_hosted: bool) -> GitOptions {
         let open = |path: &Option<PathBuf>| path.as_ref().map(|path| pinned.path(path));
-        // The caller chooses HOME. Without a held file no host's key is known.
+        // The caller chooses HOME. Without a pinned file no host key is known.
         let own =
             || own_known_hosts().filter(|own| pinned.has(own)).map_or("/dev/null".into(), |own| pinned.path(&own));
         let source = |source: &Option<Source>| source.as_ref().map(|source| source.pinned(pinned));
@@ -206,34 +212,34 @@ impl GitOptions {
     }
 }
 
-/// What every courier of a task shares.
+/// What all couriers of a task share.
 pub(super) struct GitJob<'run> {
-    /// Where tasks, mirrors and bases are kept.
+    /// The store of tasks, mirrors and bases.
     pub store: &'run Store,
     /// The task's id.
     pub id: &'run str,
     /// Limits that may be missing.
     pub may_degrade: &'run [String],
-    /// Paths of the host that are held open from their check on.
+    /// Pinned paths of the host.
     pub pinned: &'run Pinned,
-    /// How the remote is reached.
+    /// Access to the remote.
     pub options: &'run GitOptions,
-    /// Who resolves the remote's name; the host's own servers if missing.
+    /// The resolver of the remote's name. Default: the host's servers.
     pub resolver: Option<SocketAddr>,
-    /// What couriers reached of the network, for the receipt.
+    /// The couriers' network account, for the receipt.
     pub account: &'run RefCell<Option<Ledger>>,
-    /// What hides the credentials in what git says.
+    /// Hides the credentials in git's output.
     pub redactor: &'run Redactor,
-    /// Takes a line about how far git has come, now and then.
+    /// Receives git's progress lines.
     pub progress: &'run dyn Fn(&str),
-    /// What couriers may still use, and whether a signal ended one.
+    /// The couriers' budget, and whether a signal ended one.
     pub budget: &'run Budget,
-    /// The socket by which a user ends the task; closed before the task is known.
+    /// The socket for ending the task; closed before the task is known.
     pub control: &'run RefCell<Option<Control>>,
 }
 
 impl GitJob<'_> {
-    /// Whether a user asks for the end of the task, which is noted: a courier that is killed while it starts reports a failed start.
+    /// Whether a user asks to end the task. Notes the request: a courier killed at its start reports a failed start.
     fn is_asked_to_end(&self) -> bool {
         let is_asked = self.control.borrow_mut().as_mut().is_some_and(Control::is_asked_to_end);
         if is_asked {

@@ -1,4 +1,5 @@
-//! The agent's commits on a branch of the remote: from the bundle, by a courier that has the credential and that the agent never was in.
+//! Pushes the agent's commits from the bundle to a branch of the remote. The courier has the credential; no agent ran
+//! in it.
 
 use super::base::{Base, identity, named_path, to_default};
 use super::courier::{Courier, failed};
@@ -11,57 +12,57 @@ use crate::task::output::changes::is_off;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What became of a push, as the receipt has it.
+/// The result of a push, as in the receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// The branch of the remote.
     pub branch: String,
-    /// What became of it.
+    /// The result.
     pub state: PushState,
-    /// The commits as a file, for `git fetch FILE`; missing where there are none.
+    /// The commits as a file, for `git fetch FILE`; missing without commits.
     pub bundle: Option<PathBuf>,
-    /// What the commits name and a push does not carry: commits of submodules, contents of large files (git LFS). The first of them.
+    /// What the commits name and a push does not carry: commits of submodules, LFS contents. The first of them.
     #[serde(default)]
     pub left_behind: Vec<String>,
-    /// Why it failed: the receipt's own error is that of an attempt that had failed before.
+    /// The push's error. The receipt's own error may be an earlier one.
     #[serde(default)]
     pub error: Option<String>,
 }
 
 impl Push {
-    /// One that has not come to its end.
+    /// A failed push.
     pub(crate) fn failed(branch: &str) -> Push {
         Push { branch: branch.to_owned(), state: PushState::Failed, bundle: None, left_behind: Vec::new(), error: None }
     }
 }
 
-/// What became of a push.
+/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PushState {
     /// The branch is at the agent's commit now.
     Pushed,
-    /// It was there already.
+    /// The branch was there already.
     UpToDate,
     /// The agent made no commit.
     NothingNew,
     /// The attempt did not succeed, so nothing was pushed.
     NotTried,
-    /// It is not, or its commits could not be found; the error says why.
+    /// The push failed, or the commits were not found; see the error.
     Failed,
 }
 
-/// Exit codes of the script, each with what it found.
+/// Exit codes of the script.
 const DEFAULT_BRANCH: u8 = 20;
 const MOVED: u8 = 21;
 const REFUSED: u8 = 22;
 
-/// How many of the things that a push leaves behind are listed.
+/// The longest list of left-behind items.
 const LISTED: usize = 20;
-/// Begins a line of the script that names one.
+/// The prefix of the script's lines that name one.
 const LEFT: &str = "left\t";
 
-/// Nothing is forced: if the branch moves at this very moment, the remote refuses.
+/// Never forces: if the branch moves meanwhile, the remote refuses.
 const PUSH: &str = r#"
 printf '[safe]\n\tdirectory = *\n' > ~/.gitconfig
 over_base . "$@"
@@ -81,8 +82,8 @@ timeout "$SEARCH" sh -euc "$LARGE" sh "$@" 2>/dev/null | sort -u || :
 git "$@" push --quiet --no-verify --no-signed -- "$URL" "$COMMIT:refs/heads/$BRANCH" >&2 || exit 22
 "#;
 
-/// Names the files that are pointers of git LFS in the new commits: each new object is read once, and none that is longer than a pointer can be. A search
-/// through the differences of each commit reads the same contents again and again.
+/// Names LFS pointers among the new commits' files: reads each new object once, and none longer than a pointer. A
+/// search through each commit's differences would read the same contents many times.
 const LARGE: &str = r#"
 git "$@" rev-list --objects "$BASE..$COMMIT" |
     git "$@" cat-file --batch-check='%(objecttype) %(objectsize) %(objectname) %(rest)' |
@@ -91,10 +92,10 @@ git "$@" rev-list --objects "$BASE..$COMMIT" |
     awk 'length($1) >= 40 && $1 !~ /[^0-9a-f]/ { name = substr($0, length($1) + 2) }
         /^oid sha256:[0-9a-f]*$/ && length($0) == 75 { print "left\tthe contents of the large file " name }'
 "#;
-/// Seconds that it may take. The list is a service, and the push does not wait for more.
+/// The search's time limit in seconds. The push does not wait longer for the list.
 const SEARCH: &str = "30";
 
-/// Pushes the bundle's commit. `Ok` says whether the branch was there already.
+/// Pushes the bundle's commit. `Ok(true)`: the branch was there already.
 pub(crate) fn push(
     errand: &GitJob<'_>,
     remote: &Remote,
@@ -141,7 +142,7 @@ pub(crate) fn push(
         ),
         Outcome::Failed { exit_code: REFUSED } => refuse(
             &format!("the remote refused: {}", answer.words),
-            "see what the remote says; the commits are in the bundle that the receipt names",
+            "see the remote's message; the commits are in the bundle that the receipt names",
         ),
         _ => {
             let far = match remote {

@@ -1,9 +1,9 @@
-//! How a courier reaches the host of a repository: the one rule of its network, the credentials that it holds, what git and ssh are told, and what
-//! their words mean when it fails.
+//! A courier's access to the host of a repository: network rule, credentials, settings of git and ssh, meaning of
+//! errors.
 //!
-//! A credential is a file that only the courier's user can read, in memory; git asks for it through a helper that answers for this host alone, so
-//! that a redirection does not carry it elsewhere. Never: a credential on an argv, in a variable, or in a sandbox of an agent; so what is read is
-//! overwritten before the agent's first process is forked from ours.
+//! A credential is a file in memory that only the courier's user can read. git gets it from a helper that answers for
+//! this host alone, so a redirection does not carry it elsewhere. A credential is never on an argv, in a variable, or
+//! in an agent's sandbox. brig overwrites its copy before it forks the agent's first process.
 
 use super::remote::{RemoteHost, Scheme};
 use super::{GitOptions, elsewhere};
@@ -16,17 +16,17 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Where a courier sees what it holds, below [`sandbox::SECRETS`].
+/// The courier's credential files, below [`sandbox::SECRETS`].
 const CREDENTIAL: &str = "git-credential";
 const AUTHORITIES: &str = "git-ca";
 const KEY: &str = "ssh-key";
 const KNOWN_HOSTS: &str = "known-hosts";
-/// No list of certificates or of hosts is longer.
+/// Longer than any list of certificates or hosts.
 const LONGEST: u64 = 4 << 20;
-/// How a private key of OpenSSH begins that no passphrase protects: its cipher is `none`.
+/// The beginning of an OpenSSH private key without a passphrase: its cipher is `none`.
 const OPEN_KEY: &str = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmU";
 
-/// All that a courier gets for one host.
+/// A courier's access to one host.
 pub(super) struct Reach {
     pub network: Network,
     /// Files below [`sandbox::SECRETS`].
@@ -34,11 +34,11 @@ pub(super) struct Reach {
     pub environment: Vec<(OsString, OsString)>,
     /// For git's `-c`.
     pub settings: Vec<String>,
-    /// What must be in no output.
+    /// Values to hide in all output.
     pub hidden: Vec<Zeroizing<String>>,
 }
 
-/// The network of a courier for this host.
+/// A courier's network to this host.
 pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Network> {
     let mut allowed = far.rules(&options.addresses)?;
     if options.lfs {
@@ -48,7 +48,7 @@ pub(super) fn network(options: &GitOptions, resolver: Option<SocketAddr>, far: &
     Ok(Network { mode: NetworkMode::Egress, policy, ..Network::default() })
 }
 
-/// Says the first thing that is wrong, before anything is made. A command that gives a credential is not run for that.
+/// Returns the first error, before brig makes anything. Does not run a command that gives a credential.
 pub(super) fn check(options: &GitOptions, far: &RemoteHost) -> Result<()> {
     network(options, None, far)?;
     let used = match far.scheme {
@@ -68,7 +68,7 @@ pub(super) fn check(options: &GitOptions, far: &RemoteHost) -> Result<()> {
 }
 
 impl Reach {
-    /// Reads the credentials and says what they are used for.
+    /// Reads the credentials and makes the settings that use them.
     pub(super) fn new(options: &GitOptions, resolver: Option<SocketAddr>, far: &RemoteHost) -> Result<Reach> {
         let mut reach = Reach {
             network: network(options, resolver, far)?,
@@ -85,12 +85,12 @@ impl Reach {
     }
 
     fn by_http(&mut self, options: &GitOptions, far: &RemoteHost) -> Result<()> {
-        // A server that says nothing for two minutes is not waited for until the end of time.
+        // Wait at most two minutes for a silent server.
         self.settings.extend(["http.lowSpeedLimit=1".to_owned(), "http.lowSpeedTime=120".to_owned()]);
         if let Some(path) = &options.ca {
             self.files.push((AUTHORITIES.to_owned(), Hidden(authorities(path)?)));
             self.settings.push(format!("http.sslCAInfo={}/{AUTHORITIES}", sandbox::SECRETS));
-            self.settings.push("http.sslCAPath=/tmp".to_owned()); // an empty folder: the machine's own are not meant
+            self.settings.push("http.sslCAPath=/tmp".to_owned()); // an empty folder: without the machine's own certificates
         }
         let Some(source) = &options.credential else { return Ok(()) };
         let wrong = || Error::new(Kind::Secret, "a credential is one line: `user:password`, or a token");
@@ -98,10 +98,10 @@ impl Reach {
         if text.chars().any(char::is_control) {
             return Err(wrong());
         }
-        // Whoever has a token alone: the hosts that give them out take any user's name.
+        // A token without a user: hosts that issue tokens accept any user name.
         let (user, password) = text.split_once(':').unwrap_or(("x-access-token", &text));
         let words = ["username=", user, "\npassword=", password, "\n"];
-        let mut answer = String::with_capacity(words.iter().map(|word| word.len()).sum()); // never outgrown
+        let mut answer = String::with_capacity(words.iter().map(|word| word.len()).sum()); // never reallocated
         words.iter().for_each(|word| answer.push_str(word));
         self.files.push((CREDENTIAL.to_owned(), Hidden(answer.into_bytes())));
         self.hidden.push(Zeroizing::new(password.to_owned()));
@@ -113,7 +113,7 @@ impl Reach {
 
     fn by_ssh(&mut self, options: &GitOptions) -> Result<()> {
         let held = sandbox::SECRETS;
-        // Nothing of a configuration, nothing that asks, nothing that is forwarded, no key that is not named.
+        // No configuration, no question, no forwarding, no unnamed key.
         let mut command = format!(
             "ssh -F none -o BatchMode=yes -o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null \
              -o UserKnownHostsFile={held}/{KNOWN_HOSTS} -o UpdateHostKeys=no -o IdentitiesOnly=yes -o IdentityAgent=none \
@@ -125,9 +125,9 @@ impl Reach {
             Some(source) => {
                 let value = Zeroizing::new(source.read()?);
                 check_key(&value)?;
-                let mut key = Vec::with_capacity(value.len() + 1); // never outgrown
+                let mut key = Vec::with_capacity(value.len() + 1); // never reallocated
                 key.extend_from_slice(&value);
-                key.push(b'\n'); // without it ssh takes the file for another form
+                key.push(b'\n'); // ssh needs it to recognise the format
                 self.files.push((KEY.to_owned(), Hidden(key)));
                 command += &format!(" -i {held}/{KEY}");
             }
@@ -139,18 +139,18 @@ impl Reach {
     }
 }
 
-/// A key that ssh can use without asking anybody.
+/// Checks that ssh can use a key without a question.
 fn check_key(key: &[u8]) -> Result<()> {
     let text = String::from_utf8_lossy(key);
     let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Secret, why.to_owned()).hint(hint));
     if !text.trim_start().starts_with("-----BEGIN ") {
-        return refuse("it is no private key", "name the file without `.pub`, as ssh-keygen made it");
+        return refuse("it is not a private key", "name the file without `.pub`, as ssh-keygen made it");
     }
     let body = text.lines().map(str::trim).find(|line| !line.starts_with("-----")).unwrap_or_default();
     let is_locked = text.contains("BEGIN ENCRYPTED") || text.contains("Proc-Type: 4,ENCRYPTED");
     if is_locked || text.contains("BEGIN OPENSSH") && !body.starts_with(OPEN_KEY) {
         return refuse(
-            "the key is protected by a passphrase, and nobody is there to be asked",
+            "the key is protected by a passphrase, and a courier cannot ask for it",
             "give a deploy key without one, or cmd:COMMAND that prints the key without it",
         );
     }
@@ -166,7 +166,7 @@ fn authorities(path: &Path) -> Result<Vec<u8>> {
     Err(Error::new(Kind::Secret, format!("`{}` has no certificate", path.display())).hint(hint()))
 }
 
-/// The caller's own file of the keys of hosts.
+/// The caller's own known-hosts file.
 pub(crate) fn own_known_hosts() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ssh/known_hosts"))
 }
@@ -174,42 +174,42 @@ pub(crate) fn own_known_hosts() -> Option<PathBuf> {
 fn known_hosts(options: &GitOptions) -> Result<Vec<u8>> {
     let hint = || "name a file with the host's key: --git-known-hosts FILE (ssh-keyscan makes one; compare it with what the host publishes)";
     let path = options.known_hosts.clone().or_else(own_known_hosts);
-    let path = path.ok_or_else(|| Error::new(Kind::Secret, "nobody knows the host's key").hint(hint()))?;
+    let path = path.ok_or_else(|| Error::new(Kind::Secret, "the host's key is unknown").hint(hint()))?;
     files::read_bounded(&path, LONGEST).map_err(|error| error.of_kind(Kind::Secret)).hint(hint)
 }
 
 const NO_ANSWER: &str = "the host does not answer";
 const SEE_PORT: &str = "see that it is up, and that it answers at the port of the URL";
 
-/// How our own scripts say that git-lfs(1) is missing.
+/// The message of brig's scripts if git-lfs(1) is missing.
 const NO_LFS: (&str, &str, &str) =
-    ("git-lfs: not found", "there is no git-lfs on this machine", "install it: git-lfs; or leave --lfs out");
+    ("git-lfs: not found", "git-lfs is missing on this machine", "install it: git-lfs; or leave --lfs out");
 
-/// How the shell reports a file that `ulimit` ends.
+/// The shell's report of a file over `ulimit -f`.
 const TOO_LARGE: (&str, &str, &str) = (
     "File size limit exceeded",
     "the repository is larger than a mirror may be",
     "fetch less: --depth N, or --filter blob:none; an old mirror goes with brig task prune --older-than TIME",
 );
 
-/// The same for a courier that reaches no host.
+/// The meaning of an error for a courier without a host.
 pub(super) fn meaning_here(words: &str) -> Option<(String, String)> {
     let found = [NO_LFS, TOO_LARGE].into_iter().find(|(needle, ..)| words.contains(needle));
     found.map(|(_, why, hint)| (why.to_owned(), hint.to_owned()))
 }
 
-/// What it means that a courier failed without a word. At the level of errors ssh says nothing of a connection that is cut after it has said its own
-/// version (sshpkt_fatal logs that as information).
+/// The meaning of a failure without output. At log level ERROR, ssh does not report a connection that is cut after the
+/// server's version line (sshpkt_fatal logs it as information).
 pub(super) fn meaning_of_silence(far: &RemoteHost) -> Option<(String, String)> {
     (far.scheme == Scheme::Ssh).then(|| (NO_ANSWER.to_owned(), SEE_PORT.to_owned()))
 }
 
-/// What the words of git, of curl and of ssh mean to whoever reads them, the more telling first: needle, meaning, advice.
+/// Messages of git, curl and ssh with their meaning and advice, the most specific first.
 const MEANINGS: [(&str, &str, &str); 23] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the host has another key than the known one, so it may be somebody else",
-        "ask whoever runs the host; if the new key is right, put it into the file of --git-known-hosts",
+        "the host has another key than the known one, so it may be another host",
+        "ask the operator of the host; if the new key is right, put it into the file of --git-known-hosts",
     ),
     (
         "host key is known for",
@@ -227,10 +227,10 @@ const MEANINGS: [(&str, &str, &str); 23] = [
         "see that --git-ssh-key is a key of that account, and that the user in the URL is right",
     ),
     ("error in libcrypto", "the key cannot be read", "give a private key as ssh-keygen makes it"),
-    ("cannot run ssh", "there is no ssh on this machine", "install it: openssh-client"),
-    ("ssh: not found", "there is no ssh on this machine", "install it: openssh-client"),
+    ("cannot run ssh", "ssh is missing on this machine", "install it: openssh-client"),
+    ("ssh: not found", "ssh is missing on this machine", "install it: openssh-client"),
     NO_LFS,
-    ("git: not found", "there is no git on this machine", "install it: git"),
+    ("git: not found", "git is missing on this machine", "install it: git"),
     (
         "Authentication failed",
         "the remote does not take the credential",
@@ -247,10 +247,10 @@ const MEANINGS: [(&str, &str, &str); 23] = [
         "no safe connection came about",
         "see that the URL's port speaks TLS; if an authority of your own signed its certificate, name that: --git-ca FILE",
     ),
-    ("not found", "there is no such repository, or the credential may not see it", "see the URL and the credential"),
+    ("not found", "the repository does not exist, or the credential may not see it", "see the URL and the credential"),
     (
         "does not appear to be a git repository",
-        "there is no such repository, or the key may not see it",
+        "the repository does not exist, or the key may not see it",
         "see the path in the URL and the key",
     ),
     (
@@ -267,7 +267,7 @@ const MEANINGS: [(&str, &str, &str); 23] = [
     ("Operation too slow", NO_ANSWER, SEE_PORT),
 ];
 
-/// What a failure means and what to do; `None` if only git's own words are there to say it.
+/// The meaning of a failure and advice; `None` if only git's own message has both.
 pub(super) fn meaning(
     far: &RemoteHost,
     options: &GitOptions,
@@ -279,7 +279,7 @@ pub(super) fn meaning(
         let host = row.host.escape_debug();
         if options.lfs {
             return Some((
-                format!("the remote sends to `{host}`, which nobody has named"),
+                format!("the remote sends to `{host}`, which is not an allowed location"),
                 format!("if it keeps the contents of large files, allow it by name: --git-from {host}"),
             ));
         }
@@ -334,6 +334,6 @@ mod tests {
         check("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAACmFlczI1Ni1jdHI\n", Some("passphrase"));
         check("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", Some("passphrase"));
         check("-----BEGIN ENCRYPTED PRIVATE KEY-----\n", Some("passphrase"));
-        check("ssh-ed25519 AAAA me@here", Some("no private key"));
+        check("ssh-ed25519 AAAA me@here", Some("not a private key"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a repository is: a path of the host, or a host of the network. Read from what the user wrote, without asking anybody.
+//! The location of a repository: a path of the host, or a host of the network. Parsed from the user's text alone.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::Rule;
@@ -6,12 +6,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// A repository's place.
+/// A repository's location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Remote {
     /// A path of the host.
     Local(PathBuf),
-    /// Somewhere else.
+    /// A repository on another machine.
     Far(RemoteHost),
 }
 
@@ -20,7 +20,7 @@ pub(crate) enum Remote {
 pub(crate) struct RemoteHost {
     /// The URL, as git takes it.
     pub url: String,
-    /// How it is reached.
+    /// The transport.
     pub scheme: Scheme,
     /// The host: a name or an address.
     pub host: String,
@@ -28,17 +28,17 @@ pub(crate) struct RemoteHost {
     pub port: u16,
 }
 
-/// How a host is reached.
+/// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Https,
-    /// Only on the machine itself: what is sent can be read by everybody on the way.
+    /// Only for the machine itself: on a network each hop could read the data.
     Http,
     Ssh,
 }
 
 impl Scheme {
-    /// As git's `protocol.<name>.allow` has it.
+    /// The name in git's `protocol.<name>.allow`.
     pub fn word(self) -> &'static str {
         match self {
             Scheme::Https => "https",
@@ -49,7 +49,7 @@ impl Scheme {
 }
 
 impl Remote {
-    /// From a path or a URL.
+    /// Parses a path or a URL.
     pub(crate) fn parse(text: &str) -> Result<Remote> {
         let step = || format!("use the repository `{}`", without_password(text).escape_debug());
         let refuse = |why: &str, hint: &str| Err(Error::new(Kind::Workspace, why.to_owned()).doing(step()).hint(hint));
@@ -68,7 +68,7 @@ impl Remote {
             Some(("ssh", rest)) => (Scheme::Ssh, rest),
             Some((other, _)) => {
                 return refuse(
-                    &format!("`{}` is no way to a repository here", other.escape_debug()),
+                    &format!("`{}` is not an allowed transport", other.escape_debug()),
                     "give a path, file://, https:// or ssh://",
                 );
             }
@@ -94,14 +94,14 @@ impl Remote {
             return refuse("it names no repository of that host", "give it like https://host/path");
         }
         if scheme == Scheme::Http && !is_this_machine(&host) {
-            return refuse("over plain http everybody on the way reads and changes it", "use https://");
+            return refuse("over plain http any host on the way can read and change the data", "use https://");
         }
         Ok(Remote::Far(RemoteHost { url: text.to_owned(), scheme, host, port }))
     }
 }
 
 impl RemoteHost {
-    /// The host and the port as one word, as in a URL.
+    /// `host:port`, as in a URL.
     pub fn place(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -110,17 +110,17 @@ impl RemoteHost {
         }
     }
 
-    /// What a courier for it may reach: this host at this port, and nothing else.
+    /// The rules of a courier: this host at this port, and nothing else.
     ///
-    /// A name that leads to an address which is not of the public internet is refused by the gateway (DNS rebinding). `addresses` are those that
-    /// the user has named as this host's; an address in the URL is named by that, and so is `localhost`.
+    /// The gateway refuses a name with an address outside of the public internet (DNS rebinding). `addresses` are those
+    /// that the user allows for this host. An address in the URL is allowed, and so is `localhost`.
     pub fn rules(&self, addresses: &[IpAddr]) -> Result<Vec<Rule>> {
         let one = |address: &IpAddr| match address {
             IpAddr::V4(v4) => format!("{v4}:{}", self.port),
             IpAddr::V6(v6) => format!("[{v6}]:{}", self.port),
         };
         let words: Vec<String> = match self.host.as_str() {
-            // Inside it is an address from the first: /etc/hosts says so.
+            // /etc/hosts of the sandbox has its address.
             "localhost" => {
                 [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1_u16])].iter().map(one).collect()
             }
@@ -134,14 +134,14 @@ impl RemoteHost {
     }
 }
 
-/// The same repository, named so that it is found from any working directory.
+/// The same repository, with an absolute path.
 pub fn absolute_repository(text: &str) -> String {
     let local = !text.contains("://") && short(text).is_none();
     let absolute = if local { std::path::absolute(text).ok() } else { None };
     absolute.and_then(|path| path.into_os_string().into_string().ok()).unwrap_or_else(|| text.to_owned())
 }
 
-/// The same without what stands before an `@`, for words.
+/// The URL without the part before `@`, for messages.
 fn without_password(text: &str) -> String {
     match (text.split_once("://"), text.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),
@@ -149,7 +149,7 @@ fn without_password(text: &str) -> String {
     }
 }
 
-/// `user@host:path`, where no slash comes before the colon.
+/// `user@host:path`, without a slash before the colon.
 fn short(text: &str) -> Option<RemoteHost> {
     let (before, path) = text.split_once(':')?;
     let (user, host) = before.rsplit_once('@').unwrap_or(("", before));
@@ -157,7 +157,7 @@ fn short(text: &str) -> Option<RemoteHost> {
     far.then(|| RemoteHost { url: text.to_owned(), scheme: Scheme::Ssh, host: host.to_ascii_lowercase(), port: 22 })
 }
 
-/// Nothing that a program could take for an option or a shell for more (CVE-2017-1000117).
+/// Whether no program can take the word for an option, and no shell for code (CVE-2017-1000117).
 fn is_plain(word: &str) -> bool {
     !word.starts_with('-') && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
@@ -183,17 +183,17 @@ fn is_this_machine(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A readable and unique name for a source.
+/// A readable and unique name of a source.
 pub(super) fn name_of(source: &str) -> String {
     let mut hasher = DefaultHasher::new();
-    // As a path always was, so that checkouts of older versions are found.
+    // Hash it as a path: earlier versions did, and their checkouts stay usable.
     Path::new(source).hash(&mut hasher);
     let last = source.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let plain: String = last.chars().filter(|character| character.is_ascii_alphanumeric()).take(32).collect();
     format!("{plain}-{:016x}", hasher.finish())
 }
 
-/// The local path of a repository, which must be one.
+/// The canonical path of a local repository.
 pub(crate) fn local_path(path: &Path) -> Result<PathBuf> {
     let step = || format!("open the repository `{}`", path.display());
     let path = std::fs::canonicalize(path)
@@ -202,7 +202,7 @@ pub(crate) fn local_path(path: &Path) -> Result<PathBuf> {
     if bare || path.join(".git").exists() {
         return Ok(path);
     }
-    Err(Error::new(Kind::Workspace, "it is no git repository")
+    Err(Error::new(Kind::Workspace, "it is not a git repository")
         .doing(step())
         .hint("name the folder that has `.git` in it; a plain folder goes with --dir"))
 }

@@ -1,10 +1,10 @@
-//! Pieces of scripts that several couriers have. Each is a function of the shell that takes the safe settings of git as its last arguments.
+//! Script functions that several couriers share. Each takes git's safe settings as its last arguments.
 
-/// Branches and tags that a repository may have.
+/// The most branches and tags of a repository.
 const MOST_NAMES: u64 = 50_000;
 
-/// `pack_names`: the names of a repository as one file, if they are not more than `MOST_NAMES`. git writes each that it fetches as a file in folders of its own:
-/// 38,000 names that a server sends in 76 KB would take 150 MB of the store.
+/// `pack_names`: writes a repository's names into one file, if there are at most `MOST_NAMES`. git writes each fetched
+/// name as a file in folders: 38,000 names, sent in 76 KB, would take 150 MB of the store.
 pub(super) const PACK_NAMES: &str = r#"
 pack_names() {
     if [ -z "$MOST_NAMES" ]; then return; fi
@@ -20,12 +20,12 @@ bound_names() { # FILE
 }
 "#;
 
-/// What a script gets as `MOST_NAMES`.
+/// `MOST_NAMES` as text, for a script.
 pub(super) fn most_names() -> String {
     if crate::task::output::changes::is_off("courier-names") { String::new() } else { MOST_NAMES.to_string() }
 }
 
-/// `over_base STORE`: a new store whose objects are the base's, with the base's commit on a branch.
+/// `over_base STORE`: a new store over the base's objects, with the base's commit on a branch.
 pub(super) const OVER_BASE: &str = r#"
 over_base() {
     store=$1
@@ -45,7 +45,7 @@ over_base() {
 }
 "#;
 
-/// `fetch_missing COMMIT URL`: of a partial clone, the contents that this commit's own files have.
+/// `fetch_missing COMMIT URL`: in a partial clone, fetches the contents of this commit's files.
 pub(super) const FETCH_MISSING: &str = r#"
 fetch_missing() {
     commit=$1 from=$2
@@ -58,8 +58,8 @@ fetch_missing() {
 }
 "#;
 
-/// `lfs_into_mirror COMMIT URL`: the contents of the large files that this commit has, in the mirror. They come into a repository of the courier's own
-/// first, whose disk is capped, and which has those that are in the mirror already; each is checked against its name by git-lfs.
+/// `lfs_into_mirror COMMIT URL`: fetches this commit's large files into the mirror. They arrive in a repository on the
+/// courier's capped disk, which borrows those that the mirror has. git-lfs checks each against its name.
 pub(super) const LFS_INTO_MIRROR: &str = r#"
 lfs_into_mirror() {
     commit=$1 from=$2
@@ -81,7 +81,7 @@ lfs_into_mirror() {
 }
 "#;
 
-/// `lfs_from URL COMMIT`: the same into a checkout, from a repository of this machine. From then on its git knows what to do with such files.
+/// `lfs_from URL COMMIT`: the same into a checkout, from a local repository. It configures the checkout's git for LFS.
 pub(super) const LFS_FROM: &str = r#"
 lfs_from() {
     from=$1 commit=$2
@@ -107,7 +107,7 @@ mod tests {
             let done = shell.env_clear().envs([("LFS", "yes"), ("PATH", "/nowhere")]).output().unwrap();
             assert!(!done.status.success() && done.stdout.is_empty(), "{done:?}");
             let (why, hint) = meaning_here(&String::from_utf8_lossy(&done.stderr)).unwrap();
-            assert_eq!(why, "there is no git-lfs on this machine");
+            assert_eq!(why, "git-lfs is missing on this machine");
             assert!(hint.starts_with("install it: git-lfs"), "{hint}");
         }
     }

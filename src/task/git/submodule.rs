@@ -1,9 +1,9 @@
-//! The submodules of a commit: which there are, where each is, and that none is laid out where it must not be.
+//! The submodules of a commit: a list with a checked location and folder for each.
 //!
-//! In: a repository and a commit. A courier without network prints the commit's links to other commits and its `.gitmodules`; what is in them is
-//! hostile, so every name, path and URL is checked here as text. Out: a list, parents first, each with the folder of this machine that has it: the
-//! mirror of a remote, or a local repository. `update`, `branch` and the like are not looked at, but for `update = none`.
-//! Never: git's own submodule commands, which take their orders from the repository.
+//! In: a repository and a commit. A courier without network prints the commit's gitlinks and `.gitmodules`. They are
+//! hostile: every name, path and URL is checked as text. Out: a list, parents first, each with the local folder of its
+//! objects (a mirror or a local repository). Of the settings only `update = none` counts. Git's own submodule commands
+//! never run: they obey the repository.
 
 use super::courier::Courier;
 use super::elsewhere::{LEAVE, allows_path, is_own, submodule};
@@ -13,14 +13,14 @@ use crate::error::{Error, Kind, Result, Step};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Submodules of submodules of submodules.
+/// The deepest nesting.
 const DEEPEST: usize = 5;
-/// All of a repository together.
+/// The most submodules of a repository, all levels together.
 const MOST: usize = 100;
-/// Bytes that a list of them may take as a variable; Linux takes 128 KiB (`MAX_ARG_STRLEN`).
+/// The longest list in bytes: it is one variable, and Linux takes 128 KiB (`MAX_ARG_STRLEN`).
 const LONGEST: usize = 100 << 10;
 
-/// Prints the commit's links and its `.gitmodules`, each as records that end with a NUL byte, and an empty record after both.
+/// Prints the commit's gitlinks and its `.gitmodules` as records that end with NUL, with an empty record after both.
 const LIST: &str = r#"
 cd /source
 links=$(git "$@" ls-tree -r --full-tree "$COMMIT" | grep -c '^160000 ') || [ "$links" = 0 ]
@@ -30,7 +30,7 @@ printf '\0'
 case $(git "$@" ls-tree --full-tree "$COMMIT" .gitmodules) in
 100644\ *|100755\ *) git "$@" config --blob "$COMMIT:.gitmodules" -z --list --no-includes ;;
 '') ;;
-*) echo "\`.gitmodules\` is no file" >&2; exit 1 ;;
+*) echo "\`.gitmodules\` is not a file" >&2; exit 1 ;;
 esac
 printf '\0'
 "#;
@@ -38,36 +38,36 @@ printf '\0'
 /// One submodule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Module {
-    /// Where it is, from the top of the workspace.
+    /// Its path from the top of the workspace.
     pub path: String,
-    /// What `.gitmodules` calls it.
+    /// Its name in `.gitmodules`.
     pub name: String,
-    /// The commit that belongs to this one of its parent.
+    /// The commit in the parent's gitlink.
     pub commit: String,
-    /// Where it comes from.
+    /// Its location.
     pub remote: Remote,
-    /// The repository's own folder, from the top of the workspace.
+    /// Its repository's folder, from the top of the workspace.
     pub directory: String,
-    /// The same of its parent.
+    /// The parent's repository folder.
     pub above: String,
-    /// The folder of this machine that has its objects.
+    /// The local folder with its objects.
     pub source: PathBuf,
-    /// How many submodules it is below.
+    /// The number of submodules above it.
     depth: usize,
 }
 
-/// A repository whose links are looked at.
+/// A repository whose gitlinks are read.
 struct Parent {
     remote: Remote,
     source: PathBuf,
     commit: String,
-    /// Empty for the top.
+    /// Empty for the top repository.
     path: String,
     directory: String,
     depth: usize,
 }
 
-/// What one `.gitmodules` says of one link.
+/// One gitlink with its settings in `.gitmodules`.
 #[derive(Debug, PartialEq, Eq)]
 struct Link {
     path: String,
@@ -119,7 +119,7 @@ fn links(errand: &GitJob<'_>, parent: &Parent) -> Result<Vec<Link>> {
     read(&listed)
 }
 
-/// Finds where one comes from, and fetches it if that is far.
+/// Resolves a submodule's location, and fetches a remote one.
 fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Result<Module> {
     let prefix = if parent.path.is_empty() { String::new() } else { format!("{}/", parent.path) };
     let path = format!("{prefix}{}", link.path);
@@ -133,7 +133,7 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
             if !allows_path(&real, top, &folders.collect::<Vec<_>>()) {
                 return Err(Error::new(
                     Kind::Workspace,
-                    format!("it is at `{}`, which nobody has named", real.display()),
+                    format!("it is at `{}`, which is not an allowed location", real.display()),
                 )
                 .doing(step())
                 .hint(format!("if that is right, allow it by name: --git-from {}", real.display())));
@@ -146,7 +146,7 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
                 .hint(LEAVE));
         }
         (Remote::Far(far), _) => {
-            // A credential is for the host that the user meant, whatever else may be fetched from.
+            // Credentials go to the user's host only, whatever else is fetched.
             let own = matches!(top, Remote::Far(top) if is_own(&far, top));
             let mut options = GitOptions { filter: None, ..errand.options.clone() };
             if !own {
@@ -169,7 +169,7 @@ fn place(errand: &GitJob<'_>, top: &Remote, parent: &Parent, link: Link) -> Resu
     })
 }
 
-/// Adds one to the list, if it is not too many, not too deep, and its folder is in no other's.
+/// Adds a submodule to the list. Refuses too many, too deep a nesting, and a folder inside another's.
 fn add(found: &mut Vec<Module>, module: Module) -> Result<()> {
     let wrong = |why: String| {
         let step = format!("take the submodule `{}`", module.path);
@@ -195,7 +195,7 @@ fn add(found: &mut Vec<Module>, module: Module) -> Result<()> {
     Ok(())
 }
 
-/// What [`LIST`] printed.
+/// Parses the output of [`LIST`].
 fn read(text: &str) -> Result<Vec<Link>> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -223,10 +223,10 @@ fn read(text: &str) -> Result<Vec<Link>> {
             return wrong(format!("`.gitmodules` has no URL for `{}`", path.escape_debug()));
         };
         if !is_id(commit.as_bytes()) || !is_path(path) {
-            return wrong(format!("`{}` is no path of a submodule", path.escape_debug()));
+            return wrong(format!("`{}` is not a submodule path", path.escape_debug()));
         }
         if !is_path(name) {
-            return wrong(format!("`{}` is no name of a submodule", name.escape_debug()));
+            return wrong(format!("`{}` is not a submodule name", name.escape_debug()));
         }
         all.push(Link {
             path: path.to_owned(),
@@ -238,7 +238,7 @@ fn read(text: &str) -> Result<Vec<Link>> {
     Ok(all)
 }
 
-/// The settings of each submodule, by its name. The last one of a kind counts, as with git.
+/// The settings of each submodule, by name. As with git, the last value of a key counts.
 fn sections(settings: &str) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     let mut all: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for record in settings.split('\0') {
@@ -250,7 +250,7 @@ fn sections(settings: &str) -> BTreeMap<&str, BTreeMap<&str, &str>> {
     all
 }
 
-/// Whether it names something below where it is said, and no repository's own folder (CVE-2018-11235, CVE-2019-1387).
+/// Whether a path stays below its repository and is not in a `.git` folder (CVE-2018-11235, CVE-2019-1387).
 fn is_path(text: &str) -> bool {
     let is_part = |part: &str| {
         let folded = part.to_ascii_lowercase();
@@ -263,7 +263,7 @@ fn is_path(text: &str) -> bool {
         && text.split('/').all(is_part)
 }
 
-/// The list for the script that lays them out: one a line, its fields apart by tabs, none of them empty.
+/// The list for the layout script: one submodule a line, fields separated by tabs, none empty.
 pub(super) fn table(modules: &[Module]) -> Result<String> {
     let mut lines = String::new();
     for (number, module) in modules.iter().enumerate() {
@@ -330,18 +330,18 @@ mod tests {
         check("a/b c/d", "some.name/x", "", Ok(1));
         check("lib", "lib", "submodule.lib.update\n!touch x\0", Ok(1));
         check("lib", "lib", "submodule.lib.update\nnone\0", Ok(0));
-        check("lib", "../../hooks", "", Err("no name"));
-        check("lib", "..", "", Err("no name"));
-        check("lib", "a/../../b", "", Err("no name"));
-        check("lib", "/etc", "", Err("no name"));
-        check("lib", "-x", "", Err("no name"));
-        check("lib", "a\\b", "", Err("no name"));
-        check("../lib", "lib", "", Err("no path"));
-        check(".git/hooks", "lib", "", Err("no path"));
-        check("a/.GIT/x", "lib", "", Err("no path"));
-        check("git~1", "lib", "", Err("no path"));
-        check("-lib", "lib", "", Err("no path"));
-        check("a\tb", "lib", "", Err("no path"));
+        check("lib", "../../hooks", "", Err("not a submodule name"));
+        check("lib", "..", "", Err("not a submodule name"));
+        check("lib", "a/../../b", "", Err("not a submodule name"));
+        check("lib", "/etc", "", Err("not a submodule name"));
+        check("lib", "-x", "", Err("not a submodule name"));
+        check("lib", "a\\b", "", Err("not a submodule name"));
+        check("../lib", "lib", "", Err("not a submodule path"));
+        check(".git/hooks", "lib", "", Err("not a submodule path"));
+        check("a/.GIT/x", "lib", "", Err("not a submodule path"));
+        check("git~1", "lib", "", Err("not a submodule path"));
+        check("-lib", "lib", "", Err("not a submodule path"));
+        check("a\tb", "lib", "", Err("not a submodule path"));
         check("lib", "lib", "submodule.other.path\nlib\0", Err("not one entry"));
         for (text, words) in [
             (format!("{ID}\tlib\0\0\0"), "not one entry"),

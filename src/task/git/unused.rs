@@ -1,4 +1,4 @@
-//! Checkouts and mirrors that nobody needs any more: they are made again when somebody does.
+//! Removes unused checkouts and mirrors. A task that needs one makes it again.
 
 use crate::error::{Error, Result};
 use crate::files::{self, Attempt, Lock};
@@ -8,11 +8,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// What a checkout is renamed to before it goes. A crash in between leaves only that name.
+/// A checkout's name before its removal. A crash leaves only that name.
 const GONE: &str = ".gone-";
 
-/// Removes the checkouts and mirrors that have not been used for so long, and that none of the tasks of `needed` (checkouts, by name) goes on from
-/// or is compared with; returns what went, or with `dry_run` would, and its bytes; what cannot be removed is in `errors`. Nothing goes while a task runs: from when on it uses which is not written down.
+/// Removes checkouts and mirrors unused for `older_than`, except the checkouts in `needed` (by name), which tasks
+/// resume from or compare with. Returns the removed names (with `dry_run`: the candidates) and their bytes; failures go
+/// to `errors`. Removes nothing while a task runs: when a running task uses which checkout is not recorded.
 pub(crate) fn remove_unused(
     store: &Store,
     needed: &BTreeSet<OsString>,
@@ -34,9 +35,9 @@ pub(crate) fn remove_unused(
                 continue;
             }
             let lock = directory.join(format!(".{name}.lock"));
-            // Whoever looks for it now waits for us, and makes it again.
+            // A task that looks for it now waits for this lock, and makes it again.
             let Attempt::Taken(_held) = Lock::attempt(&lock)? else { continue };
-            if !is_unused_since(&lock, older_than) || is_anybody_running(store)? {
+            if !is_unused_since(&lock, older_than) || is_task_running(store)? {
                 continue;
             }
             let bytes = files::bytes_on_disk(&path);
@@ -52,7 +53,7 @@ pub(crate) fn remove_unused(
 }
 
 /// Every task takes its lock before it looks for a checkout.
-fn is_anybody_running(store: &Store) -> Result<bool> {
+fn is_task_running(store: &Store) -> Result<bool> {
     let Ok(entries) = std::fs::read_dir(store.live()) else { return Ok(false) };
     for entry in entries.filter_map(|entry| entry.ok()) {
         if entry.file_type().is_ok_and(|kind| kind.is_file()) && matches!(Lock::attempt(&entry.path())?, Attempt::Held)

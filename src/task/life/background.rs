@@ -1,4 +1,4 @@
-//! A task that goes on when whoever began it, and their terminal, are gone: its supervisor is a process of its own, and no daemon.
+//! A task in the background: its supervisor is a separate process, which outlives the caller and the terminal.
 
 use super::pipeline;
 use super::watcher::Watcher;
@@ -8,13 +8,13 @@ use crate::task::definition::Definition;
 use crate::task::store::Store;
 use std::os::fd::BorrowedFd;
 
-/// Nobody watches: the log has everything.
-struct Nobody<'starter> {
+/// The watcher of a task in the background: the log has everything.
+struct NoWatcher<'starter> {
     starter: &'starter mut Starter,
     open_input: bool,
 }
 
-impl Watcher for Nobody<'_> {
+impl Watcher for NoWatcher<'_> {
     fn began(&mut self, id: &str) {
         self.starter.began(id);
     }
@@ -34,9 +34,9 @@ impl Watcher for Nobody<'_> {
     }
 }
 
-/// Begins a task in the background and gives its id. The caller has one thread. With `open_input` the command has an input that those who attach write
-/// to; else it reads /dev/null.
+/// Starts a task in the background and returns its id. The caller has one thread. With `open_input` attached clients
+/// write the command's input; otherwise it is /dev/null.
 pub fn run_detached(store: &Store, definition: &Definition, open_input: bool) -> Result<String> {
     crate::process::require_one_thread()?;
-    in_background(&[], |starter| pipeline::run(store, definition, &mut Nobody { starter, open_input }).map(|_| ()))
+    in_background(&[], |starter| pipeline::run(store, definition, &mut NoWatcher { starter, open_input }).map(|_| ()))
 }

@@ -1,8 +1,8 @@
-//! A canary: a made-up secret that is given to the command, and fails the attempt if it shows up in anything that comes out.
+//! A canary: a made-up secret for the command. The attempt fails if the canary appears in any output.
 //!
-//! It stands at `/run/secrets/CANARY` and in the variable `CANARY`, like any secret. Seen is what the redactor sees: the value, its base64 and hex and
-//! the other encodings, in output, events, changed files, artifacts, the result, and the names that the gateway's account has.
-//! Not seen: what was encrypted or compressed first, so also what went over TLS, and commits of git.
+//! It is the file `/run/secrets/CANARY` and the variable `CANARY`. The redactor finds it: the value, base64, hex and
+//! other encodings, in output, events, changed files, artifacts, the result, and names in the gateway's account. Not
+//! found: encrypted or compressed data, so also TLS and commits of git.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files;
@@ -18,7 +18,8 @@ use std::path::Path;
 /// Its name.
 pub(crate) const NAME: &str = "CANARY";
 
-/// A new one, as a file and as a variable. Lower-case letters and digits only, so that it also fits into a host's name.
+/// A new canary, as a file and as a variable. Lower-case letters and digits only, so that it also fits into a host's
+/// name.
 pub(crate) fn secrets() -> Result<Vec<Secret>> {
     let mut random = [0_u8; 20];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
@@ -30,26 +31,26 @@ pub(crate) fn secrets() -> Result<Vec<Secret>> {
     Ok(vec![secret(Exposure::File)?, secret(Exposure::Environment)?])
 }
 
-/// Where it showed up.
+/// The places of its appearance.
 pub(crate) struct Watch {
     redactor: Redactor,
     places: Vec<String>,
 }
 
 impl Watch {
-    /// A watch over everything that passes this redactor.
+    /// Watches everything that passes this redactor.
     pub(crate) fn new(redactor: Redactor) -> Watch {
         Watch { redactor, places: Vec::new() }
     }
 
-    /// Notes the place if it has shown up since the last time.
+    /// Notes the place if the canary has appeared since the last call.
     pub(crate) fn note_place(&mut self, place: impl Into<String>) {
         if self.redactor.take_seen(NAME) {
             self.places.push(place.into());
         }
     }
 
-    /// Looks through the copies of the changed files, and through their names and links.
+    /// Searches the copies of the changed files, their names and links.
     pub(crate) fn changes(&mut self, directory: &Path) -> Result<()> {
         let changes = Changes::load(&directory.join("changes.json"))?;
         let copies = Copies::open(directory)?;
@@ -61,7 +62,7 @@ impl Watch {
                     let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
                     let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
                     let status = file.metadata().map_err(failed)?;
-                    // The names of a hard link are one file, which is read once.
+                    // The names of a hard link are one file: read it once.
                     if read.insert((status.dev(), status.ino())) {
                         self.redactor.finds_value(file).map_err(failed)?;
                     }
@@ -75,7 +76,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Looks through the names that were asked for, and what was quoted when something was refused.
+    /// Searches the requested names and the quotes in refusals.
     pub(crate) fn egress(&mut self, ledger: Option<&Ledger>) {
         if let Some(ledger) = ledger {
             let rows = ledger.rows.iter().flat_map(|row| [&row.host, &row.rule]);
@@ -84,7 +85,7 @@ impl Watch {
         self.note_place("the network");
     }
 
-    /// The error of an attempt in which it showed up.
+    /// The error of an attempt in which it appeared.
     pub(crate) fn verdict(self) -> Option<Error> {
         if self.places.is_empty() {
             return None;

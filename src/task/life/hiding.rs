@@ -1,4 +1,4 @@
-//! The redactor in the process of somebody who enters a task: it asks the supervisor for the values, which are in memory only, there and here.
+//! The redactor of a process that enters a task. It gets the values from the supervisor; both keep them in memory only.
 
 use crate::error::Result;
 use crate::sandbox::Client;
@@ -14,7 +14,7 @@ pub(crate) struct Hiding {
 }
 
 impl Hiding {
-    /// For a process of the task in this directory; `interactive` if somebody types at it.
+    /// For a process of the task in this directory; `interactive` if a user types.
     pub(crate) fn new(task: &Path, interactive: bool) -> Result<Hiding> {
         let streams = [Stream::new(interactive), Stream::new(interactive)];
         let mut hiding = Hiding { redactor: Redactor::new(), streams, task: task.to_owned(), known: Vec::new() };
@@ -24,7 +24,7 @@ impl Hiding {
 
     fn learn(&mut self, values: Vec<(String, Vec<u8>)>) {
         if values != self.known {
-            // Old ones stay: what was replaced may still come.
+            // Keep old values: they may still appear.
             for (name, value) in &values {
                 self.redactor.add(name, value);
             }
@@ -32,19 +32,19 @@ impl Hiding {
         }
     }
 
-    /// What of these bytes may be seen. A secret that was replaced is hidden before its new value can be read inside, so whoever asks first knows it.
+    /// The visible part of these bytes. A new value is added to the redactor before it is readable inside.
     pub(crate) fn pass(&mut self, error: bool, bytes: &[u8]) -> Vec<u8> {
         if !self.known.is_empty()
             && let Ok(values) = Client::connect(&self.task).and_then(|client| client.values())
         {
-            self.learn(values); // a task that is over has no new ones
+            self.learn(values); // an ended task has no new values
         }
         let mut passed = Vec::with_capacity(bytes.len());
         self.redactor.push(&mut self.streams[usize::from(error)], bytes, &mut passed);
         passed
     }
 
-    /// What is held back at the end.
+    /// The held bytes at the end.
     pub(crate) fn finish(&mut self, error: bool) -> Vec<u8> {
         let mut passed = Vec::new();
         self.redactor.finish(&mut self.streams[usize::from(error)], &mut passed);

@@ -1,8 +1,8 @@
-//! A task while it runs: what its supervisor does for whoever may steer it.
+//! A running task, and the requests that its supervisor serves.
 //!
-//! In: the store and an id. Out: a [`Live`] task to stop, signal, pause, measure, enter and copy from and to; and the wait for its end.
-//! Here passes no output of the task's own command; what is started by [`Live::exec`] has streams of its own, which its caller copies through
-//! the same escaping as any output.
+//! In: the store and an id. Out: a [`Live`] task to stop, signal, pause, measure, enter and copy from and to, and the
+//! wait for its end. Output of the task's command does not pass here. A process of [`Live::exec`] has separate streams,
+//! which its caller copies through the same escaping.
 
 use super::hiding::Hiding;
 use crate::error::{Error, Kind, Result, Step, wire};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A task that runs.
+/// A running task.
 #[derive(Debug)]
 pub struct Live {
     client: Client,
@@ -32,19 +32,19 @@ pub struct Live {
 pub struct Execution {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Variables beside those of the task's command.
+    /// Variables in addition to those of the task's command.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory, if not `/workspace`.
+    /// Its working directory. Default: `/workspace`.
     pub directory: Option<PathBuf>,
-    /// Rows and columns of its terminal, if it is to have one.
+    /// Rows and columns of its terminal, if any.
     pub terminal: Option<(u16, u16)>,
 }
 
-/// A process that was started in a running task. Dropping it ends the process.
+/// A process started in a running task. Its drop ends the process.
 #[derive(Debug)]
 pub struct Executed {
     pub(crate) client: Client,
-    /// Where its input goes; `None` with a terminal.
+    /// Its input; `None` with a terminal.
     pub input: Option<OwnedFd>,
     /// Its output; `None` with a terminal.
     pub output: Option<OwnedFd>,
@@ -52,12 +52,12 @@ pub struct Executed {
     pub error: Option<OwnedFd>,
     /// The master of its terminal.
     pub terminal: Option<OwnedFd>,
-    /// What hides secrets in what it says, unless it is to come as it is.
+    /// Hides secrets in its output, unless raw output is requested.
     pub(crate) hiding: Option<Hiding>,
 }
 
 impl Store {
-    /// Reaches a task that runs.
+    /// Connects to a running task.
     pub fn reach(&self, id: &str) -> Result<Live> {
         let step = || format!("reach the task `{id}`");
         match self.status(id)? {
@@ -76,7 +76,7 @@ impl Store {
         Ok(Live { client, directory, id: id.to_owned(), store: self.clone() })
     }
 
-    /// Waits for the end of a task and gives its receipt; `None` when the time is up first.
+    /// Waits for the end of a task and returns its receipt; `None` after the time limit.
     pub fn wait(&self, id: &str, limit: Option<Duration>) -> Result<Option<Receipt>> {
         const LOOK: Duration = Duration::from_millis(5);
         let end = limit.map(|limit| Instant::now() + limit);
@@ -94,7 +94,7 @@ impl Store {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(None);
             }
-            // Its socket closes shortly before the receipt is there.
+            // Its socket closes shortly before the receipt is written.
             match Client::connect(&self.task(id)) {
                 Ok(client) => wait_for_end(&client, left),
                 Err(_) => std::thread::sleep(LOOK),
@@ -103,7 +103,7 @@ impl Store {
     }
 }
 
-/// Waits until the other end is gone or the time is up; whatever it was, the caller looks again.
+/// Waits until the connection ends or the time is up. The caller checks again.
 fn wait_for_end(client: &Client, left: Option<Duration>) {
     let limit = left.and_then(|left| Timespec::try_from(left).ok());
     let mut wait = [PollFd::new(client, PollFlags::IN)];
@@ -113,7 +113,7 @@ fn wait_for_end(client: &Client, left: Option<Duration>) {
 }
 
 impl Live {
-    /// Asks the command to end, and kills what is left after the grace (the task's own if none is given).
+    /// Asks the command to end, and kills the rest after the grace (default: the task's own).
     pub fn stop(&self, grace: Option<Duration>) -> Result<()> {
         self.client.stop(grace).doing(|| format!("stop the task `{}`", self.id))
     }
@@ -123,18 +123,18 @@ impl Live {
         self.client.kill(signal).doing(|| format!("signal the task `{}`", self.id))
     }
 
-    /// Stops every process where it stands.
+    /// Freezes every process.
     pub fn pause(&self) -> Result<()> {
         self.client.pause().doing(|| format!("pause the task `{}`", self.id))
     }
 
-    /// Lets them go on.
+    /// Resumes them.
     pub fn unpause(&self) -> Result<()> {
         self.client.unpause().doing(|| format!("let the task `{}` go on", self.id))
     }
 
-    /// Allows what an egress rule covers from now on; `false` refuses it, and cuts what is open. A new port is listened at as long as there are
-    /// spare sockets for it; where there is none, the receipt says so.
+    /// Allows what an egress rule covers from now on; `false` refuses it and closes open connections. A new port needs
+    /// a spare socket; without one, the receipt reports it.
     pub fn reach(&self, rule: &Rule, allow: bool) -> Result<()> {
         if allow {
             crate::task::definition::hosted::check_live_rule(rule)?;
@@ -142,12 +142,12 @@ impl Live {
         self.client.reach(rule, allow).doing(|| format!("change the rules of the task `{}`", self.id))
     }
 
-    /// What it uses now.
+    /// Its current usage.
     pub fn stats(&self) -> Result<Sample> {
         self.client.stats().doing(|| format!("measure the task `{}`", self.id))
     }
 
-    /// Its processes' ids, as the host has them.
+    /// The host's ids of its processes.
     pub fn process_ids(&self) -> Result<Vec<i32>> {
         self.client.processes().doing(|| format!("list the processes of `{}`", self.id))
     }
@@ -162,13 +162,13 @@ impl Live {
         self.client.attach().map(|(terminal, _)| terminal)
     }
 
-    /// The connection, for those who attach.
+    /// The connection, for attached clients.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Starts a process in the sandbox, and returns when its program has taken over. It has the task's user, filter, rules and limits, and ends
-    /// with the sandbox at the latest.
+    /// Starts a process in the sandbox, and returns when its program runs. It has the task's user, filter, rules and
+    /// limits, and ends with the sandbox at the latest.
     pub fn exec(&self, execution: Execution) -> Result<Executed> {
         let Execution { command, environment, directory, terminal } = execution;
         if command.is_empty() {
@@ -181,7 +181,7 @@ impl Live {
     }
 
     fn start(&self, exec: Exec) -> Result<Executed> {
-        // A connection of its own: its life is the process's.
+        // A separate connection: its life is the process's.
         let client = Client::connect(&self.directory)?;
         client.exec(exec)?;
         let mut started = Executed { client, input: None, output: None, error: None, terminal: None, hiding: None };
@@ -201,7 +201,7 @@ impl Live {
         }
     }
 
-    /// Starts the errand that works on files in the sandbox.
+    /// Starts the process that works on files in the sandbox.
     fn errand(&self, errand: &FileRequest) -> Result<Executed> {
         let exec = Exec { command: Vec::new(), environment: Vec::new(), directory: None, terminal: None, errand: true };
         let started = self.start(exec)?;
@@ -213,20 +213,20 @@ impl Live {
         Ok(started)
     }
 
-    /// Reads a file in the sandbox into `sink`. The path is one of the sandbox's, links and all.
+    /// Reads a file in the sandbox into `sink`. The path is resolved inside.
     pub fn read_file(&self, path: &Path, sink: &mut dyn Write) -> Result<u64> {
         let mut started = self.errand(&FileRequest::Read(path.to_owned()))?;
         started
             .receive(|output| std::io::copy(output, sink).map_err(|cause| files::failed(cause, "write a copy".into())))
     }
 
-    /// Writes a file in the sandbox, as its user; `mode` is for one that is new.
+    /// Writes a file in the sandbox, as its user; `mode` applies to a new one.
     pub fn write_file(&self, path: &Path, mode: u32, source: &mut dyn Read) -> Result<()> {
         let mut started = self.errand(&FileRequest::Write { path: path.to_owned(), mode })?;
         started.write_input(|input| std::io::copy(source, input).map(|_| ()))
     }
 
-    /// What is in a folder of the sandbox.
+    /// The entries of a folder in the sandbox.
     pub fn list(&self, path: &Path) -> Result<Vec<FileEntry>> {
         let mut started = self.errand(&FileRequest::List(path.to_owned()))?;
         let mut bytes = Vec::new();
@@ -234,7 +234,7 @@ impl Live {
         serde_json::from_slice(&bytes).map_err(|cause| Error::new(Kind::Lost, cause.to_string()))
     }
 
-    /// What a path of the sandbox is, links followed there; its `name` is empty.
+    /// The status of a path in the sandbox, with links followed inside; its `name` is empty.
     pub fn look(&self, path: &Path) -> Result<FileEntry> {
         let mut started = self.errand(&FileRequest::Look(path.to_owned()))?;
         let mut bytes = Vec::new();
@@ -251,7 +251,8 @@ impl Live {
         started.receive(copy).map(|_| ())
     }
 
-    /// Copies a tree of the sandbox into a folder of ours, under the name `name`: files, folders and links, nothing outside of that folder.
+    /// Copies a tree of the sandbox into a folder of the host as `name`: files, folders and links, all inside that
+    /// folder.
     pub fn copy_out(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
         let limits = self.store.record(&self.id)?.limits;
         let bounds = Bounds { bytes: limits.disk_bytes(), names: limits.inodes };
@@ -259,7 +260,7 @@ impl Live {
         started.receive(|output| crate::sandbox::unpack_at(BufReader::new(output), target, name, bounds))
     }
 
-    /// Copies a tree of ours into a folder of the sandbox, under the name `name`.
+    /// Copies a tree of the host into a folder of the sandbox as `name`.
     pub fn copy_in(&self, path: &Path, target: &Path, name: &Path) -> Result<()> {
         let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
         let mut packed = Ok(0);
@@ -267,11 +268,11 @@ impl Live {
             packed = crate::sandbox::pack(path, name, input);
             Ok(())
         });
-        // What the other side says is the reason; that we then could not write on is the consequence.
+        // The other side's error is the cause; a failed write here is its consequence.
         given.and(packed.map(|_| ()))
     }
 
-    /// Makes what a tar stream holds in a folder of the sandbox; its one top name is `name`.
+    /// Unpacks a tar stream in a folder of the sandbox; its only top name is `name`.
     pub fn unpack(&self, target: &Path, name: &Path, source: &mut dyn Read) -> Result<()> {
         let mut started = self.errand(&FileRequest::Unpack(target.to_owned(), name.to_owned()))?;
         started.write_input(|input| std::io::copy(source, input).map(|_| ()))
@@ -279,13 +280,13 @@ impl Live {
 }
 
 impl Executed {
-    /// Hides the task's secrets, and shapes of tokens, in what [`Executed::serve`] passes on.
+    /// Hides the task's secrets, and shapes of tokens, in the output of [`Executed::serve`].
     pub fn hide_secrets(mut self, live: &Live) -> Result<Executed> {
         self.hiding = Some(Hiding::new(&live.directory, self.terminal.is_some())?);
         Ok(self)
     }
 
-    /// Waits for its end and gives its status. Input that is still open is closed first.
+    /// Waits for its end and returns its status. Closes open input first.
     pub fn wait(&mut self) -> Result<u8> {
         self.input = None;
         loop {
@@ -302,7 +303,8 @@ impl Executed {
         self.client.kill_later(signal)
     }
 
-    /// Takes what the errand writes; its own error comes first, since ours follows from it. One that ended without a word ended because we stopped.
+    /// Takes the file process's output. Its own error comes first, since a local error follows from it. A process
+    /// without an error message ended because this side stopped.
     fn receive<T>(&mut self, take: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
         self.input = None;
         let taken = match self.output.take() {
@@ -340,7 +342,7 @@ impl Executed {
     }
 }
 
-/// The task ended while something was done with it.
+/// The error of a task that ended meanwhile.
 pub(crate) fn over() -> Error {
     Error::new(Kind::State, "the task ended meanwhile").hint("see `brig task show ID`")
 }

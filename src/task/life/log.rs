@@ -1,4 +1,4 @@
-//! Where what a sandbox says goes: past the redactor, to its log and events and to whoever watches.
+//! The sink of a sandbox's output: through the redactor to the log, the events and the watcher.
 
 use super::watcher::Watcher;
 use crate::error::Result;
@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the last bytes wait for a watcher that takes none.
+/// How long the last bytes wait for a slow watcher.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The writer of the record and the watcher, as one sink.
@@ -22,24 +22,24 @@ pub(crate) struct Log<'run> {
     pub(crate) writer: Writer,
     watcher: &'run mut dyn Watcher,
     progress: Lines,
-    /// Looks for progress in the output, where the command speaks stream-json there.
+    /// Finds progress in the output of a command with stream-json.
     output: Option<Lines>,
     redactor: Redactor,
     streams: [Redacted; 2],
-    /// What has come out of the redactor; kept for the next time.
+    /// The redactor's output; kept for the next call.
     passed: Vec<u8>,
     held: &'run mut TaskSecrets,
-    /// What the workspace's files were at the start. Its steps begin when the command runs.
+    /// The workspace's files at the start. Its steps begin when the command runs.
     pub(crate) snapshot: Option<SnapshotInSteps>,
     is_running: bool,
 }
 
-/// What the command does besides writing.
+/// How the log treats the command's streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogOptions {
-    /// Whether it speaks stream-json on its output.
+    /// Whether its output is stream-json.
     pub stream_json: bool,
-    /// Whether somebody types at its terminal.
+    /// Whether a user types at its terminal.
     pub interactive: bool,
 }
 
@@ -78,7 +78,7 @@ impl<'run> Log<'run> {
             Notice::Limit(hit) => self.writer.put("limit", json!(hit)),
             Notice::Usage(sample) => self.writer.bounded("usage", json!(sample)),
             Notice::Egress(row) => {
-                let data = self.redactor.value(json!(row)); // names are the command's own words
+                let data = self.redactor.value(json!(row)); // the command chose the names
                 self.writer.bounded("egress", data)
             }
             Notice::Exec(command) => {
@@ -95,7 +95,7 @@ impl<'run> Log<'run> {
         }
     }
 
-    /// Waits, not for long, for a watcher that has not taken everything at the end. The log has it all.
+    /// Waits briefly for a watcher that has not taken everything at the end. The log has it all.
     fn pass_rest(&mut self, stream: Stream) {
         let error = stream == Stream::Error;
         let until = Instant::now() + PATIENCE;
@@ -108,7 +108,7 @@ impl<'run> Log<'run> {
         }
     }
 
-    /// Passes on what came out of the redactor.
+    /// Passes on the redactor's output.
     fn write(&mut self, stream: Stream, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -169,7 +169,7 @@ impl Sink for Log<'_> {
         self.note(notice)
     }
 }
-/// The last event. A task that never came to a sandbox has this one only.
+/// Writes the last event. It is the only one of a task that never had a sandbox.
 pub(crate) fn write_end(writer: Option<Writer>, directory: &Path, receipt: &Receipt) -> Result<()> {
     let mut writer = writer.map_or_else(|| Writer::create(directory, &receipt.id), Ok)?;
     writer.finish()?;

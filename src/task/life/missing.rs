@@ -1,4 +1,4 @@
-//! A command that is missing in its sandbox and is on the host: the error says where, and how to show it.
+//! The error for a command that is missing in its sandbox but exists on the host: its path, and how to show it.
 
 use crate::error::{Error, Kind};
 use crate::spec::process::places;
@@ -7,7 +7,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The error of an attempt, with better advice where its command is on the host. Not for hosted mode: a caller could ask for any path of the host.
+/// Adds advice to an attempt's error if its command is on the host. Not in hosted mode: a caller could test any path.
 pub(crate) fn explain(error: Error, definition: &Definition) -> Error {
     let program = definition.command.first().filter(|_| error.kind() == Kind::CommandNotFound);
     let path = std::env::var_os("PATH");
@@ -20,7 +20,7 @@ pub(crate) fn explain(error: Error, definition: &Definition) -> Error {
     }
 }
 
-/// Where the caller would find the program.
+/// The program's path for the caller.
 fn on_host(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     let is_program = |place: &PathBuf| {
         let may = rustix::fs::accessat(CWD, place, Access::EXEC_OK, AtFlags::empty()); // as the real user

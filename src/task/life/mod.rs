@@ -1,8 +1,8 @@
-//! The life of one task, from its definition to its receipt, and what can be done with it while it runs.
+//! The life of one task, from its definition to its receipt, and requests to it while it runs.
 //!
 //! In: a definition. Out: a receipt, a log, the events.
 //! Order (`pipeline`): check, announce, wait for a turn, prepare, run, collect, tear down, record.
-//! Not here: what a task is (`definition`), what comes out of its sandbox (`output`), what happens after its end (`ended`).
+//! Not here: what a task is (`definition`), a sandbox's output (`output`), ended tasks (`ended`).
 
 pub(super) mod background;
 mod canary;

@@ -12,8 +12,8 @@
 //! | `hand_back` | a bundle, a pushed branch | kept for the user | |
 //! | finish | the receipt | | `ended` |
 //!
-//! Each timed phase is a row of [`PHASES`] and of the receipt's steps. The undo of every phase that began runs, in reverse order.
-//! The receipt is written whatever failed: without one, the next command reaps the task.
+//! Each timed phase is a row of [`PHASES`] and of the receipt's steps. The undo of every phase that began runs, in
+//! reverse order. The receipt is written whatever failed: without one, the next command reaps the task.
 
 mod after;
 mod collect;
@@ -41,8 +41,8 @@ use serde_json::json;
 use std::cell::RefCell;
 use std::time::Instant;
 
-/// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong, and that nothing was
-/// made.
+/// Runs a task and returns its receipt, which is in the store as well. An error means that the request itself is wrong,
+/// and that nothing was made.
 pub fn run(store: &Store, definition: &Definition, watcher: &mut dyn Watcher) -> Result<Receipt> {
     crate::process::require_one_thread()?;
     // The first descriptor that is opened: a shell can write to its number.
@@ -168,8 +168,8 @@ impl<'run> Attempt<'run> {
 
     /// Makes the task known: its record, its socket, its first event. Runs once.
     ///
-    /// A task that waits for nothing is announced while init builds the sandbox, which takes longer than this. A supervisor that is
-    /// killed before leaves a lock and cgroups of this id, which are reaped.
+    /// A task that waits for nothing is announced while init builds the sandbox, which takes longer than this. A
+    /// supervisor that is killed before leaves a lock and cgroups of this id, which are reaped.
     fn announce(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         if self.control.get_mut().is_some() {
             return Ok(());

@@ -40,7 +40,8 @@ fn read_process(pid: i32) -> Option<TaskProcess> {
     parse(pid, &stat, &status, &line)
 }
 
-/// From `stat`, `status` and `cmdline` of proc_pid(5). A name may hold anything, so the fields are counted from its last bracket.
+/// Parses `stat`, `status` and `cmdline` of proc_pid(5). A name may contain anything: fields are counted from its last
+/// bracket.
 fn parse(pid: i32, stat: &str, status: &str, line: &[u8]) -> Option<TaskProcess> {
     const TICKS: f64 = 100.0; // USER_HZ, always 100 on Linux
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;

@@ -1,6 +1,7 @@
-//! Copying between a caller's streams and a running task: one thread, one poll(2), until the other side has ended.
+//! Copies between a caller's streams and a running task: one thread, one poll(2), until the other side has ended.
 //!
-//! Output goes to a function of the caller's, who makes it safe for its terminal. Input is read only when the other side takes it.
+//! Output goes to the caller's function, which makes it safe for a terminal. Input is read only when the other side
+//! takes it.
 
 use super::hiding::Hiding;
 use super::live::{Executed, Live, over};
@@ -12,35 +13,35 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long output of a process that has ended may still come: a child of it may hold the pipes for ever.
+/// How long output of an ended process may still come: its child may hold the pipes for ever.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The least time between two reports of output to the supervisor, which counts idle time.
 const REPORT: Duration = Duration::from_millis(100);
-/// What is read at once; a pipe that poll(2) calls writable takes it without waiting (PIPE_BUF).
+/// Bytes of one read: a pipe that poll(2) calls writable takes them without blocking (PIPE_BUF).
 const CHUNK: usize = 4096;
-/// Ctrl-P, Ctrl-Q: leaves a terminal without ending what runs in it.
+/// Ctrl-P, Ctrl-Q: detaches from a terminal without ending the process.
 const LEAVE: [u8; 2] = [0x10, 0x11];
 
 /// The caller's side.
 pub trait Console {
-    /// Some bytes of output came; `error` says of which stream.
+    /// Receives output; `error` is true for standard error.
     fn output(&mut self, error: bool, bytes: &[u8]);
-    /// Where input comes from; `None` when there is none (any more).
+    /// The source of input; `None` at its end or without one.
     fn input(&self) -> Option<BorrowedFd<'_>>;
     /// Input has ended.
     fn input_ended(&mut self);
     /// Readable when [`Console::signals`] has something.
     fn signals_ready(&self) -> BorrowedFd<'_>;
-    /// Signals to pass on, and whether the size of the terminal has changed.
+    /// Signals to pass on, and the new size of the terminal if it has changed.
     fn signals(&mut self) -> (Vec<i32>, Option<(u16, u16)>);
 }
 
-/// How a visit ended.
+/// How an attachment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// What was visited has ended, with this status where it is known.
+    /// The task has ended, with this status if it is known.
     Ended(Option<u8>),
-    /// The caller has left it.
+    /// The caller has detached.
     Detached,
 }
 
@@ -67,7 +68,7 @@ impl Executed {
             }
             if (output || error) && reported.is_none_or(|at| at.elapsed() >= REPORT) {
                 reported = Some(Instant::now());
-                // A sandbox that has ended is seen below.
+                // The end of a sandbox is noticed below.
                 let _ = self.client.report_output();
             }
             if output {
@@ -91,7 +92,7 @@ impl Executed {
         }
     }
 
-    /// What is ready of: signals, the client, output, error, input.
+    /// Which of these are ready: signals, the client, output, error, input.
     fn wait_for_any(&self, console: &dyn Console, has_ended: bool) -> Result<[bool; 5]> {
         let output = self.terminal.as_ref().or(self.output.as_ref()).map(|end| (end.as_fd(), PollFlags::IN));
         let takes = self.terminal.as_ref().or(self.input.as_ref());
@@ -109,7 +110,7 @@ impl Executed {
         let (signals, size) = console.signals();
         if let (Some(terminal), Some((rows, columns))) = (&self.terminal, size) {
             let size = rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-            // A terminal that keeps its old size is an inconvenience, nothing more.
+            // A wrong size of a terminal is harmless.
             let _ = rustix::termios::tcsetwinsize(terminal, size);
         }
         signals.into_iter().try_for_each(|signal| self.signal(signal))
@@ -120,7 +121,7 @@ impl Executed {
         let bytes = read_input(console, &mut buffer)?;
         if bytes.is_empty() {
             console.input_ended();
-            self.input = None; // a terminal has no end of input but the one that is typed
+            self.input = None; // a terminal's end of input is a typed key
             return Ok(());
         }
         let Some(target) = self.terminal.as_ref().or(self.input.as_ref()) else { return Ok(()) };
@@ -133,7 +134,8 @@ impl Executed {
 }
 
 impl Live {
-    /// Shows the task's output as it comes and passes input on, until the task has ended or the caller leaves it (on a terminal with Ctrl-P Ctrl-Q).
+    /// Shows the task's output and passes input on, until the task ends or the caller detaches (on a terminal with
+    /// Ctrl-P Ctrl-Q).
     pub fn attach(&self, mut output: Follower, console: &mut dyn Console) -> Result<Left> {
         let (is_terminal, takes_input) = self.client().attach()?;
         let mut buffer = vec![0_u8; 64 << 10];
@@ -185,15 +187,15 @@ impl Live {
     }
 }
 
-/// Looks for the keys that leave a terminal.
+/// Finds the keys that detach.
 #[derive(Debug, Default)]
 struct Keys {
-    /// Whether the first of them was the last key.
+    /// Whether the last key was the first of them.
     begun: bool,
 }
 
 impl Keys {
-    /// The bytes to pass on; `None` to leave. The first key is held back until the next one says what it was for.
+    /// The bytes to pass on; `None` to detach. The first key is held back until the next one decides.
     fn passed(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut passed = Vec::with_capacity(bytes.len() + 1);
         for &byte in bytes {
@@ -213,7 +215,7 @@ impl Keys {
     }
 }
 
-/// Waits for the descriptors that there are, and says which are ready.
+/// Waits for these descriptors, and returns which are ready.
 fn ready(all: [Option<(BorrowedFd<'_>, PollFlags)>; 5], limit: Option<Duration>) -> Result<[bool; 5]> {
     let mut waits: Vec<_> = all.iter().flatten().map(|(end, flags)| PollFd::from_borrowed_fd(*end, *flags)).collect();
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
@@ -234,7 +236,7 @@ fn copy_output(
     let Some(open) = source else { return Ok(()) };
     let mut buffer = [0_u8; 16 * 1024];
     match rustix::io::read(&*open, &mut buffer) {
-        // A terminal's master says EIO when nobody has the other side open.
+        // EIO of a terminal's master: no process has the other side open.
         Ok(0) | Err(Errno::IO) => *source = None,
         Ok(count) => match hiding {
             Some(hiding) => console.output(error, &hiding.pass(error, &buffer[..count])),
@@ -246,14 +248,14 @@ fn copy_output(
     Ok(())
 }
 
-/// What there is of input; nothing at its end.
+/// Reads input; empty at its end.
 fn read_input<'buffer>(console: &dyn Console, buffer: &'buffer mut [u8]) -> Result<&'buffer [u8]> {
     let Some(input) = console.input() else { return Ok(&[]) };
     loop {
         match rustix::io::read(input, &mut *buffer) {
             Ok(count) => return Ok(&buffer[..count]),
             Err(Errno::INTR) => {}
-            // We are in the background of our terminal: nothing comes from there.
+            // This process is in the background of its terminal: no input comes.
             Err(_) => return Ok(&[]),
         }
     }

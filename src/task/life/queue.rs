@@ -1,8 +1,8 @@
-//! Turns: at most so many tasks of a store at once, whoever begins them, first come first served, without a daemon.
+//! Turns: bounds the concurrent tasks of a store, first come first served, without a daemon.
 //!
-//! Each task that wants a turn has a numbered ticket, a file that it keeps locked. It is its turn when fewer than `most` locked tickets have a lower
-//! number. A lock goes with its holder, so that a crash gives the turn to the next. Those who wait look at a change of the directory, and
-//! now and then, since a crash changes nothing there.
+//! Each waiting task has a numbered ticket, a file that it keeps locked. Its turn comes when fewer than `most` locked
+//! tickets have a lower number. A lock ends with its holder, so a crash gives the turn to the next. Waiting tasks watch
+//! the directory, and also check at intervals, since a crash changes nothing there.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Attempt, Durability, Lock};
@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often it is looked for a ticket whose holder died.
+/// Interval between checks for tickets of dead holders.
 const LOOK: Duration = Duration::from_millis(100);
-/// Memory that must be available for one more, if its own limit is not less.
+/// Memory that must be available for one more task, unless its own limit is lower.
 const MEMORY: u64 = 256 << 20;
 
 /// A turn, held until it is dropped.
@@ -28,32 +28,32 @@ pub(crate) struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A ticket that stays is unlocked, and counts for nobody.
+        // A remaining ticket is unlocked, and does not count.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// How the waiting ended.
+/// How the wait ended.
 #[derive(Debug)]
 pub(crate) enum Waited {
-    /// It is our turn.
+    /// The turn.
     Turn(Turn),
-    /// Somebody has ended the task before.
+    /// A user has ended the task before its turn.
     Cancelled,
 }
 
-/// What is asked of the queue.
+/// A request for a turn.
 pub(crate) struct TurnRequest<'task> {
     pub id: &'task str,
-    /// How many at once.
+    /// The most concurrent tasks.
     pub most: u32,
-    /// How long to wait at most.
+    /// The longest wait.
     pub patience: Option<Duration>,
     /// The task's own limit of memory.
     pub memory: u64,
 }
 
-/// Waits for a turn, and until the machine has room for one more.
+/// Waits for a turn, and until the machine has memory for one more task.
 pub(crate) fn wait(
     store: &Store,
     request: &TurnRequest<'_>,
@@ -93,7 +93,7 @@ fn watch(directory: &Path) -> Result<OwnedFd> {
     Ok(changes)
 }
 
-/// Draws the next number. Under a lock, so that a lower number is always the earlier one.
+/// Takes the next number, under a lock: a lower number is always the earlier one.
 fn take_ticket(directory: &Path, id: &str) -> Result<(u64, Turn)> {
     let _drawing = Lock::wait(&directory.join(".lock"))?;
     let counter = directory.join(".next");
@@ -106,7 +106,7 @@ fn take_ticket(directory: &Path, id: &str) -> Result<(u64, Turn)> {
     Ok((number, Turn { path, _lock: lock }))
 }
 
-/// All tickets in their order.
+/// All tickets in order.
 fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let step = || format!("list `{}`", directory.display());
     let entries = std::fs::read_dir(directory).failing(Kind::Store, step)?;
@@ -121,13 +121,13 @@ fn tickets(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Why it is not our turn; `None` if it is.
+/// Why it is not yet this task's turn; `None` if it is.
 fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Result<Option<String>> {
     let mut before = 0;
     for (_, path) in tickets(directory)?.into_iter().filter(|(other, _)| *other < number) {
         match Lock::attempt(&path)? {
             Attempt::Held => before += 1,
-            // Its holder died; whoever sees that removes it, under the lock that it has just got.
+            // Its holder died. Remove it under the lock just taken.
             Attempt::Taken(_lock) => drop(std::fs::remove_file(&path)),
             Attempt::Missing => {}
         }
@@ -138,7 +138,7 @@ fn why_not_yet(directory: &Path, number: u64, request: &TurnRequest<'_>) -> Resu
     Ok(no_memory(request.memory, before > 0))
 }
 
-/// Whether there is too little memory for one more. Alone it may try: nobody will give any back.
+/// Whether there is too little memory for one more task. Alone it may try: no other task will free any.
 fn no_memory(limit: u64, others: bool) -> Option<String> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let available = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -158,7 +158,7 @@ mod tests {
         let ready = |number, most| why_not_yet(directory.path(), number, &request(most)).unwrap().is_none();
         let numbers: Vec<_> = turns.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers.iter().map(|&number| ready(number, 2)).collect::<Vec<_>>(), [true, true, false, false]);
-        // One in the middle ends, then the first dies with its ticket left behind.
+        // One in the middle ends, then the first dies and leaves its ticket.
         drop(turns.remove(1));
         assert_eq!((ready(numbers[2], 2), ready(numbers[3], 2)), (true, false));
         let (_, first) = turns.remove(0);

@@ -1,28 +1,31 @@
-//! What a task tells whoever runs it.
+//! The watcher of a task: the caller's receiver of its messages and output.
 
 use std::os::fd::BorrowedFd;
 
-/// Somebody who watches a task while it runs.
+/// Receives a running task's messages and output.
 pub trait Watcher {
-    /// The task has this id now.
+    /// The task has this id.
     fn began(&mut self, id: &str);
-    /// Something that whoever runs the task should know before it begins.
+    /// A message for the operator before the task begins.
     fn note(&mut self, _text: &str) {}
-    /// Words for a person, of which the record has the substance.
+    /// A message for a person, whose facts are in the record.
     fn hint(&mut self, _text: &str) {}
-    /// A line about how far git has come with the workspace, in place of the last one; an empty one at the end.
+    /// A line about git's progress with the workspace, which replaces the last one; empty at the end.
     fn progress(&mut self, _text: &str) {}
-    /// Some bytes of output came; `error` says of which stream. What cannot be passed on without waiting is kept for [`Watcher::go_on`].
+    /// Receives output; `error` is true for standard error. Keeps what it cannot pass on without waiting for
+    /// [`Watcher::go_on`].
     fn output(&mut self, error: bool, bytes: &[u8]);
-    /// The gate of this stream is open: passes on what was kept. Says whether nothing is left of it; until then no more output is read.
+    /// The gate of this stream is open: passes on kept output. Until it returns `true` (nothing kept), no more output
+    /// is read.
     fn go_on(&mut self, _error: bool) -> bool {
         true
     }
-    /// A descriptor that must be writable before more output is read, so that a slow reader slows the command and not the watch.
+    /// A descriptor that must be writable before more output is read: a slow reader slows the command and not the
+    /// supervisor.
     fn gate(&self, error: bool) -> Option<BorrowedFd<'_>>;
-    /// Whether our standard input is passed on to the command.
+    /// Whether standard input is passed on to the command.
     fn forward_input(&self) -> bool;
-    /// Whether the command's input stays open for those who attach.
+    /// Whether the command's input stays open for attached clients.
     fn open_input(&self) -> bool {
         false
     }

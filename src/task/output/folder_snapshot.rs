@@ -1,4 +1,4 @@
-//! The snapshot of the user's folder, taken step by step while the command runs.
+//! The snapshot of the user's folder, taken in steps while the command runs.
 
 use super::changes::Snapshot;
 use super::handback;
@@ -17,25 +17,25 @@ pub struct FolderIdentity {
 }
 
 impl FolderIdentity {
-    /// That of the folder that `path` names now; `None` if there is none.
+    /// The identity of the folder at `path` now; `None` without a folder.
     pub(crate) fn of(path: &Path) -> Option<FolderIdentity> {
         rustix::fs::stat(path).ok().map(|status| FolderIdentity { device: status.st_dev, inode: status.st_ino })
     }
 
-    /// Whether it is that of an open folder.
+    /// Whether it is the identity of an open folder.
     pub(crate) fn is_of(self, folder: impl AsFd) -> bool {
         rustix::fs::fstat(folder)
             .is_ok_and(|status| self == FolderIdentity { device: status.st_dev, inode: status.st_ino })
     }
 }
 
-/// How long one step of a snapshot takes from the supervisor, five times a second.
+/// The supervisor's time for one step, five times a second.
 const STEP: Duration = Duration::from_millis(10);
-/// A snapshot on its way. Nothing of it happens before the command runs.
+/// A snapshot in progress. It starts when the command runs.
 pub(crate) struct SnapshotInSteps {
     folder: PathBuf,
     identity: Option<FolderIdentity>,
-    /// Where the file of its copies is made.
+    /// The directory of its copies' file.
     task: PathBuf,
     started: SystemTime,
     has_begun: bool,
@@ -43,7 +43,7 @@ pub(crate) struct SnapshotInSteps {
 }
 
 impl SnapshotInSteps {
-    /// Of `folder`, with its copies in the directory `task`.
+    /// A snapshot of `folder`, with its copies in the directory `task`.
     pub(crate) fn new(
         folder: PathBuf,
         identity: Option<FolderIdentity>,
@@ -53,7 +53,7 @@ impl SnapshotInSteps {
         SnapshotInSteps { folder, identity, task, started, has_begun: false, snapshot: None }
     }
 
-    /// What was noted, if the command ran long enough to begin.
+    /// The snapshot, if the command ran long enough to begin it.
     pub(crate) fn noted(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
     }
@@ -71,10 +71,10 @@ impl SnapshotInSteps {
     fn begin(&self) -> Option<Snapshot> {
         let folder = handback::open_tree(&self.folder).ok()?;
         if !self.identity?.is_of(&folder) {
-            return None; // its path names another folder since the start
+            return None; // the path leads to another folder since the start
         }
         let worktree = std::fs::canonicalize(&self.folder).ok().and_then(|real| handback::worktree_of(&real));
-        // Without a name: a killed supervisor leaves nothing.
+        // Unnamed: a killed supervisor leaves nothing.
         let copies = open(&self.task, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
         Snapshot::begin(folder, worktree.as_ref(), copies.ok().map(File::from), self.started)
     }

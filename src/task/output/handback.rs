@@ -1,7 +1,7 @@
-//! What comes out of a task besides its output: the changes of its workspace. Collected when every process is gone, counted in the receipt.
+//! Collects the changes of a task's workspace when every process is gone, and counts them for the receipt.
 //!
 //! In: the scratch file system of an ended sandbox. Out: `<task>/changes/` and a [`ChangeSet`] for the receipt.
-//! Not here: how a hostile tree is read (`changes`), what is done with the changes later (`apply`).
+//! Not here: reading a hostile tree (`changes`), applying the changes (`apply`).
 
 use super::changes::path::json_length;
 use super::changes::{self, Change, Changes, Form};
@@ -20,37 +20,37 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The changes of a workspace, as the receipt has them.
+/// The changes of a workspace in the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeSet {
-    /// Where the record and the copies are; `None` if nothing changed.
+    /// The directory of the record and the copies; `None` without changes.
     pub path: Option<PathBuf>,
-    /// The tree that the workspace was shown from; `None` for an empty workspace.
+    /// The base of the workspace; `None` for an empty workspace.
     pub base: Option<PathBuf>,
-    /// Files, links and folders that are new, without those in `.git`.
+    /// New files, links and folders outside of `.git`.
     pub added: usize,
-    /// Those that are not as they were.
+    /// Modified ones.
     pub modified: usize,
-    /// Those that are gone.
+    /// Deleted ones.
     pub deleted: usize,
-    /// All that changed in `.git`.
+    /// All changes in `.git`.
     pub in_git: usize,
-    /// What was not taken: devices, sockets, files over the limits.
+    /// Skipped paths: devices, sockets, files over the limits.
     pub skipped: u64,
-    /// The first of them, with the reason.
+    /// The first skipped paths, with the reason.
     #[serde(default)]
     pub not_taken: Vec<NotTaken>,
-    /// How many paths were left out because git ignores them in the base; a folder counts as one.
+    /// Paths that git ignores in the base; a folder counts as one.
     #[serde(default)]
     pub ignored: u64,
-    /// The first of them.
+    /// The first ignored paths.
     #[serde(default)]
     pub first_ignored: Vec<String>,
-    /// Whether the whole workspace was looked at.
+    /// Whether the whole workspace was read.
     pub complete: bool,
-    /// New or changed files that could run later on a host without anybody starting them by name.
+    /// New or changed files that a tool could run later on a host without an explicit start.
     pub runnable: Vec<RunnableFile>,
-    /// Changed files in which a secret's value stands: copies and patches have it too. The first of them.
+    /// Changed files with a secret's value, which copies and patches contain too. The first of them.
     #[serde(default)]
     pub secrets: Vec<String>,
     /// How many entries have a base that the user wrote while the agent ran.
@@ -59,43 +59,43 @@ pub struct ChangeSet {
 }
 
 impl ChangeSet {
-    /// Whether the command has written nothing at all in the workspace.
+    /// Whether the command has written nothing in the workspace.
     pub(crate) fn is_nothing(&self) -> bool {
         self.path.is_none() && self.skipped == 0 && self.ignored == 0 && self.complete
     }
 }
 
-/// Something in the workspace that did not come out.
+/// A path of the workspace that was not collected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotTaken {
     /// Its path in the workspace, with unusual bytes escaped.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A file to look at before it is applied.
+/// A file to review before it is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnableFile {
     /// Its path in the workspace, with unusual bytes escaped.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// The list in a receipt is for reading; the record has the rest.
+/// The longest list in a receipt; the record has the rest.
 pub(crate) const LISTED: usize = 200;
-/// Bytes of the paths in one, which the agent has chosen.
+/// Bytes of an agent's paths in one list.
 pub(crate) const LISTED_BYTES: u64 = 1 << 20;
 
-/// The first of them, as many as a list has.
+/// The first items, as many as a list has.
 fn listed<Item>(items: impl Iterator<Item = Item>, path: impl Fn(&Item) -> &str) -> Vec<Item> {
     let mut left = LISTED_BYTES;
     let fits = |item: &Item| left.checked_sub(json_length(path(item))).map(|rest| left = rest).is_some();
     items.take(LISTED).take_while(fits).collect()
 }
 
-/// What a workspace has that its base has not, on the scratch file system of a sandbox whose processes are gone; `None` if that ended before its
+/// The upper directory on the scratch file system of a sandbox without processes. `None` if it ended before its
 /// workspace was made.
 pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Option<(OwnedFd, Form)>> {
     let name = if base.is_some() { PathBuf::from(sandbox::CHANGES).join("upper") } else { sandbox::FILES.into() };
@@ -112,7 +112,7 @@ pub(crate) fn upper(scratch: BorrowedFd<'_>, base: Option<&Path>) -> Result<Opti
     Ok(Some((upper, form)))
 }
 
-/// Takes the changes out of it.
+/// Collects the changes of the workspace.
 pub(crate) fn collect(
     upper: Option<&(OwnedFd, Form)>,
     base: Option<&Path>,
@@ -141,7 +141,8 @@ pub(crate) fn collect(
     Ok(summary(&changes, path, base))
 }
 
-/// What the command says of itself is in the receipt; where it has put that, with the folders that it made for it, is no part of its work.
+/// Removes the task's result from the changes, with the folders made for it: the receipt contains it, and it is not
+/// part of the work.
 pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
     let is_new = |entry: &changes::Entry| entry.change() == Change::Added;
     let mut gone = result.as_bytes();
@@ -153,7 +154,7 @@ pub(crate) fn leave_result_out(changes: &mut Changes, result: &str) {
             entry.path.as_bytes().strip_prefix(gone).is_some_and(|rest| rest.starts_with(b"/"))
         };
         if changes.entries.iter().any(is_below) {
-            return; // a folder of other things too
+            return; // the folder has other files too
         }
         changes.entries.remove(at);
         let Some(end) = gone.iter().rposition(|&byte| byte == b'/') else { return };
@@ -193,7 +194,7 @@ fn not_taken(skipped: &changes::Skipped) -> NotTaken {
     NotTaken { path: changes::escape(&skipped.path.0), why: format!("{}{cause}", skipped.reason.words()) }
 }
 
-/// Whether it is what every commit writes into `.git`, of which git runs nothing. The list for a person would drown in it.
+/// Whether it is a path of git's history, which git never runs. Every commit writes many: the list would be unreadable.
 fn is_history<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut inside = names.skip_while(|name| *name != b".git").skip(1);
     match (inside.next(), inside.next()) {
@@ -226,7 +227,7 @@ pub(crate) fn worktree_of(folder: &Path) -> Option<changes::Worktree> {
     Some(changes::Worktree { own: open_tree(&own).ok()?, repository: open_tree(&repository).ok()? })
 }
 
-/// The changed files in which a value stands that this redactor looks for; of their names, what may be seen.
+/// The changed files that contain a value of this redactor, with redacted names.
 pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<String>> {
     let changes = Changes::load(&directory.join("changes.json"))?;
     let copies = changes::store::Store::open(directory)?;
@@ -238,7 +239,7 @@ pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
         let failed = |cause| files::failed(cause, format!("look through `{}`", entry.path));
         let file = copies.file(&entry.path).map_err(|errno| failed(errno.into()))?;
         let status = file.metadata().map_err(failed)?;
-        // The names of a hard link are one file, which is read once.
+        // The names of a hard link are one file: read it once.
         let has_value = match known.entry((status.dev(), status.ino())) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => *new.insert(redactor.has_value(file).map_err(failed)?),
@@ -250,7 +251,7 @@ pub(crate) fn with_secrets(directory: &Path, redactor: &Redactor) -> Result<Vec<
     Ok(listed(found.into_iter(), |path| path))
 }
 
-/// Removes what was collected.
+/// Removes the collection.
 pub(crate) fn forget(changes: &Path) -> Result<()> {
     let removed = files::remove_directory(changes);
     removed.map(drop).map_err(|cause| files::failed(cause, "remove what was collected".to_owned()))

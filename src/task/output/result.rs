@@ -1,7 +1,7 @@
-//! The result envelope: one JSON document that a task leaves at a known place in its workspace, checked and put into the receipt.
+//! The result: one JSON document at a fixed path in the workspace, checked and put into the receipt.
 //!
-//! In: the layer that the sandbox wrote, when its processes are gone. Out: [`TaskResult`]: the document with secrets hidden, or what is wrong.
-//! Never: a link followed, anything but a regular file opened, more than a megabyte read.
+//! In: the upper directory of the sandbox, when its processes are gone. Out: [`TaskResult`]: the document with secrets
+//! hidden, or its faults. Never: a link followed, anything but a regular file opened, more than a megabyte read.
 
 use super::artifact::Source;
 use super::changes::path::TreePath;
@@ -18,18 +18,19 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// Longer than any result: what is larger is an artifact.
+/// The longest result; larger files are artifacts.
 const LONGEST: u64 = 1 << 20;
 
-/// Longer than any result as the receipt has it: indented, a line an item, so that items deep inside take a hundred times what the file has of them.
+/// The longest result in the receipt, which is indented with one item a line: nested items take a hundred times their
+/// size in the file.
 pub(crate) const LONGEST_WRITTEN: u64 = 16 << 20;
 
-/// Where the result is looked for, and what it must look like.
+/// The result's path and schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultOptions {
     /// Its path from the workspace's root.
     pub path: String,
-    /// A JSON schema. With one, a task without a result that fits has not succeeded.
+    /// A JSON schema. With one, a task without a matching result has not succeeded.
     pub schema: Option<PathBuf>,
 }
 
@@ -46,10 +47,10 @@ pub(crate) struct Expected {
 }
 
 impl ResultOptions {
-    /// Reads the schema and says what is wrong, before anything is made.
+    /// Reads the schema and returns the first error, before brig makes anything.
     pub(crate) fn read(&self, pinned: &Pinned) -> Result<Expected> {
         let path = TreePath::new(self.path.as_bytes()).map_err(|why| {
-            Error::new(Kind::Usage, format!("`{}` is no place for a result: {why}", self.path.escape_debug()))
+            Error::new(Kind::Usage, format!("invalid result path `{}`: {why}", self.path.escape_debug()))
                 .hint("name a path from the workspace's root, like .brig/result.json")
         })?;
         let schema = self.schema.as_ref().map(|file| {
@@ -61,21 +62,21 @@ impl ResultOptions {
     }
 }
 
-/// What a task says of itself, as the receipt has it.
+/// A task's own result in the receipt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
-    /// Where it was looked for.
+    /// Its path.
     pub path: String,
-    /// Whether it is there, is JSON, and fits the schema if there is one.
+    /// Whether it exists, is JSON, and matches the schema if there is one.
     pub valid: bool,
-    /// What is wrong with it.
+    /// Its faults.
     pub faults: Vec<String>,
-    /// The document, with secrets hidden, also one that does not fit; `null` if there is none that could be read.
+    /// The document with secrets hidden, also one that does not match; `null` without a readable one.
     pub value: Value,
 }
 
 impl Expected {
-    /// What a result that was demanded and cannot be there is.
+    /// The result for a required one that cannot exist.
     pub(crate) fn missing(&self) -> Option<TaskResult> {
         self.schema.as_ref().map(|_| self.without("it is not there"))
     }
@@ -84,14 +85,14 @@ impl Expected {
         TaskResult { path: self.path.to_string(), valid: false, faults: vec![why.to_owned()], value: Value::Null }
     }
 
-    /// Reads the result; nothing if there is none and none was demanded.
+    /// Reads the result; `None` for a missing one that was not required.
     pub(crate) fn take(&self, source: Source<'_>, redactor: &Redactor) -> Option<TaskResult> {
         let bytes = match self.read(source) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return self.missing(),
             Err(why) => return Some(self.without(why)),
         };
-        // A file without text in it is no secret's place; nothing of it is shown.
+        // Invalid JSON is not shown: it may contain a secret.
         let value: Value = match serde_json::from_slice(&bytes) {
             Ok(value) => redactor.value(value),
             Err(cause) => return Some(self.without(&redactor.text(&format!("it is not JSON: {cause}")))),
@@ -116,7 +117,7 @@ impl Expected {
             Ok(Some(status)) => match tree::file_type(&status) {
                 FileType::RegularFile => {}
                 FileType::Symlink => return Err("it is a link, which is not followed"),
-                _ => return Err("it is no regular file"),
+                _ => return Err("it is not a regular file"),
             },
             Ok(None) => return Ok(None),
             Err(_) => return Err("it cannot be read"),

@@ -1,8 +1,8 @@
-//! A part of JSON Schema (draft 2020-12) that is enough to say what a result must look like. Pure.
+//! The part of JSON Schema (draft 2020-12) that describes a result. Pure.
 //!
-//! Known: `type enum const properties required additionalProperties items minItems maxItems minLength maxLength minimum maximum
-//! exclusiveMinimum exclusiveMaximum allOf anyOf oneOf not $ref` (within the document) `$defs`, and words that only describe. Every other
-//! keyword is an error when the schema is read: a rule that is not understood would hold nothing back.
+//! Known: `type enum const properties required additionalProperties items minItems maxItems minLength maxLength minimum
+//! maximum exclusiveMinimum exclusiveMaximum allOf anyOf oneOf not $ref` (within the document) `$defs`, and keywords
+//! that only describe. Any other keyword is an error when the schema is read: an unknown rule would check nothing.
 
 use crate::error::{Error, Kind, Result};
 use serde_json::{Map, Value};
@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema(Value);
 
-/// Faults that are told; a hostile document may have a million.
+/// The most reported faults: a hostile document may have a million.
 const MOST_FAULTS: usize = 8;
-/// Rules that are applied to one document, so that alternatives within alternatives come to an end.
+/// The most rules applied to one document: nested alternatives must come to an end.
 const MOST_STEPS: usize = 2_000_000;
-/// Schemas inside each other; documents are no deeper than serde_json reads them (128).
+/// The deepest nesting of schemas. serde_json bounds documents (128).
 const DEEPEST: usize = 300;
 
 const DESCRIBING: [&str; 10] =
@@ -33,7 +33,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// What is wrong with a document, one sentence each with a JSON pointer; nothing if it is as it must be.
+    /// The faults of a document, one sentence each with a JSON pointer.
     pub fn faults(&self, document: &Value) -> Vec<String> {
         let mut check = Check { schema: self, faults: Vec::new(), steps: 0, is_silent: 0 };
         check.value(&self.0, document, &mut String::new(), 0);
@@ -48,7 +48,7 @@ impl Schema {
         if pointer.is_empty() { Some(&self.0) } else { self.0.pointer(pointer) }
     }
 
-    /// Whether a schema and all within it are known; the error says where and why.
+    /// Checks that a schema and its subschemas are known. The error has the place and the reason.
     fn known(&self, schema: &Value, at: &str, depth: usize) -> Result<(), String> {
         let Value::Object(map) = schema else {
             return if schema.is_boolean() { Ok(()) } else { Err(format!("{at}: a schema is an object or a boolean")) };
@@ -130,12 +130,12 @@ struct Check<'a> {
     schema: &'a Schema,
     faults: Vec<String>,
     steps: usize,
-    /// Within an alternative, whose faults are nobody's.
+    /// Whether faults are discarded: inside an alternative.
     is_silent: usize,
 }
 
 impl Check<'_> {
-    /// Whether the document fits; what does not is told.
+    /// Whether the document matches; reports faults.
     fn value(&mut self, schema: &Value, value: &Value, at: &mut String, depth: usize) -> bool {
         self.steps += 1;
         let map = match schema {
@@ -230,7 +230,7 @@ impl Check<'_> {
                 None => false,
             },
             ("allOf", _) => {
-                // Not `all`: every fault is told, not the first alone.
+                // Not `all`: report every fault, not the first alone.
                 let unfit = |each: &&Value| !self.value(each, value, at, depth + 1);
                 rule.as_array().into_iter().flatten().filter(unfit).count() == 0
             }
@@ -249,7 +249,7 @@ impl Check<'_> {
         }
     }
 
-    /// How many alternatives fit.
+    /// The number of matching alternatives.
     fn fitting(&mut self, all: &Value, value: &Value, at: &mut String, depth: usize) -> usize {
         all.as_array().into_iter().flatten().filter(|each| self.silently(each, value, at, depth)).count()
     }
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Schema, document, whether it fits. Also what the other implementation is asked (below).
+    /// Schema, document, whether it matches. The other implementation gets the same rows (below).
     fn rows() -> Vec<(Value, Value, bool)> {
         let person = json!({ "type": "object", "required": ["name"], "additionalProperties": false,
             "properties": { "name": { "type": "string", "minLength": 1 }, "age": { "type": "integer", "minimum": 0 } } });
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(schema(&json!({ "items": { "type": "number" } })).faults(&many).len(), MOST_FAULTS);
     }
 
-    /// Debian's python3-jsonschema is asked the same.
+    /// Compares with Debian's python3-jsonschema.
     #[test]
     fn another_implementation_says_the_same() {
         use std::io::Write;

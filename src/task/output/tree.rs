@@ -1,4 +1,4 @@
-//! Copies a checkout that a sandbox made into the store: files, directories and links only, with permissions that brig chooses.
+//! Copies a sandbox's checkout into the store: files, directories and links only, with permissions that brig chooses.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::files::{self, Bounds, DIRECTORY, Names, Walk, WalkStep, open_directory};
@@ -10,8 +10,8 @@ use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// Copies the directory `name` of `from` to the new directory `target`. Anything but a file, a directory or a symbolic link is an error, because
-/// git makes nothing else.
+/// Copies the directory `name` of `from` to the new directory `target`. Refuses any other type: git makes only files,
+/// directories and symbolic links.
 pub(crate) fn copy(from: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<()> {
     let step = || format!("copy a checkout to `{}`", target.display());
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -39,7 +39,7 @@ pub(crate) fn copy(from: BorrowedFd<'_>, name: &Path, target: &Path) -> Result<(
 fn copy_entry(source: BorrowedFd<'_>, target: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<()> {
     let step = || format!("copy `{}`", String::from_utf8_lossy(name.to_bytes()).escape_debug());
     let status = statat(source, name, AtFlags::SYMLINK_NOFOLLOW).failing(Kind::Workspace, step)?;
-    // The set-id and sticky bits of a sandbox's user mean nothing outside.
+    // Set-id and sticky bits of a sandbox's user have no meaning outside.
     let mode = Mode::from_raw_mode(status.st_mode & 0o777 | 0o600);
     match kind {
         FileType::Directory => mkdirat(target, name, mode | Mode::RWXU).failing(Kind::Store, step),

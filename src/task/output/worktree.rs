@@ -3,8 +3,8 @@
 //! A worktree has a file `.git` that names a folder of the repository, and that folder names
 //! the file.
 //!
-//! The file alone is not believed: what is in the folder may be an agent's, and would show any folder of the host. The repository must name the
-//! worktree too, and must have the same owner.
+//! The file alone is not trusted: it may be an agent's, and would show any folder of the host. The repository must name
+//! the worktree too, and must have the same owner.
 
 use super::changes::{Above, is_off};
 use crate::files;
@@ -15,15 +15,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longer than any of these files, each of which is one path.
+/// Longer than any of these files, each with one path.
 const LONGEST: u64 = 8 << 10;
 
-/// The common folder of the repository (`.git` of the main tree) to which the worktree `folder` belongs; returned after the folder.
+/// The folder `folder` of a worktree and the common folder of its repository (`.git` of the main tree).
 pub(crate) fn repository(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     directories(folder).map(|(_, repository)| (folder.to_owned(), repository))
 }
 
-/// The folder of the worktree `folder` in its repository, which has its index, and the common folder of that repository.
+/// The worktree's folder in its repository, which has the index, and the common folder of that repository.
 pub(crate) fn directories(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let file = folder.join(".git");
     let own = one_line(&file)?;

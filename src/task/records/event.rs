@@ -1,11 +1,11 @@
-//! The events of a task: an append-only file of JSON lines in its record, from which everything that follows a task is fed.
+//! The events of a task: an append-only file of JSON lines in its record. Every follower of a task reads it.
 //!
-//! In: what the pipeline and the watch over the sandbox see. Out: `events.ndjson`, one [`Event`] a line, numbered without a gap. Output stands in the
-//! log; its events say which part of it came on which stream, and are merged for a moment, so that a program that writes single bytes does
-//! not fill the disk with lines about them. [`Reader`] puts the text back in.
+//! In: notices of the pipeline and the supervisor. Out: `events.ndjson`, one [`Event`] a line, numbered without a gap.
+//! The log contains the output. An output event has its range in the log and its stream. Events of one moment are
+//! merged, so that a program that writes single bytes does not fill the disk. [`Reader`] adds the text again.
 //!
-//! **The one way of text to disk and screen**: all output passes [`Writer::output`], everything else that has words of a sandbox in it
-//! [`Writer::put`], and both come from `log`, where the redactor stands before them.
+//! All output passes [`Writer::output`], and all other text of a sandbox [`Writer::put`]. Both are called by `log`,
+//! after the redactor.
 
 use super::follow::{Follower, From};
 use super::log_streams::Index;
@@ -22,14 +22,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The version of the form of an event.
+/// The version of an event's form.
 pub(crate) const VERSION: u32 = 1;
-/// Events of output and progress beyond this many bytes are counted and left out; those of states and limits always come.
+/// Bytes of output and progress events. Further ones are counted and left out; states and limits always come.
 const MOST: u64 = 64 << 20;
-/// How long pieces of one stream are merged, and how much of it.
+/// How long, and up to which size, pieces of one stream are merged.
 const MERGED_TIME: Duration = Duration::from_millis(150);
 const MERGED_BYTES: u64 = 64 << 10;
-/// What the text of one event of output is at most when it is put back in.
+/// The longest text of one output event for a reader.
 const LONGEST_TEXT: u64 = MERGED_BYTES * 2;
 
 /// One event.
@@ -43,9 +43,9 @@ pub struct Event {
     pub time: String,
     /// The task's id.
     pub task: String,
-    /// What kind: `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `left_out`, `ended`.
+    /// `state`, `output`, `limit`, `usage`, `egress`, `progress`, `exec`, `left_out` or `ended`.
     pub event: String,
-    /// The rest, by kind.
+    /// Further fields, by kind.
     #[serde(flatten)]
     pub data: Map<String, Value>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Writer {
     merged: Option<Merged>,
 }
 
-/// A piece of the log whose event is not written yet.
+/// A piece of the log without its event.
 #[derive(Debug)]
 struct Merged {
     stream: Stream,
@@ -86,7 +86,7 @@ impl Writer {
         };
         let (log, events) = (make(LOG)?, make(EVENTS)?);
         let length = |file: &File| file.metadata().map_or(0, |status| status.len());
-        // A step before this one has written already: a few lines.
+        // An earlier step may have written a few lines.
         let next = match length(&events) {
             0 => 0,
             _ => {
@@ -124,7 +124,7 @@ impl Writer {
         self.tick()
     }
 
-    /// Writes what has been merged for long enough.
+    /// Writes the event of merged output that is old enough.
     pub(crate) fn tick(&mut self) -> Result<()> {
         if self.merged.as_ref().is_some_and(|merged| merged.since.elapsed() >= MERGED_TIME) {
             self.flush()
@@ -139,7 +139,7 @@ impl Writer {
         self.bounded("output", json!({ "stream": stream, "offset": offset, "length": length }))
     }
 
-    /// An event of which there may be too many.
+    /// Writes an event that counts for [`MOST`].
     pub(crate) fn bounded(&mut self, event: &str, data: Value) -> Result<()> {
         if self.events_length < MOST {
             return self.put(event, data);
@@ -148,7 +148,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes one event. What was merged comes before it.
+    /// Writes one event, after the merged output.
     pub(crate) fn put(&mut self, event: &str, data: Value) -> Result<()> {
         self.flush()?;
         let data = match data {
@@ -159,14 +159,14 @@ impl Writer {
             Event { v: VERSION, seq: self.next, time: now(), task: self.id.clone(), event: event.to_owned(), data };
         let mut bytes = serde_json::to_vec(&line).map_err(|cause| Error::new(Kind::Record, cause.to_string()))?;
         bytes.push(b'\n');
-        // One write for each line: a reader sees whole lines, and a crash tears the last one at most.
+        // One write a line: a reader sees whole lines, and a crash tears the last one at most.
         self.events.write_all(&bytes).map_err(|cause| files::failed(cause, "write an event".to_owned()))?;
         self.events_length += bytes.len() as u64;
         self.next += 1;
         Ok(())
     }
 
-    /// Says how many were left out, if any were.
+    /// Writes how many events were left out, if any.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.flush()?;
         match std::mem::take(&mut self.left_out) {
@@ -178,12 +178,12 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // What cannot be written now is in the log all the same.
+        // The log has the output even if this fails.
         let _ = self.flush();
     }
 }
 
-/// Whether the events of a task tell that its command ran. They do at their beginning, and nothing of the command's own is before that.
+/// Whether the events report that the command ran. That event precedes all output of the command.
 pub(crate) fn tell_of_a_run(directory: &Path) -> bool {
     const BEGINNING: u64 = 64 << 10;
     let mut beginning = Vec::new();
@@ -191,7 +191,7 @@ pub(crate) fn tell_of_a_run(directory: &Path) -> bool {
     read.is_ok() && String::from_utf8_lossy(&beginning).contains(r#""state":"running""#)
 }
 
-/// Reads the events of a task, with the text of its output put in, also while it runs.
+/// Reads the events of a task with the text of its output, also while it runs.
 #[derive(Debug)]
 pub struct Reader {
     follower: Follower,
@@ -200,7 +200,7 @@ pub struct Reader {
 }
 
 impl Store {
-    /// The events of a task, the first one first.
+    /// The events of a task from the first on.
     pub fn events(&self, id: &str) -> Result<Reader> {
         let follower = Follower::new(self, id, EVENTS, From::Start)?;
         Ok(Reader { follower, pending: Vec::new(), log: self.task(id).join(LOG) })
@@ -208,8 +208,8 @@ impl Store {
 }
 
 impl Reader {
-    /// The next events that are there, each with how many bytes its line takes in the file; `None` when the task has ended and all were read. A line
-    /// that does not parse (a crash tore it) is left out.
+    /// The next events, each with the length of its line in bytes. `None` when the task has ended and all were read.
+    /// Skips a line that does not parse (a crash tore it).
     pub fn available(&mut self) -> Result<Option<Vec<(Event, u64)>>> {
         let mut buffer = vec![0_u8; 64 << 10];
         let Some(bytes) = self.follower.available(&mut buffer)? else { return Ok(None) };
@@ -225,7 +225,7 @@ impl Reader {
         Ok(Some(events))
     }
 
-    /// Waits until there may be more.
+    /// Waits for more.
     pub fn wait(&self) -> Result<()> {
         self.follower.wait()
     }
@@ -245,11 +245,11 @@ impl Reader {
     }
 }
 
-/// Cuts a stream into lines, and gives those that are JSON objects: how agents tell of their progress.
+/// Splits a stream into lines and returns those that are JSON objects: an agent's progress.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     begun: Vec<u8>,
-    /// Whether the line that has begun is too long, and is passed over.
+    /// Whether the current line is too long and is skipped.
     too_long: bool,
 }
 
@@ -257,7 +257,7 @@ impl Lines {
     /// The longest line of progress.
     const LONGEST: usize = 64 << 10;
 
-    /// The objects that are whole with these bytes.
+    /// The objects that these bytes complete.
     pub(crate) fn objects(&mut self, bytes: &[u8]) -> Vec<Value> {
         let mut found = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {

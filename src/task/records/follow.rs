@@ -1,4 +1,4 @@
-//! Reading the log of a task that still runs, until it has ended and all is read.
+//! Reads the log of a running task until it has ended and all is read.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::task::store::{LOG, Status, Store};
@@ -19,7 +19,7 @@ pub struct Follower {
     path: PathBuf,
     file: Option<File>,
     changes: OwnedFd,
-    /// Whether the task was seen to have ended: what is there now is all.
+    /// Whether the task has ended: the file does not grow any more.
     has_ended: bool,
 }
 
@@ -28,11 +28,11 @@ pub struct Follower {
 pub enum From {
     /// With the first byte.
     Start,
-    /// With what comes from now on.
+    /// With the next byte.
     Now,
 }
 
-/// How often it is looked whether the task has ended: a supervisor that was killed tells nobody.
+/// Interval between checks for the task's end: a killed supervisor sends no notice.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Store {
@@ -66,7 +66,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// What is not there yet may still come.
+    /// Opens the file, which may not exist yet.
     fn open(&mut self) -> Result<()> {
         if self.file.is_none() {
             match File::open(&self.path) {
@@ -85,7 +85,7 @@ impl Follower {
         self.changes.as_fd()
     }
 
-    /// What there is now; `None` when all was read and no more will come.
+    /// The new bytes; `None` when all was read and the task has ended.
     pub fn available<'buffer>(&mut self, buffer: &'buffer mut [u8]) -> Result<Option<&'buffer [u8]>> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.changes, &mut space);
@@ -99,13 +99,13 @@ impl Follower {
             return Ok(None);
         }
         if count == 0 {
-            // Looked at before the next read, so that nothing that was written before the end is missed.
+            // Check before the read: otherwise bytes written just before the end would be missed.
             self.has_ended = self.store.status(&self.id)? != Status::Running;
         }
         Ok(Some(&buffer[..count]))
     }
 
-    /// Waits until there may be more.
+    /// Waits for more.
     pub fn wait(&self) -> Result<()> {
         if self.has_ended {
             return Ok(());

@@ -1,8 +1,9 @@
-//! Events to elsewhere: a file, a Unix socket, an HTTP endpoint. Each has a process of its own, so that a slow or dead one costs the task nothing.
+//! Forwards events to a file, a Unix socket or an HTTP endpoint. Each receiver has a separate process: a slow or dead
+//! one costs the task nothing.
 //!
-//! The task's own event file is the queue: it is on disk and bounded, and what was delivered is written down beside it. At least once: after a
-//! crash the last batch may come twice; the numbers of the events say so. A receiver that stays away makes the oldest be passed over
-//! ([`MOST_BEHIND`]), and is given up some time after the task's end.
+//! The task's event file is the queue: it is on disk and bounded, and a file beside it records the delivered part.
+//! Delivery is at least once: after a crash the last batch may come twice, with the same numbers. A receiver that is
+//! too slow misses the oldest events ([`MOST_BEHIND`]). Some time after the task's end delivery stops.
 
 use super::event::{Event, VERSION};
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -21,18 +22,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A receiver that is further behind misses the oldest.
+/// A receiver that is further behind misses the oldest events. In bytes.
 const MOST_BEHIND: u64 = 32 << 20;
-/// What is sent at once.
+/// Bytes of one delivery.
 const BATCH: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How long one attempt may take.
+/// The time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it is tried again when the task has ended.
+/// How long delivery goes on after the task's end.
 const AFTER_END: Duration = Duration::from_secs(60);
 
-/// What was delivered.
+/// The delivered part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Delivered {
     schema: u32,
@@ -41,13 +42,14 @@ struct Delivered {
     bytes: u64,
     /// The last number.
     seq: Option<u64>,
-    /// Bytes that were passed over.
+    /// Skipped bytes.
     passed_over: u64,
-    /// Why it does not go on, if it does not.
+    /// The reason why delivery stopped.
     error: Option<String>,
 }
 
-/// Starts a process for each receiver. A file that cannot be written is an error now; whoever listens on a socket or a URL may do so later.
+/// Starts a process for each receiver. A file that cannot be opened is an error now; a socket or a URL may begin to
+/// listen later.
 pub(crate) fn start(store: &Store, id: &str, receivers: &[Receiver], pinned: &Pinned) -> Result<()> {
     let mut held = Vec::new();
     for receiver in receivers {
@@ -138,7 +140,7 @@ fn forward(
     Ok(())
 }
 
-/// Tells the receiver that it has missed something.
+/// The line about skipped events.
 fn passed_over(id: &str, seq: Option<u64>, bytes: u64) -> Vec<u8> {
     let data = Map::from_iter([("passed_over_bytes".to_owned(), json!(bytes))]);
     let event = Event {
@@ -160,7 +162,7 @@ fn open(path: &Path) -> std::io::Result<File> {
 
 struct Sender<'to> {
     receiver: &'to Receiver,
-    /// The file, where it is held open from its check on.
+    /// The pinned file, if there is one.
     held: Option<&'to File>,
     pinned: &'to Pinned,
     stream: Option<UnixStream>,
@@ -176,7 +178,7 @@ impl Sender<'_> {
                     Some(mut file) => file.write_all(batch),
                     None => open(path).and_then(|mut file| file.write_all(batch)),
                 };
-                // Whatever it is, somebody may mend it.
+                // The cause may be removed later: try again.
                 written.map_err(|cause| files::failed(cause, step()).of_kind(Kind::Lost))
             }
             Receiver::Socket(path) => {
@@ -187,7 +189,7 @@ impl Sender<'_> {
                 }
                 let written = self.stream.as_mut().map_or(Ok(()), |stream| stream.write_all(batch));
                 if written.is_err() {
-                    self.stream = None; // a part of a line may be there: the next connection begins with a whole one
+                    self.stream = None; // a part of a line may be sent: the next connection begins with a whole line
                 }
                 written.failing(Kind::Lost, step)
             }
@@ -207,7 +209,7 @@ impl Sender<'_> {
                 let status = sent.status().as_u16();
                 match status {
                     200..=299 => Ok(()),
-                    // Somebody else's trouble passes; a refusal does not.
+                    // A server's or a network's fault is temporary; a refusal is final.
                     408 | 425 | 429 | 500..=599 => {
                         Err(Error::new(Kind::Lost, format!("it answers {status}")).doing(step()))
                     }

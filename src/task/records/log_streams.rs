@@ -1,11 +1,11 @@
 //! The stream of each byte of a task's log: the file `output.streams` beside the log.
 //!
-//! Form: the lengths of the log's runs of one stream, in turn standard output and standard error, as LEB128 (seven bits a byte, the lowest first).
-//! The last run has no length: it ends with the log. A run takes a byte of the log at least, so this file is no longer than the log, whose
-//! bytes `output_bytes` limits; a log of one stream costs no write.
+//! Form: the lengths of the log's runs, alternately standard output and standard error, as LEB128 (seven bits a byte,
+//! lowest first). The last run has no length: it ends with the log. A run has at least one byte of the log, so this
+//! file is not longer than the log, which `output_bytes` limits. A log of one stream costs no write.
 //!
-//! The writer adds a length before the first byte of the next run. A reader that reads the log first and this file second knows the
-//! stream of every byte that it has.
+//! The writer adds a length before the first byte of the next run. So a reader that reads the log first and this file
+//! second knows the stream of every byte.
 
 use super::follow::{Follower, From};
 use crate::error::{Context, Error, Kind, Result};
@@ -23,15 +23,15 @@ const NAME: &str = "output.streams";
 #[derive(Debug)]
 pub(crate) struct Index {
     path: PathBuf,
-    /// `None` before the first byte of the log, and for good where a log of an older version goes on.
+    /// `None` before the first byte of the log, and always for the log of an older version.
     file: Option<File>,
-    /// The run that has not ended, and where in the log it begins.
+    /// The current run, and its start in the log.
     stream: Stream,
     begin: u64,
 }
 
 impl Index {
-    /// The index of a log that has `length` bytes.
+    /// The index of a log of `length` bytes.
     pub(crate) fn open(directory: &Path, length: u64) -> Result<Index> {
         let path = directory.join(NAME);
         let mut index = Index { path, file: None, stream: Stream::Output, begin: 0 };
@@ -52,7 +52,7 @@ impl Index {
         made.map_err(|cause| files::failed(cause, format!("make `{}`", self.path.display())))
     }
 
-    /// The next bytes of the log come on this stream, from `offset` on.
+    /// Notes the stream of the log's bytes from `offset` on.
     pub(crate) fn follow(&mut self, stream: Stream, offset: u64) -> Result<()> {
         if self.file.is_none() && offset == 0 {
             self.file = Some(self.append()?);
@@ -69,7 +69,7 @@ impl Index {
     }
 }
 
-/// A number as LEB128, and how many bytes that takes.
+/// A number as LEB128, with its length in bytes.
 fn encode(mut number: u64) -> ([u8; 10], usize) {
     let mut bytes = [0; 10];
     let mut count = 0;
@@ -84,15 +84,15 @@ fn encode(mut number: u64) -> ([u8; 10], usize) {
     }
 }
 
-/// The runs of a log, one after the other, also while it grows.
+/// Reads the runs of a log in order, also while it grows.
 #[derive(Debug)]
 struct Runs {
     file: BufReader<File>,
     stream: Stream,
     begin: u64,
-    /// Where the run ends, once that was read.
+    /// The end of the run, once it is known.
     end: Option<u64>,
-    /// A length of which not every byte was there.
+    /// An incomplete length.
     partial: (u64, u32),
 }
 
@@ -112,7 +112,7 @@ impl Runs {
         }
     }
 
-    /// Where in the log the run ends; `None` while it is the last.
+    /// The end of the run in the log; `None` for the last run.
     fn end(&mut self) -> Result<Option<u64>> {
         let step = || format!("read `{NAME}`");
         let mut byte = [0];
@@ -132,7 +132,7 @@ impl Runs {
         Ok(self.end)
     }
 
-    /// Goes on to the run after this one, which ends at `end`.
+    /// Begins the run after this one, which ends at `end`.
     fn turn(&mut self, end: u64) {
         self.stream = if self.stream == Stream::Output { Stream::Error } else { Stream::Output };
         (self.begin, self.end) = (end, None);
@@ -159,8 +159,8 @@ impl Store {
 }
 
 impl StreamReader {
-    /// Gives what there is now to `each`, with whether it came on standard error. Returns how much that was; `None` when all was read
-    /// and no more will come.
+    /// Passes the new bytes to `each`, with whether they are of standard error. Returns their number; `None` when all
+    /// was read and the task has ended.
     pub fn available(&mut self, buffer: &mut [u8], mut each: impl FnMut(bool, &[u8])) -> Result<Option<usize>> {
         let Some(mut bytes) = self.follower.available(buffer)? else { return Ok(None) };
         let count = bytes.len();
@@ -184,7 +184,7 @@ impl StreamReader {
         Ok(Some(count))
     }
 
-    /// Waits until there may be more.
+    /// Waits for more.
     pub fn wait(&self) -> Result<()> {
         self.follower.wait()
     }

@@ -1,7 +1,7 @@
-//! What the store has of a task: its record, its events, its log, its receipt.
+//! A task's files in the store: record, events, log, receipt.
 //!
-//! Writers are the supervisor and, after its death, `ended`. Readers are every command, also while the task runs.
-//! Never: a secret's value; all text passes the redactor before it comes here.
+//! Writers are the supervisor and, after its death, `ended`. Readers are all commands, also while the task runs.
+//! Never: a secret's value. All text passes the redactor first.
 
 pub(super) mod event;
 pub(super) mod follow;

@@ -1,4 +1,4 @@
-//! The receipt: why a task ended, with the evidence, what it used, and what became of everything.
+//! The receipt: why a task ended, with evidence, usage and results.
 
 use super::record::{Record, SCHEMA};
 use crate::error::{Error, Kind, Result};
@@ -14,7 +14,7 @@ use crate::task::store::Store;
 use crate::task::store::json::{now, read};
 use serde::{Deserialize, Serialize};
 
-/// What `brig task show --json` prints.
+/// The output of `brig task show --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Receipt {
     /// Version of the form.
@@ -29,78 +29,78 @@ pub struct Receipt {
     pub ended: String,
     /// The command.
     pub command: Vec<String>,
-    /// Why it ended: a word of the closed list, with `exit_code` or `signal` where they belong to it.
+    /// The outcome: a word of the closed list, with `exit_code` or `signal` if it has one.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Whether another attempt may end otherwise without anyone changing anything.
+    /// Whether another attempt may end otherwise without a change.
     pub retryable: bool,
     /// The exit status of `brig task run`.
     pub exit_status: u8,
-    /// What went wrong, if it was ours to say.
+    /// brig's own error, if there was one.
     pub error: Option<Failure>,
-    /// Who isolated.
+    /// The backend.
     pub backend: String,
-    /// What isolation was in force.
+    /// The isolation in force.
     pub guarantee: crate::sandbox::Guarantee,
-    /// What was not in force because the caller allowed that by name.
+    /// Protections that were missing, as the caller allowed by name.
     pub degraded: Vec<Degraded>,
-    /// What it might use.
+    /// Its limits.
     pub limits: Limits,
     /// Limits that were reached.
     pub limits_hit: Vec<LimitHit>,
-    /// What it used.
+    /// Its usage.
     pub usage: Usage,
-    /// The image that was the root, and what it says.
+    /// The image of the root, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<crate::task::definition::image::ImageUsed>,
-    /// What was reached and what was refused, where a gateway served the network.
+    /// The gateway's account: reached and refused hosts.
     #[serde(default)]
     pub egress: Option<Ledger>,
-    /// Programs that wanted namespaces of their own, as a program with a sandbox does, and were refused.
+    /// Programs whose requests for namespaces were refused, as a program with a sandbox makes them.
     #[serde(default)]
     pub refused_namespaces: Vec<Refused>,
-    /// What git's couriers reached and what they were refused, to fetch and to push; missing if none had a network.
+    /// The account of git's couriers, for fetch and push; missing if none had a network.
     #[serde(default)]
     pub couriers: Option<Ledger>,
-    /// The commit that the workspace began with, for a repository.
+    /// The commit at the start, for a repository.
     pub commit_in: Option<String>,
     /// The path of the workspace inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_at: Option<std::path::PathBuf>,
-    /// The commit at which the workspace ended, for a repository.
+    /// The commit at the end, for a repository.
     #[serde(default)]
     pub commit_out: Option<String>,
-    /// What became of the push; missing if none was asked for.
+    /// The result of the push; missing without one.
     #[serde(default)]
     pub push: Option<Push>,
-    /// The secrets that were in force, without their values.
+    /// The secrets in force, without their values.
     #[serde(default)]
     pub secrets: Vec<SecretUse>,
-    /// How often something was hidden in what came out.
+    /// How often the redactor hid something.
     #[serde(default)]
     pub redactions: u64,
-    /// What changed in the workspace; missing if the task never came so far.
+    /// The changes of the workspace; missing if the task ended before their collection.
     #[serde(default)]
     pub changes: Option<ChangeSet>,
-    /// The files that came out; missing if none were asked for.
+    /// The collected files; missing if none were requested.
     #[serde(default)]
     pub artifacts: Option<Artifacts>,
-    /// What the task says of itself; missing if it left no result and none was demanded.
+    /// The task's own result; missing if it left none and none was required.
     #[serde(default)]
     pub result: Option<TaskResult>,
-    /// The profile that was read; missing if none was.
+    /// The profile; missing without one.
     #[serde(default)]
     pub profile: Option<ProfileUsed>,
-    /// What it ran on.
+    /// Versions of the machine and of brig.
     #[serde(default)]
     pub versions: Versions,
-    /// Seconds that each step took, in order.
+    /// Duration of each step in seconds, in order.
     pub steps: Vec<Timing>,
     /// What was removed and what was left.
     pub cleanup: Cleanup,
 }
 
-/// What a task ran on.
+/// Versions of the machine and of brig.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// The version of brig.
@@ -123,18 +123,18 @@ impl Versions {
     }
 }
 
-/// An error as a receipt has it.
+/// An error in a receipt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The catalogue's code.
     pub code: String,
-    /// The whole chain.
+    /// The message with all causes.
     pub message: String,
-    /// What to do.
+    /// The advice.
     pub hint: Option<String>,
 }
 
-/// How long one step took.
+/// The duration of one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timing {
     /// Its name.
@@ -143,29 +143,29 @@ pub struct Timing {
     pub seconds: f64,
 }
 
-/// What an attempt came to know on its way.
+/// The results of an attempt's steps.
 #[derive(Debug, Default)]
 pub(crate) struct AttemptRecord {
-    /// The commit that the workspace began with.
+    /// The commit at the start.
     pub commit_in: Option<String>,
-    /// The commit at which it ended.
+    /// The commit at the end.
     pub commit_out: Option<String>,
-    /// What became of the push.
+    /// The result of the push.
     pub push: Option<Push>,
-    /// What its couriers reached.
+    /// The couriers' account.
     pub couriers: Option<Ledger>,
-    /// What changed in it.
+    /// The changes of the workspace.
     pub changes: Option<ChangeSet>,
-    /// The files that came out.
+    /// The collected files.
     pub artifacts: Option<Artifacts>,
-    /// What the task says of itself.
+    /// The task's own result.
     pub result: Option<TaskResult>,
-    /// How long each step took, in order.
+    /// The duration of each step, in order.
     pub steps: Vec<Timing>,
 }
 
 impl Failure {
-    /// The same with every secret hidden: an error may quote what a program said.
+    /// The same without secrets: an error may quote a program's output.
     fn redacted(error: &Error, redactor: &Redactor) -> Failure {
         let failure = Failure::from(error);
         Failure {
@@ -176,8 +176,8 @@ impl Failure {
     }
 }
 
-/// A name that was asked for can hold a secret: whoever wants to carry it out by DNS asks for one. So can why it was refused: that quotes paths,
-/// headers and names of servers.
+/// Redacts names, because an agent can put a secret into a DNS request. Redacts faults, because they quote paths,
+/// headers and server names.
 fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
     for row in &mut ledger.rows {
         (row.host, row.rule) = (redactor.text(&row.host), redactor.text(&row.rule));
@@ -186,7 +186,7 @@ fn account(mut ledger: Ledger, redactor: &Redactor) -> Ledger {
     ledger
 }
 
-/// What the command called its files.
+/// Redacts file names.
 fn names(mut changes: ChangeSet, redactor: &Redactor) -> ChangeSet {
     changes.runnable.iter_mut().for_each(|each| each.path = redactor.text(&each.path));
     changes
@@ -210,7 +210,7 @@ impl Receipt {
     pub(crate) fn new(record: &Record, report: Report, course: AttemptRecord, held: &TaskSecrets) -> Receipt {
         let redactor = held.redactor();
         let error = report.error.as_ref().map(|error| Failure::redacted(error, redactor));
-        // Also what quotes nobody today: an error below may begin to.
+        // Redact reasons too: an error below may quote output.
         let degraded = |each: Degraded| Degraded { reason: redactor.text(&each.reason), ..each };
         let hit = |each: LimitHit| LimitHit { evidence: redactor.text(&each.evidence), ..each };
         let refused = |each: Refused| Refused { program: redactor.text(&each.program), ..each };

@@ -1,5 +1,5 @@
-//! What is known of a task from its beginning on, and its status, which is derived and never stored: a receipt means ended, a held lock
-//! running, neither lost.
+//! The record of a task, written at its beginning, and its status, which is derived and never stored. A receipt means
+//! ended, a held lock running, neither lost.
 
 use crate::error::{Error, Kind, Result};
 use crate::sandbox::{ExitCodes, Guarantee, Limits};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// The version of the receipt's form.
 pub(crate) const SCHEMA: u32 = 1;
-/// The version of the record's form. Older ones are migrated when they are read (`migrate`), newer ones refused.
+/// The version of the record's form. `migrate` upgrades older ones; newer ones are refused.
 const RECORD: u32 = 3;
-/// The beginning of a task, written before anything of it is made.
+/// The record, written before anything else of the task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Version of the form.
@@ -29,76 +29,76 @@ pub struct Record {
     pub id: String,
     /// When it began, RFC 3339.
     pub created: String,
-    /// The command, with what is not UTF-8 replaced.
+    /// The command; invalid UTF-8 is replaced.
     pub command: Vec<String>,
-    /// Names of the variables that were set; never their values.
+    /// Names of the set variables, never their values.
     pub environment_names: Vec<String>,
     /// The secrets, without their values.
     #[serde(default)]
     pub secrets: Vec<SecretUse>,
-    /// Where the workspace came from.
+    /// The source of the workspace.
     pub workspace: WorkspaceSource,
     /// The path of the workspace inside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<PathBuf>,
-    /// Where the command starts inside, if not there.
+    /// The start folder inside, if it is not the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// The root file system, if not the host's own folders.
+    /// The root file system, if it is not the host's folders.
     pub rootfs: Option<std::path::PathBuf>,
-    /// The image that is the root, with what it says.
+    /// The image of the root, with its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageUsed>,
-    /// What it may use.
+    /// Its limits.
     pub limits: Limits,
     /// The supervisor's process id.
     pub supervisor: u32,
     /// Protections and limits that may be missing, by name.
     pub may_degrade: Vec<String>,
-    /// Who isolates it.
+    /// The backend.
     #[serde(default = "native")]
     pub backend: String,
-    /// What isolation is in force once its sandbox runs.
+    /// The isolation in force once the sandbox runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<Guarantee>,
-    /// What its exit codes mean.
+    /// The meaning of its exit codes.
     pub exit_codes: ExitCodes,
-    /// Whether it has a terminal: then standard output and standard error are one stream.
+    /// Whether it has a terminal, which makes standard output and standard error one stream.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
-    /// Whether lines of its output that are JSON objects are events of its progress.
+    /// Whether JSON lines of its output are progress events.
     pub stream_json: bool,
-    /// Which files of its workspace come out.
+    /// The patterns of its artifacts.
     #[serde(default)]
     pub artifacts: ArtifactOptions,
-    /// Where it leaves its result, and what that must look like.
+    /// The path and the schema of its result.
     #[serde(default)]
     pub result: ResultOptions,
-    /// Whether what it changed is kept.
+    /// Whether its changes are kept.
     #[serde(default = "yes")]
     pub changes: bool,
-    /// Whether what git ignores is among that.
+    /// Whether the changes include ignored files.
     #[serde(default)]
     pub ignored: bool,
-    /// The folder or repository of the host that it worked on, whatever its path names later.
+    /// The folder or repository of the host, pinned by device and inode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderIdentity>,
-    /// Whether a made-up secret was planted.
+    /// Whether a canary secret was planted.
     #[serde(default)]
     pub canary: bool,
-    /// The profile that was read.
+    /// The profile.
     #[serde(default)]
     pub profile: Option<ProfileUsed>,
-    /// The task whose workspace it goes on from.
+    /// The task whose workspace it continues.
     pub continued_from: Option<String>,
 }
 
-/// Who isolated before there was a choice.
+/// The backend of records from before the choice.
 fn native() -> String {
     crate::sandbox::Backend::Native.to_string()
 }
 
-/// What every record said before there was a choice.
+/// The default of records from before the choice.
 fn yes() -> bool {
     true
 }
@@ -111,7 +111,7 @@ impl Record {
         image: Option<&Opened>,
         held: &TaskSecrets,
     ) -> Record {
-        // A value that the caller wrote into the command all the same is hidden at least here.
+        // Hide a secret's value that the caller wrote into the command.
         let text = |word: &std::ffi::OsString| held.redactor().text(&word.to_string_lossy());
         Record {
             schema: RECORD,
@@ -150,7 +150,7 @@ impl Record {
 }
 
 impl Store {
-    /// What was recorded at the task's beginning.
+    /// The record of a task.
     pub fn record(&self, id: &str) -> Result<Record> {
         let path = self.task(id).join("record.json");
         let found: Map<String, Value> = read(&path)?;
@@ -165,10 +165,10 @@ impl Store {
     }
 }
 
-/// Takes a record of an older form to the newest, one version at a time. What an older one did not say was the default then.
+/// Migrates a record one version at a time. Missing values were the defaults of their time.
 fn migrate(mut record: Map<String, Value>, schema: u64) -> Map<String, Value> {
     if schema < 2 {
-        // 1 had no settings but the limits.
+        // 1 had no settings except the limits.
         for (key, value) in [
             ("may_degrade", json!([])),
             ("needs_input_codes", json!([3])),
@@ -179,7 +179,7 @@ fn migrate(mut record: Map<String, Value>, schema: u64) -> Map<String, Value> {
         }
     }
     if schema < 3 {
-        // 2 knew one list of exit codes, and that 2 may be tried again.
+        // 2 had one list of exit codes, and 2 meant retryable.
         let needs_input = record.remove("needs_input_codes").unwrap_or_else(|| json!([3]));
         let codes = json!({ "succeeded": [], "retryable": [2], "needs_input": needs_input });
         record.entry("exit_codes").or_insert(codes);
@@ -193,16 +193,16 @@ pub(crate) mod tests {
     use super::*;
     use crate::task::store::json::LONGEST;
 
-    /// As the first version wrote it.
+    /// A record of the first version.
     pub(crate) const FIRST: &str = r#"{"schema":1,"id":"t0","created":"2026-11-01T00:00:00.000000Z","command":["true"],"environment_names":["A"],
         "workspace":"empty","rootfs":null,"limits":{"cpus":2.0,"cpu_time":14400.0,"memory":4294967296,"swap":0,"pids":1024,"disk":null,
         "inodes":1000000,"open_files":8192,"wall":7200.0,"idle":1800.0,"output_bytes":268435456,"io_bps":null,"io_iops":null},"supervisor":1}"#;
 
     #[test]
     fn what_an_agent_can_put_into_a_receipt_is_half_of_what_is_read() {
-        // What could run later, what is not taken, what holds a secret: three lists, each with the same reason a line.
+        // Runnable files, skipped files, files with secrets: three lists, each with the same bound.
         let lists = 3 * (crate::task::output::handback::LISTED_BYTES + (64 << 10));
-        // Two accounts of 512 lines, a name of at most 253 bytes and a rule in each.
+        // Two accounts of 512 lines, each with a name of at most 253 bytes and a rule.
         let accounts = 2 * 512 * 1024;
         let most = crate::task::output::result::LONGEST_WRITTEN
             + crate::task::output::artifact::MOST_WRITTEN

@@ -1,4 +1,4 @@
-//! What is held back and how much is looked at have a bound, whatever somebody writes: it is the host's memory and time.
+//! Tests the bounds of held bytes and of work for hostile text: both are the host's memory and time.
 
 use super::needles::MOST_BREAKS;
 use super::shapes::SHAPES;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 
 const KEY: &[u8] = b"correct-horse-battery";
 const LINES: &[u8] = b"first line of the key\nsecond line of the key\nthird";
-/// The longest that any shape waits: a signed token's first two parts.
+/// The longest wait of a shape: a signed token's first two parts.
 const LONGEST_SHAPE: usize = (16 << 10) + 64;
 
 fn patterns() -> Patterns {
@@ -17,7 +17,7 @@ fn patterns() -> Patterns {
     patterns
 }
 
-/// The most that is ever held while this passes, and how much was walked over.
+/// The most bytes held while this passes, and the bytes walked.
 fn most_held(text: &[u8], piece: usize) -> (usize, u64) {
     let patterns = patterns();
     let (mut stream, mut out, mut most) = (Stream::default(), Vec::new(), 0);
@@ -42,7 +42,7 @@ fn line_breaks_after_a_beginning_are_not_held_without_an_end() {
                 assert!(held <= most, "{held} bytes of {:?}", String::from_utf8_lossy(&form[..beginning]));
             }
         }
-        // Every letter a line of its own, and one letter too few.
+        // One letter a line, and one letter too few.
         let each: Vec<u8> =
             form[..form.len() - 1].iter().flat_map(|byte| [*byte, b'\n', b'\n', b'\n', b'\n']).collect();
         assert!(most_held(&each.repeat(20), 7).0 <= most);
@@ -69,7 +69,7 @@ fn what_begins_often_is_walked_over_once() {
         let text = unit.repeat((1 << 16) / unit.len());
         for piece in [16 << 10, text.len()] {
             let (_, walked) = most_held(&text, piece);
-            // A few questions, each once or of a few bytes; and again for what was held at the end of a piece.
+            // A few checks of each byte, and again for bytes held at the end of a piece.
             assert!(walked < 10 * text.len() as u64, "{walked} bytes for {:?}", String::from_utf8_lossy(&unit));
         }
     }

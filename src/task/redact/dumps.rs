@@ -1,25 +1,24 @@
-//! Dumps of bytes in lines, as `xxd`, `hexdump` and `od` write them: the bytes of a value in hexadecimal, cut wherever a line ends, with the same as
-//! letters behind them.
+//! Finds values in dumps: lines of `xxd`, `hexdump` and `od`, with bytes in hexadecimal and the same bytes as letters.
 //!
-//! A dump is told by [`WINDOW`] bytes of a value in a row on one line, whatever the groups that it writes; the rest of that line is hidden. So of a line
-//! with fewer of them these may be seen, and up to three before the first space.
+//! [`WINDOW`] bytes of a value in a row on one line identify it, in any grouping; the rest of that line is hidden. A
+//! line with fewer bytes stays visible, and so do up to three bytes before the first space.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// So many bytes of a value tell it: as many as its least length.
+/// Bytes that identify a value: the least length of a value.
 pub(super) const WINDOW: usize = super::SHORTEST;
-/// Further bytes of a value are not looked for.
+/// Later bytes of a value are not searched.
 const LONGEST: usize = 64 << 10;
-/// In `hexdump` and `od` words have their two bytes turned round, and the first word is not whole.
+/// `hexdump` and `od` swap the two bytes of a word, and the first word may be incomplete.
 const READ: usize = WINDOW + 1;
 
-/// What a text says at a place.
+/// The result at a place of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dumped {
     No,
-    /// The text ends within it.
+    /// The text ends inside a possible match.
     Begun,
-    /// So many bytes of the text are bytes of this value.
+    /// Length in the text, and number of the value's name.
     Whole(usize, usize),
 }
 
@@ -31,7 +30,7 @@ pub(super) struct Dumps {
 }
 
 impl Dumps {
-    /// Looks for this value too.
+    /// Adds a value.
     pub(super) fn add(&mut self, value: &[u8], name: usize) {
         let value = &value[..value.len().min(LONGEST)];
         for window in value.windows(WINDOW) {
@@ -39,7 +38,7 @@ impl Dumps {
                 self.windows.entry(window).or_insert(name);
             }
         }
-        // A byte, a space, and the first digit of what follows: the next byte, or with words turned round the one after the next two.
+        // A byte, a space, and the first digit of the next byte; with swapped words, of the one after the next two.
         for distance in [1, 3] {
             for (byte, next) in value.iter().zip(value.iter().skip(distance)) {
                 for text in
@@ -51,17 +50,17 @@ impl Dumps {
         }
     }
 
-    /// How they begin.
+    /// The beginnings of all windows.
     pub(super) fn beginnings(&self) -> impl Iterator<Item = &[u8]> {
         self.beginnings.iter().map(<[u8; 4]>::as_slice)
     }
 
-    /// What the text says at its beginning.
+    /// Compares the text's beginning with the windows.
     pub(super) fn parse_start(&self, text: &[u8], whole: bool) -> Dumped {
         let (mut bytes, mut at) = ([0; READ], 0);
         for count in 0..READ {
             let spaces = text[at..].iter().take(2).take_while(|&&byte| byte == b' ').count();
-            // Without a space it is a number, or hexadecimal as such.
+            // Without a space it is a number, or plain hexadecimal.
             if count == 1 && spaces == 0 && at < text.len() {
                 return Dumped::No;
             }
@@ -74,7 +73,7 @@ impl Dumps {
             };
             match digit(at).and_then(|high| Ok(high << 4 | digit(at + 1)?)) {
                 Ok(byte) => bytes[count] = byte,
-                Err(_) if count == WINDOW && self.plain(&bytes).is_some() => break, // the line ends with it
+                Err(_) if count == WINDOW && self.plain(&bytes).is_some() => break, // the line ends here
                 Err(other) => return other,
             }
             at += 2;

@@ -1,17 +1,18 @@
-//! Where in a text something may begin: one bit for each hash of three bytes, so that plain text costs the same however many secrets there are.
+//! The filter of possible places: one bit for each hash of three bytes, so that plain text costs the same with any
+//! number of secrets.
 //!
-//! Every second place is looked at, and the table there says whether something begins at this byte or at the one before: half the work.
-//! A packed search takes few patterns only, and five secrets have more beginnings than that in their encodings. How fast this is, bench/redact
-//! measures.
+//! Only every second place is tested: its bit covers this byte and the one before. A packed search (SIMD) takes few
+//! patterns only, and the encodings of five secrets have more beginnings. bench/redact measures the speed.
 
 use super::Candidate;
 
-/// Bits of a hash: few enough that the part of the table which a text asks for stays in the first caches, and enough that with a hundred secrets, each
-/// in some hundred forms, a line of text seldom has a hash of theirs by chance.
+/// Bits of a hash. The part of the table that a text uses stays in the first caches. With a hundred secrets in a
+/// hundred forms each, a line of text seldom has a false hit.
 const BITS: u32 = 20;
 const WORDS: usize = 1 << (BITS - 6);
 
-/// Up to so many beginnings, such as the shapes alone, use [`FEW_WORDS`] of each table: the bits of a start then lie in four pages, not in 64.
+/// With at most this many beginnings (the shapes alone), [`FEW_WORDS`] of each table are used: four pages instead of
+/// 64.
 const FEW: usize = 256;
 const FEW_WORDS: usize = 1 << 10;
 
@@ -23,15 +24,15 @@ type Table = Box<[u64; WORDS]>;
 
 #[derive(Clone)]
 pub(super) struct Filter {
-    /// The words in use of each table, a power of two, less one.
+    /// The used words of each table, a power of two, minus one.
     mask: usize,
-    /// What begins here.
+    /// A candidate begins here.
     begins: Table,
-    /// What begins here, or has begun with the byte before.
+    /// A candidate begins here or one byte before.
     passes: Table,
     /// Sorted by their beginnings.
     candidates: Vec<(Gram, Candidate)>,
-    /// Whether something begins with this byte.
+    /// Whether a candidate begins with this byte.
     first: Box<[bool; 256]>,
     /// First pairs of bytes, sorted.
     pairs: Vec<[u8; 2]>,
@@ -46,7 +47,7 @@ fn hash(gram: Gram) -> usize {
     (gram.wrapping_mul(0x9E37_79B1) >> (32 - BITS)) as usize
 }
 
-/// An empty table. Its pages are the kernel's zeros until something is set in them, so that a start pays for few of them.
+/// An empty table of zero pages of the kernel: a start pays only for those with a bit.
 fn table() -> Table {
     vec![0; WORDS].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; WORDS]))
 }
@@ -62,7 +63,7 @@ fn bit(table: &Table, mask: usize, gram: Gram) -> u64 {
 }
 
 impl Filter {
-    /// A filter for what begins like this, with three bytes or more.
+    /// The filter for these beginnings, each of three bytes or more.
     pub(super) fn of<'bytes>(beginnings: impl Iterator<Item = (&'bytes [u8], Candidate)>) -> Filter {
         let beginnings: Vec<_> = beginnings.collect();
         let mut filter = Filter {
@@ -81,7 +82,7 @@ impl Filter {
             }
         }
         filter.candidates.sort_by_key(|(gram, _)| *gram);
-        filter.candidates.dedup(); // of a dump's beginnings many share three bytes
+        filter.candidates.dedup(); // many beginnings of dumps share three bytes
         filter.pairs.sort_unstable();
         filter.pairs.dedup();
         filter
@@ -100,12 +101,12 @@ impl Filter {
         self.pairs.push([one, two]);
     }
 
-    /// The next place from `from` on at which something may begin.
+    /// The next place from `from` on at which a candidate may begin.
     pub(super) fn next(&self, text: &[u8], from: usize) -> Option<usize> {
-        /// Bytes that are done with at once: the places are 0, 2, 4, … 10.
+        /// Bytes of one step: places 0, 2, 4, … 10.
         const STEP: usize = 12;
         let (mask, mut at) = (self.mask, from);
-        // Written out, because a loop is not unrolled in a program that is built for size, and takes three times as long.
+        // Unrolled by hand: a size-optimised build does not unroll the loop, which takes three times as long.
         while let Some(&[a, b, c, d, e, f, g, h, i, j, k, l, m, n]) =
             text.get(at..at + STEP + 2).and_then(|all| all.first_chunk())
         {
@@ -124,7 +125,7 @@ impl Filter {
         self.begins_in(text, at.saturating_sub(1).max(from), text.len())
     }
 
-    /// The first place from `from` on, before `to`, at which something may begin.
+    /// The first place in `from..to` at which a candidate may begin.
     #[cold]
     fn begins_in(&self, text: &[u8], from: usize, to: usize) -> Option<usize> {
         let places = text.get(from..text.len().min(to + 2))?;
@@ -133,17 +134,17 @@ impl Filter {
         Some(from + found)
     }
 
-    /// Who may begin at `at`.
+    /// The candidates that may begin at `at`.
     pub(super) fn candidates(&self, text: &[u8], at: usize) -> impl Iterator<Item = Candidate> + '_ {
         let wanted = match text.get(at..at + 3) {
             Some(three) => gram([three[0], three[1], three[2]]),
-            None => Gram::MAX, // no three bytes have it
+            None => Gram::MAX, // three bytes never have this value
         };
         let from = self.candidates.partition_point(|(gram, _)| *gram < wanted);
         self.candidates[from..].iter().take_while(move |(gram, _)| *gram == wanted).map(|(_, candidate)| *candidate)
     }
 
-    /// How many of the last bytes, two at most, may be the beginning of a beginning.
+    /// How many of the last bytes, two at most, may begin a candidate.
     pub(super) fn begun(&self, text: &[u8]) -> usize {
         match text {
             [.., one, two] if self.pairs.binary_search(&[*one, *two]).is_ok() => 2,

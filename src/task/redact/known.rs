@@ -1,14 +1,14 @@
-//! What is known already of one text: where runs of letters end, and where fixed words stand next.
+//! A cache for one text: the ends of runs of letters, and the next places of fixed words.
 //!
-//! A shape may begin at every third byte of a run of letters, and each would walk the run to its end again: whoever writes `ghp_ghp_ghp_…` would
-//! have the square of it looked at. Here every byte is walked once for each question, as long as the places that are asked about go forward.
+//! A shape may begin at every third byte of a run, and each would walk to the run's end: `ghp_ghp_ghp_…` would cost
+//! quadratic time. With the cache each byte is walked once for each set, while places go forward.
 
 use std::ops::Range;
 
-/// Runs that are kept of each set of letters: a token of three parts looks at three, from each of its places.
+/// Cached runs of each set: a token of three parts uses three, from each of its places.
 const KEPT: usize = 4;
 
-/// A set of letters, comparable where a function is not.
+/// A set of letters; comparable, unlike a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Letters {
     Word,
@@ -16,7 +16,7 @@ pub(super) enum Letters {
 }
 
 impl Letters {
-    /// How many of the first bytes belong to it.
+    /// How many of the first bytes are in the set.
     pub(super) fn run(self, text: &[u8]) -> usize {
         match self {
             Letters::Word => run(text, word),
@@ -38,30 +38,30 @@ fn run(text: &[u8], letters: fn(u8) -> bool) -> usize {
     text.iter().position(|&byte| !letters(byte)).unwrap_or(text.len())
 }
 
-/// Of one text. A place in it is said by the rest of the text from there on.
+/// The cache of one text. A place is the rest of the text from there on.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     length: usize,
-    /// Runs of each set, from where they were asked for to where they end.
+    /// Runs of each set, from the requested place to their end.
     runs: [[Range<usize>; KEPT]; 2],
-    /// Whose place the next run takes.
+    /// The run to replace next.
     oldest: [usize; 2],
     words: Vec<Searched>,
-    /// How many bytes were looked at.
+    /// How many bytes were walked.
     #[cfg(test)]
     pub(super) walked: u64,
 }
 
-/// How far a word was looked for.
+/// The searched range of a word.
 #[derive(Debug)]
 struct Searched {
     word: &'static [u8],
-    /// It begins nowhere in here.
+    /// The word does not begin in this range.
     nowhere: Range<usize>,
 }
 
 impl Known {
-    /// Nothing, of a text of this length.
+    /// An empty cache for a text of this length.
     pub(super) fn new(length: usize) -> Known {
         Known { length, ..Known::default() }
     }
@@ -81,14 +81,14 @@ impl Known {
         length
     }
 
-    /// How many of the first `most` bytes of `rest` are such letters: for what is short, and walked again each time.
+    /// The same for the first `most` bytes, without the cache: for short runs.
     pub(super) fn short_run(&mut self, rest: &[u8], letters: fn(u8) -> bool, most: usize) -> usize {
         let length = run(&rest[..rest.len().min(most)], letters);
         self.walk(length);
         length
     }
 
-    /// Where in the first `most` bytes of `rest` this word stands whole for the first time.
+    /// The first whole occurrence of the word in the first `most` bytes of `rest`.
     pub(super) fn find(&mut self, rest: &[u8], word: &'static [u8], most: usize) -> Option<usize> {
         let from = self.length - rest.len();
         let index = self.words.iter().position(|each| each.word == word).unwrap_or_else(|| {

@@ -1,12 +1,16 @@
-//! The one redactor: what every log, terminal, event, envelope and text artifact passes before anybody can read it.
+//! The redactor: every log, terminal, event, envelope and text artifact passes it before a reader gets it.
 //!
-//! In: the values of the secrets in force ([`Patterns::add`]) and the shapes of tokens that everybody knows (`shapes`). Out: the same
-//! bytes, where a secret stood a word in square brackets. [`Stream`] holds back no more than what may still become a secret, so that it
-//! does not matter how the bytes are cut, and a line without a candidate is never late.
-//! Order of the work on a byte: a filter of three-byte beginnings (`filter`), then the exact comparison (`needles`, `shapes`).
-//! What is held back, and the work on a byte, have a bound that nobody who writes can move: it all happens on the host, outside every limit of theirs.
-//! Not here: defence against an agent that hides what it says. Whoever has a secret can write it in a way that nobody recognises; what
-//! it may reach with it is the business of the egress rules.
+//! In: the values of the secrets in force ([`Patterns::add`]) and known shapes of tokens (`shapes`). Out: the same
+//! bytes, with a word in square brackets for each secret.
+//!
+//! [`Stream`] holds back only the possible beginning of a secret. So the result does not depend on the cuts between
+//! pieces, and a line without a candidate is never late. For each byte a filter of three-byte beginnings (`filter`)
+//! comes first, then the exact comparison (`needles`, `shapes`).
+//!
+//! Held bytes and work have bounds that the sandbox cannot move: they are on the host, outside of all its limits.
+//!
+//! Not here: defence against an agent that encodes a secret in an unknown way. The egress rules limit what it can
+//! reach.
 
 pub(super) mod display;
 mod dumps;
@@ -31,7 +35,7 @@ use known::Known;
 use needles::{Compared, Needle};
 use shapes::{Match, SHAPES, Swallow};
 
-/// What is looked for: every value in every form, and the shapes.
+/// The patterns: every value in every form, and the shapes.
 #[derive(Clone)]
 pub(crate) struct Patterns {
     needles: Vec<Needle>,
@@ -40,7 +44,7 @@ pub(crate) struct Patterns {
     filter: Filter,
 }
 
-/// Who a three-byte beginning may belong to.
+/// A candidate for a three-byte beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Candidate {
     Needle(usize),
@@ -48,42 +52,42 @@ enum Candidate {
     Dump,
 }
 
-/// What is at a place of a text.
+/// The result at a place of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nothing.
     No,
-    /// Perhaps something, once more has come. What is before `hold` may go already.
+    /// Undecided until more comes. The part before `hold` is not affected.
     Wait { hold: usize },
-    /// Something to hide, from this place on.
+    /// Text to hide, from this place on.
     Hide(Hide),
 }
 
-/// Something to hide.
+/// Text to hide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hide {
-    /// The place at which it was found: what it begins with may be seen.
+    /// The place of the match. Its first bytes may stay visible.
     place: usize,
     from: usize,
     to: usize,
     label: Label,
-    /// What follows and belongs to it too.
+    /// Following text that belongs to it.
     swallow: Option<Swallow>,
 }
 
-/// What stands in for what was hidden.
+/// The replacement for hidden text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Secret(usize),
     Shape(&'static str),
 }
 
-/// The bytes of a value in every form in which programs write it; none of one that is too short.
+/// The bytes of a value in every form; empty for a value that is too short.
 pub(super) fn forms(value: &[u8]) -> Vec<Vec<u8>> {
     needles::forms(value, 0).into_iter().map(Needle::into_bytes).collect()
 }
 
-/// The least length of a value that is looked for: shorter ones are in every text.
+/// The least length of a value: shorter ones occur in every text.
 pub(super) const SHORTEST: usize = 6;
 
 impl Patterns {
@@ -94,7 +98,7 @@ impl Patterns {
         Patterns { needles: Vec::new(), names: Vec::new(), dumps, filter }
     }
 
-    /// Looks for this value too, in every form. Says whether it does: what is shorter than [`SHORTEST`] is in every text.
+    /// Adds a value in every form. `false` if it is shorter than [`SHORTEST`].
     pub(super) fn add(&mut self, name: &str, value: &[u8]) -> bool {
         let name_index = self.names.iter().position(|each| each == name).unwrap_or(self.names.len());
         let forms = needles::forms(value, name_index);
@@ -115,8 +119,8 @@ impl Patterns {
         true
     }
 
-    /// What is at `at`, whose three bytes have passed the filter. With `whole` nothing more comes. What is to be hidden behind `at` goes into
-    /// `later`: other things may begin before it.
+    /// Decides the place `at`, whose three bytes have passed the filter. With `whole` the text is complete. Text to
+    /// hide behind `at` goes into `later`: other matches may begin before it.
     fn match_at(&self, text: &[u8], at: usize, whole: bool, later: &mut Vec<Hide>, known: &mut Known) -> Verdict {
         let mut found = Verdict::No;
         for candidate in self.filter.candidates(text, at) {
@@ -168,7 +172,7 @@ impl Patterns {
         }
     }
 
-    /// A whole text with everything hidden, and how often something was.
+    /// A whole text with everything hidden, and the number of hidden places.
     #[cfg(test)]
     fn redact(&self, text: &[u8]) -> (Vec<u8>, u64) {
         let mut stream = Stream::default();
@@ -179,7 +183,7 @@ impl Patterns {
     }
 }
 
-/// The filter for all of these and the shapes.
+/// The filter for all values and the shapes.
 fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
     let needles = needles.iter().enumerate().map(|(index, each)| (each.bytes(), Candidate::Needle(index)));
     let shapes = SHAPES.iter().enumerate().map(|(index, each)| (each.prefix(), Candidate::Shape(index)));
@@ -187,7 +191,7 @@ fn filter(needles: &[Needle], dumps: &Dumps) -> Filter {
     Filter::of(needles.chain(shapes).chain(dumps))
 }
 
-/// The one of two verdicts on a place that hides more; waiting comes before both, because it may hide more still.
+/// The verdict that hides more. `Wait` wins over both, since it may hide more still.
 fn wider(one: Verdict, other: Verdict, whole: bool) -> Verdict {
     match (one, other) {
         (Verdict::Wait { .. }, other) if whole => other,

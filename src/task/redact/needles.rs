@@ -1,4 +1,4 @@
-//! A secret's value in every form in which programs write values: as it is, base64, base32, hex, UTF-16, escaped for URLs, JSON, HTML and shells.
+//! The forms of a secret's value: plain, base64, base32, hex, UTF-16, and escaped for URLs, JSON, HTML and shells.
 
 use super::SHORTEST;
 use super::written::{in_base32, in_bytes, in_html, in_one_case, in_shells, in_utf_16};
@@ -15,26 +15,27 @@ pub(super) struct Needle {
     wraps: bool,
 }
 
-/// What comparing with a text says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
     No,
-    /// The text ends within it.
+    /// The text ends inside a possible match.
     Begun,
-    /// It is there, this long in the text.
+    /// A match, with its length in the text.
     Whole(usize),
 }
 
-/// A line break this early in a wrapped form would hold back every line that ends in its first letters; the form without them finds it.
+/// No earlier line break is accepted in a wrapped form: it would hold back each line that ends in the form's first
+/// letters. Another form finds the value without them.
 const BEFORE_BREAK: usize = 4;
-/// So many bytes of line breaks in a row are seen over: a blank line between two pieces, as a terminal writes it. With more the form has ended, or
-/// whoever writes line breaks after its beginning would have them all held back.
+/// Line breaks in a row that a match may contain: a terminal writes a blank line between two pieces. With more the form
+/// has ended; otherwise a text of line breaks would be held back.
 pub(super) const MOST_BREAKS: usize = 4;
-/// A line of a value of several lines, such as a key, is looked for by itself from this length on.
+/// The least length of one line of a multi-line value, such as a key, to be searched alone.
 const LINE: usize = 16;
 
 impl Needle {
-    /// What it begins with: it is as long as [`SHORTEST`] at least.
+    /// Its bytes, at least [`SHORTEST`].
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -53,7 +54,7 @@ impl Needle {
         self.bytes == other.bytes && self.wraps == other.wraps
     }
 
-    /// Whether the text begins with it, seen over line breaks: a terminal writes `\r\n` for `\n`.
+    /// Compares the text's beginning, across line breaks: a terminal writes `\r\n` for `\n`.
     pub(super) fn compare(&self, text: &[u8]) -> Compared {
         if text.starts_with(&self.bytes) {
             return Compared::Whole(self.bytes.len());
@@ -77,7 +78,7 @@ impl Needle {
     }
 }
 
-/// Every form of a value, each once; none of a value that is too short.
+/// Every form of a value, each once; empty for a value that is too short.
 pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     let mut all: Vec<(Vec<u8>, bool)> = Vec::new();
     let trimmed = value.trim_ascii();
@@ -108,12 +109,13 @@ pub(super) fn forms(value: &[u8], name: usize) -> Vec<Needle> {
     needles
 }
 
-/// Whether a form has letters of base32 only. There are many such forms; three letters before a line break may be seen of them.
+/// Whether a form has base32 letters only. There are many such forms; up to three of their letters before a line break
+/// stay visible.
 fn is_base32(form: &[u8]) -> bool {
     form.iter().all(|byte| byte.is_ascii_uppercase() || (b'2'..=b'7').contains(byte))
 }
 
-/// The letters that do not depend on what stands before and after, for each of the three places at which a value can begin (RFC 4648).
+/// The base64 letters that are independent of the neighbouring bytes, for each of three offsets (RFC 4648).
 fn in_base64(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for before in 0..3 {
@@ -137,7 +139,7 @@ fn in_hex(value: &[u8]) -> [Vec<u8>; 2] {
     [hex(false), hex(true)]
 }
 
-/// What stays as it is in URLs: by RFC 3986, JavaScript's encodeURIComponent, Python's quote, JavaScript's encodeURI.
+/// Bytes that URLs leave unescaped: by RFC 3986, encodeURIComponent, Python's quote, encodeURI.
 const KEPT: [&[u8]; 4] = [b"-._~", b"-._~!'()*", b"-._~/", b"-._~!'()*;/?:@&=+$,#"];
 
 fn in_urls(value: &[u8]) -> Vec<Vec<u8>> {
@@ -177,7 +179,7 @@ fn in_json(value: &[u8]) -> Vec<Vec<u8>> {
         .map(|each| if "<>&".contains(each) { format!("\\u{:04x}", u32::from(each)) } else { each.to_string() })
         .collect();
     let forms = [plain.replace('/', "\\/"), ascii(&plain, &[]), ascii(&plain, &['<', '>', '&']), html, plain];
-    // A text in a text, as in a log of JSON lines that quotes an answer.
+    // A string in a string, as in a log of JSON lines that quotes an answer.
     let twice = forms.clone().map(|form| form.replace('\\', "\\\\").replace('"', "\\\""));
     forms.into_iter().chain(twice).map(String::into_bytes).collect()
 }

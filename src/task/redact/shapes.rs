@@ -1,37 +1,37 @@
-//! Tokens that are known by their shape, whoever they belong to. One row each; the forms are those that the issuers document.
+//! Tokens with a known shape, of any owner. One row each; the forms are those that the issuers document.
 //!
-//! None of them is waited for without an end, and what several of them walk over is walked once (`known`).
+//! Every shape has a bound on its wait, and shared runs are walked once (`known`).
 
 use super::known::{Known, Letters};
 
-/// One shape: how it begins, and what must follow.
+/// A shape: its beginning, and the required rest.
 pub(super) struct Shape {
-    /// The word for it.
+    /// Its name.
     pub name: &'static str,
-    /// How it begins; three bytes at the least.
+    /// Its beginning, at least three bytes.
     prefix: &'static [u8],
-    /// What must follow.
+    /// The required rest.
     rest: Rest,
-    /// Looks at a text that has passed the filter; the flag says that nothing more comes.
+    /// Matches a text that has passed the filter. With the flag the text is complete.
     pub look: fn(&Shape, &[u8], bool, &mut Known) -> Match,
 }
 
-/// What follows the beginning of a token.
+/// The required letters after the beginning.
 #[derive(Clone, Copy)]
 struct Rest {
     letters: Letters,
     least: usize,
 }
 
-/// What looking says; places are from the beginning of the shape.
+/// The result of a match; places count from the beginning of the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     No,
-    /// More must come; what is before `hold` may be seen in any case.
+    /// Undecided. The part before `hold` may pass in any case.
     Begun {
         hold: usize,
     },
-    /// To be hidden, and with `swallow` what follows.
+    /// Text to hide, and with `swallow` the following text.
     Whole {
         from: usize,
         to: usize,
@@ -39,18 +39,18 @@ pub(super) enum Match {
     },
 }
 
-/// What follows a hidden place and belongs to it, to be dropped as it comes.
+/// Text after a hidden place that belongs to it; dropped as it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Swallow {
     /// All of these letters.
     Letters(Letters),
-    /// All up to the line that ends a key, and no more than this.
+    /// All up to the key's end line, at most `left` bytes.
     Key { left: usize, last: Vec<u8> },
-    /// The rest of a dump's line, and no more than this.
+    /// The rest of a dump's line, at most `left` bytes.
     Line { left: usize },
 }
 
-/// No line of a dump is longer.
+/// Longer than any line of a dump.
 const LONGEST_DUMP_LINE: usize = 256;
 
 impl Swallow {
@@ -59,7 +59,7 @@ impl Swallow {
         Swallow::Line { left: LONGEST_DUMP_LINE }
     }
 
-    /// Whether both take the same, but for where they began.
+    /// Whether both swallow the same text, apart from their start.
     pub(super) fn is_like(&self, other: &Swallow) -> bool {
         match (self, other) {
             (Swallow::Letters(one), Swallow::Letters(two)) => one == two,
@@ -78,11 +78,11 @@ impl Swallow {
                 taken
             }
             Swallow::Key { left, last } => {
-                // The end may be cut anywhere: what was seen last is looked at again.
+                // The end marker may be cut anywhere: search the last bytes again.
                 let before = last.len();
                 let seen = [last.as_slice(), &bytes[..bytes.len().min(*left)]].concat();
                 if let Some(end) = seen.windows(KEY_END.len()).position(|each| each == KEY_END) {
-                    *left = 0; // what follows is seen again, also if it comes later
+                    *left = 0; // later text is visible again
                     last.clear();
                     return (end + KEY_END.len()).saturating_sub(before);
                 }
@@ -111,7 +111,7 @@ const fn special(
     Shape { name, prefix, rest: Rest { letters: Letters::Dashed, least: 0 }, look }
 }
 
-/// Every shape. A beginning alone is in many texts; with so many letters after it, it is in tokens.
+/// Every shape. A beginning alone occurs in many texts; with this many letters after it, only in tokens.
 pub(super) const SHAPES: &[Shape] = &[
     token("github-token", b"ghp_", Letters::Word, 36),
     token("github-token", b"gho_", Letters::Word, 36),
@@ -149,12 +149,12 @@ pub(super) const SHAPES: &[Shape] = &[
 ];
 
 impl Shape {
-    /// What it begins with, three bytes or more.
+    /// Its beginning, three bytes or more.
     pub(super) fn prefix(&self) -> &'static [u8] {
         self.prefix
     }
 
-    /// What follows the prefix, or what there is to say without it.
+    /// The text after the prefix, or the result without it.
     fn after<'text>(&self, text: &'text [u8]) -> Result<&'text [u8], Match> {
         match text.strip_prefix(self.prefix) {
             Some(rest) => Ok(rest),
@@ -178,10 +178,10 @@ fn token_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     Match::Whole { from: 0, to: shape.prefix.len() + length, swallow }
 }
 
-/// Keys of the old kind have a fixed word in their middle; without it `sk-` is the end of `task-`.
+/// Old OpenAI keys have a fixed word in the middle. Without it `sk-` would match the end of `task-`.
 fn old_openai_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const MIDDLE: &[u8] = b"T3BlbkFJ";
-    /// With its middle in here.
+    /// With the fixed word inside.
     const LONGEST: usize = 200;
     let rest = match shape.after(text) {
         Ok(rest) => rest,
@@ -209,7 +209,7 @@ fn aws_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     }
 }
 
-/// Forty letters without a shape, known by the name before them.
+/// Forty letters without a shape, recognised by the name before them.
 fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LENGTH: usize = 40;
     const MOST_BETWEEN: usize = 8;
@@ -234,7 +234,7 @@ fn aws_secret_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Matc
     }
 }
 
-/// Three parts with points between (RFC 7519); each but the signature is a JSON object or long enough to be one.
+/// Three parts with points between (RFC 7519). All but the signature are JSON objects or long enough to be one.
 fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LEAST: usize = 8;
     const LONGEST: usize = 16 << 10;
@@ -248,7 +248,7 @@ fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
         at += length;
         match text.get(at) {
             None => return unsure(at),
-            Some(_) if at >= LONGEST => return Match::No, // as if it had come in pieces
+            Some(_) if at >= LONGEST => return Match::No, // the same result as in pieces
             Some(b'.') if length >= LEAST => at += 1,
             Some(_) => return Match::No,
         }
@@ -257,11 +257,11 @@ fn jwt_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     Match::Whole { from: 0, to, swallow: (to == text.len()).then_some(Swallow::Letters(Letters::Dashed)) }
 }
 
-/// No key is longer; what comes after so much is shown again.
+/// Longer than any key; later text is visible again.
 const LONGEST_KEY: usize = 64 << 10;
 const KEY_END: &[u8] = b"-----END";
 
-/// From the line `-----BEGIN … PRIVATE KEY…-----` to its end (RFC 7468); also within JSON, where lines are not lines.
+/// From the line `-----BEGIN … PRIVATE KEY…-----` to its end (RFC 7468), also in JSON with escaped line ends.
 fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     const LONGEST_LABEL: usize = 64;
     const DASHES: usize = 5;
@@ -293,14 +293,14 @@ fn key_at(shape: &Shape, text: &[u8], _: bool, known: &mut Known) -> Match {
     Match::Whole { from, to, swallow }
 }
 
-/// The password of `scheme://user:password@host` (RFC 3986, 3.2.1). The rest is seen.
+/// The password of `scheme://user:password@host` (RFC 3986, 3.2.1). The rest stays visible.
 fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Match {
     const LONGEST_USER: usize = 128;
     const LONGEST_PASSWORD: usize = 512;
     fn part(byte: u8) -> bool {
         byte.is_ascii_graphic() && !b"/@:\"'`<>".contains(&byte)
     }
-    /// A password should have its `@` escaped, and often has not: the last one ends it.
+    /// A password should have `@` escaped and often has not: the last `@` ends it.
     fn password(byte: u8) -> bool {
         part(byte) || byte == b':' || byte == b'@'
     }
@@ -318,7 +318,7 @@ fn url_at(shape: &Shape, text: &[u8], whole: bool, known: &mut Known) -> Match {
         Some(_) => return Match::No,
     }
     let after = &rest[user + 1..];
-    // No other shape of this kind can begin in it, so that it is walked once.
+    // No other shape of this kind can begin inside, so it is walked once.
     let length = known.short_run(after, password, usize::MAX);
     let from = shape.prefix.len() + user + 1;
     if length == after.len() && length <= LONGEST_PASSWORD && !whole {

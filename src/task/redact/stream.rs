@@ -1,4 +1,4 @@
-//! A stream on its way through the redactor, however it is cut.
+//! A stream in the redactor, cut anywhere.
 
 use super::known::Known;
 use super::shapes::Swallow;
@@ -8,35 +8,35 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// One stream: what is held back of it, and how often something was hidden.
+/// One stream: its held bytes, and the number of hidden places.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
-    /// The end of what came, which may be the beginning of a secret.
+    /// The last bytes, which may begin a secret.
     held: Vec<u8>,
-    /// How much of `held` is out already, or hidden.
+    /// How much of `held` was passed on or hidden.
     settled: usize,
-    /// Whether the last settled byte was hidden, so that what joins it needs no word of its own.
+    /// Whether the last settled byte was hidden: an adjoining place gets no second word.
     covered: bool,
-    /// What follows hidden places and belongs to them: a token may begin within a key, and the key goes on after it.
+    /// Text to drop after hidden places. A token may begin inside a key, which goes on after it.
     swallows: Vec<Swallow>,
-    /// Whether one or two bytes that could begin something are let go: somebody types, and wants to see the letters.
+    /// Passes on one or two bytes that could begin a secret: a user types and must see the letters.
     interactive: bool,
-    /// How often something was hidden.
+    /// The number of hidden places.
     pub(super) count: u64,
-    /// The values that were seen since the redactor looked last, by the numbers of their names.
+    /// The values seen since the last check, by the numbers of their names.
     seen: Vec<usize>,
-    /// How many bytes shapes have walked over.
+    /// How many bytes shapes have walked.
     #[cfg(test)]
     pub(super) walked: u64,
 }
 
 impl Stream {
-    /// A stream at which somebody types, or not.
+    /// A stream; `interactive` if a user types.
     pub(crate) fn new(interactive: bool) -> Stream {
         Stream { interactive, ..Stream::default() }
     }
 
-    /// Takes the next bytes and appends what may be seen.
+    /// Takes the next bytes and appends the visible part to `out`.
     pub(crate) fn push(&mut self, patterns: &Patterns, bytes: &[u8], out: &mut Vec<u8>) {
         if self.held.is_empty() {
             self.work(patterns, bytes, false, out);
@@ -47,20 +47,21 @@ impl Stream {
         }
     }
 
-    /// Nothing more comes: what was held back is no secret's beginning.
+    /// Ends the stream: the held bytes do not begin a secret.
     pub(crate) fn finish(&mut self, patterns: &Patterns, out: &mut Vec<u8>) {
         let text = std::mem::take(&mut self.held);
         self.work(patterns, &text, true, out);
         self.swallows.clear();
     }
 
-    /// Puts out what of `text` may be seen and keeps its end in `held`. The first `settled` bytes of it are out already.
+    /// Appends the visible part of `text` to `out` and keeps the rest in `held`. The first `settled` bytes were passed
+    /// on.
     fn work(&mut self, patterns: &Patterns, text: &[u8], whole: bool, out: &mut Vec<u8>) {
         let mut settled = std::mem::take(&mut self.settled);
         settled = self.skip_swallowed(text, settled);
         let mut at = 0;
         let mut keep = None;
-        // What was found, but begins behind places that are not looked at yet.
+        // Matches that begin behind places not checked yet.
         let mut later: Vec<Hide> = Vec::new();
         let mut known = Known::new(text.len());
         loop {
@@ -104,10 +105,10 @@ impl Stream {
         self.held.len()
     }
 
-    /// Puts out what is before a hidden place and a word for that place; returns how far the text is settled then.
+    /// Appends the text before a hidden place, and a word for the place. Returns the settled length.
     fn hide(&mut self, patterns: &Patterns, text: &[u8], hide: Hide, settled: usize, out: &mut Vec<u8>) -> usize {
         let Hide { from, to, label, swallow, .. } = hide;
-        // Also one within what is hidden already: that it came is what counts.
+        // Count a secret inside a hidden place too.
         if let Label::Secret(name) = label
             && !self.seen.contains(&name)
         {
@@ -119,21 +120,21 @@ impl Stream {
         }
         if to > settled {
             self.count += 1;
-            // Of two secrets that overlap or touch, one word stands for both.
+            // Overlapping or adjoining secrets share one word.
             if !std::mem::replace(&mut self.covered, true) {
                 out.extend_from_slice(format!("[redacted:{}]", patterns.label(label)).as_bytes());
             }
         }
         if let Some(swallow) = swallow {
-            // It has come to the end of the text. Of two of a kind the later one goes further.
+            // It reaches the end of the text. Of two of a kind the later one goes further.
             self.swallows.retain(|each| !each.is_like(&swallow));
             self.swallows.push(swallow);
         }
         settled.max(to)
     }
 
-    /// How far a text may be seen that waits at `place` and would be seen up to `hold`: what begins between the two, as a token that is
-    /// the user's name of a URL, holds it back too.
+    /// The visible length of a text that waits at `place` with `hold`. A candidate between the two, such as a token as
+    /// user name of a URL, lowers it.
     fn hold(&self, patterns: &Patterns, text: &[u8], (place, hold): (usize, usize), known: &mut Known) -> usize {
         let begun = if self.interactive { 0 } else { patterns.filter.begun(text) };
         let mut hold = hold.min(text.len() - begun);
@@ -152,7 +153,7 @@ impl Stream {
         hold
     }
 
-    /// Hides what follows hidden places and belongs to them; returns how far that goes.
+    /// Drops text that belongs to hidden places. Returns its end.
     fn skip_swallowed(&mut self, text: &[u8], from: usize) -> usize {
         let mut furthest = from;
         self.swallows.retain_mut(|swallow| {
@@ -164,13 +165,13 @@ impl Stream {
     }
 }
 
-/// Takes the first of these out whose beginning is reached at `place`, or at the end of the text.
+/// Removes the first match whose beginning is at or before `place`, or before the end of the text.
 fn take_due(later: &mut Vec<Hide>, place: Option<usize>) -> Option<Hide> {
     let (index, first) = later.iter().enumerate().min_by_key(|(_, each)| each.from)?;
     place.is_none_or(|place| first.from <= place).then(|| later.remove(index))
 }
 
-/// Hides secrets in streams; several streams share what is looked for, which may grow while they run.
+/// Hides secrets in streams. Streams share the patterns, which may grow while they run.
 #[derive(Clone)]
 pub struct Redactor {
     patterns: Rc<RefCell<Patterns>>,
@@ -185,12 +186,12 @@ impl Default for Redactor {
 }
 
 impl Redactor {
-    /// Looks for the shapes of well-known tokens only.
+    /// A redactor for the shapes of known tokens only.
     pub fn new() -> Redactor {
         Redactor { patterns: Rc::new(RefCell::new(Patterns::new())), count: Rc::default(), seen: Rc::default() }
     }
 
-    /// Looks for this value too. Says whether it does: a value of fewer than six bytes is in every text.
+    /// Adds a value. `false` for fewer than six bytes: they occur in every text.
     pub fn add(&self, name: &str, value: &[u8]) -> bool {
         self.patterns.borrow_mut().add(name, value)
     }
@@ -221,14 +222,14 @@ impl Redactor {
         out
     }
 
-    /// Whether a value of this name has come by, hidden or not, since this was asked last.
+    /// Whether a value of this name has passed, hidden or not, since the last call.
     pub(crate) fn take_seen(&self, name: &str) -> bool {
         let patterns = self.patterns.borrow();
         let index = patterns.names.iter().position(|each| each == name);
         index.is_some_and(|index| self.seen.borrow_mut().remove(&index))
     }
 
-    /// Whether a value is in what is passed on as it is. That counts as seen.
+    /// Whether unredacted data contains a value. This counts as seen.
     pub(crate) fn finds_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         let found = self.values_in(read)?;
         let is_there = !found.is_empty();
@@ -236,12 +237,12 @@ impl Redactor {
         Ok(is_there)
     }
 
-    /// The same without a word to anybody else.
+    /// The same without counting it as seen.
     pub(crate) fn has_value(&self, read: impl std::io::Read) -> std::io::Result<bool> {
         self.values_in(read).map(|found| !found.is_empty())
     }
 
-    /// The values, without shapes, in what is read.
+    /// The values in the data; shapes are not searched.
     fn values_in(&self, mut read: impl std::io::Read) -> std::io::Result<BTreeSet<usize>> {
         let patterns = self.patterns.borrow();
         let (mut stream, mut out) = (Stream::default(), Vec::new());
@@ -263,12 +264,12 @@ impl Redactor {
         }
     }
 
-    /// How often something was hidden, in all that passed.
+    /// The number of hidden places in all streams and texts.
     pub fn count(&self) -> u64 {
         *self.count.borrow()
     }
 
-    /// Passes bytes of a stream on.
+    /// Passes on bytes of a stream.
     pub(crate) fn push(&self, stream: &mut Stream, bytes: &[u8], out: &mut Vec<u8>) {
         let before = stream.count;
         stream.push(&self.patterns.borrow(), bytes, out);
@@ -276,7 +277,7 @@ impl Redactor {
         self.seen.borrow_mut().extend(stream.seen.drain(..));
     }
 
-    /// Passes on what a stream that has ended still holds.
+    /// Passes on the held bytes of an ended stream.
     pub(crate) fn finish(&self, stream: &mut Stream, out: &mut Vec<u8>) {
         let before = stream.count;
         stream.finish(&self.patterns.borrow(), out);

@@ -1,4 +1,4 @@
-//! Every secret, in every form, cut at every byte; what must stay as it is; how fast it is.
+//! Every secret, in every form, cut at every byte; text that must stay; speed.
 
 use super::{Patterns, Stream};
 use base64::Engine;
@@ -11,7 +11,7 @@ fn patterns(values: &[(&str, &[u8])]) -> Patterns {
     patterns
 }
 
-/// What comes out of a stream that is cut like this.
+/// The output of a stream that is cut like this.
 fn through<'text>(patterns: &Patterns, pieces: impl IntoIterator<Item = &'text [u8]>, interactive: bool) -> Vec<u8> {
     let mut stream = Stream::new(interactive);
     let mut out = Vec::new();
@@ -106,13 +106,13 @@ fn forms_of_shells_html_dumps_and_other_alphabets_are_hidden_wherever_they_are_c
 #[test]
 fn base32_is_hidden_at_each_alignment() {
     assert!(super::forms(b"foobar").contains(&b"MZXW6YTBO".to_vec()), "RFC 4648, 10");
-    // What coreutils' base32 says of `xxcorrect-horse-battery-xx`.
+    // The output of coreutils' base32 for `xxcorrect-horse-battery-xx`.
     let text = b"PB4GG33SOJSWG5BNNBXXE43FFVRGC5DUMVZHSLLYPA======";
     let (out, _) = patterns(&[("KEY", b"correct-horse-battery")]).redact(text);
     assert_eq!(String::from_utf8_lossy(&out), "PB4G[redacted:KEY]SLLYPA======");
 }
 
-/// The lines of a dump: with groups of `group` bytes, of which each has its bytes turned round or not.
+/// The lines of a dump with groups of `group` bytes, whose bytes may be swapped.
 fn dumped(bytes: &[u8], group: usize, is_turned: bool, has_letters: bool) -> String {
     let line = |(number, line): (usize, &[u8])| {
         let word = |word: &[u8]| {
@@ -192,7 +192,7 @@ fn base64_is_hidden_at_each_alignment_and_over_line_breaks() {
                     let text = lines.join(ending);
                     let out = through(&patterns, text.as_bytes().chunks(7), false);
                     let out = String::from_utf8_lossy(&out);
-                    // Letters that belong to its neighbours too, and three before a line break, may be seen.
+                    // Letters shared with the neighbours, and three before a line break, may stay visible.
                     assert!(out.contains("[redacted:KEY]") && out.len() < 45, "{before} {width} {out}");
                 }
             }
@@ -292,7 +292,7 @@ fn a_line_without_a_candidate_is_never_late() {
 }
 
 #[test]
-fn somebody_who_types_sees_each_letter() {
+fn interactive_stream_shows_each_letter() {
     let patterns = patterns(&[("KEY", b"correct-horse-battery")]);
     let mut stream = Stream::new(true);
     let mut out = Vec::new();
@@ -300,7 +300,7 @@ fn somebody_who_types_sees_each_letter() {
         stream.push(&patterns, &[*letter], &mut out);
         assert_eq!(out.len(), index + 1);
     }
-    // Three letters of a secret wait; what went already stays, and the rest is hidden.
+    // Three letters of a secret wait. Letters already passed stay; the rest is hidden.
     let out = through(&patterns, b"correct-horse-battery!".chunks(1), true);
     assert_eq!(String::from_utf8_lossy(&out), "co[redacted:KEY]!");
 }
@@ -392,7 +392,7 @@ fn a_terminals_line_ends_hide_nothing_wherever_the_first_line_of_a_value_ends() 
     }
 }
 
-/// `bench/redact` runs it with optimisation; the number is for a person.
+/// `bench/redact` runs it optimised and prints the number.
 #[test]
 #[ignore = "measures; bench/redact runs it"]
 fn throughput() {

@@ -1,9 +1,9 @@
-//! How shells, HTML and dumps of bytes write a value.
+//! A value as shells, HTML and dumps of bytes write it.
 
-/// What stays as it is in bash's `%q`, besides letters and digits.
+/// Bytes besides letters and digits that bash's `%q` leaves unescaped.
 const PLAIN: &[u8] = b"_-./:=@%+";
 
-/// As `set -x`, `export -p` and `printf %q` of the usual shells write it, and Python's `shlex.quote`.
+/// As `set -x`, `export -p` and `printf %q` of common shells write it, and Python's `shlex.quote`.
 pub(super) fn in_shells(value: &[u8]) -> Vec<Vec<u8>> {
     let each = |escape: &dyn Fn(u8) -> Vec<u8>| value.iter().flat_map(|&byte| escape(byte)).collect::<Vec<u8>>();
     let quoted = |with: &'static [u8]| move |byte: u8| if byte == b'\'' { with.to_vec() } else { vec![byte] };
@@ -41,7 +41,7 @@ pub(super) fn in_shells(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// By names or numbers, of the letters that mean something in HTML, of those outside ASCII, or of all.
+/// With HTML entities, by name or number: for special letters, for letters outside ASCII, or for all.
 pub(super) fn in_html(value: &[u8]) -> Vec<Vec<u8>> {
     let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
     let each = |escape: &dyn Fn(char) -> String| text.chars().map(escape).collect::<String>().into_bytes();
@@ -75,7 +75,7 @@ pub(super) fn in_html(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// The letters of base32 that do not depend on what stands before and after, for each of the five places at which a value can begin (RFC 4648).
+/// The base32 letters that are independent of the neighbouring bytes, for each of five offsets (RFC 4648).
 pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut forms = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn in_base32(value: &[u8]) -> Vec<Vec<u8>> {
     forms
 }
 
-/// In UTF-16, of either order of bytes.
+/// In UTF-16 of both byte orders.
 pub(super) fn in_utf_16(value: &[u8]) -> Vec<Vec<u8>> {
     let Ok(text) = std::str::from_utf8(value) else { return Vec::new() };
     vec![
@@ -100,12 +100,12 @@ pub(super) fn in_utf_16(value: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// In large or in small letters only.
+/// In upper case or lower case only.
 pub(super) fn in_one_case(value: &[u8]) -> [Vec<u8>; 2] {
     [value.to_ascii_uppercase(), value.to_ascii_lowercase()]
 }
 
-/// Its bytes in hexadecimal one by one, as programs write them on one line; dumps of lines are `dumps`.
+/// In hexadecimal, byte by byte on one line; for dumps of lines see `dumps`.
 pub(super) fn in_bytes(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = Vec::new();
     for (before, between) in

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A secret in a receipt: everything but its value.
+/// A secret in a receipt, without its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretUse {
     /// Its name.
@@ -27,28 +27,28 @@ pub struct SecretUse {
     pub source: String,
     /// How the command got it.
     pub exposure: Exposure,
-    /// Whether it was looked for in all output; a variable of fewer than six bytes is not.
+    /// Whether its value is redacted; a variable of fewer than six bytes is not.
     pub redacted: bool,
-    /// How often it was replaced by a new value while the command ran.
+    /// How often a new value replaced it while the command ran.
     pub replaced: u32,
-    /// Whether it was taken back while the command ran.
+    /// Whether it was revoked while the command ran.
     pub revoked: bool,
 }
 
 impl SecretUse {
-    /// Whether brig has made it up: nobody can give it again, and nobody needs to.
+    /// Whether brig generated it: a caller cannot give it again, and does not need to.
     pub(crate) fn is_made(&self) -> bool {
         self.source == "made"
     }
 }
 
-/// The secrets in force, and what became of them.
+/// The secrets in force, with their use.
 pub(crate) struct TaskSecrets {
     each: Vec<One>,
     redactor: Redactor,
     requests: Option<PathBuf>,
     broker: Option<Broker>,
-    /// Who asks for new tokens at the moment, and when it was last looked whether somebody must.
+    /// The process that renews tokens, and the time of the last check.
     renewing: Option<Aside>,
     looked: Option<Instant>,
 }
@@ -60,11 +60,11 @@ struct One {
     told: SecretUse,
 }
 
-/// Where requests to take a secret back are left, in the task's directory.
+/// The folder of revocation requests in the task's directory.
 const REQUESTS: &str = "revoke";
 
 impl TaskSecrets {
-    /// Reads every value. Nothing has been made yet: what cannot be read or hidden refuses the task.
+    /// Reads every value before anything is made: a value that cannot be read or hidden refuses the task.
     pub(crate) fn read(secrets: &[Secret]) -> Result<TaskSecrets> {
         super::check(secrets)?;
         let redactor = Redactor::new();
@@ -73,7 +73,7 @@ impl TaskSecrets {
             let step = || format!("read the secret `{}`", secret.name);
             let version = secret.source.version();
             let is_brokered = secret.exposure == Exposure::Broker;
-            // What is the broker's is not read here: a copy of this process becomes the first one of the sandbox.
+            // The broker's values are not read here: the sandbox's first process is a copy of this one.
             let value = if is_brokered { Vec::new() } else { secret.source.read().doing(step)? };
             if secret.exposure == Exposure::Environment && value.contains(&0) {
                 return Err(Error::new(Kind::Secret, "a variable cannot hold a NUL byte")
@@ -81,7 +81,7 @@ impl TaskSecrets {
                     .hint("expose it as a file"));
             }
             let redacted = is_brokered || redactor.add(&secret.name, &value);
-            // The caller's own variables go in by `-e` whatever they hold; what is called a secret must be one.
+            // Variables given by `-e` may hold any value; a secret must be redactable.
             if !redacted && secret.exposure == Exposure::File {
                 return Err(Error::new(
                     Kind::Secret,
@@ -104,12 +104,12 @@ impl TaskSecrets {
         Ok(TaskSecrets { each, redactor, requests: None, broker, renewing: None, looked: None })
     }
 
-    /// What the gateway gets, if it is to add secrets to requests.
+    /// The gateway's part, if it adds secrets to requests.
     pub(crate) fn broker(&self) -> Option<Broker> {
         self.broker.clone()
     }
 
-    /// From now on the broker's values are hidden too. Called once the sandbox's first process, which has a copy of our memory, is there.
+    /// Adds the broker's values to the redactor, once the sandbox's first process, a copy of this one, exists.
     pub(crate) fn unlock(&mut self) -> Result<()> {
         let Some(broker) = &self.broker else { return Ok(()) };
         for value in vault::values(broker)? {
@@ -122,7 +122,7 @@ impl TaskSecrets {
         Ok(())
     }
 
-    /// None at all.
+    /// An empty set.
     pub(crate) fn none() -> TaskSecrets {
         TaskSecrets {
             each: Vec::new(),
@@ -134,12 +134,12 @@ impl TaskSecrets {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
 
-    /// What hides them.
+    /// The redactor of these secrets.
     pub(crate) fn redactor(&self) -> &Redactor {
         &self.redactor
     }
@@ -159,24 +159,24 @@ impl TaskSecrets {
         values.chain(words).collect()
     }
 
-    /// The values that are hidden, by name; for the user whose task it is, who gave them.
+    /// The hidden values by name, for the task's own user.
     pub(crate) fn values(&self) -> Vec<(String, Vec<u8>)> {
         let hidden = self.each.iter().filter(|one| one.told.redacted);
         hidden.map(|one| (one.secret.name.clone(), one.value.clone())).collect()
     }
 
-    /// From now on requests to take one back are looked for in the task's directory.
+    /// Starts to look for revocation requests in the task's directory.
     pub(crate) fn listen(&mut self, task: &Path) {
         self.requests = Some(task.join(REQUESTS));
     }
 
-    /// What the receipt says of them.
+    /// The receipt's rows.
     pub(crate) fn told(&self) -> Vec<SecretUse> {
         self.each.iter().map(|one| one.told.clone()).collect()
     }
 
-    /// Has tokens renewed that are at their end: by a process beside this one, which watches over a sandbox and waits for no server. What it finds is in
-    /// the token's file.
+    /// Starts a process that renews expiring tokens, so that the supervisor does not wait for a server. The result is
+    /// in the token's file.
     fn renew(&mut self) -> Result<()> {
         const PAUSE: Duration = Duration::from_secs(5);
         if let Some(process) = &self.renewing {
@@ -198,8 +198,8 @@ impl TaskSecrets {
         Ok(())
     }
 
-    /// Follows files that were replaced, and takes back what was asked for. Called a few times a second, with the directory of the files once it is
-    /// there; what the gateway must hear is returned.
+    /// Follows replaced files and carries out revocations. Called a few times a second, with the directory of the
+    /// secret files once it exists. Returns the updates for the gateway.
     pub(crate) fn tick(&mut self, directory: Option<BorrowedFd<'_>>) -> Result<Vec<Renewal>> {
         let mut renewals = Vec::new();
         let is_reached = |exposure| match exposure {
@@ -220,7 +220,7 @@ impl TaskSecrets {
                     }
                     one.told.revoked = true;
                 }
-                // The request goes when it is done: that is the answer.
+                // The removal of the request is the answer.
                 std::fs::remove_file(entry.path()).failing(Kind::Store, || "answer a request to take back a secret")?;
             }
         }
@@ -228,7 +228,7 @@ impl TaskSecrets {
         for one in self.each.iter_mut().filter(|one| is_reached(one.secret.exposure) && !one.told.revoked) {
             let version = one.secret.source.version();
             if version.is_none() || version == one.version {
-                continue; // not a file, or one that is being replaced at this moment
+                continue; // not a file, or one in replacement
             }
             if one.secret.exposure == Exposure::Broker {
                 let value = one.secret.source.at_hand().and_then(|bytes| vault::value(&one.secret, bytes));
@@ -244,7 +244,7 @@ impl TaskSecrets {
             let (Ok(value), Some(directory)) = (one.secret.source.read(), directory) else { continue };
             one.version = version;
             if value == one.value || !self.redactor.add(&one.secret.name, &value) {
-                continue; // a value that could not be hidden does not go in
+                continue; // never pass on a value that cannot be hidden
             }
             one.value = value;
             one.replace(directory)?;
@@ -264,13 +264,13 @@ impl One {
         Ok(())
     }
 
-    /// A reader sees the old value or the whole new one.
+    /// Replaces a file: a reader sees the old value or the whole new one.
     fn replace(&mut self, directory: BorrowedFd<'_>) -> Result<()> {
         let step = || format!("replace the secret `{}`", self.secret.name);
         let new = format!(".new-{}", self.secret.name);
         let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
         let made = openat(directory, new.as_str(), flags, Mode::from_raw_mode(0o400)).failing(Kind::Secret, step)?;
-        // Whoever owns the directory is the command's user, as this process sees it.
+        // The directory's owner is the command's user, as this process sees it.
         let owner = fstat(directory).failing(Kind::Secret, step)?;
         fchown(&made, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))
             .failing(Kind::Secret, step)?;
@@ -281,7 +281,7 @@ impl One {
     }
 }
 
-/// Takes a secret back from a running task: its file is gone when this returns.
+/// Revokes a secret of a running task: its file is gone when this returns.
 pub fn revoke(store: &Store, id: &str, name: &str) -> Result<()> {
     const LONGEST: Duration = Duration::from_secs(10);
     let step = || format!("take back the secret `{name}` of `{id}`");
@@ -309,9 +309,9 @@ pub fn revoke(store: &Store, id: &str, name: &str) -> Result<()> {
     let end = Instant::now() + LONGEST;
     while request.exists() {
         if store.status(id)? != Status::Running {
-            // A request that nobody answers is no use any more.
+            // Without an answer the request is useless.
             let _ = std::fs::remove_file(&request);
-            return Ok(()); // its files have ended with it
+            return Ok(()); // its files ended with the task
         }
         if Instant::now() > end {
             return refuse(

@@ -1,8 +1,8 @@
-//! Secrets of a task: where their values come from, how the command gets them, and how they change or go while it runs.
+//! Secrets of a task: their sources, their exposure to the command, and their change or revocation while it runs.
 //!
-//! In: names and sources, from the command line or a profile. Out: files below `/run/secrets` or variables of the command, and what the
-//! redactor looks for. A value is read once before anything is made, and lives in memory only.
-//! Never: a value in an argument, a record, an event, a receipt, a log or a file of the host.
+//! In: names and sources from the command line or a profile. Out: files below `/run/secrets` or variables of the
+//! command, and the redactor's values. A value is read once, before anything is made, and is in memory only. Never: a
+//! value in an argument, a record, an event, a receipt, a log or a file of the host.
 
 mod held;
 mod oauth;
@@ -24,12 +24,13 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Exposure {
-    /// A file of mode 0400 in a memory file system at `/run/secrets`; it can be taken back.
+    /// A file of mode 0400 in a memory file system at `/run/secrets`. It can be revoked.
     File,
-    /// A variable of its environment, for good.
+    /// A variable of its environment. It cannot be revoked.
     #[serde(rename = "env")]
     Environment,
-    /// Not at all: the gateway adds it to requests for its hosts. The command has a variable of its name, with a word in its place.
+    /// Not at all: the gateway adds it to requests for its hosts. The command has a variable of its name with a
+    /// placeholder.
     Broker,
 }
 
@@ -38,17 +39,17 @@ pub enum Exposure {
 pub struct Secret {
     /// The file's or the variable's name.
     pub name: String,
-    /// Where the value comes from.
+    /// The source of the value.
     pub source: Source,
     /// How the command gets it.
     pub exposure: Exposure,
-    /// With the broker: the hosts that it is for.
+    /// For the broker: its hosts.
     pub credentials: Vec<Credential>,
-    /// With the broker: what its variable says.
+    /// For the broker: the value of its variable.
     pub placeholder: Option<String>,
 }
 
-/// What a secret at the broker is for.
+/// The use of a secret at the broker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Brokered {
     name: String,
@@ -56,13 +57,13 @@ pub(super) struct Brokered {
     placeholder: Option<String>,
 }
 
-/// What the variable of a secret says whose value is with the broker.
+/// The default value of the variable of a secret at the broker.
 const PLACEHOLDER: &str = "held-by-the-broker";
-/// A name that is a file's and a variable's and nothing else.
+/// The longest name of a file and a variable.
 const LONGEST_NAME: usize = 64;
 
 impl Secret {
-    /// A secret, if its name can be one.
+    /// A secret, if its name is valid.
     pub fn new(name: &str, source: Source, exposure: Exposure) -> Result<Secret> {
         let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
         let good = !name.is_empty()
@@ -74,14 +75,14 @@ impl Secret {
             let (credentials, placeholder) = (Vec::new(), None);
             return Ok(Secret { name: name.to_owned(), source, exposure, credentials, placeholder });
         }
-        Err(Error::new(Kind::Secret, format!("`{}` is no name for a secret", name.escape_debug()))
+        Err(Error::new(Kind::Secret, format!("`{}` is not a secret name", name.escape_debug()))
             .hint("use letters, digits and `_`, and for a file also `.` and `-`; at most 64"))
     }
 
-    /// From the command line: `NAME=env:VARIABLE`, `NAME=file:PATH`, `NAME=cmd:COMMAND`.
+    /// Parses `NAME=env:VARIABLE`, `NAME=file:PATH` or `NAME=cmd:COMMAND`.
     pub fn parse(text: &str) -> Result<Secret> {
         let (name, source) = text.split_once('=').ok_or_else(|| {
-            // What stands there may be the value itself: it is not repeated.
+            // The text may be the value itself: never repeat it.
             Error::new(Kind::Secret, "a secret needs a name and a source")
                 .hint("give it like --secret TOKEN=env:MY_TOKEN, TOKEN=file:PATH or TOKEN=cmd:'pass show token'")
         })?;
@@ -93,24 +94,25 @@ impl Secret {
         Secret::new(name, source, Exposure::File)
     }
 
-    /// The caller's own variable of that name, passed on as a variable.
+    /// The caller's variable of that name, exposed as a variable.
     pub fn of_caller(name: &OsString) -> Result<Secret> {
         let text = name.to_str().ok_or_else(|| {
-            Error::new(Kind::Usage, format!("`{}` is no name of a variable", name.to_string_lossy().escape_debug()))
+            Error::new(Kind::Usage, format!("`{}` is not a variable name", name.to_string_lossy().escape_debug()))
                 .hint("give it like `-e NAME=VALUE`")
         })?;
         let (source, exposure) = (Source::Environment(name.clone()), Exposure::Environment);
         Ok(Secret { name: text.to_owned(), source, exposure, credentials: Vec::new(), placeholder: None })
     }
 
-    /// What it is for at the broker, without where its value comes from.
+    /// Its use at the broker, without its source.
     pub(super) fn brokered(&self) -> Option<Brokered> {
         let (name, credentials) = (self.name.clone(), self.credentials.clone());
         let placeholder = self.placeholder.clone();
         (self.exposure == Exposure::Broker).then_some(Brokered { name, credentials, placeholder })
     }
 
-    /// The same secret as the broker had it, if it did: who goes on with a task gives its source again, never the command the value.
+    /// The same secret with the broker's settings, if it had any. A caller that continues a task gives the source
+    /// again.
     pub(super) fn kept_as(self, kept: &[Brokered]) -> Secret {
         match kept.iter().find(|each| each.name == self.name) {
             None => self,
@@ -123,13 +125,13 @@ impl Secret {
         }
     }
 
-    /// What the command sees in the place of a value that is with the broker.
+    /// The command's value for a secret at the broker.
     pub(super) fn placeholder(&self) -> &str {
         self.placeholder.as_deref().unwrap_or(PLACEHOLDER)
     }
 }
 
-/// Opens a path of the host, which is called so in errors.
+/// Opens a path of the host, named in errors by the given word.
 pub(crate) type Pin<'a> = &'a dyn Fn(&str, &Path) -> Result<Pinned>;
 
 /// One host or several.
@@ -140,7 +142,7 @@ enum Hosts {
     Several(Vec<String>),
 }
 
-/// How a profile asks for one: `[secrets.NAME]`.
+/// A secret in a profile: `[secrets.NAME]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wish {
@@ -164,7 +166,8 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// The secret. A relative path starts at `folder`; `pin` opens a path of the host once the machine's rules allow it.
+    /// Makes the secret. A relative path starts at `folder`; `pin` opens a path of the host if the machine's rules
+    /// allow it.
     pub(super) fn into_secret(self, name: &str, folder: &Path, pin: Pin) -> Result<Secret> {
         let wrong = |cause: String, hint: &str| {
             Err(Error::new(Kind::Secret, format!("`secrets.{name}`: {cause}")).hint(hint.to_owned()))
@@ -175,7 +178,7 @@ impl Wish {
             Some("env") => Exposure::Environment,
             Some("broker") => Exposure::Broker,
             Some(other) => {
-                return wrong(format!("there is no exposure `{other}`"), "use \"broker\", \"file\" or \"env\"");
+                return wrong(format!("unknown exposure `{other}`"), "use \"broker\", \"file\" or \"env\"");
             }
         };
         let source = Source::parse(&self.source)?;
@@ -221,14 +224,14 @@ impl Wish {
     }
 }
 
-/// Two secrets of one name and exposure would be one file.
+/// Refuses two secrets of one name and exposure: they would be one file.
 pub(super) fn check(secrets: &[Secret]) -> Result<()> {
     for (index, secret) in secrets.iter().enumerate() {
         let is_variable = |secret: &Secret| secret.exposure != Exposure::File;
         let same = |other: &Secret| other.name == secret.name && is_variable(other) == is_variable(secret);
         if secrets[..index].iter().any(same) {
             return Err(Error::new(Kind::Secret, format!("there are two secrets `{}`", secret.name))
-                .hint("give each a name of its own"));
+                .hint("give each another name"));
         }
     }
     Ok(())
@@ -244,12 +247,12 @@ mod tests {
         assert_eq!((secret.name.as_str(), secret.source), ("TOKEN", Source::File("/x=y".into())));
         for (text, words) in [
             ("hunter2-hunter2", "a name and a source"),
-            ("TOKEN=hunter2-hunter2", "no source"),
-            ("TOKEN=http:x", "no source"),
+            ("TOKEN=hunter2-hunter2", "not a source of a secret"),
+            ("TOKEN=http:x", "not a source of a secret"),
             ("TOKEN=oauth:x", "is the broker's"),
-            ("=env:X", "no name"),
-            ("../x=env:X", "no name"),
-            (".x=env:X", "no name"),
+            ("=env:X", "not a secret name"),
+            ("../x=env:X", "not a secret name"),
+            (".x=env:X", "not a secret name"),
         ] {
             let error = Secret::parse(text).unwrap_err();
             assert!(error.to_string().contains(words), "{text}: {error}");
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!((brokered.exposure, hosts.join(" ").as_str()), (Exposure::Broker, "a.test:443 b.test:8443"));
         for (words, expected) in [
             ("expose = \"broker\"", "for which host"),
-            ("expose = \"other\"", "no exposure `other`"),
+            ("expose = \"other\"", "unknown exposure `other`"),
             ("expose = \"file\"\nhost = \"a.test\"", "are the broker's"),
             ("methods = [\"GET\"]", "are the broker's"),
             ("host = \"*.test\"", "one name with one port"),

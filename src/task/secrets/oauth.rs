@@ -1,8 +1,9 @@
-//! OAuth 2.0: an access token from a refresh token that stays outside (RFC 6749, section 6), for as many sandboxes as use the same file.
+//! OAuth 2.0: an access token from a refresh token outside of the sandbox (RFC 6749, section 6), for all sandboxes that
+//! use the same file.
 //!
-//! The file is a JSON object: `token_endpoint`, `client_id`, `refresh_token`, and if need be `client_secret` and `scope`. The answer's `access_token`,
-//! `expires_at` (seconds since 1970) and a new `refresh_token` are written back into it. Who refreshes holds a lock: a refresh token may be good
-//! for one use only, and whoever comes second finds the first one's answer.
+//! The file is a JSON object: `token_endpoint`, `client_id`, `refresh_token`, optionally `client_secret` and `scope`.
+//! The answer's `access_token`, `expires_at` (seconds since 1970) and a new `refresh_token` are written back. A lock
+//! serialises refreshes: a refresh token may be valid once, and the next process finds the first one's answer.
 
 use crate::error::{Error, Kind, Result, Step};
 use crate::files::{self, Durability, Lock};
@@ -14,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::tls::TlsConfig;
 
-/// A token is renewed this long before its end, in seconds: requests that are under way need it still.
+/// A token is renewed this long before its end, in seconds, for requests under way.
 const EARLY: u64 = 60;
-/// What a server that does not say how long a token is good for means by that: nothing is known, so an hour, in seconds.
+/// The assumed lifetime of a token without one, in seconds.
 const UNSAID: u64 = 3600;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More is no answer to such a question.
+/// The longest answer.
 const LONGEST: u64 = 64 << 10;
 
 type Object = Map<String, Value>;
@@ -32,7 +33,7 @@ pub(super) fn access_token(path: &Path) -> Result<Vec<u8>> {
     }
     let _lock = Lock::wait(&lock_file(path)).doing(step)?;
     if let Some(token) = current(path, EARLY) {
-        return Ok(token); // somebody else was faster
+        return Ok(token); // another process was faster
     }
     let mut object = read(path)?;
     let answer = ask(&object).doing(step)?;
@@ -46,12 +47,12 @@ pub(super) fn access_token(path: &Path) -> Result<Vec<u8>> {
         object.insert("refresh_token".into(), next.into());
     }
     let bytes = serde_json::to_vec_pretty(&object).map_err(|cause| broken(path, &cause))?;
-    // A refresh token that is lost to a power cut cannot be had again.
+    // A refresh token lost in a power cut cannot be recovered.
     files::replace(path, &bytes, 0o600, Durability::Synced).doing(step)?;
     Ok(token.into_bytes())
 }
 
-/// The token in the file, if it is good for so many seconds more. Asks nobody.
+/// The token in the file, if it is valid for so many more seconds. Never contacts the server.
 pub(super) fn current(path: &Path, seconds: u64) -> Option<Vec<u8>> {
     let object = read(path).ok()?;
     let end = object.get("expires_at").and_then(Value::as_u64)?;
@@ -59,7 +60,7 @@ pub(super) fn current(path: &Path, seconds: u64) -> Option<Vec<u8>> {
     Some(token.as_bytes().to_vec())
 }
 
-/// Whether the token is at its end, or soon will be.
+/// Whether the token has expired or soon will.
 pub(super) fn is_due(path: &Path) -> bool {
     current(path, EARLY).is_none()
 }
@@ -84,7 +85,7 @@ fn broken(path: &Path, cause: &dyn std::fmt::Display) -> Error {
         .hint("give a JSON object with `token_endpoint`, `client_id` and `refresh_token`")
 }
 
-/// Reads the file itself: what is behind a link in its place, or comes out of a FIFO, is another owner's choice.
+/// Reads the file itself: a link or a FIFO in its place would be another owner's choice.
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
@@ -114,7 +115,7 @@ fn ask(object: &Object) -> Result<Object> {
     let endpoint = needed("token_endpoint")?;
     let is_safe = endpoint.starts_with("https://");
     if !is_safe {
-        return Err(Error::new(Kind::Secret, "`token_endpoint` is no URL with https").hint("name the server's own"));
+        return Err(Error::new(Kind::Secret, "`token_endpoint` is not an https URL").hint("name the server's own"));
     }
     let mut form = vec![
         ("grant_type", "refresh_token"),
@@ -137,7 +138,7 @@ fn ask(object: &Object) -> Result<Object> {
     if status == 200 {
         return Ok(answer);
     }
-    // The words of RFC 6749, 5.2, and nothing else of what it says.
+    // Only the error code of RFC 6749, 5.2.
     let why = text(&answer, "error").unwrap_or("no reason").escape_debug().to_string();
     Err(Error::new(Kind::Secret, format!("`{endpoint}` answers {status}: {why}"))
         .hint("log in again, and write the file anew"))
@@ -191,7 +192,7 @@ mod tests {
             assert!(error.contains(words) && is_due(&path), "{text}: {error}");
         };
         check(r#"{"access_token": "old", "expires_at": 1}"#, "no `token_endpoint`");
-        check(r#"{"token_endpoint": "http://a.test/"}"#, "no URL with https");
+        check(r#"{"token_endpoint": "http://a.test/"}"#, "not an https URL");
         check(r#"{"token_endpoint": "https://127.0.0.1:9/"}"#, "no `refresh_token`");
         check(r#"{"token_endpoint": "https://127.0.0.1:9/", "refresh_token": "r", "client_id": "c"}"#, "ask `https");
         check("[]", "invalid type");

@@ -1,4 +1,4 @@
-//! Where a secret's value comes from: a variable, a file, a command of the caller's, a token that a server renews.
+//! Sources of a secret's value: a variable, a file, a command of the caller's, a token that a server renews.
 
 use super::oauth;
 use crate::error::{Context, Error, Kind, Result, Step};
@@ -15,20 +15,20 @@ use std::process::{Command, Stdio};
 pub enum Source {
     /// A variable of the caller's environment.
     Environment(OsString),
-    /// A file, followed when it is replaced.
+    /// A file; its replacement is followed.
     File(PathBuf),
-    /// What a command of the shell prints.
+    /// The output of a shell command.
     Command(String),
-    /// The access token of OAuth's that a file outside is for.
+    /// The access token of an OAuth file outside.
     OAuth(PathBuf),
-    /// This value, which brig has made up.
+    /// A value that brig generated.
     Made(String),
 }
 
-/// No credential is longer; what is longer was named by mistake.
+/// Longer than any credential; a longer file was named by mistake.
 const LONGEST: u64 = 64 << 10;
 
-/// What tells one state of a file from the next.
+/// Identifies a state of a file.
 pub(super) type Version = (u64, u64, i64, i64, u64);
 
 impl Source {
@@ -45,26 +45,26 @@ impl Source {
                 Ok(Source::OAuth(path))
             }
             Some(("cmd", command)) if !command.trim().is_empty() => Ok(Source::Command(command.to_owned())),
-            // What stands there may be the value itself: it is not repeated.
-            _ => Err(Error::new(Kind::Secret, "that is no source of a secret")
+            // The text may be the value itself: never repeat it.
+            _ => Err(Error::new(Kind::Secret, "that is not a source of a secret")
                 .hint("give env:VARIABLE, file:PATH, cmd:COMMAND or, for the broker, oauth:PATH; a value itself is never an argument, where others can see it")),
         }
     }
 
-    /// The same source, with its file as it is held open; a token's file in its folder as that is held open.
+    /// The same source with its pinned file; an OAuth file with its pinned folder.
     pub(crate) fn pinned(&self, pinned: &Pinned) -> Source {
         match self {
             Source::File(path) => Source::File(pinned.path(path)),
             Source::OAuth(path) => Source::OAuth(match (path.parent(), path.file_name()) {
                 (Some(folder), Some(name)) if pinned.has(folder) => pinned.path(folder).join(name),
-                // The file itself is read and replaced: later no link is followed.
+                // The file itself is read and replaced: no link is followed later.
                 _ => std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()),
             }),
             other => other.clone(),
         }
     }
 
-    /// The word for its kind, as records have it.
+    /// The word for its kind in records.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Source::Environment(_) => "env",
@@ -100,7 +100,7 @@ impl Source {
         Ok(value)
     }
 
-    /// The value as it is at hand, without asking anybody; nothing where a token is at its end.
+    /// The current value without contacting a server; empty for an expired token.
     pub(super) fn at_hand(&self) -> Result<Vec<u8>> {
         match self {
             Source::OAuth(path) => {
@@ -110,12 +110,12 @@ impl Source {
         }
     }
 
-    /// Whether somebody must ask for a new value.
+    /// Whether a new value must be requested.
     pub(super) fn is_due(&self) -> bool {
         matches!(self, Source::OAuth(path) if oauth::is_due(path))
     }
 
-    /// The file's state, if it is one.
+    /// The file's state, for a file.
     pub(super) fn version(&self) -> Option<Version> {
         match self {
             Source::File(path) | Source::OAuth(path) => version(path),
@@ -124,7 +124,7 @@ impl Source {
     }
 }
 
-/// Reads a file into one allocation, so that no outgrown one keeps the value.
+/// Reads a file into one allocation, so that no reallocation leaves a copy of the value.
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let step = || format!("read `{}`", path.display());
     let mut value = Vec::with_capacity(LONGEST as usize + 1);
@@ -141,7 +141,7 @@ fn version(path: &Path) -> Option<Version> {
     Some((status.dev(), status.ino(), status.mtime(), status.mtime_nsec(), status.size()))
 }
 
-/// Runs the caller's own command as the caller; what it prints is the value, what it says goes to our standard error.
+/// Runs the caller's command as the caller. Its output is the value; its errors go to standard error.
 fn run(command: &str) -> Result<Vec<u8>> {
     let step = || "run the command of a secret";
     let mut child = Command::new("/bin/sh")

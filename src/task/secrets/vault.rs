@@ -1,5 +1,5 @@
-//! Secrets for the broker on their way: read in a process of its own, kept in files in memory that the gateway gets, so that no copy of us which
-//! becomes the first process of a sandbox has ever had them.
+//! The broker's secrets. A separate process reads them into memory files for the gateway: a process that a sandbox's
+//! first process copies never had them.
 
 use super::{Exposure, Secret};
 use crate::error::{Error, Kind, Result, Step};
@@ -10,7 +10,7 @@ use crate::task::redact::{SHORTEST, forms};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Reads the values of the secrets that are for the broker, and makes an authority for their hosts; `None` if there are none.
+/// Reads the broker's values and makes an authority for their hosts; `None` without such secrets.
 pub(super) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     let brokered: Vec<&Secret> = secrets.iter().filter(|each| each.exposure == Exposure::Broker).collect();
     if brokered.is_empty() {
@@ -36,7 +36,7 @@ pub(super) fn open(secrets: &[Secret]) -> Result<Option<Broker>> {
     Ok(Some(Broker { credentials, certificate, key: Arc::new(key), values: Arc::new(values), roots }))
 }
 
-/// The values, once the sandbox is on its way: the redactor looks for them too.
+/// The values for the redactor, once the sandbox has started.
 pub(super) fn values(broker: &Broker) -> Result<Vec<Value>> {
     serde_json::from_slice(&read_memory(&broker.values)?).map_err(broken)
 }
@@ -49,7 +49,7 @@ fn write(memory: &OwnedFd, values: &[Value]) -> Result<()> {
     write_memory(memory, &serde_json::to_vec(values).map_err(broken)?)
 }
 
-/// A value as the gateway gets it.
+/// A value in the gateway's form.
 pub(super) fn value(secret: &Secret, value: Vec<u8>) -> Result<Value> {
     let refuse = |cause: String, hint: &str| Err(Error::new(Kind::Secret, cause).hint(hint.to_owned()));
     if !fits_a_header(&value) {

@@ -1,4 +1,4 @@
-//! Where tasks are kept: one directory each, and one lock file for each that runs.
+//! The store of tasks: a directory for each task, and a lock file for each running one.
 //!
 //! ```text
 //! <store>/tasks/<id>/   record.json  events.ndjson  output.log  control.sock  receipt.json  changes/  (kept.json workspace.img)
@@ -19,13 +19,13 @@ use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// How often a new task's lock may be removed by somebody who reaps before we give up: nobody has lost twice in a row.
+/// Attempts to take a new task's lock, which a concurrent reaper may remove. Two losses in a row are improbable.
 const TRIES: u32 = 100;
 
 /// The store of the machine's root.
 pub(crate) const OF_ROOT: &str = "/var/lib/brig";
 
-/// Begins the name of a task that is being removed.
+/// The prefix of a task's name during its removal.
 pub(crate) const REMOVED: &str = ".removed-";
 
 /// The log of a task, in its directory.
@@ -40,13 +40,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store at `root`; nothing is made before a task is.
+    /// The store at `root`. Nothing is made before the first task.
     pub fn at(root: PathBuf) -> Store {
         Store { root }
     }
 
-    /// Where the store is if nobody says otherwise: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or
-    /// `~/.local/share/brig`.
+    /// The default store: `/var/lib/brig` for the machine's root, else `$XDG_DATA_HOME/brig` or `~/.local/share/brig`.
     pub fn default_path() -> Result<PathBuf> {
         let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(path) = from("BRIG_STORE") {
@@ -84,13 +83,13 @@ impl Store {
         self.root.join("templates")
     }
 
-    /// Where disks are made.
+    /// The folder where disks are made.
     pub(crate) fn workshop(&self) -> Workshop {
         Workshop { templates: self.templates(), live: self.live() }
     }
 
-    /// Where a sandbox of this task has its things. The stage is mounted over the directory of the locks, in the sandbox's namespace only: of all
-    /// directories that is the one that is there from the beginning.
+    /// The directories of a task's sandbox. The stage is mounted over the directory of the locks, in the sandbox's
+    /// namespace only: that directory always exists.
     pub(crate) fn place(&self, id: &str) -> Place {
         Place {
             id: id.to_owned(),
@@ -109,18 +108,18 @@ impl Store {
         self.root.join("mirrors")
     }
 
-    /// Where the task `id` makes a checkout that is not whole yet.
+    /// The unfinished checkout of the task `id`.
     pub(crate) fn unfinished_base(&self, id: &str) -> PathBuf {
         self.bases().join(format!(".new-{id}"))
     }
 
-    /// One directory for the whole machine for the locks of id ranges; only root takes ranges.
+    /// The directory of id-range locks, one for the whole machine: only root takes ranges.
     pub(crate) fn id_ranges(&self) -> PathBuf {
         PathBuf::from("/run/brig")
     }
 
-    /// Takes a new task's lock. The lock has its name only when it is held, so nobody takes a task that is
-    /// just beginning for one whose supervisor died.
+    /// Takes a new task's lock. The lock gets its name only when it is held, so that no process takes a starting task
+    /// for one with a dead supervisor.
     pub(crate) fn begin(&self, id: &str) -> Result<Alive> {
         self.take_name(id).hint(|| "name a store that you can write: --store DIR")
     }
@@ -129,7 +128,7 @@ impl Store {
     pub(crate) fn make(&self, id: &str) -> Result<PathBuf> {
         let directory = self.task(id);
         let made = match std::fs::create_dir(&directory) {
-            // The directory of the locks may be there before that of the tasks: who makes a disk makes it, too.
+            // The maker of a disk may have made the directory of the locks first.
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
                 files::create_directories(&self.tasks(), 0o700)?;
                 std::fs::create_dir(&directory)
@@ -144,7 +143,7 @@ impl Store {
         let live = self.live();
         let path = live.join(id);
         let unnamed = live.join(format!(".{id}"));
-        // Whoever reaps at this moment may take the file without its name for one of the dead, and remove it: then there is another try.
+        // A concurrent reaper may remove the unnamed file as a dead one: try again.
         for _ in 0..TRIES {
             let lock = match Lock::wait(&unnamed) {
                 Err(error) if error.kind() == Kind::NotFound => {
@@ -171,7 +170,7 @@ impl Store {
         Ok(ids)
     }
 
-    /// The names where tasks are kept: ids, and what is begun or half gone, whose names have a dot.
+    /// All names in the tasks' folder: ids, and unfinished or half-removed ones, which have a dot.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         match std::fs::read_dir(self.tasks()) {
             Ok(entries) => Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()),
@@ -181,17 +180,17 @@ impl Store {
         }
     }
 
-    /// Where a task is when it is being removed: out of sight.
+    /// The path of a task during its removal.
     pub(crate) fn hidden(&self, id: &str) -> PathBuf {
         self.tasks().join(format!("{REMOVED}{id}"))
     }
 
-    /// The one task whose id is or begins with `word`; `@` is the newest one.
+    /// The task whose id is or begins with `word`; `@` is the newest one.
     pub fn find(&self, word: &str) -> Result<String> {
         if word == NEWEST {
             let newest = self.ids()?.pop();
             return newest.ok_or_else(|| {
-                Error::new(Kind::NotFound, "there is no task yet").hint("run one: `brig task run --dir . -- COMMAND`")
+                Error::new(Kind::NotFound, "no task yet").hint("run one: `brig task run --dir . -- COMMAND`")
             });
         }
         let mut matching = self.ids()?.into_iter().filter(|id| id.starts_with(word) && !word.is_empty());
@@ -202,15 +201,13 @@ impl Store {
                 Err(Error::new(Kind::NotFound, format!("`{word}` begins more than one task: `{first}`, `{second}`"))
                     .hint("give more of the id"))
             }
-            (None, _) => {
-                Err(Error::new(Kind::NotFound, format!("there is no task `{word}`")).hint("see `brig task ls`"))
-            }
+            (None, _) => Err(Error::new(Kind::NotFound, format!("unknown task `{word}`")).hint("see `brig task ls`")),
         }
     }
 }
 
 impl Store {
-    /// The tasks that these words name, each once.
+    /// The tasks of these words, each once.
     pub fn find_all(&self, words: &[String]) -> Result<Vec<String>> {
         let mut found = Vec::with_capacity(words.len());
         for word in words {
@@ -223,7 +220,7 @@ impl Store {
     }
 }
 
-/// Where a task stands.
+/// The status of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -231,12 +228,12 @@ pub enum Status {
     Running,
     /// It has a receipt.
     Ended,
-    /// Its supervisor died without one.
+    /// Its supervisor died without a receipt.
     Lost,
 }
 
 impl Store {
-    /// Where the task stands.
+    /// The status of a task.
     pub fn status(&self, id: &str) -> Result<Status> {
         let receipt = self.task(id).join("receipt.json");
         if receipt.exists() {
@@ -244,17 +241,17 @@ impl Store {
         }
         match Lock::attempt(&self.live().join(id))? {
             Attempt::Held => Ok(Status::Running),
-            // It may have ended since we looked for its receipt.
+            // It may have ended since the check for its receipt.
             Attempt::Taken(_) | Attempt::Missing if receipt.exists() => Ok(Status::Ended),
             Attempt::Taken(_) | Attempt::Missing => Ok(Status::Lost),
         }
     }
 }
 
-/// Stands for the newest task on the command line.
+/// The newest task on the command line.
 const NEWEST: &str = "@";
 
-/// The mark of a task that runs: a held lock. Dropping it says that the task is over.
+/// The held lock of a running task. Its drop marks the end of the task.
 #[derive(Debug)]
 pub(crate) struct Alive {
     path: PathBuf,
@@ -262,7 +259,7 @@ pub(crate) struct Alive {
 }
 
 impl Alive {
-    /// Ends as if the supervisor had died: what it could not remove, the next command removes.
+    /// Ends like a dead supervisor: the next command removes the remains.
     pub(crate) fn leave(mut self) {
         self.path = PathBuf::new();
     }
@@ -270,20 +267,20 @@ impl Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // A name that stays is seen as a task of ours that died, and removed by the next command.
+        // A remaining name looks like a dead task; the next command removes it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Whether `word` has the form of an id of ours.
+/// Whether `word` has the form of a task id.
 pub(crate) fn is_id(word: &str) -> bool {
     matches!(word.len(), 11 | 12) && word.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase())
 }
 
-/// How many random letters an id begins with.
+/// The number of random letters at the beginning of an id.
 const RANDOM: usize = 4;
 
-/// Sorts ids by the time that they end with, oldest first.
+/// Sorts ids by their time, oldest first.
 pub(crate) fn sort_by_age(ids: &mut [String]) {
     ids.sort_unstable_by(|one, other| {
         let key = |id: &str| (id.get(RANDOM..).unwrap_or_default().to_owned(), id.to_owned());
@@ -291,8 +288,8 @@ pub(crate) fn sort_by_age(ids: &mut [String]) {
     });
 }
 
-/// A new id: four random letters, so that the first two or three name the task, then the time since 1970 in 1296ths of a second, which are two digits
-/// of base 36 below the second.
+/// A new id: four random letters, then the time since 1970 in 1/1296 s (two base-36 digits below the second). The first
+/// two or three letters identify a task.
 pub(crate) fn new_id() -> Result<String> {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     const PARTS: u128 = 36 * 36;

@@ -1,4 +1,4 @@
-//! The account against a command that wants it wrong: what it hides, what it makes vanish, and what it writes into it.
+//! The account against a command that hides, floods or forges it.
 
 use super::world::World;
 use super::{refusals, rows};
@@ -10,7 +10,7 @@ fn a_refused_request_with_a_long_path_takes_no_other_line_out_of_the_account() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     let task = world.brokered(&lab, "a-value-of-some-length", "paths = [\"/v1/*\"]");
-    // The account is told ten times a second; so each step has its own word.
+    // Account rows come ten times a second; so each step has a different word.
     let script = "head -c 3000000 /dev/zero >up; long=$(head -c 17000 /dev/zero | tr '\\0' x); get() { curl -sS -o /dev/null --http1.1 \"$@\"; sleep 0.3; }; \
                   get https://a.test:8443/v1/ok; for i in 1 2 3 4; do get https://a.test:8443/$i$long; done; \
                   for i in 1 2 3 4; do get http://z$i.test/ 2>/dev/null; done; get --data-binary @up http://b.test:8080/; \
@@ -81,7 +81,7 @@ fn a_refused_private_address_names_the_rule_that_would_allow_it() {
     assert!(run.stderr.contains("served by a.test"), "{run:#?}");
 }
 
-/// The task's gateway: of the supervisor's children the one with a filter of system calls that is not the sandbox's first process.
+/// The task's gateway: the supervisor's child with a seccomp filter that is not the sandbox's first process.
 fn gateway_of(task: &Started) -> i32 {
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", task.pid())).unwrap();
     let status = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -125,7 +125,7 @@ fn the_gateways_processor_time_is_the_tasks() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     world.publish("big", &vec![b'x'; 64 << 20]); // ten milliseconds are the least that the kernel tells
-    // What is read by a brokered host's TLS takes the gateway longer than the client.
+    // The gateway needs longer than the client to read a brokered host's TLS.
     let used = |task: Task<'_>| {
         let task = task.start_sh("curl -sS -o /dev/null https://a.test:8443/big; echo done; sleep 60");
         task.wait_for("done\n");

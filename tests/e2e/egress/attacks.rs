@@ -1,10 +1,11 @@
-//! Every way around the rules that we know, each shown to work on the build without its guard.
+//! Every known way around the rules, each successful on the build without its guard.
 
 use super::refusals;
 use super::world::World;
 use crate::support::{Lab, Run, is_root, skip};
 
-/// Runs `script` with `rules` on the build under test, and on the weakened one: the first must not see `prize`, the second must.
+/// Runs `script` with `rules` on the build under test, and on the weakened one: the first must not see `prize`, the
+/// second must.
 #[track_caller]
 fn stopped(rules: &[&str], near: bool, script: &str, prize: &str, guard: &str) -> Option<Run> {
     let lab = Lab::new();
@@ -61,7 +62,7 @@ fn a_request_that_hides_in_the_content_of_another_is_refused() {
     assert!(!run.stderr.contains("served by"), "{run:#?}");
 }
 
-/// A server of HTTP/1.1 that takes the coding for the length of the content, as careless ones do.
+/// An HTTP/1.1 server that takes the coding for the content's length, as careless servers do.
 const CARELESS: &str = r#"
 import socketserver, sys
 class Handler(socketserver.StreamRequestHandler):
@@ -215,7 +216,7 @@ fn a_client_that_only_begins_as_ssh_does_is_not_passed_on_at_ports_of_http() {
     assert!(!run.stderr.contains("served by") && !world.heard().contains("b.test"), "{run:#?}");
 }
 
-/// A server of SSH as far as the first lines go, then it echoes.
+/// An SSH server for the first lines, which then echoes.
 const SSH_SERVER: &str = r#"
 import socketserver, sys
 class Handler(socketserver.BaseRequestHandler):

@@ -1,4 +1,4 @@
-//! Secrets that the gateway adds: they reach the server, work with clients as they are, and are nowhere in the sandbox.
+//! Secrets that the gateway adds: they reach the server, work with unmodified clients, and are nowhere in the sandbox.
 
 use super::world::World;
 use super::{refusals, rows};
@@ -41,7 +41,7 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
     false
 }
 
-/// Where in a process one of the words is: its memory, its environment, its arguments.
+/// The places of the words in a process: memory, environment, arguments.
 fn memory_with(pid: i32, words: &[&[u8]]) -> BTreeSet<(usize, String)> {
     let mut found = BTreeSet::new();
     let mut note = |bytes: &[u8], place: &str| {
@@ -68,7 +68,7 @@ fn memory_with(pid: i32, words: &[&[u8]]) -> BTreeSet<(usize, String)> {
     found
 }
 
-/// Every file that a sandbox has for itself and that holds one of the words, and descriptors of files in memory.
+/// The sandbox's files, and descriptors of memory files, that contain one of the words.
 fn files_with(pid: i32, words: &[&[u8]]) -> Vec<(usize, String)> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let mut open: Vec<PathBuf> = ["etc", "home", "tmp", "var", "run", "root", "workspace", "dev/shm", "mnt", "srv"]
@@ -123,7 +123,7 @@ fn the_server_gets_the_secret_and_no_memory_environment_or_file_of_the_sandbox_h
     assert!(in_files.iter().any(|(index, _)| *index == 3), "the search finds nothing at all: {in_files:?}");
     let of_secrets: Vec<_> = in_memory.iter().chain(&in_files).filter(|(index, _)| *index != 3).collect();
     assert!(of_secrets.is_empty(), "{of_secrets:#?}");
-    // The same search finds it where it has to be: outside, in the gateway.
+    // The same search finds it in the gateway.
     let outside: BTreeSet<_> = processes_of(&lab).iter().flat_map(|(pid, _)| memory_with(*pid, &words)).collect();
     assert!(outside.iter().any(|(index, _)| *index == 0), "{outside:?}");
     let gateway = outside.iter().filter_map(|(_, place)| place.split(':').next()?.parse::<i32>().ok());
@@ -193,7 +193,7 @@ fn other_hosts_are_passed_on_as_they_are() {
     assert!(run.stderr.contains("CN = brig sandbox") || run.stderr.contains("CN=brig sandbox"), "{run:#?}");
     assert!(run.stderr.contains("authority.test"), "{run:#?}");
     assert!(run.stderr.contains("served by b.test HTTP/2.0"), "{run:#?}");
-    // The sandbox's own authority is no way to others: theirs is not trusted by it.
+    // The sandbox's own authority gives no access to others: it does not trust theirs.
     assert!(
         run.stderr.contains("certificate problem") || run.stderr.contains("unable to get local issuer"),
         "{run:#?}"
@@ -219,7 +219,7 @@ fn a_server_whose_certificate_is_not_trusted_gets_nothing() {
     assert!(world.heard().contains(VALUE), "the attack proves nothing: {weak:#?}");
 }
 
-/// Runs a script with the secret in force, and asserts what it wrote and that the server heard the secret at `/mark`.
+/// Runs a script with the secret in force, and asserts its output and that the server received the secret at `/mark`.
 #[track_caller]
 fn works(script: &str, words: &str) {
     let lab = Lab::new();
@@ -311,7 +311,7 @@ fn git_clones_with_a_credential_that_it_does_not_have() {
     );
 }
 
-/// A server of TLS with what nginx's files have not: events that come one by one, and a websocket.
+/// A TLS server for what nginx cannot serve from files: events one by one, and a websocket.
 const SERVER: &str = r#"
 import base64, hashlib, socketserver, ssl, sys, time
 class Handler(socketserver.StreamRequestHandler):
@@ -432,7 +432,7 @@ fn what_the_broker_cannot_do_is_refused_before_anything_is_made() {
     check(head, &[], "for which host");
     check(&format!("{head}host = \"*.a.test\"\n"), &[], "one name with one port");
     check(&format!("{head}host = \"a.test\"\nheader = \"Host: {{}}\"\n"), &[], "how a request is read");
-    check(&format!("{head}host = \"a.test\"\n"), &["--network", "host"], "there is no broker");
+    check(&format!("{head}host = \"a.test\"\n"), &["--network", "host"], "has no broker");
     check(&format!("{head}host = \"a.test\"\nca = \"/nowhere\"\n"), &[], "No such file");
     check("[secrets.K]\nsource = \"file:BROKEN\"\nhost = \"a.test\"\n", &[], "letters that no header can have");
     check("[secrets.K]\nsource = \"env:NO_SUCH_ONE\"\nhost = \"a.test\"\n", &[], "is not set");
@@ -465,7 +465,7 @@ fn a_value_that_is_replaced_outside_is_used_and_one_that_is_taken_back_is_not() 
 }
 
 #[test]
-fn who_goes_on_with_a_kept_task_gives_the_source_again_and_the_command_never_the_value() {
+fn a_continued_task_needs_the_source_again_and_the_command_never_gets_the_value() {
     if !is_root() {
         return skip("needs root to keep a workspace");
     }

@@ -1,16 +1,16 @@
-//! Every way that we know to have a secret of the broker's sent elsewhere, or given back.
+//! Every known way to send a broker's secret elsewhere, or to have it returned.
 
 use super::broker::VALUE;
 use super::refusals;
 use super::world::World;
 use crate::support::{Lab, Run};
 
-/// Bytes sent within TLS for a.test, as they are.
+/// Sends bytes within TLS to a.test, unchanged.
 fn raw(request: &str) -> String {
     format!("printf '{request}' | openssl s_client -quiet -connect a.test:8443 -servername a.test 2>/dev/null")
 }
 
-/// Runs a script with b.test allowed as well; the secret must have reached nobody but a.test.
+/// Runs a script with b.test allowed as well; only a.test may have received the secret.
 #[track_caller]
 fn kept(script: &str) -> Option<(Run, String)> {
     let lab = Lab::new();
@@ -21,7 +21,7 @@ fn kept(script: &str) -> Option<(Run, String)> {
     Some((run, heard))
 }
 
-/// The same, and nothing at all was passed on; the refusal says this.
+/// The same, and nothing was passed on; the refusal contains `words`.
 #[track_caller]
 fn refused(request: &str, words: &str) {
     let Some((run, heard)) = kept(&raw(request)) else { return };

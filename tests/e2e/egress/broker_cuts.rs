@@ -6,8 +6,8 @@ use super::world::World;
 use crate::support::{Lab, has_program};
 use std::process::Command;
 
-/// Asks for the secret with a pause after so many bytes, and ends the pause once those have come. What came is said with blanks between, so that
-/// the redactor of the output does not know it.
+/// Requests the secret with a pause after so many bytes, and ends the pause when those have come. Prints the result
+/// with blanks between, so that the output's redactor does not recognise it.
 const PAUSES: &str = r#"
 import http.client, os, ssl
 context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
@@ -21,8 +21,8 @@ fn spaced(text: &str) -> String {
     text.chars().map(String::from).collect::<Vec<_>>().join(" ")
 }
 
-/// A server that repeats the headers of a request in chunks of 4096 bytes, as services do whose answers go through a buffer. Below `/raw` it says
-/// what the path has, whatever that is; below `/pause` it waits after so many bytes until `/go` is asked for.
+/// A server that returns the request's headers in chunks of 4096 bytes, like services that buffer answers. Below `/raw`
+/// it returns the path's text. Below `/pause` it waits after so many bytes until `/go` is requested.
 const CHUNKS: &str = r#"
 import http.server, ssl, sys, threading, urllib.parse
 go = threading.Event()
@@ -81,7 +81,7 @@ fn a_pause_within_the_secret_does_not_bring_it_out() {
 fn a_chunk_that_ends_within_the_secret_does_not_bring_it_out() {
     let lab = Lab::new();
     let Some(world) = world_with_chunks(&lab) else { return };
-    // The last header is the secret's: padding brings the border of the first chunk to each of its bytes.
+    // The last header is the secret's: padding moves the end of the first chunk to each of its bytes.
     let script = "url=https://a.test:8444/; n=$(curl -sS -H 'X-Pad: A' $url | wc -c); \
                   for cut in $(seq 0 29); do curl -sS -H \"X-Pad: $(head -c $((4097 - n + cut)) /dev/zero | tr '\\0' A)\" $url | tail -1; done | tee out | rev; \
                   grep -c '^Authorization: Bearer [*]*$' out; grep -c battery out";

@@ -7,13 +7,13 @@ use crate::support::{Lab, eventually_within, has_program};
 use rustix::process::Signal;
 use std::process::Command;
 
-/// More than the gateway ever has for itself, in KiB.
+/// More than the gateway's own memory, in KiB.
 const MUCH: u64 = 8 << 10;
 
-/// The same with as many connections as may wait, in KiB: what waits in them, and TLS.
+/// The same with the most waiting connections, in KiB: their buffers, and TLS.
 const CROWDED: u64 = 64 << 10;
 
-/// A server that answers each request with interim answers, or with tiny chunks, as long as anybody takes them.
+/// A server that answers each request with interim answers, or with tiny chunks, until the client closes.
 const SERVER: &str = r#"
 import socket, ssl, sys, threading, time
 most = 24 << 20
@@ -29,7 +29,7 @@ listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True: threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 "#;
 
-/// A client that asks once and listens to nothing.
+/// A client that sends one request and reads nothing.
 const CLIENT: &str = r#"
 import os, socket, ssl, time
 context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
@@ -38,7 +38,7 @@ sock.sendall(b'GET / HTTP/1.1\r\nHost: a.test:8444\r\n\r\n')
 print('asked', flush=True); time.sleep(7); print('flooded', flush=True); time.sleep(90)
 "#;
 
-/// What the gateway has under one flood, in KiB; without its guard it is waited for until that is more than ever.
+/// The gateway's memory under one flood, in KiB. Without its guard, waits until it exceeds the limit.
 fn memory_under(flood: &str, weakened: Option<&str>) -> Option<u64> {
     let lab = Lab::new();
     let mut world = World::new(&lab)?;
@@ -59,7 +59,7 @@ fn memory_under(flood: &str, weakened: Option<&str>) -> Option<u64> {
     let gateway = gateway(&task).as_raw_pid();
     let most = || kib(&std::fs::read_to_string(format!("/proc/{gateway}/status")).unwrap(), "RssAnon:");
     match weakened {
-        // At once: the gateway may give the memory back when it has given up this server.
+        // Measure at once: the gateway may free the memory when it drops this server.
         Some(_) => eventually_within(80, &format!("{flood} do harm without the guard"), || most() > 2 * MUCH),
         None => task.wait_for("flooded"),
     }
@@ -78,7 +78,8 @@ fn a_server_that_floods_a_client_that_does_not_read_is_not_read_any_more() {
     }
 }
 
-/// A client that opens many connections, asks each for a large file and reads nothing. With small buffers in the kernel little of it passes.
+/// A client with many connections that requests a large file on each and reads nothing. Small kernel buffers let little
+/// pass.
 const CROWD: &str = r#"
 import os, socket, ssl, sys, time
 context, kept = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE']), []
@@ -91,7 +92,7 @@ for _ in range(500):
 time.sleep(1); print('flooded', flush=True); time.sleep(60)
 "#;
 
-/// What the gateway has with that client, in KiB, and the receipt.
+/// The gateway's memory with that client, in KiB, and the receipt.
 fn memory_with_crowd(weakened: bool) -> Option<(u64, String)> {
     let lab = Lab::new();
     let world = World::new(&lab)?;

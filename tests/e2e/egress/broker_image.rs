@@ -1,4 +1,4 @@
-//! Secrets of the broker's in an image: its own programs trust the authority where they look, and what the image had of certificates stays.
+//! The broker's secrets in an image: its programs trust the authority, and the image's certificates stay.
 
 use super::broker::VALUE;
 use super::world::World;
@@ -64,7 +64,7 @@ fn the_programs_of_an_image_of_debians_trust_the_authority() {
     assert!(run.stderr.contains("certificate"), "the host's own certificate was seen: {run:#?}");
 }
 
-/// What an image says of certificates; only how often and what is around it counts.
+/// An image's own certificates; only their number and surroundings count.
 const KEPT: &str = "# the image's own\n-----BEGIN CERTIFICATE-----\nkept\n-----END CERTIFICATE-----";
 
 #[test]
@@ -130,7 +130,7 @@ fn a_place_of_certificates_that_leads_elsewhere_is_changed_inside_or_refused() {
     assert_eq!(run.outcome(), "start_failed", "{run:#?}");
     let error = run.receipt()["error"]["message"].as_str().unwrap().to_owned();
     assert!(error.contains("/etc/ssl/certs/ca-certificates.crt") && error.contains("is no file"), "{run:#?}");
-    // A file of the kernel's is none of the image's, whatever a link says: it stays as it is.
+    // A file of the kernel's behind a link is not the image's: it stays.
     let run = check("kernel", &|at| symlink("/proc/self/oom_score_adj", at).unwrap());
     run.ended_as("succeeded", 0);
     assert!(run.stderr.contains(" ca-certificates.crt\n"), "{run:#?}");

@@ -1,4 +1,4 @@
-//! Tokens that a server renews: one of the sandboxes that use them asks, outside.
+//! Tokens that a server renews: one supervisor of the sandboxes that use them asks.
 
 use super::world::World;
 use crate::support::{Lab, Started, Task, eventually, skip};
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::process::Command;
 
-/// A server of tokens: each refresh token is good once, and every question is a line of a log.
+/// A token server: each refresh token is valid once, and every request is a line of a log.
 const SERVER: &str = r#"
 import http.server, json, ssl, sys, threading, time, urllib.parse
 address, port, directory, seconds, log = sys.argv[1:]
@@ -94,7 +94,7 @@ fn one_of_many_sandboxes_renews_a_token_and_all_use_it() {
 #[test]
 fn a_token_that_ends_while_the_sandbox_runs_is_renewed() {
     let lab = Lab::new();
-    // A minute before its end it is renewed: after two seconds.
+    // It is renewed a minute before its end: after two seconds.
     let Some(tokens) = tokens(&lab, 62) else { return };
     let task = tokens.task(&lab).start_sh("while curl -sSf -o /dev/null https://a.test:8443/x; do sleep 0.2; done");
     eventually("the first token arrives", || tokens.world.heard().contains("<Bearer access-token-number-1>"));

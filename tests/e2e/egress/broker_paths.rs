@@ -1,4 +1,4 @@
-//! Requests whose target or headers make a careless server take another path than the one that the rules of a secret compared.
+//! Targets or headers that make a careless server take another path than the rules of a secret compared.
 
 use super::broker::VALUE;
 use super::refusals;
@@ -8,8 +8,9 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-/// A server that resolves dots after a fragment and in escapes, takes `SCRIPT_NAME` and `X-Forwarded-Prefix` off the path as WSGI servers do, takes
-/// `X-Original-URL` and `X-Rewrite-URL` for the path as IIS and some frameworks do, and answers ranges.
+/// A server that resolves dots after a fragment and in escapes, and answers ranges. As WSGI servers do, it strips
+/// `SCRIPT_NAME` and `X-Forwarded-Prefix` off the path. As IIS and some frameworks do, it takes `X-Original-URL` and
+/// `X-Rewrite-URL` for the path.
 const CARELESS: &str = r#"
 import http.server, posixpath, sys, urllib.parse
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -43,7 +44,7 @@ fn world(lab: &Lab) -> Option<World> {
     Some(world)
 }
 
-/// Runs an attack with paths in force: it is answered so, and without this guard the server takes `/admin`.
+/// Runs an attack with path rules: it gets this answer, and without the guard the server takes `/admin`.
 #[track_caller]
 fn renamed(arguments: &str, guard: &str, answer: &str) {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Browsers: their TLS hello has an encrypted part (ECH) for every server, mostly one that says nothing.
+//! Browsers: their TLS hello has an encrypted part (ECH) for every server, mostly a meaningless one.
 
 use super::broker::VALUE;
 use super::refusals;
@@ -34,7 +34,7 @@ fn chromium_loads_a_page_by_a_name_rule_and_from_a_brokered_host() {
     let lab = Lab::new();
     let Some(world) = world(&lab) else { return };
     loads(world.task(&lab), "served by a.test HTTP/2.0");
-    // Where TLS ends in the gateway it reads the name by itself, so that nothing is hidden.
+    // Where TLS ends in the gateway, it reads the inner name itself: nothing is hidden.
     loads(world.brokered(&lab, VALUE, "").args(["--ech", "refuse"]), "served by a.test HTTP/1.1");
     assert!(world.heard().contains(&format!("a.test GET /page <Bearer {VALUE}>")), "{}", world.heard());
 }

@@ -1,5 +1,5 @@
-//! Ways around the rules that need a world of addresses: each is shown to work on the build without its guard. The host is a network namespace of the
-//! test's own, with a private network and the metadata service of a cloud behind it.
+//! Ways around the rules that need special addresses, each successful on the build without its guard. The host is a
+//! network namespace of the test, with a private network and a cloud's metadata service behind it.
 
 use super::open::{Ground, HOST, METADATA, PRIVATE, PUBLIC};
 use super::refusals;
@@ -97,7 +97,8 @@ fn the_host_s_own_public_address_is_reached_by_no_name_unless_a_rule_names_it() 
     assert_eq!(task(&ground, &lab, &["own"], 80).args(["--allow", &port]).sh(&ask(&["own"])).stderr, "own refused\n");
     let range = format!("{HOST}:80");
     assert_eq!(task(&ground, &lab, &["own"], 80).args(["--allow", &range]).sh(&ask(&["own"])).stderr, "own reached\n");
-    // An address that came while the task ran, one of a range that is the host's by a route, and where a socket can be bound to every address.
+    // An address added while the task ran, one of a range that is the host's by a route, and sockets bound to any
+    // address.
     ground.host.sh("ip addr add 93.184.216.77/32 dev lo; ip route add local 93.184.217.0/24 dev lo; \
          echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind");
     let more = ask(&["late", "public"]);
@@ -111,12 +112,12 @@ fn bare_addresses_and_other_dns_servers_are_out_of_reach() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     let Some(_names) = Names::new(&ground) else { return };
-    // By TCP to an address and to its mapped form, and a question that carries data to a server of the attacker's choice.
+    // By TCP to an address and to its mapped form, and a query that carries data to the attacker's server.
     let script = format!(
         "for to in {PUBLIC} '[::ffff:{PUBLIC}]' {METADATA}; do curl -sS -f -o /dev/null -m 2 http://$to/ 2>/dev/null && echo \"$to reached\"; done; \
          dig +short +time=1 +tries=1 @{HOST} -p 5353 public.test | grep {PUBLIC} | sed 's/.*/dns reached/'"
     );
-    // Not port 80, where the host itself listens, whose network the weakened build shares.
+    // Not port 80: the weakened build shares the host's network, which listens there.
     let run = task(&ground, &lab, &["public"], 8080).sh(&script);
     assert!(!run.stderr.contains("reached\n"), "{run:#?}");
     let weak = task(&ground, &lab, &["public"], 8080).weakened("network-namespace").sh(&script);
@@ -147,7 +148,7 @@ fn over_ipv6_the_fence_is_the_same_and_veth_has_none() {
             "curl -sS -f -o /dev/null -m 3 'http://{to}:81/' 2>/dev/null && echo '{to} reached' || echo '{to} refused'; "
         )
     };
-    // The address inside is not there at once (duplicates are looked for).
+    // The address inside appears only after duplicate detection.
     let script = format!("sleep 2; {}", SIX.iter().map(one).collect::<String>());
     assert!(ground.host.sh(&one(&SIX[0])).contains("reached"), "the world has no IPv6");
     let run = ground.task(&lab, "veth").sh(&script);

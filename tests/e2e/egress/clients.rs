@@ -1,4 +1,4 @@
-//! Clients that know nothing of brig reach an allowed host.
+//! Unmodified clients reach an allowed host.
 
 use super::broker::VALUE;
 use super::world::World;
@@ -71,7 +71,7 @@ fn nodes_fetch_reaches_it() {
     }
 }
 
-/// undici as a package of Debian's, found by whichever node is there: its own fetch, its `request`, and a pool of connections.
+/// undici from Debian's package: its fetch, its `request`, and a pool of connections.
 const UNDICI: &str = r#"NODE_PATH=/usr/share/nodejs node -e "
 const { fetch, request, Pool } = require('/usr/share/nodejs/undici'), at = 'https://a.test:8443'
 const tell = async answer => process.stdout.write(await answer.text())
@@ -97,7 +97,7 @@ fn undici_reaches_it_and_trusts_the_authority_of_a_broker() {
     assert_eq!(world.heard().matches(&format!("<Bearer {VALUE}>")).count(), 6, "{}", world.heard());
 }
 
-/// Go's net/http: each argument is asked for, with HTTP/2 where it is agreed on, and then without.
+/// Go's net/http: requests each argument, with HTTP/2 where it is agreed on, and then without.
 const GO: &str = r#"package main
 import ("crypto/tls"; "fmt"; "io"; "net/http"; "os")
 func main() {
@@ -254,7 +254,7 @@ fn dns_answers_what_is_allowed_and_nothing_else() {
 }
 
 #[test]
-fn a_proxy_is_there_for_those_who_want_one() {
+fn a_proxy_is_there_for_clients_that_use_one() {
     reaches(
         &format!(
             "set -e; export P=198.18.0.1; curl -sS --cacert {CA} -x http://$P:3128 https://a.test:8443/; \

@@ -1,4 +1,4 @@
-//! HTTP/2: it passes the gateway where no secret is added, and is refused with a line of the account where one is.
+//! HTTP/2 passes the gateway without a secret, and is refused with a row of the account where a secret is added.
 
 use super::broker::VALUE;
 use super::world::World;
@@ -82,7 +82,7 @@ fn grpc_to_a_brokered_host_is_refused_with_a_line_in_the_receipt() {
     assert!(!run.receipt().to_string().contains(VALUE), "{run:#?}");
 }
 
-/// Asks a brokered host like this: the line is in the receipt, the client gets `words`, and the server hears nothing.
+/// Requests a brokered host: the row is in the receipt, the client gets `words`, and the server receives nothing.
 #[track_caller]
 fn is_refused(script: &str, words: &str) {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! An open network that ends before its sandbox: the outcome says so, nothing hangs, nothing is left.
+//! An open network that ends before its sandbox: the outcome reports it, nothing hangs, nothing remains.
 
 use super::open::{Ground, PUBLIC, pastas};
 use crate::support::{Lab, Task, eventually};

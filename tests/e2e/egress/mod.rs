@@ -1,4 +1,4 @@
-//! The network of a task: clients as they are, servers as they are, and every way around the rules.
+//! The network of a task: unmodified clients, real servers, and every known way around the rules.
 
 mod account;
 mod attacks;

@@ -1,11 +1,11 @@
-//! Networks that lead to every public address: what stays out of reach, and that nothing of them is left on the host. The host is a network namespace of
-//! the test's own, so that this machine's network stays as it is; the world is another one.
+//! Networks that reach every public address: what stays unreachable, and that nothing remains on the host. The host and
+//! the world around it are network namespaces of the test: this machine's network stays unchanged.
 
 use crate::support::{Lab, Started, Task, eventually, is_root, program_under_test, skip};
 use rustix::process::{Pid, Signal};
 use std::process::{Child, Command, Stdio};
 
-/// Addresses of the world: a public server, one of a private network, and where clouds have their metadata.
+/// Addresses of the world: a public server, one of a private network, and a cloud's metadata.
 pub(super) const PUBLIC: &str = "93.184.216.34";
 pub(super) const PRIVATE: &str = "10.7.7.7";
 pub(super) const METADATA: &str = "169.254.169.254";
@@ -13,7 +13,7 @@ pub(super) const METADATA: &str = "169.254.169.254";
 pub(super) const HOST: &str = "93.184.216.2";
 const HOST_PRIVATE: &str = "10.7.7.1";
 
-/// A host and the world around it, each with a server at port 80. Dropping it ends both.
+/// A host and the world around it, each with a server at port 80. The drop ends both.
 pub(super) struct Ground {
     pub(super) host: Namespace,
     pub(super) world: Namespace,
@@ -111,7 +111,7 @@ impl Drop for Ground {
     }
 }
 
-/// Says for each address whether it is reached, on a line.
+/// Prints for each address whether it is reached, one a line.
 pub(super) fn ask(addresses: &[&str]) -> String {
     let one = |address: &&str| {
         format!(
@@ -171,7 +171,7 @@ fn listening(ground: &Ground, lab: &Lab) -> (Started, String) {
 }
 
 #[test]
-fn nobody_comes_in_by_the_device_and_what_the_sandbox_claims_to_be_does_not_matter() {
+fn no_packet_comes_in_by_the_device_and_a_forged_source_has_no_effect() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     let (task, own) = listening(&ground, &lab);
@@ -264,7 +264,7 @@ fn nothing_is_left_on_the_host_after_the_end_an_interrupt_or_a_kill() {
 }
 
 #[test]
-fn a_device_that_somebody_left_is_told_of_and_removed() {
+fn a_remaining_device_is_reported_and_removed() {
     let lab = Lab::new();
     let Some(ground) = Ground::new(&lab) else { return };
     ground.host.sh("ip link add brig32001 type veth peer name other");
@@ -275,7 +275,7 @@ fn a_device_that_somebody_left_is_told_of_and_removed() {
         String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
     };
     assert!(brig(&["doctor", "--leaks"]).contains("network device  brig32001"));
-    // A task that dies makes the next command look for what is left.
+    // After a task's death the next command looks for remains.
     let task = ground.task(&lab, "veth").start_sh("echo begun; sleep 60");
     task.wait_for("begun");
     task.signal(Signal::KILL);
@@ -305,7 +305,7 @@ fn what_cannot_be_had_is_refused_with_what_to_do() {
     check(ground.task(&lab, "veth"), &["no pair of addresses of 198.19.0.0/16 is free"]);
     assert_eq!(ground.traces(), "");
     if crate::support::has_program("pasta") {
-        // As on a host without it: the program is covered, for this one process.
+        // Covers the program for this process, as on a host without it.
         let path = Command::new("sh").args(["-c", "command -v pasta"]).output().unwrap().stdout;
         let path = String::from_utf8(path).unwrap().trim().to_owned();
         let hide = ["unshare", "--mount", "sh", "-c", "mount --bind /dev/null \"$0\" && exec \"$@\"", &path];
@@ -323,7 +323,7 @@ fn what_is_in_force_is_said_beforehand() {
     }
 }
 
-/// Begins as many connections as there are ports, without a word from the other side.
+// Opens as many connections as there are ports, without an answer.
 const MANY: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nrefused = 0\n\
                     for port in range(1, 20000):\n    try: s.sendto(b'x', ('93.184.216.34', port))\n    except OSError: refused += 1\n\
                     print('refused' if refused else 'all sent')";

@@ -1,4 +1,4 @@
-//! What pasta may do on the host, as root and as an ordinary user.
+//! pasta's rights on the host, as root and as an ordinary user.
 
 use super::open::{EVERYWHERE, Ground, PUBLIC, ask, pastas, reached};
 use crate::escape::WITHOUT_GROUP;
@@ -6,7 +6,7 @@ use crate::support::{Lab, Run, eventually, program_under_test};
 use rustix::process::Signal;
 use std::os::unix::fs::chown;
 
-/// Who has nothing on this machine.
+/// A user id without files on this machine.
 const SOMEBODY: u32 = 54_321;
 
 #[test]
@@ -21,7 +21,7 @@ fn pasta_has_power_over_its_own_network_and_nothing_else() {
     for pid in all.into_iter().map(rustix::process::Pid::as_raw_pid) {
         let of = |pid: i32, kind: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap();
         let own = std::process::id() as i32;
-        // Capabilities count in its own user namespace alone, which is neither the host's nor the sandbox's.
+        // Capabilities count only in its own user namespace, which is neither the host's nor the sandbox's.
         assert_ne!(of(pid, "user"), of(own, "user"), "{pid} is in the host's user namespace");
         assert_ne!(of(pid, "user"), of(task.pid_1(), "user"), "{pid} is in the sandbox's user namespace");
         assert_ne!(of(pid, "mnt"), of(own, "mnt"), "{pid} sees the host's files");
@@ -38,8 +38,8 @@ fn pasta_has_power_over_its_own_network_and_nothing_else() {
     task.finish();
 }
 
-/// Runs a script as an ordinary user with `pasta`, where `/dev/net/tun` has this mode: a node of the test's own, in a mount namespace of its own.
-fn as_somebody(ground: &Ground, lab: &Lab, mode: &str, script: &str) -> Run {
+/// Runs a script as an ordinary user with `pasta`, in a separate mount namespace where `/dev/net/tun` has this mode.
+fn as_ordinary_user(ground: &Ground, lab: &Lab, mode: &str, script: &str) -> Run {
     let program = lab.path().join("brig");
     std::fs::copy(program_under_test(), &program).unwrap();
     chown(lab.path(), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
@@ -61,7 +61,7 @@ fn as_somebody(ground: &Ground, lab: &Lab, mode: &str, script: &str) -> Run {
 fn an_ordinary_user_has_pasta_where_the_device_is_everybodys() {
     let lab = Lab::new();
     let Some(ground) = Ground::with_pasta(&lab) else { return };
-    reached(&as_somebody(&ground, &lab, "666", &ask(&EVERYWHERE)), &[PUBLIC]);
+    reached(&as_ordinary_user(&ground, &lab, "666", &ask(&EVERYWHERE)), &[PUBLIC]);
     eventually("pasta has ended", || pastas(&ground).is_empty());
 }
 
@@ -69,7 +69,7 @@ fn an_ordinary_user_has_pasta_where_the_device_is_everybodys() {
 fn an_ordinary_user_without_the_device_is_told_what_to_do() {
     let lab = Lab::new();
     let Some(ground) = Ground::with_pasta(&lab) else { return };
-    let run = as_somebody(&ground, &lab, "600", "echo ran");
+    let run = as_ordinary_user(&ground, &lab, "600", "echo ran");
     let words = run.stdout.clone() + &run.stderr;
     assert_ne!(run.status, Some(0), "{run:#?}");
     for word in ["/dev/net/tun", "Permission denied", "chmod 666", "--network egress"] {

@@ -1,4 +1,4 @@
-//! What takes too long: every step has an end, and whoever can read gets to know which it was.
+//! Time limits: every step has one, and the error names the step.
 
 use super::world::World;
 use super::{refusals, rows};
@@ -6,12 +6,12 @@ use crate::support::Lab;
 use std::process::Command;
 use std::time::Duration;
 
-/// A server that hears everything and says nothing: of as many connections as its queue has room for, and of datagrams.
+/// A server that reads and never answers: as many connections as its queue takes, and datagrams.
 const SILENT: &str = "import socket, sys, time\n\
     at = (sys.argv[1], int(sys.argv[2])); s = socket.socket(); s.bind(at); d = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); d.bind(at)\n\
     s.listen(int(sys.argv[3])); time.sleep(600)";
 
-/// Asks for an address and says the seconds that it took.
+/// Requests an address and prints the seconds that it took.
 const ASK: &str = "ask() { curl -sS -m 60 \"$@\"; curl_ended=$?; }; timed() { t=$(date +%s); ask \"$@\" 2>&1; echo \" after $(($(date +%s) - t)) s\"; }";
 
 impl World {

@@ -1,4 +1,4 @@
-//! While it runs: rules that come and go, the end of the gateway, many at once, ports led inside.
+//! A running network: rules added and removed, the gateway's end, many connections, published ports.
 
 use super::world::World;
 use super::{refusals, rows};
@@ -14,7 +14,7 @@ pub(super) fn gateway(task: &Started) -> Pid {
     let brig = task.pid();
     let children = std::fs::read_to_string(format!("/proc/{brig}/task/{brig}/children")).unwrap();
     let pid_1 = task.pid_1();
-    // Who made the disk may still be there; only the gateway has a filter.
+    // The disk's maker may still be there; only the gateway has a filter.
     let is_filtered = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("Seccomp:\t2"))
     };
@@ -29,7 +29,7 @@ pub(super) fn kib(text: &str, name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// What a process has for itself, in KiB; the pages of the program's file are all brigs' together.
+/// A process's own memory in KiB, without the shared pages of the program's file.
 fn own_memory(status: &str) -> u64 {
     kib(status, "RssAnon:")
 }
@@ -79,12 +79,12 @@ fn no_file_is_within_the_gateways_reach_before_strangers_are() {
     };
     let restricted = trace.lines().filter(|line| line.contains("landlock_restrict_self(") && line.ends_with("= 0"));
     let pids: Vec<&str> = restricted.map(|line| line.split_whitespace().next().unwrap()).collect();
-    // The command executes something afterwards; the gateway goes on as what it is, with its filter.
+    // The command executes a program afterwards; the gateway keeps its own program and filter.
     let gateways = pids.iter().filter(|pid| calls(pid) == ["landlock_restrict_self", "seccomp"]).count();
     assert_eq!((pids.len(), gateways), (2, 1), "{trace}");
 }
 
-/// Opens connections to a brokered host and keeps them after an answer on each.
+/// Opens connections to a brokered host and keeps them after one answer each.
 const OPEN: &str = r#"
 import os, socket, ssl, time
 context = ssl.create_default_context(cafile=os.environ['SSL_CERT_FILE'])
@@ -111,7 +111,7 @@ fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
     let task = world.brokered(&lab, "a-value-of-some-length", "").start_sh("python3 open.py");
     task.wait_for("open");
     let pid = gateway(&task).as_raw_pid();
-    // Once nothing happens it gives back what only work needs, of the program's file too.
+    // When idle, it frees the memory that only work needs, also of the program's file.
     eventually("the gateway at rest takes less than 3 MiB, with its share of the program's pages", || {
         kib(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap(), "Pss:") < 3 << 10
     });
@@ -119,7 +119,8 @@ fn a_hundred_connections_of_the_brokers_take_little_memory_too() {
     task.finish();
 }
 
-/// Asks our DNS by TCP for some seconds without reading an answer; then as much at once as goes, and counts the answers.
+/// Queries the DNS by TCP for some seconds without reading. Then sends as many queries as fit at once, and counts the
+/// answers.
 const ASK: &str = r#"
 import socket, struct, threading, time
 q = struct.pack('>HHHHHH', 7, 256, 1, 0, 0, 0) + b'\x01a\x04test\x00\x00\x01\x00\x01'
@@ -146,7 +147,7 @@ print(answers, 'answers', flush=True)
 "#;
 
 #[test]
-fn who_asks_by_tcp_and_reads_nothing_fills_no_memory_and_who_reads_gets_every_answer() {
+fn a_tcp_client_that_reads_nothing_fills_no_memory_and_one_that_reads_gets_every_answer() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     lab.file("work/ask.py", ASK);
@@ -298,7 +299,7 @@ fn many_sandboxes_with_many_connections_each_get_all_their_bytes() {
 }
 
 #[test]
-fn a_slow_reader_slows_nobody_and_keeps_no_bytes_in_our_memory() {
+fn a_slow_reader_slows_no_other_client_and_keeps_no_bytes_in_memory() {
     let lab = Lab::new();
     let Some(world) = World::new(&lab) else { return };
     world.publish("big", &vec![7; 64 << 20]);
@@ -340,7 +341,7 @@ fn an_upstream_that_is_not_there_is_an_error_with_its_reason() {
         world.bare(&lab).args(["--allow", "a.test:80,81", "--allow", "nowhere.test", "--allow", &near]).sh(script);
     assert!(run.stderr.contains("brig: the server cannot be reached: Connection refused"), "{run:#?}");
     assert!(run.stderr.contains("`nowhere.test` does not resolve"), "{run:#?}");
-    // What is not known to be HTTP when the server refuses is cut.
+    // A connection not yet known to be HTTP is cut when the server refuses.
     assert!(run.stderr.matches("Connection refused").count() == 2 || run.stderr.contains("curl: ("), "{run:#?}");
 }
 
@@ -352,7 +353,7 @@ fn a_published_port_leads_inside_with_a_gateway_and_without_any_other_network() 
         let publish = format!("127.0.0.1:{port}:8000");
         let arguments = ["--network", network, "--publish", &publish];
         let task = lab.task().args(arguments).start_sh("echo inside >index.html; exec python3 -m http.server 8000");
-        // More connections than there are sockets for them: each is used again.
+        // More connections than sockets: each is used again.
         let ask = || {
             let mut text = String::new();
             let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -391,7 +392,7 @@ fn wrong_rules_are_refused_before_anything_is_made() {
         (&["--allow", "https://a.test"][..], "not a URL"),
         (&["--allow", "a.test", "--allow", "*.test"], "is redundant: `*.test` covers it"),
         (&["--network", "none", "--allow", "a.test"], "the network is not `egress`"),
-        (&["--network", "bogus"], "there is no network `bogus`"),
+        (&["--network", "bogus"], "unknown network `bogus`"),
         (&["--publish", "8080:80"], "127.0.0.1:8080:80"),
         (&["--network", "host", "--publish", "127.0.0.1:8080:80"], "every port is the host's already"),
     ] {

@@ -1,4 +1,4 @@
-//! Names from other servers than usual, and a protocol that is neither TLS nor HTTP: PostgreSQL.
+//! Names of unusual servers, and a protocol that is neither TLS nor HTTP: PostgreSQL.
 
 use super::world::{World, program};
 use super::{refusals, rows};
@@ -7,8 +7,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A DNS server whose answers are too long for a datagram: `empty` has no room for any, `some` for one, and then nobody answers over TCP, `slow`
-/// cuts the answer over TCP into pieces.
+/// A DNS server whose answers are too long for a datagram. `empty` has no room for any record, `some` for one, and then
+/// TCP is unanswered. `slow` cuts the answer over TCP into pieces.
 const CUT: &str = r#"
 import socket, socketserver, struct, sys, threading, time
 address, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -96,7 +96,7 @@ fn psql_reaches_a_database_by_name_and_by_range() {
     let (one, range) = (format!("{address}:5432"), format!("{}/24:5432", Ipv4Addr::from(address.to_bits() & !0xff)));
     check(world.bare(&lab).args(["--allow", "a.test:5432", "--allow", &one]), "a.test");
     check(world.bare(&lab).args(["--allow", &range]), &address.to_string());
-    // Not at another name, nor at the name without a rule for where it leads.
+    // Not at another name, nor at a name without a rule for its target.
     let run = world.bare(&lab).args(["--allow", "a.test:5432"]).sh(&(query("b.test") + &query("a.test")));
     assert!(!run.stderr.contains("answer"), "{run:#?}");
     assert!(refusals(&run, "a.test").contains("loopback"), "{run:#?}");

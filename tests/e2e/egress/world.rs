@@ -1,4 +1,5 @@
-//! Real servers for one test, at a loopback address of its own: a DNS server, nginx with and without TLS for two names, and what they logged.
+//! Real servers for one test, at a separate loopback address: a DNS server, nginx with and without TLS for two names,
+//! and logs.
 
 use crate::support::{Lab, Task, eventually, skip};
 use std::net::{Ipv4Addr, TcpStream};
@@ -20,13 +21,13 @@ pub fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl World {
-    /// Starts them; says `SKIP` where they are not installed.
+    /// Starts them; prints `SKIP` where they are not installed.
     pub fn new(lab: &Lab) -> Option<World> {
         World::with_sites(lab, |_, _| String::new())
     }
 
-    /// The same with more servers of nginx: given the address and the folder, which has `key.pem`, the text of their configuration. The
-    /// certificate is `work/ca.pem` of the lab.
+    /// The same with more nginx servers: the function gets the address and the folder with `key.pem`, and returns their
+    /// configuration. The certificate is `work/ca.pem` of the lab.
     pub fn with_sites(lab: &Lab, sites: impl Fn(Ipv4Addr, &Path) -> String) -> Option<World> {
         let (Some(nginx), Some(dnsmasq)) = (program("nginx"), program("dnsmasq")) else {
             skip("needs nginx and dnsmasq");
@@ -118,12 +119,12 @@ impl World {
         &self.directory
     }
 
-    /// What nginx was asked: host, method, path, and two headers in angles.
+    /// nginx's requests: host, method, path, and two headers in angle brackets.
     pub fn heard(&self) -> String {
         std::fs::read_to_string(self.directory.join("access.log")).unwrap_or_default()
     }
 
-    /// A task with a secret for `a.test:8443` whose value only the broker has; `rules` are further lines of the profile's table.
+    /// A task with a secret for `a.test:8443` at the broker; `rules` are further lines of the profile's table.
     pub fn brokered<'lab>(&self, lab: &'lab Lab, value: &str, rules: &str) -> Task<'lab> {
         self.brokered_at(lab, value, "\"a.test:8443\"", rules)
     }

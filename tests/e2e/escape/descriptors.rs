@@ -1,18 +1,18 @@
-//! What a careless caller leaves open when it starts brig.
+//! Descriptors that a careless caller leaves open when it starts brig.
 
 use super::{answer, attacker, task};
 use crate::support::Lab;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 
-/// Runs the attacker with what the shell line `leak` opens before brig starts.
+/// Runs the attacker with the descriptors that the shell line `leak` opens before brig starts.
 fn leaking(lab: &Lab, weak: &str, leak: &str, words: &[&str]) -> Output {
     let work = attacker(lab);
     let task = if weak.is_empty() { task(lab) } else { task(lab).weakened(weak) };
     let command = task
         .plain()
         .args(["--dir".as_ref(), work.as_os_str()])
-        // The number of the pipe for its progress, which is the command's own, comes first on the other stream.
+        // The number of the command's own progress pipe comes first on the other stream.
         .command_for(
             ["sh", "-c", "echo $BRIG_EVENTS_FD >&2; exec /workspace/attacker \"$@\"", "sh"].iter().chain(words),
         );
@@ -55,7 +55,7 @@ fn a_leaked_directory_is_no_way_out() {
         ["open", "/proc/self/fd/9/etc/os-release", ""],
     ] {
         assert!(matches!(said(&leaking(&lab, "", "9< /", &words)).as_str(), "EBADF" | "ENOENT"), "{words:?}");
-        // Landlock knows no rule for a place outside of the root.
+        // Landlock has no rule for a path outside of the root.
         assert_eq!(said(&leaking(&lab, "descriptors", "9< /", &words)), "EACCES", "{words:?}");
         assert_eq!(said(&leaking(&lab, "descriptors,landlock", "9< /", &words)), "done", "{words:?}");
     }
@@ -84,7 +84,7 @@ fn a_directory_as_standard_input_is_not_given_to_the_command() {
 fn the_command_never_holds_the_callers_own_streams() {
     let lab = Lab::new();
     let file = lab.file("work/input", "secret line\n");
-    // What is written is written into the pipe, at most.
+    // A write goes into the pipe at most.
     leaking(&lab, "", &format!("0<> {}", file.display()), &["write", "/proc/self/fd/0", "x"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret line\n");
     let run = task(&lab).input("typed").sh("readlink /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2 | cut -d: -f1");

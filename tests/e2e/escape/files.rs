@@ -1,4 +1,4 @@
-//! Files: the host's secrets, trees that lie, and ways out of the workspace.
+//! Files: the host's secrets, deceptive trees, and ways out of the workspace.
 
 use super::{answer, attack, attacker, executable, host, stopped, task};
 use crate::support::{Lab, is_root};
@@ -57,7 +57,8 @@ fn nothing_outside_the_scratch_file_system_can_be_written() {
 fn landlock_holds_where_a_mount_is_writable_by_mistake() {
     let lab = Lab::new();
     if is_root() {
-        // As root the folders of the root are the administrator's, so file modes are a third wall; /proc shows Landlock alone.
+        // As root the root's folders belong to the administrator, so modes also protect them; only /proc shows Landlock
+        // alone.
         return stopped(&[attack("write /proc/self/oom_score_adj 300", "EACCES", "landlock")]);
     }
     let work = attacker(&lab);
@@ -74,7 +75,7 @@ fn what_is_kept_of_a_root_is_the_same_for_the_next_sandbox() {
     if Lab::root().is_none() {
         return;
     }
-    // Three walls, each of which is enough: the mount, the owner of the files, Landlock.
+    // Three protections, each sufficient: the mount, the files' owner, Landlock.
     for (weak, answered) in [
         ("kept-owner,landlock", "EROFS"),
         ("read-only-mounts,landlock", "EACCES"),
@@ -139,7 +140,7 @@ fn sockets_and_fifos_in_a_folder_do_not_reach_the_host() {
             .unwrap();
     let script = "./attacker socket-at agent.sock; ./attacker fifo fifo";
     let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).sh(script);
-    // The copy-on-write layer shows files of its own: nobody listens at that socket, and nobody reads that FIFO.
+    // The copy-on-write layer shows copies: no process listens at that socket or reads that FIFO.
     assert_eq!(run.stderr.lines().take(2).collect::<Vec<_>>(), ["ECONNREFUSED", "ENXIO"], "{run:#?}");
     assert_eq!(rustix::io::read(&reader, &mut [0_u8; 64]), Err(rustix::io::Errno::AGAIN));
 }
@@ -163,7 +164,7 @@ fn device_nodes_in_a_folder_or_root_cannot_be_opened() {
     };
     for (flag, place, path) in [("--dir", &work, "/workspace/"), ("--rootfs", &root, "/")] {
         assert_eq!(go("", flag, place, path), "EACCES", "{flag}");
-        // A root's devices have no Landlock right to be opened outside of /dev but reading, which is enough here.
+        // A root's devices have only Landlock's read right outside of /dev, which is enough here.
         assert_eq!(go("nodev", flag, place, path), "done", "{flag}");
     }
 }
@@ -214,7 +215,7 @@ fn a_root_file_system_whose_kernel_folders_are_links_is_refused() {
         ("proc", "/"),
         ("dev", "/etc"),
         ("dev", "proc"),
-        // Where a folder of the sandbox's own would cover /proc, and with it the masks.
+        // A folder of the sandbox that would cover /proc and its masks.
         ("home", "/proc"),
         ("tmp", "/proc"),
         ("workspace", "proc"),
@@ -232,7 +233,7 @@ fn a_root_file_system_whose_kernel_folders_are_links_is_refused() {
 
 #[test]
 fn links_to_the_kernels_folders_inside_a_root_show_nothing_more() {
-    // T-05: /dev/null as a link would make a mask of something else; /dev is always the sandbox's own.
+    // T-05: /dev/null as a link would redirect a mask; /dev is always the sandbox's own.
     let lab = Lab::new();
     let root = hostile_root(&lab, "root");
     fs::create_dir_all(root.join("dev")).unwrap();
@@ -307,7 +308,7 @@ fn a_folder_of_the_system_or_around_the_store_is_refused() {
     run(&own).succeeded();
     refused(lab.path(), "store of brig");
     refused(&lab.store().join("tasks"), "store of brig");
-    // Why: files of the folder's owner are the agent's own, also those that only the owner may read.
+    // The folder's owner is the agent: it may read files that only the owner may read.
     let secret = lab.file("work/secret", "private");
     executable(&secret, 0o600);
     let work = attacker(&lab);
@@ -315,7 +316,7 @@ fn a_folder_of_the_system_or_around_the_store_is_refused() {
     assert_eq!(answer(&run), "done");
 }
 
-/// A folder whose `.git` names another folder as its repository: that one must name it too.
+/// A folder whose `.git` names another folder as its repository: that repository must name it too.
 #[test]
 fn a_folder_that_calls_itself_a_worktree_shows_no_other_folder() {
     let lab = Lab::new();

@@ -3,7 +3,7 @@
 use super::{answer, attack, attacker, stopped, task};
 use crate::support::{Lab, is_root, skip};
 
-/// A system call that must not get through to its arguments, and does without the filter.
+/// A system call that must not reach its arguments' check, and does without the filter.
 fn call(number: libc::c_long, arguments: &str, answer: &'static str) -> super::Attack {
     attack(Box::leak(format!("call {number} {arguments}").into_boxed_str()), answer, "seccomp")
 }
@@ -15,7 +15,7 @@ fn sockets_of_dangerous_families_cannot_be_made() {
         socket("16 3 12"), // netfilter
         socket("16 3 9"),  // audit
     ];
-    // Families that this kernel does not have cannot be shown to open without the filter.
+    // Families that this kernel lacks cannot be opened without the filter either.
     for family in [libc::AF_ALG, libc::AF_VSOCK, libc::AF_TIPC, libc::AF_CAN, libc::AF_BLUETOOTH] {
         let mut row = socket(&format!("{family} {} 0", if family == libc::AF_ALG { 5 } else { 1 }));
         if !exists(family) {
@@ -52,14 +52,14 @@ fn dangerous_system_calls_are_refused() {
             call(libc::SYS_modify_ldt, "99 0 0", "ENOSYS|EPERM"),
             call(libc::SYS_personality, "0x0400000", "EPERM"),
             call(libc::SYS_io_setup, "1 0", "ENOSYS"),
-            call(libc::SYS_seccomp, "1 8 0", "EBUSY"), // a listener of its own
+            call(libc::SYS_seccomp, "1 8 0", "EBUSY"), // another listener
             call(libc::SYS_fanotify_init, "0x200 0", "EPERM"), // what an unprivileged caller may ask
         ]
         .into_iter()
         .filter(|row| row.stopped != "ENOSYS|EPERM")
         .collect::<Vec<_>>(),
     );
-    // These need capabilities besides, so that taking the filter away is not enough to show them.
+    // These also need capabilities, so removing the filter alone shows nothing.
     let also = [
         (libc::SYS_kcmp, "1 1 99"),
         (libc::SYS_bpf, "0 0 0"),
@@ -136,7 +136,7 @@ fn sync_inside_writes_back_no_disk_of_the_host() {
 
 #[test]
 fn programs_of_another_abi_do_not_run() {
-    // The 32-bit and x32 calls have numbers of their own, which an allow-list of names does not see.
+    // The 32-bit and x32 calls have other numbers, which an allow-list of names does not cover.
     let lab = Lab::new();
     let work = attacker(&lab);
     let run = |weak: &str| {
@@ -162,14 +162,14 @@ fn proc_files_that_reach_into_the_machine_cannot_be_written() {
         attack("write /proc/self/oom_score_adj 500", "EACCES", "landlock"),
         attack("write /proc/self/coredump_filter 0x7f", "EACCES", "landlock"),
     ]);
-    // A setting that belongs to the sandbox's own namespaces: writable for their owner, if the mount and Landlock were not.
+    // A setting of the sandbox's own namespaces: its owner could write it without the mount and Landlock.
     if !own.is_empty() {
         stopped(&[attack("write /proc/sys/user/max_user_namespaces 0", "EACCES|EROFS", "")]);
     }
 }
 
 #[test]
-fn proc_sys_is_read_only_whoever_asks() {
+fn proc_sys_is_read_only_for_every_user() {
     let lab = Lab::new();
     let run = task(&lab).weakened("landlock").sh("for path in /proc/sys /proc/bus /proc/fs /proc/irq; do grep -q \" $path ro,\" /proc/self/mountinfo && echo ro; done");
     assert_eq!(run.stderr.matches("ro\n").count(), 4, "{run:#?}");
@@ -199,7 +199,7 @@ fn there_are_only_harmless_devices_and_none_can_be_made() {
     stopped(&[
         attack("mknod /workspace/memory 1 1", "EPERM", ""),
         attack("mknod /workspace/kvm 10 232", "EPERM", ""),
-        // Overlayfs takes this one for a deleted file, and the kernel lets everybody make it.
+        // Overlayfs takes this one for a deleted file, and the kernel allows every user to make it.
         attack("mknod /tmp/whiteout 0 0", "EPERM", "seccomp"),
         attack("open /dev/kmsg", "ENOENT", ""),
         attack("open /dev/mem", "ENOENT", ""),
@@ -213,7 +213,7 @@ fn there_are_only_harmless_devices_and_none_can_be_made() {
 
 #[test]
 fn terminal_injection_is_refused() {
-    // Without the filter the request reaches the standard input, which is no terminal.
+    // Without the filter the request reaches the standard input, which is not a terminal.
     let lab = Lab::new();
     let work = attacker(&lab);
     let go = |weak: &str| {
@@ -226,7 +226,7 @@ fn terminal_injection_is_refused() {
 
 #[test]
 fn a_crash_is_never_handed_to_the_hosts_crash_handler() {
-    // Of a piped core_pattern only a limit of exactly 1 keeps the kernel away (core(5)); it may not be lowered to 0 either.
+    // For a piped core_pattern only a limit of exactly 1 stops the kernel (core(5)); it must not be lowered to 0.
     let lab = Lab::new();
     let work = attacker(&lab);
     let run = task(&lab).args(["--dir".as_ref(), work.as_os_str()]).run(["./attacker", "core-limit"]);

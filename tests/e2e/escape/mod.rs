@@ -1,5 +1,5 @@
-//! Attacks on the sandbox from inside it, each with the answer that stops it, and each shown to succeed where the build lacks the
-//! protections that are named. docs/security.md refers to these tests by name.
+//! Attacks on the sandbox from inside, each with the error that stops it. Each succeeds in a build without the named
+//! protections. docs/security.md refers to these tests by name.
 
 mod descriptors;
 mod document;
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The limits that a machine without a group for an ordinary user cannot enforce; where there is one they are in force all the same.
+/// Limits that an ordinary user cannot enforce on a machine without a delegated cgroup.
 pub const WITHOUT_GROUP: &str = "memory,swap,pids,cpus,cpu_time";
 
-/// A task of whoever runs the tests.
+/// A task of the tests' user.
 pub fn task(lab: &Lab) -> Task<'_> {
     let task = lab.task();
     if is_root() { task } else { task.args(["--allow-degraded", WITHOUT_GROUP]) }
@@ -40,11 +40,12 @@ pub fn executable(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// One attack: what the attacker is told, what stops it, and the protections without which it succeeds.
+/// An attack: its result inside, the protection that stops it, and the protections without which it succeeds.
 pub struct Attack {
     pub words: &'static str,
     pub stopped: &'static str,
-    /// Names for BRIG_WEAKEN; empty where several walls stand that are not ours to take away, with the reason in the test.
+    /// Names for BRIG_WEAKEN. Empty where other protections, which brig cannot switch off, remain; the test has the
+    /// reason.
     pub without: &'static str,
 }
 
@@ -59,7 +60,8 @@ pub fn answer(run: &Run) -> String {
     run.stderr.lines().next().unwrap_or_else(|| panic!("no answer: {run:#?}")).to_owned()
 }
 
-/// Runs every attack twice: on the build under test, where it must be stopped, and on the weakened one, where it must succeed.
+/// Runs every attack twice: on the build under test, where it must be stopped, and on the weakened one, where it must
+/// succeed.
 #[track_caller]
 pub fn stopped(attacks: &[Attack]) {
     let lab = Lab::new();

@@ -26,7 +26,7 @@ fn without_the_filter_the_limit_on_user_namespaces_still_stops_them() {
 
 #[test]
 fn no_other_namespace_can_be_made_or_joined_inside() {
-    // Without the filter these need capabilities, which are shown to be gone elsewhere.
+    // Without the filter these need capabilities; other tests show that those are gone.
     for flag in ["0x20000", "0x40000000", "0x20000000", "0x8000000", "0x4000000", "0x2000000", "0x80"] {
         let words: &'static str = Box::leak(format!("unshare {flag}").into_boxed_str());
         stopped(&[attack(words, "EPERM", "")]);
@@ -37,8 +37,8 @@ fn no_other_namespace_can_be_made_or_joined_inside() {
 
 #[test]
 fn mounts_can_neither_be_made_nor_changed_nor_removed() {
-    // As root the mount namespace belongs to the machine's root, so that even every capability and no filter do not help; an ordinary user's is
-    // the sandbox's own, and there the filter, the capabilities and Landlock each stand in the way.
+    // As root the mount namespace belongs to the machine's root: all capabilities without a filter do not help. An
+    // ordinary user's is the sandbox's own: filter, capabilities and Landlock each refuse.
     let free = if is_root() { "" } else { "seccomp,capabilities,landlock" };
     stopped(&[
         attack("mount /tmp", "EPERM", free),
@@ -67,7 +67,7 @@ fn as_root_the_mount_namespace_is_not_the_sandboxs_to_change() {
 #[test]
 fn the_hosts_mounts_are_the_same_before_during_and_after() {
     let Some(lab) = Lab::root() else { return };
-    // In a mount namespace of our own with shared mounts, so that the weakened run cannot harm the machine.
+    // In a mount namespace of the test with shared mounts: the weakened run cannot harm the machine.
     let script = |weak: &str| {
         let task = if weak.is_empty() { lab.task() } else { lab.task().weakened(weak) };
         let command = task.plain().command_for(["sleep", "0.3"]);
@@ -89,8 +89,8 @@ fn the_hosts_mounts_are_the_same_before_during_and_after() {
     assert_eq!(before, after);
     let [before, during, after] = script("propagation");
     assert!(before != during || before != after, "without private mounts the host would have seen them");
-    // What was seen there covered the directory of the locks, so that brig could remove neither its own nor the directories of its disk.
-    // The files with the limits covered its control groups.
+    // The mounts covered the directory of the locks, so brig could not remove its directories. The files with the
+    // limits covered its cgroups.
     for entry in std::fs::read_dir(lab.store().join("live")).unwrap() {
         let path = entry.unwrap().path();
         let group = format!("brig-{}", path.file_name().unwrap().display());
@@ -111,7 +111,7 @@ fn processes_of_the_host_are_neither_seen_nor_reached() {
     assert!(count(&run) <= 4, "{run:#?}");
     assert!(run.stderr.contains("No such process"), "{run:#?}");
     if is_root() {
-        // procfs needs a PID namespace of our own for an ordinary user, so the counterpart is root's.
+        // An ordinary user's procfs needs a new PID namespace, so the counterpart runs as root.
         let run = task(&lab).weakened("pid-namespace,hidepid").args(["-e", &format!("HOST={pid}")]).sh(script);
         assert!(count(&run) > 10 && !run.stderr.contains("No such process"), "{run:#?}");
     }
@@ -136,7 +136,7 @@ fn the_hosts_loopback_and_abstract_sockets_are_out_of_reach() {
         return skip("the counterpart without a network namespace needs root");
     }
     assert_eq!(go("network-namespace", ["tcp", &port]), "done");
-    // Landlock's scope is a second wall: its ABI 6 is in kernel 6.12.
+    // Landlock's scope is a second protection: its ABI 6 is in kernel 6.12.
     assert_eq!(go("network-namespace", ["abstract", &name]), "EPERM");
     assert_eq!(go("network-namespace,landlock", ["abstract", &name]), "done");
 }
@@ -169,7 +169,7 @@ fn shared_memory_and_queues_of_the_host_are_not_there() {
     }
     let found: Vec<_> = words.iter().map(|words| go("ipc-namespace", words)).collect();
     ipc::remove(memory, queue);
-    // Without the namespace they are found, and then the owner's mode decides: done, or refused as somebody else's.
+    // Without the namespace they are found, and the owner's mode decides: done, or refused as another user's.
     assert!(found.iter().all(|answer| answer == "done" || answer == "EACCES"), "{found:?}");
 }
 
@@ -192,7 +192,7 @@ fn of_control_groups_only_the_limits_are_shown_and_their_path_on_the_host_is_hid
     let run = task(&lab).sh(script);
     let lines: Vec<_> = run.stderr.lines().collect();
     assert_eq!(lines[0], "/", "{run:#?}");
-    // A limit that does not hold is not shown.
+    // A limit that is not in force is not shown.
     let (of_ours, files) = if is_root() {
         ("/sys /sys/fs /sys/fs/cgroup /sys/fs/cgroup/memory /sys/fs/limits /sys/fs/limits/memory", "7")
     } else {
@@ -222,7 +222,8 @@ mod ipc {
 
     pub fn make(key: i32) -> (i32, i32) {
         let name = CString::new("/brig-test").unwrap();
-        // SAFETY: plain calls with numbers and a NUL-terminated name; what they return is checked and removed by `remove`.
+        // SAFETY: plain calls with numbers and a NUL-terminated name; what they return is checked and removed by
+        // `remove`.
         let (memory, queue, named) = unsafe {
             let flags = libc::IPC_CREAT | 0o666;
             (

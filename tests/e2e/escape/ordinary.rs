@@ -1,4 +1,4 @@
-//! Without root: what an ordinary user has, and brig inside of something else.
+//! Without root: the protections of an ordinary user, and brig inside of another container.
 
 use super::{WITHOUT_GROUP, answer, attacker, executable, task};
 use crate::support::{Lab, skip};
@@ -15,7 +15,7 @@ fn a_missing_group_is_refused_with_all_that_cannot_be_enforced() {
     // The hint is the fix, word for word.
     let flag = run.stderr.lines().find_map(|line| line.split_once("--allow-degraded ")).unwrap().1.trim().to_owned();
     lab.task().args(["--allow-degraded", &flag]).sh("true").ended_as("succeeded", 0);
-    // One of them is not enough, and the rest is named.
+    // One of them is not enough, and the error names the rest.
     lab.task()
         .plain()
         .args(["--allow-degraded", "memory,pids"])
@@ -73,7 +73,8 @@ fn a_folder_can_be_changed_in_every_way_in_a_layer_in_memory() {
 
 #[test]
 fn marks_of_overlayfs_in_a_folder_show_nothing_else() {
-    // As an ordinary user overlayfs reads its marks from user.* attributes, which anybody can set on files of a folder.
+    // For an ordinary user overlayfs reads its marks from user.* attributes, which any user can set on files of a
+    // folder.
     let lab = Lab::new();
     lab.file("work/secret/inside", "inside");
     let work = lab.path().join("work");
@@ -131,7 +132,7 @@ fn brig_as_the_root_of_another_user_namespace_is_an_ordinary_user_and_says_so() 
     let receipt: serde_json::Value =
         serde_json::from_slice(&done.stdout).unwrap_or_else(|cause| panic!("{cause}: {done:?}"));
     assert_eq!((&receipt["guarantee"], &receipt["outcome"]), (&"nested".into(), &"succeeded".into()), "{done:?}");
-    // The device nodes are the host's own there, and for the machine's root under `unshare` also its files.
+    // The device nodes are the host's there; as root under `unshare` also its files.
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(said.starts_with("EROFS") || said.starts_with("EPERM"), "{done:?}");
 }
@@ -139,7 +140,7 @@ fn brig_as_the_root_of_another_user_namespace_is_an_ordinary_user_and_says_so() 
 #[test]
 fn a_kernel_without_landlock_is_refused_unless_that_is_accepted() {
     let lab = Lab::new();
-    // The switch makes the kernel look as if it had none.
+    // The switch hides the kernel's Landlock.
     let run = task(&lab).weakened("kernel-landlock").plain().sh("true");
     run.refused(125, &["`landlock`", "this kernel has no Landlock"]);
     let run = task(&lab).weakened("kernel-landlock").args(["--allow-degraded", "landlock"]).sh("true");

@@ -1,4 +1,5 @@
-//! Ways to more rights: set-id programs, capabilities, keys, and what the caller has and the sandbox must not inherit.
+//! Ways to more rights: set-id programs, capabilities, keys, and rights of the caller that the sandbox must not
+//! inherit.
 
 use super::{answer, attack, attacker, executable, host, stopped, task};
 use crate::support::{Lab, Task, is_root};
@@ -27,7 +28,7 @@ fn no_other_user_can_be_become() {
     stopped(&[attack("set-user 65533", "EPERM|EINVAL", if is_root() { "capabilities" } else { "" })]);
 }
 
-/// A root file system with the host's programs and two of the attacker: one set-uid root, one with every file capability.
+/// A root with the host's programs and two of the attacker's: one set-uid root, one with every file capability.
 fn armed(lab: &Lab) -> std::path::PathBuf {
     let work = attacker(lab);
     let root = lab.directory("root");
@@ -50,7 +51,7 @@ fn set_uid_programs_of_the_root_file_system_give_nothing() {
     };
     assert!(run("", "/setuid").contains("euid=1000"));
     assert!(run("nosuid", "/setuid").contains("euid=1000"), "no_new_privs is enough");
-    // Landlock and seccomp want no_new_privs, so they go with it.
+    // Landlock and seccomp need no_new_privs, so they go with it.
     let free = "no-new-privs,landlock,seccomp";
     assert!(run(free, "/setuid").contains("euid=1000"), "nosuid is enough");
     assert!(run(&format!("nosuid,{free}"), "/setuid").contains("euid=0"), "without both it is a root, of the sandbox");
@@ -64,18 +65,18 @@ fn file_capabilities_of_the_root_file_system_give_nothing() {
         let task = if weak.is_empty() { lab.task() } else { lab.task().weakened(weak) };
         let text = task.args(["--rootfs".as_ref(), root.as_os_str()]).run(["/filecaps", "whoami"]).stderr;
         let line = text.lines().find(|line| line.starts_with("CapEff:"));
-        // Where the kernel refuses to run it at all (EPERM), nothing was given either.
+        // A kernel that refuses to run it (EPERM) gave no rights either.
         line.map_or("0".to_owned(), |line| line.split_whitespace().nth(1).unwrap().trim_start_matches('0').to_owned())
     };
     for weak in ["", "nosuid", "no-new-privs,landlock,seccomp", "nosuid,no-new-privs,landlock,seccomp"] {
         let found = effective(weak);
         assert!(matches!(found.as_str(), "" | "0"), "{weak}: {found}");
     }
-    // The bounding set is empty as well; and only a file system mounted by the sandbox's own root gives capabilities in its namespace.
+    // The bounding set is empty too, and only a file system that the sandbox's root mounted gives capabilities inside.
 }
 
 #[test]
-fn set_uid_files_in_a_folder_become_nobody_elses_through_copying_up() {
+fn set_uid_files_in_a_folder_run_as_no_other_user_after_copying_up() {
     let lab = Lab::new();
     let work = attacker(&lab);
     executable(&work.join("attacker"), 0o6755);
@@ -89,7 +90,7 @@ fn set_uid_files_in_a_folder_become_nobody_elses_through_copying_up() {
 
 #[test]
 fn the_callers_keys_are_out_of_reach() {
-    // In a session keyring of its own, so that the key goes away with this test.
+    // In a new session keyring: the key goes away with this test.
     let lab = Lab::new();
     let work = attacker(&lab);
     let key = keys::add_to_new_session();
@@ -126,7 +127,7 @@ fn a_real_time_priority_of_the_caller_is_not_the_sandboxs() {
     };
     let policy = |task| run(&["chrt", "--fifo", "1"], task, &["cut", "-d", " ", "-f", "41", "/proc/self/stat"]); // proc_pid_stat(5)
     assert_eq!(policy(lab.task()), "0\n");
-    // Where v1 groups share out real time, one that has none takes nobody with such a priority.
+    // With v1 groups for real time, a group without a share refuses a process with such a priority.
     let weak = policy(lab.task().weakened("real-time"));
     assert!(["1\n", ""].contains(&weak.as_str()), "{weak:?}");
     let class = |task| run(&["ionice", "--class", "realtime", "--classdata", "2"], task, &["ionice"]);
@@ -136,7 +137,7 @@ fn a_real_time_priority_of_the_caller_is_not_the_sandboxs() {
 
 #[test]
 fn signals_that_the_caller_ignores_are_not_ignored_inside() {
-    // SIGCHLD among them: pid 1 would never hear that the command has ended.
+    // SIGCHLD among them: pid 1 would never notice the command's end.
     let lab = Lab::new();
     let command = task(&lab).plain().command_for(["sh", "-c", "grep SigIgn /proc/self/status; exit 7"]);
     let script = "$SIG{$_} = 'IGNORE' for qw(CHLD TERM HUP INT USR1); exec @ARGV";
@@ -149,7 +150,7 @@ fn signals_that_the_caller_ignores_are_not_ignored_inside() {
     assert_eq!(done.status.code(), Some(7), "{done:?}");
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     let ignored = u64::from_str_radix(text.split_whitespace().nth(1).unwrap(), 16).unwrap();
-    // 32 and 33 are the C library's own, which it lets nobody change.
+    // 32 and 33 are the C library's own, and it refuses to change them.
     assert_eq!(ignored & !0x1_8000_0000, 0, "{done:?}");
 }
 

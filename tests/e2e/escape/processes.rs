@@ -4,8 +4,8 @@ use super::{answer, attack, attacker, executable, stopped, task};
 use crate::support::{Lab, eventually, is_root, skip};
 use std::fs;
 
-/// Everything that stands between an agent and pid 1, which has brig's memory. As root it has another id than the agent; an ordinary user has
-/// only one.
+/// All protections between an agent and pid 1, which has brig's memory. As root it has another id than the agent; an
+/// ordinary user has only one id.
 const OPEN: &str = "hidepid,undumpable,landlock,capabilities";
 
 #[test]
@@ -31,7 +31,8 @@ fn the_command_line_of_brig_is_not_readable_inside() {
 #[test]
 fn the_memory_descriptors_and_environment_of_pid_1_are_out_of_reach() {
     if is_root() {
-        // pid 1 has an id of its own, so even without the rest the kernel refuses; the walls before it are tried one by one.
+        // pid 1 has another id, so the kernel refuses even without the rest; each of the other protections is tested
+        // alone.
         for (weak, expected) in [("", "ENOENT"), ("hidepid", "EACCES|EPERM"), (OPEN, "EACCES|EPERM")] {
             let lab = Lab::new();
             let work = attacker(&lab);
@@ -64,7 +65,7 @@ fn the_memory_descriptors_and_environment_of_pid_1_are_out_of_reach() {
 fn pid_1_can_be_neither_traced_nor_read_nor_robbed_of_descriptors() {
     let free = if is_root() { "" } else { "undumpable,landlock,capabilities" };
     let take = if is_root() { "" } else { "seccomp,undumpable,landlock,capabilities" };
-    // Its channel to the supervisor is the one descriptor that pid 1 has; the numbers of all others are closed.
+    // pid 1 has one descriptor, its channel to the supervisor; the numbers of all others are closed.
     stopped(&[
         attack("ptrace 1", "EPERM", free),
         attack("vm-read 1", "EPERM", free),
@@ -99,7 +100,7 @@ fn pid_1_can_be_neither_killed_nor_stopped() {
 }
 
 #[test]
-fn as_root_the_command_and_pid_1_have_ids_that_nobody_else_has() {
+fn as_root_the_command_and_pid_1_have_unique_ids() {
     let Some(lab) = Lab::root() else { return };
     let work = attacker(&lab);
     let ids = |weak: &str| {

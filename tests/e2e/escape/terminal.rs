@@ -1,4 +1,4 @@
-//! What an agent can do to the terminal of whoever looks.
+//! Attacks of an agent on the terminal that shows its output.
 
 use super::{attacker, task};
 use crate::support::Lab;
@@ -8,7 +8,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
-/// Runs a command whose three streams are a terminal, and returns what that would show.
+/// Runs a command on a terminal, and returns the terminal's output.
 fn on_a_terminal(mut command: Command) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
@@ -19,13 +19,13 @@ fn on_a_terminal(mut command: Command) -> String {
     let mut child = command.stdin(stream(&slave)).stdout(stream(&slave)).stderr(stream(&slave)).spawn().unwrap();
     drop((slave, command)); // the command keeps copies of its streams
     let mut shown = Vec::new();
-    // The master says EIO when the last user of the other side is gone.
+    // EIO of the master: the last user of the other side is gone.
     let _ = std::fs::File::from(master).read_to_end(&mut shown);
     child.wait().unwrap();
     String::from_utf8_lossy(&shown).into_owned()
 }
 
-/// Clears the screen, sets the title, asks for an answer; once with ESC, once with the one-character forms.
+/// Clears the screen, sets the title, requests an answer; once with ESC, once with the one-character forms.
 const EVIL: &str = r"printf '\033[2J\033]0;owned\007\302\2332J\2332J\n'; printf '\033[6n' >&2";
 
 fn is_harmless(text: &str) -> bool {
@@ -40,7 +40,7 @@ fn escape_sequences_do_not_reach_a_terminal() {
         is_harmless(&shown) && shown.contains(r"^[[2J^[]0;owned^G\u{9b}2J\x9b2J") && shown.contains("^[[6n"),
         "{shown:?}"
     );
-    // They are real: a pipe gets them as they are, since it is data there.
+    // They are real: a pipe gets them unchanged, as data.
     let raw = task(&lab).plain().sh(EVIL);
     assert!(raw.stdout.contains("\x1b[2J") && !is_harmless(&raw.stdout), "{raw:#?}");
 }

@@ -1,4 +1,4 @@
-//! What a remote or an agent's repository can make a courier use: time, processor time, memory, and files of the store.
+//! Bounds of a courier with a hostile remote or repository: time, processor time, memory, and files of the store.
 
 use super::server::Host;
 use super::{COMMIT, bare, host, push, refused, task};
@@ -93,7 +93,7 @@ fn stop_and_kill_reach_a_task_that_fetches_or_waits_for_a_fetch() {
 fn a_mirror_that_grows_too_large_ends_its_fetch() {
     let lab = Lab::new();
     let silent = Silent::new();
-    // What a remote with many large files does, in a moment.
+    // A remote with many large files, in a moment.
     let grow = |lab: &Lab| {
         let mirrors = lab.store().join("mirrors");
         crate::support::eventually("the task fetches", || mirrors.exists() && entries(&mirrors) > 3);
@@ -160,7 +160,7 @@ fn names_of_a_remote_are_one_file_of_the_store_and_bounded() {
     assert!(run.stderr.contains("12000\n"), "{run:#?}");
     let found = entries(&lab.store());
     assert!(found < 300, "{found} files, folders and links in the store");
-    // A name that is gone on the remote is gone here, and the mirror is used again.
+    // A name removed on the remote is removed here, and the mirror is used again.
     names(3);
     let run = far.known_task(&lab, &url).sh("git tag | wc -l; git log --format=%s");
     run.ended_as("succeeded", 0);
@@ -180,7 +180,8 @@ fn names_of_a_remote_are_one_file_of_the_store_and_bounded() {
 fn crafted_history_does_not_slow_a_push() {
     let lab = Lab::new();
     let remote = bare(&lab);
-    // Two contents of two million lines each, by turns: a search through the differences compares them for every commit.
+    // Two contents of two million lines each, by turns: a search through the differences compares them for every
+    // commit.
     let history = "seq 1 2000000 >file; git add .; one=$(git write-tree); seq 4000000 -2 2 >file; git add .; other=$(git write-tree); \
          last=$(git rev-parse HEAD); for n in $(seq 40); do last=$(git commit-tree -p $last -m $n $one); last=$(git commit-tree -p $last -m $n $other); done; \
          printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%064d\\nsize 5\\n' 7 >'a b.bin'; git reset -q $last; git add 'a b.bin'; git commit -qm last";

@@ -1,13 +1,13 @@
-//! Every way in which a repository makes git run a program, each by itself, in a repository that is cloned and in one that the agent leaves: none runs
-//! on the host. The control of each is git of the host in that very repository, where it does.
+//! Every way for a repository to make git run a program, in a cloned repository and in one that the agent leaves. None
+//! runs on the host. The control of each is the host's git in the same repository, where it runs.
 
 use super::{COMMIT, host};
 use crate::support::Lab;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Plants a trap in the repository that is cloned, and lets the agent plant it in its own; `$1` is a program that leaves a mark on the host, and
-/// `$2` a folder for what the trap needs. `control` is what somebody would do in the repository on the host.
+/// Plants a trap in the repository, and lets the agent plant it in its clone. `$1` is a program that leaves a mark on
+/// the host, `$2` a folder for the trap's files. `control` is a user's command in the repository on the host.
 fn attack(plant: &str, control: &str) {
     let lab = Lab::new();
     let source = lab.directory("source");
@@ -29,7 +29,7 @@ fn attack(plant: &str, control: &str) {
     let run = lab.task().args(["--repo".as_ref(), source.as_os_str()]).args(push).sh(COMMIT);
     assert!(["succeeded", "prepare_failed", "push_failed"].contains(&run.outcome().as_str()), "{run:#?}");
     assert_eq!(told(), "", "{run:#?}");
-    // Left by the agent, and looked at on the host.
+    // The agent leaves it, and the host reads the result.
     let clean = super::bare(&lab);
     let script = format!(
         "{COMMIT} >/dev/null; mkdir /tmp/open; printf '#!/bin/sh\\n{} \"$@\"\\n' >/tmp/open/trap; chmod +x /tmp/open/trap; \
@@ -42,7 +42,7 @@ fn attack(plant: &str, control: &str) {
     let id = run.receipt()["id"].as_str().unwrap().to_owned();
     lab.brig(["task", "diff", &id]).succeeded();
     for flag in ["--bundle", "--patch"] {
-        // Whether there is something to export is the row's own matter.
+        // Whether there is something to export depends on the row.
         let _ = lab.brig(["task", "export", &id, flag, "-o", lab.path().join(flag).to_str().unwrap()]);
     }
     let target = lab.directory("target");
@@ -88,7 +88,7 @@ fn a_hook_before_a_push() {
 }
 
 #[test]
-fn a_hook_of_who_receives() {
+fn a_hook_of_the_receiver() {
     attack(
         &format!("{HOOK}pre-receive; cp \"$1\" .git/hooks/update; cp \"$1\" .git/hooks/post-receive"),
         "git push -q . HEAD:refs/heads/zz",
@@ -185,7 +185,7 @@ fn an_editor() {
 }
 
 #[test]
-fn who_asks_for_passwords() {
+fn a_program_for_passwords() {
     attack(
         r#"git config core.askPass "$1""#,
         "printf 'protocol=https\\nhost=x\\n\\n' | git -c credential.helper= credential fill",
@@ -198,7 +198,7 @@ fn a_helper_for_credentials() {
 }
 
 #[test]
-fn who_signs() {
+fn a_program_for_signatures() {
     attack(r#"git config gpg.program "$1"; git config commit.gpgSign false"#, "git commit -S --allow-empty -m x");
 }
 
@@ -226,7 +226,7 @@ fn a_gitdir_elsewhere() {
 }
 
 #[test]
-fn a_store_elsewhere_and_who_names_its_references() {
+fn an_alternate_store_and_the_program_for_its_references() {
     attack(
         r#"git init -q --bare "$2/other.git"; mkdir -p .git/objects/info; echo "$2/other.git/objects" >.git/objects/info/alternates; git config core.alternateRefsCommand "$1""#,
         "git -C .. init -q --bare third; git push -q . HEAD:refs/heads/zz; git fetch -q ../third; git -C ../open/other.git fetch -q ../../source; git fetch -q .",
@@ -247,7 +247,7 @@ fn a_url_that_becomes_another() {
 }
 
 #[test]
-fn who_serves_the_other_side() {
+fn a_program_for_the_other_side() {
     attack(r#"git config remote.origin.url "$PWD"; git config remote.origin.uploadpack "$1""#, "git fetch origin");
 }
 

@@ -1,4 +1,5 @@
-//! Repositories behind https: a real nginx with TLS and a password before a real git-http-backend, reached by a courier through the gateway.
+//! Repositories behind https: real nginx with TLS and a password before git-http-backend, reached by a courier through
+//! the gateway.
 
 use super::server::{Host, PASSWORD, PLAIN, TLS};
 use super::{COMMIT, host, push, refused};
@@ -8,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Asserts that a task never came to its sandbox, that the line of its error has these words, and that nothing tells the password.
+/// Asserts that a task had no sandbox, that its error line has these words, and that the password is not in it.
 #[track_caller]
 pub fn not_prepared(lab: &Lab, run: &Run, words: &[&str]) {
     refused(run, words);
@@ -51,7 +52,7 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
         "agent the agent was here\ntwo\nmore"
     );
     assert_eq!(host(&remote, "git update-ref -d refs/heads/agent/fix; git for-each-ref"), before);
-    // The agent had no way to it, although its couriers had.
+    // The agent had no access, although its couriers had.
     assert_eq!(receipt["egress"]["rows"], serde_json::json!([]), "{receipt:#}");
     let rows = receipt["couriers"]["rows"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["host"] == "a.test" && row["allowed"] == true), "{receipt:#}");
@@ -60,7 +61,7 @@ fn a_repository_is_cloned_worked_on_and_pushed_back() {
     assert!(bytes("sent_bytes") > 500 && bytes("received_bytes") > 500 && bytes("count") >= 3, "{receipt:#}");
     assert!(far.served().contains("a.test 200 me POST /app.git/git-receive-pack"), "{}", far.served());
     assert_nowhere(&lab.store(), PASSWORD);
-    // A second task goes on from what the mirror has: what is new comes, what was there does not.
+    // A second task updates the mirror: only new objects come.
     host(
         &lab.path().join("seed"),
         "git -C . checkout -q main; echo three >file; git commit -qam three; git push -q ../host/repositories/app.git main",
@@ -89,14 +90,14 @@ fn a_wrong_credential_is_one_clear_line_without_it() {
     not_prepared(&lab, &with(&format!("{PASSWORD}-token")), &["does not take the credential"]);
     not_prepared(&lab, &far.task(&lab, &url).sh("echo ran"), &["asks for a credential"]);
     assert!(!far.served().contains(" 200 "), "{}", far.served());
-    not_prepared(&lab, &far.known_task(&lab, &far.url("none.git")).sh("echo ran"), &["no such repository"]);
+    not_prepared(&lab, &far.known_task(&lab, &far.url("none.git")).sh("echo ran"), &["the repository does not exist"]);
     not_prepared(&lab, &far.known_task(&lab, &url).args(["--ref", "nowhere"]).sh("echo ran"), &["has no `nowhere`"]);
     let closed = format!("https://a.test:9/{}", "app.git");
     not_prepared(&lab, &far.known_task(&lab, &closed).sh("echo ran"), &["does not answer"]);
 }
 
 #[test]
-fn a_certificate_of_nobody_is_not_trusted() {
+fn an_unknown_certificate_is_not_trusted() {
     let lab = Lab::new();
     let Some(mut far) = Host::new(&lab) else { return };
     far.repository(&lab, "app.git");
@@ -126,7 +127,7 @@ fn a_name_that_leads_to_a_private_address_is_refused_until_that_is_named() {
     not_prepared(&lab, &wrong, &["`a.test` leads to 127.", "loopback"]);
     assert_eq!(far.served(), "");
     strict(&far.url("app.git")).weakened("egress-rebinding").sh("cat file").ended_as("succeeded", 0);
-    // An address in the URL is named by that.
+    // An address in the URL is allowed by the URL.
     let address = far.world.address;
     for url in [format!("https://{address}:{TLS}/app.git"), format!("http://{address}:{PLAIN}/app.git")] {
         let run = strict(&url).sh("cat file");
@@ -140,7 +141,7 @@ fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_t
     let lab = Lab::new();
     let Some(far) = Host::new(&lab) else { return };
     far.repository(&lab, "app.git");
-    // The same host by another name of the repository is no other host.
+    // Another name of the repository on the same host is the same host.
     far.known_task(&lab, &far.url("renamed/app.git")).sh("cat file").ended_as("succeeded", 0);
     let away = |path: &str| far.known_task(&lab, &far.url(path));
     let sent = |path: &str, words: &[&str]| {
@@ -154,14 +155,14 @@ fn a_courier_reaches_its_host_at_its_port_and_nothing_that_the_server_sends_it_t
     sent("metadata/app.git", &["169.254.169.254"]);
     let served = far.served();
     assert!(!served.contains("b.test"), "{served}");
-    // Without the rules the other host is reached; and still the credential is for the first one alone.
+    // Without the rules the other host is reached; the credential still goes to the first one only.
     let run = away("away/app.git").weakened("egress-names,egress-rules,egress-rebinding").sh("echo ran");
     assert_eq!(run.outcome(), "prepare_failed", "{run:#?}");
     assert!(far.served().contains("b.test 401 - "), "{}", far.served());
     assert!(!far.served().contains("b.test 200 "), "{}", far.served());
 }
 
-/// Lets the command of a task go on that waits for `/tmp/go`. It may have ended before we hear of that, so nothing is asserted of this.
+/// Resumes a task's command that waits for `/tmp/go`. The task may end before the answer, so nothing is asserted.
 fn go(lab: &Lab, id: &str) {
     lab.brig(["task", "exec", id, "--", "touch", "/tmp/go"]);
 }
@@ -209,7 +210,7 @@ fn what_the_remote_refuses_loses_nothing() {
     let run = started.finish();
     host(&remote, "git update-ref -d refs/heads/moved");
     refused(&run, &["not based on"]);
-    // The remote is gone when the work is done.
+    // The remote disappears after the work.
     let started = to("x").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
     started.wait_for("ready");
     let id = lab.ids().pop().unwrap();
@@ -218,7 +219,7 @@ fn what_the_remote_refuses_loses_nothing() {
     go(&lab, &id);
     let run = started.finish();
     fs::rename(&away, &remote).unwrap();
-    refused(&run, &["no such repository"]);
+    refused(&run, &["the repository does not exist"]);
     // And the whole host.
     let started = to("x").start_sh(&format!("echo ready; until [ -e /tmp/go ]; do sleep 0.05; done; {COMMIT}"));
     started.wait_for("ready");

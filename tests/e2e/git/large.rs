@@ -1,4 +1,5 @@
-//! Large files on request: the real git-lfs in couriers, against a server of the batch API behind nginx with TLS and a password.
+//! Large files on request: the real git-lfs in couriers, with a server of the batch API behind nginx with TLS and a
+//! password.
 
 use super::https::{assert_nowhere, not_prepared};
 use super::server::{Host, LFS, PASSWORD, TLS};
@@ -8,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The batch API (git-lfs, docs/api/batch.md) for downloads: what it keeps is a file named by its digest. An object that a file `OID.at` stands
-/// beside is said to be at the URL in it; `OID.wrong` is sent in place of what was asked for.
+/// The batch API (git-lfs, docs/api/batch.md) for downloads: files named by digest. For an object with a file `OID.at`,
+/// it returns the URL in that file; it sends `OID.wrong` in place of the requested object.
 const SERVER: &str = r#"
 import http.server, json, os, sys
 address, port, folder, place = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -52,7 +53,8 @@ fn serve(lab: &Lab) -> Option<(Host, PathBuf, PathBuf)> {
     Some((far, remote, folder))
 }
 
-/// Commits a large file to `main` of a bare repository: its pointer. What it stands for goes to `folder`, by its name there; returns that.
+/// Commits a large file's pointer to `main` of a bare repository. Its content goes to `folder`, under its digest, which
+/// is returned.
 fn add(remote: &Path, folder: &Path, name: &str, content: &str) -> String {
     let path = folder.join("new");
     fs::write(&path, content).unwrap();
@@ -87,7 +89,7 @@ fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() 
     assert!(run.stderr.starts_with(&expected), "{run:#?}");
     assert!(far.served().contains(&format!("a.test 200 me GET /app.git/info/lfs/objects/{id}")), "{}", far.served());
     assert_nowhere(&lab.store(), PASSWORD);
-    // Another commit: what is in the mirror is not asked for again.
+    // Another commit: contents in the mirror are not requested again.
     add(&remote, &folder, "b.bin", "another\n");
     let run = far.known_task(&lab, &url).args(["--lfs"]).sh("wc -c <a.bin; cat b.bin");
     assert!(run.stderr.starts_with("1200000\nanother\n"), "{run:#?}");
@@ -97,7 +99,7 @@ fn large_files_come_over_https_by_couriers_with_the_credential_for_their_host() 
         "{}",
         far.served()
     );
-    // Unless it is asked for, a pointer is a pointer.
+    // Without the option, a pointer stays a pointer.
     let run = far.known_task(&lab, &url).sh("head -n 1 a.bin");
     assert!(run.stderr.starts_with("version https://git-lfs.github.com/spec/v1\n"), "{run:#?}");
 }
@@ -111,7 +113,7 @@ fn large_files_that_are_elsewhere_are_fetched_from_named_hosts_alone_and_never_w
     let url = far.url("app.git");
     at(&format!("https://b.test:{TLS}/info/lfs/"));
     let run = far.known_task(&lab, &url).args(["--lfs"]).sh("echo ran");
-    not_prepared(&lab, &run, &["sends to `b.test`, which nobody has named"]);
+    not_prepared(&lab, &run, &["sends to `b.test`, which is not an allowed location"]);
     assert!(!far.served().contains("b.test"), "{}", far.served());
     for href in ["https://metadata.test/", &format!("https://{}:8443/", far.world.address), "https://169.254.169.254/"]
     {
@@ -146,7 +148,7 @@ fn a_repository_cannot_say_where_its_large_files_are_and_what_is_none_of_them_is
     let run = far.known_task(&lab, &url).args(named).sh("cat a.bin");
     assert!(run.stderr.starts_with("content\n"), "{run:#?}");
     assert!(!far.served().contains("evil"), "{}", far.served());
-    // A server that sends something else, and one that has nothing.
+    // A server with a wrong content, and one without it.
     let other = add(&remote, &folder, "b.bin", "right\n");
     fs::write(folder.join(format!("{other}.wrong")), "wrong\n").unwrap();
     not_prepared(&lab, &far.known_task(&lab, &url).args(["--lfs"]).sh("echo ran"), &["fetch the repository"]);

@@ -1,4 +1,5 @@
-//! Repositories: commits come out by their ids, to a branch or a file, and nothing that the agent left in `.git` runs on the host.
+//! Repositories: commits come out by their ids, to a branch or a file, and nothing in the agent's `.git` runs on the
+//! host.
 
 mod bounds;
 mod hostile;
@@ -17,7 +18,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a script of the host, with git's own settings of nobody.
+/// Runs a script on the host, without a user's git settings.
 fn host(directory: &Path, script: &str) -> String {
     let done = Command::new("sh")
         .args(["-euc", script])
@@ -55,7 +56,7 @@ fn task(lab: &Lab, remote: &Path, more: &[&str], script: &str) -> Run {
     lab.task().args(["--repo".as_ref(), remote.as_os_str()]).args(more).sh(script)
 }
 
-/// Asserts that a task never came to its sandbox, and that the one line of its error has these words and comes with advice.
+/// Asserts that a task had no sandbox, and that its one error line has these words and advice.
 #[track_caller]
 fn refused(run: &Run, words: &[&str]) {
     run.ended_as("prepare_failed", 125);
@@ -161,12 +162,12 @@ fn what_must_not_be_pushed_is_not_and_the_commits_are_in_a_file() {
     );
     host(&remote, "git branch -D moved");
     assert_eq!(host(&remote, "git for-each-ref"), before);
-    // The remote's own rule says no.
+    // The remote's own hook refuses.
     let hook = lab.file("remote.git/hooks/pre-receive", "#!/bin/sh\necho rule 7 says no >&2\nexit 1\n");
     fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
     refused(&task(&lab, &remote, &["--push-branch", "x"], COMMIT), "refused");
     assert_eq!(host(&remote, "git for-each-ref"), before);
-    // Allowed by name, the default branch is a branch.
+    // Allowed by name, the default branch is like any other.
     fs::remove_file(hook).unwrap();
     task(&lab, &remote, &["--push-branch", "main", "--push-default-branch"], COMMIT).ended_as("succeeded", 0);
     assert_eq!(host(&remote, "git rev-list --count main"), "3");
@@ -252,7 +253,7 @@ fn commits_of_a_folder_are_not_exported_over_another_of_its_name() {
         words.into_iter().chain([lab.path().join(name).into_os_string()])
     };
     lab.brig(export("refused")).refused(125, &["another folder"]);
-    // Without the check the commits are taken over whatever has the name.
+    // Without the check, commits of another folder at that path are taken.
     lab.weakened("changes-folder", export("weakened")).succeeded();
     std::fs::remove_dir_all(&seed).unwrap();
     std::fs::rename(&moved, &seed).unwrap();
@@ -291,7 +292,7 @@ fn commits_and_changes_are_exported_to_files() {
         .refused(125, &["/dev/null/x"]);
 }
 
-/// Every way in which git's own files make it run a program, in a script of the agent. `$1` is the program.
+/// Every way for git's files to make it run a program, in the agent's script. `$1` is the program.
 const TRAPS: &str = r#"
 mkdir -p .git/hooks .git/info
 for hook in pre-commit post-commit pre-push post-checkout post-merge post-index-change reference-transaction pre-receive update post-receive fsmonitor-watchman pre-auto-gc post-rewrite sendemail-validate; do
@@ -331,7 +332,7 @@ fn nothing_that_the_agent_leaves_in_its_repository_runs_on_the_host() {
     lab.brig(["task", "export", &id, "--bundle", "-o", lab.path().join("b").to_str().unwrap()]).succeeded();
     lab.brig(["task", "export", &id, "--patch", "-o", lab.path().join("p").to_str().unwrap()]).succeeded();
     assert!(!witness.exists(), "{}", fs::read_to_string(&witness).unwrap());
-    // The traps are real: one harmless word of the host's git in that tree, and they run.
+    // The traps are real: one harmless git command on the host in that tree runs them.
     let copy = lab.directory("copy");
     let base = run.receipt()["changes"]["base"].as_str().unwrap().to_owned();
     let changes = run.receipt()["changes"]["path"].as_str().unwrap().to_owned();
@@ -342,7 +343,7 @@ fn nothing_that_the_agent_leaves_in_its_repository_runs_on_the_host() {
         ),
     );
     assert!(witness.exists(), "the control: git on the host runs what the agent left");
-    // What could run later is named to whoever looks.
+    // Runnable files are listed.
     let runnable = run.receipt()["changes"]["runnable"].to_string();
     assert!(runnable.contains(".git/config") && runnable.contains(".git/hooks/pre-commit"), "{runnable}");
 }
@@ -365,7 +366,7 @@ fn objects_that_lead_elsewhere_or_are_broken_are_not_taken() {
         ),
         "not in the workspace",
     );
-    // An object that is not what its name says.
+    // An object that does not match its name.
     refused(
         &format!(
             "{COMMIT}; tree=$(git rev-parse HEAD:new); file=.git/objects/$(echo $tree | cut -c1-2)/$(echo $tree | cut -c3-); chmod u+w $file; \
@@ -381,7 +382,7 @@ fn objects_that_lead_elsewhere_or_are_broken_are_not_taken() {
         "git ended",
     );
     refused("rm -rf .git; ln -s /etc .git", "`.git`");
-    refused("echo 'ref: refs/../../../../../etc/passwd' >.git/HEAD", "no reference");
+    refused("echo 'ref: refs/../../../../../etc/passwd' >.git/HEAD", "not a reference");
     // A tree with a name that would be `.git` where it is checked out (CVE-2014-9390).
     refused(
         "blob=$(echo evil | git hash-object -w --stdin); tree=$(printf '100644 blob %s\\t.GIT\\n' $blob | git mktree); \
@@ -408,7 +409,7 @@ fn what_is_asked_for_wrongly_is_refused_before_anything_is_made() {
     assert_eq!(lab.ids(), [] as [&str; 0]);
 }
 
-/// Makes the bare repository `path` with 30,000 files, of which each says its line as often as `lines` has it.
+/// Makes the bare repository `path` with 30,000 files, each with its line repeated as `lines` returns.
 fn of_many_files(lab: &Lab, path: &Path, lines: impl Fn(usize) -> usize) {
     let mut stream = String::from("commit refs/heads/main\ncommitter a <a@b> 1 +0000\ndata 3\nbig\n");
     for number in 0..30_000 {

@@ -1,4 +1,4 @@
-//! How much of a repository is fetched, how long that takes, and that the agent's sandbox has nothing of the credential.
+//! Portions of a repository's history, their speed, and that the agent's sandbox has nothing of the credential.
 
 use super::server::{Host, PASSWORD};
 use super::{COMMIT, host, of_many_files, prepared_in, push};
@@ -18,7 +18,7 @@ fn a_shallow_clone_has_the_last_commits_and_is_pushed_from() {
     assert!(run.stderr.contains("1\ntrue\n"), "{run:#?}");
     assert_eq!(push(&run)["state"], "pushed", "{run:#?}");
     assert_eq!(host(&remote, "git rev-list --count x; git fsck --strict 2>&1"), "3");
-    // Whoever wants all of it gets all of it, from a mirror of its own.
+    // A task without a depth gets all of it, from a separate mirror.
     let whole = far.known_task(&lab, &url).sh("git rev-list --count HEAD; git rev-parse --is-shallow-repository");
     assert!(whole.stderr.contains("2\nfalse\n"), "{whole:#?}");
     // The same of a path.
@@ -81,7 +81,7 @@ fn tens_of_thousands_of_files_come_over_https_once() {
     assert!(prepared_in(&second) * 2.0 < prepared_in(&first), "{} after {}", prepared_in(&second), prepared_in(&first));
 }
 
-/// Whether the memory of a process has these bytes somewhere; of one that has ended, nothing does.
+/// Whether a process's memory contains these bytes. `false` for an ended process.
 fn remembers(pid: i32, words: &[u8]) -> bool {
     let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return false };
     let Ok(memory) = fs::File::open(format!("/proc/{pid}/mem")) else { return false };
@@ -105,7 +105,8 @@ fn below(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Looks for the password in every file, every environment and every memory that the agent may read. It does not hold it itself.
+/// Searches every file, environment and memory that the agent may read for the password. The script does not contain
+/// it.
 const SEARCH: &str = r#"
 import os, re
 word = re.compile(rb"correct\.horse/[b]attery\+staple")
@@ -168,12 +169,12 @@ fn the_agents_sandbox_has_the_credential_nowhere() {
                 let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
                 assert!(!remembers(pid, PASSWORD.as_bytes()), "{pid} {name} has it");
             }
-            // The control: the variable that it was given in is found by the same eyes.
+            // The control: the same search finds the variable with the password.
             assert_eq!(remembers(started.pid(), PASSWORD.as_bytes()), is_variable);
         }
         assert!(!started.has_ended());
         let id = lab.ids().pop().unwrap();
-        // The task may end before it can say that this has.
+        // The task may end before its answer.
         let _ = lab.brig(["task", "exec", &id, "--", "touch", "/tmp/go"]);
         started.finish().ended_as("succeeded", 0);
     }

@@ -1,4 +1,5 @@
-//! A host of repositories as they are out there: git-http-backend behind nginx with TLS and a password, and sshd, at a loopback address of its own.
+//! A host of repositories at a separate loopback address: git-http-backend behind nginx with TLS and a password, and
+//! sshd.
 
 use super::host;
 use crate::egress::world::{World, program};
@@ -8,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The password that the server wants. It looks like none of the tokens that everybody knows.
+/// The server's password. It does not look like a known token.
 pub const PASSWORD: &str = "correct.horse/battery+staple";
 /// The ports of the TLS server, of the plain one, and of sshd.
 pub const TLS: u16 = 9443;
@@ -26,12 +27,12 @@ pub struct Host {
     pub credential: PathBuf,
     /// The certificate of its authority.
     pub ca: PathBuf,
-    /// The log of nginx: whom it served what.
+    /// nginx's log of requests.
     log: PathBuf,
 }
 
 impl Host {
-    /// Starts nginx and git-http-backend; says `SKIP` where they are not installed.
+    /// Starts nginx and git-http-backend; prints `SKIP` where they are not installed.
     pub fn new(lab: &Lab) -> Option<Host> {
         let Some(wrapper) = program("fcgiwrap") else {
             skip("needs fcgiwrap");
@@ -89,7 +90,7 @@ impl Host {
         Some(Host { world, root, credential, ca, log })
     }
 
-    /// Starts sshd too; says `SKIP` where it is not installed.
+    /// Starts sshd too; prints `SKIP` where it is not installed.
     pub fn with_ssh(lab: &Lab) -> Option<Host> {
         let Some(server) = program("sshd").filter(|_| program("ssh").is_some()) else {
             skip("needs sshd and ssh");
@@ -141,7 +142,7 @@ impl Host {
         format!("https://a.test:{TLS}/{name}")
     }
 
-    /// A task on a URL of this host, with the resolver that knows its name, which leads to a loopback address: that is named.
+    /// A task on a URL of this host, with the resolver for its name. Its loopback address is allowed by name.
     pub fn task<'lab>(&self, lab: &'lab Lab, url: &str) -> Task<'lab> {
         self.strict_task(lab, url).args(["--git-address", &self.world.address.to_string()])
     }
@@ -158,7 +159,7 @@ impl Host {
         self.task(lab, url).args(["--git-credential", &format!("file:{}", self.credential.display())])
     }
 
-    /// Whom nginx served what: `host status user request` a line.
+    /// The requests that nginx served: `host status user request` a line.
     pub fn served(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Repositories behind a real sshd: a key of the profile, and a host that is known by its own.
+//! Repositories behind a real sshd: a key of the profile, and a known host key.
 
 use super::server::{Host, SSH};
 use super::{COMMIT, host, push, refused};
@@ -64,11 +64,11 @@ fn a_host_that_is_not_known_is_refused() {
     refused(&task(&lab, &far, &url, "id", "known_hosts.other").sh("echo ran"), &["another key than the known one"]);
     refused(&task(&lab, &far, &url, "stranger", "known_hosts").sh("echo ran"), &["does not take the key"]);
     let none = format!("ssh://{}@a.test:{SSH}/none.git", user());
-    refused(&task(&lab, &far, &none, "id", "known_hosts").sh("echo ran"), &["no such repository"]);
-    // What can be known before is said before anything is made.
+    refused(&task(&lab, &far, &none, "id", "known_hosts").sh("echo ran"), &["the repository does not exist"]);
+    // Errors that can be known early are reported before anything is made.
     let before = lab.ids().len();
     task(&lab, &far, &url, "locked", "known_hosts").plain().sh("echo ran").refused(125, &["passphrase"]);
-    task(&lab, &far, &url, "id.pub", "known_hosts").plain().sh("echo ran").refused(125, &["no private key"]);
+    task(&lab, &far, &url, "id.pub", "known_hosts").plain().sh("echo ran").refused(125, &["not a private key"]);
     task(&lab, &far, &url, "id", "nowhere").plain().sh("echo ran").refused(125, &["nowhere", "No such file"]);
     task(&lab, &far, &url, "nowhere", "known_hosts").plain().sh("echo ran").refused(125, &["nowhere", "No such file"]);
     assert_eq!(lab.ids().len(), before);

@@ -1,4 +1,4 @@
-//! Submodules on request: fetched by couriers from the repository's own host and from places that were named, and from nowhere else.
+//! Submodules on request: couriers fetch them from the repository's own host and from named locations only.
 
 use super::https::not_prepared;
 use super::server::{Host, SSH, TLS};
@@ -6,7 +6,7 @@ use super::{COMMIT, host, push, refused};
 use crate::support::{Lab, Task};
 use std::path::{Path, PathBuf};
 
-/// A bare repository with one commit, whose file says `word`.
+/// A bare repository with one commit, whose file contains `word`.
 fn library(folder: &Path, name: &str, word: &str) -> PathBuf {
     host(
         folder,
@@ -18,7 +18,7 @@ fn library(folder: &Path, name: &str, word: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// Commits to `main` of the bare repository: a link at `path` to the head of `to`, and what `.gitmodules` says of it.
+/// Commits to `main` of the bare repository: a link at `path` to the head of `to`, and its section in `.gitmodules`.
 fn link(remote: &Path, to: &Path, path: &str, url: &str) {
     host(
         remote.parent().unwrap(),
@@ -32,7 +32,7 @@ fn link(remote: &Path, to: &Path, path: &str, url: &str) {
     );
 }
 
-/// Looks at everything that git says of submodules.
+/// Reads everything that git reports about submodules.
 const LOOK: &str = "cat sub/nearest; git submodule status --recursive; git status --short; git -C sub log --format=%s; git -C sub fsck --strict 2>&1";
 
 fn local<'lab>(lab: &'lab Lab, remote: &Path) -> Task<'lab> {
@@ -57,7 +57,7 @@ fn submodules_come_over_https_from_the_own_host_and_from_a_named_one_without_the
     assert!(lines[2].starts_with(' ') && lines[2].contains(" sub/inner/deep"), "{run:#?}");
     assert_eq!(lines[3..5], ["links inner/deep", "nearest"], "nothing is changed, and the history is there: {run:#?}");
     assert_eq!(lines[5], "deepest");
-    // A mirror of each; the second task asks nobody but the repository itself.
+    // A mirror of each; the second task contacts only the repository itself.
     let mirrors = || std::fs::read_dir(lab.store().join("mirrors")).unwrap().count();
     let (before, asked) = (mirrors(), far.served().matches("near.git").count());
     far.known_task(&lab, &url).args(["--submodules"]).sh("cat sub/nearest").ended_as("succeeded", 0);
@@ -65,11 +65,11 @@ fn submodules_come_over_https_from_the_own_host_and_from_a_named_one_without_the
     // Without being asked for they stay away.
     let without = far.known_task(&lab, &url).sh("ls -A sub | wc -l");
     assert!(without.stderr.starts_with("0\n"), "{without:#?}");
-    // Another host is asked for nothing until it is named, and never gets the credential: here it wants one.
+    // Another host is not contacted until it is named, and never gets the credential, even if it asks for one.
     link(&remote, &near, "other", &format!("https://b.test:{TLS}/near.git"));
     let before = far.served().matches("b.test").count();
     let run = far.known_task(&lab, &url).args(["--submodules"]).sh("echo ran");
-    not_prepared(&lab, &run, &["submodule `other`", &format!("`b.test:{TLS}`, which nobody has named")]);
+    not_prepared(&lab, &run, &["submodule `other`", &format!("`b.test:{TLS}`, which is not an allowed location")]);
     assert_eq!(far.served().matches("b.test").count(), before);
     let named = ["--submodules", "--git-from", &format!("b.test:{TLS}")];
     not_prepared(&lab, &far.known_task(&lab, &url).args(named).sh("echo ran"), &["asks for a credential"]);
@@ -98,7 +98,10 @@ fn submodules_of_a_path_are_below_it_or_below_a_named_folder() {
     let remote = super::bare(&lab);
     let near = library(&lab.directory("more"), "near.git", "nearest");
     link(&remote, &near, "sub", "../more/near.git");
-    refused(&local(&lab, &remote).sh("echo ran"), &["submodule `sub`", "more/near.git`, which nobody has named"]);
+    refused(
+        &local(&lab, &remote).sh("echo ran"),
+        &["submodule `sub`", "more/near.git`, which is not an allowed location"],
+    );
     let more = lab.path().join("more").display().to_string();
     let run = local(&lab, &remote).args(["--git-from", &more]).sh(LOOK);
     run.ended_as("succeeded", 0);
@@ -107,14 +110,14 @@ fn submodules_of_a_path_are_below_it_or_below_a_named_folder() {
     let words = ["--repo", remote.to_str().unwrap(), "--profile", profile.to_str().unwrap()];
     let by_profile = lab.task().args(words).sh("cat sub/nearest");
     by_profile.ended_as("succeeded", 0);
-    // What one task has named is not there for the next.
-    refused(&local(&lab, &remote).sh("echo ran"), &["which nobody has named"]);
-    // A link of the file system leads where it leads.
+    // A location that one task has named does not exist for the next.
+    refused(&local(&lab, &remote).sh("echo ran"), &["which is not an allowed location"]);
+    // A link of the file system is resolved first.
     let hidden = library(&lab.directory("hidden"), "x.git", "secret");
     std::os::unix::fs::symlink(&hidden, remote.join("inside.git")).unwrap();
     link(&remote, &hidden, "linked", "./inside.git");
     let run = local(&lab, &remote).args(["--git-from", &more]).sh("echo ran");
-    refused(&run, &["submodule `linked`", "hidden/x.git`, which nobody has named"]);
+    refused(&run, &["submodule `linked`", "hidden/x.git`, which is not an allowed location"]);
 }
 
 #[test]
@@ -162,20 +165,20 @@ fn a_hostile_gitmodules_leads_nowhere() {
     };
     let entry = |name: &str, url: &str| format!("[submodule \"{name}\"]\\n\\tpath = sub\\n\\turl = \"{url}\"\\n");
     check(&entry("sub", &format!("ext::{trap}")), "", &["run programs"]);
-    check(&entry("sub", &format!("-u{trap}")), "", &["a trap"]);
-    check(&entry("sub", &format!("--upload-pack={trap}")), "", &["a trap"]);
-    check(&entry("sub", "https://a.test/x\\\\nhost=b.test"), "", &["a trap"]);
+    check(&entry("sub", &format!("-u{trap}")), "", &["it is not a URL"]);
+    check(&entry("sub", &format!("--upload-pack={trap}")), "", &["it is not a URL"]);
+    check(&entry("sub", "https://a.test/x\\\\nhost=b.test"), "", &["it is not a URL"]);
     check(&entry("sub", "../../../../../../../../../../etc"), "", &["leads out"]);
-    check(&entry("sub", "/etc"), "", &["no git repository"]);
-    check(&entry("sub", "file:///etc"), "", &["no git repository"]);
-    check(&entry("sub", "https://b.test/x"), "", &["nobody has named"]);
+    check(&entry("sub", "/etc"), "", &["not a git repository"]);
+    check(&entry("sub", "file:///etc"), "", &["not a git repository"]);
+    check(&entry("sub", "https://b.test/x"), "", &["is not an allowed location"]);
     check(&entry("sub", "https://me:secret@b.test/x"), "", &["credential in a URL"]);
-    check(&entry("../../hooks", "../more/near.git"), "", &["no name of a submodule"]);
-    check(&entry("a/../../../x", "../more/near.git"), "", &["no name of a submodule"]);
+    check(&entry("../../hooks", "../more/near.git"), "", &["not a submodule name"]);
+    check(&entry("a/../../../x", "../more/near.git"), "", &["not a submodule name"]);
     check("", "", &["not one entry"]);
     check("[submodule \"s\"]\\n\\tpath = sub\\n", "", &["no URL"]);
-    // `.gitmodules` as a link, and a commit that is not there.
-    check("x", "rm .gitmodules; ln -s /etc/passwd .gitmodules; git add .gitmodules", &["`.gitmodules` is no file"]);
+    // `.gitmodules` as a link, and a missing commit.
+    check("x", "rm .gitmodules; ln -s /etc/passwd .gitmodules; git add .gitmodules", &["`.gitmodules` is not a file"]);
     check(
         &entry("sub", "../more/near.git"),
         "git update-index --cacheinfo 160000,$(git rev-parse --verify -q HEAD || printf %040d 1),sub",
@@ -187,7 +190,7 @@ fn a_hostile_gitmodules_leads_nowhere() {
         &format!("git update-index --add --cacheinfo 160000,$(git -C {} rev-parse HEAD),two", near.display()),
         &["inside the one of"],
     );
-    // A command for the update is an order that nobody takes: the error is git's own, which knows it as an attack (CVE-2019-19604).
+    // brig never runs an update command. The error is git's own, which recognises the attack (CVE-2019-19604).
     check(&(entry("sub", "../more/near.git") + &format!("\\tupdate = !{trap}\\n")), "", &["git ended"]);
 }
 

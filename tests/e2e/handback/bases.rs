@@ -1,4 +1,4 @@
-//! A file that the user edits while the agent runs: what it was at the start is known where git or a copy has it, and both edits are merged.
+//! The user edits a file while the agent runs. If git or a copy has the content at the start, both edits are merged.
 
 use super::{folder, id, read};
 use crate::support::{Lab, Run, Started, eventually_within};
@@ -13,12 +13,12 @@ fn shell(at: &Path, script: &str) {
     assert!(told.status.success(), "{script}: {}", String::from_utf8_lossy(&told.stderr));
 }
 
-/// Lines that make a file larger than those that are copied: its base is the content that git has.
+/// Lines that make a file too large for a copy: its base is git's content.
 fn many_lines() -> String {
     "x\n".repeat(600_000)
 }
 
-/// A folder with the committed file `file`. Its entry in the index has been there for more than a second, so git needs no second look at it.
+/// A folder with the committed file `file`. Its index entry is older than a second, so git does not check it again.
 fn repository(lab: &Lab) -> PathBuf {
     let repository = lab.directory("work");
     lab.file("work/file", BASE);
@@ -34,12 +34,12 @@ fn commit(at: &Path) {
     );
 }
 
-/// The agent's script, after which it waits for its end.
+/// The agent's script, followed by a wait for the end.
 fn waiting(script: &str) -> String {
     format!("{script}; trap 'exit 0' USR1; echo ready; sleep 90 & wait $!")
 }
 
-/// Lets the user do something when the agent has run for a second.
+/// Runs `user` when the agent has run for a second.
 fn work_beside(lab: &Lab, task: Started, user: impl FnOnce()) -> Run {
     task.wait_for("ready");
     let id = id(lab);
@@ -58,7 +58,7 @@ fn write_beside(lab: &Lab, folder: &Path, script: &str, text: &str) -> Run {
     work_beside(lab, task, || std::fs::write(folder.join("file"), text).unwrap())
 }
 
-/// What `diff` and `apply --merge` do when the user has edited line 1 and the agent line 5.
+/// Asserts the result of `diff` and `apply --merge` after the user's edit of line 1 and the agent's of line 5.
 fn is_merged(lab: &Lab, folder: &Path, rest: &str) {
     let id = id(lab);
     let diff = lab.brig(["task", "diff", &id]);
@@ -70,7 +70,7 @@ fn is_merged(lab: &Lab, folder: &Path, rest: &str) {
     assert!(read(folder.join("file")) == format!("one\n2\n3\n4\nfive\n{rest}"));
 }
 
-/// What they do when the base is not known.
+/// The same without a known base.
 fn is_refused(lab: &Lab) {
     let id = id(lab);
     let diff = lab.brig(["task", "diff", &id]);
@@ -120,7 +120,7 @@ fn a_file_that_was_not_committed_at_the_start_is_merged_with_its_copy() {
     let folder = repository(&lab);
     lab.file("work/file", "1\n2\n3\ndirty\n5\n");
     std::thread::sleep(Duration::from_millis(200));
-    // The user takes the old edit back too: with the content that git has, that would be lost.
+    // The user reverts the edit too: with git's content as base, that would be lost.
     write_beside(&lab, &folder, "sed -i s/1/one/ file", "1\n2\n3\n4\n5\n");
     lab.brig(["task", "apply", &id(&lab), "--merge"]).succeeded();
     assert_eq!(read(folder.join("file")), "one\n2\n3\n4\n5\n");
@@ -144,7 +144,7 @@ fn a_file_that_git_does_not_track_has_no_base_and_no_later_edit_makes_one() {
     lab.file("work/file", BASE);
     write_beside(&lab, &folder, "sed -i s/5/five/ file", "one\n2\n3\n4\n5\n");
     is_refused(&lab);
-    // What the user had written by the end of the task is not what the agent began with.
+    // The user's file at the end of the task is not the agent's base.
     lab.file("work/file", "one\ntwo\n3\n4\n5\n");
     lab.brig(["task", "apply", &id(&lab), "--merge"]).refused(125, &["`file` was edited while the agent ran"]);
     assert_eq!(read(folder.join("file")), "one\ntwo\n3\n4\n5\n");

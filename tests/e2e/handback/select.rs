@@ -21,7 +21,7 @@ fn only_the_given_paths_are_shown_exported_and_applied_and_the_rest_later() {
     let export = lab.brig(["task", "export", &id, "--patch", "--exclude", "new", "--exclude", "gone"]);
     assert_eq!(export.succeeded().stdout.matches("diff --git").count(), 2, "{export:#?}");
 
-    // A new file comes with the folders that hold it.
+    // A new file comes with its folders.
     let first = lab.brig(["task", "apply", &id, "--", "new/deep/n"]);
     assert!(first.succeeded().stderr.contains("3 other changes are not selected"), "{first:#?}");
     assert_eq!(
@@ -49,7 +49,7 @@ fn a_path_that_matches_nothing_and_a_conflict_leave_all_as_it_is() {
     }
     lab.brig(["task", "export", &id, "--bundle", "--", "file"]).refused(125, &["a bundle has whole commits"]);
     assert_eq!(names(&folder), ["file", "gone"]);
-    // What is selected is checked, and what is not is left alone.
+    // Only selected paths are checked; others stay.
     lab.file("work/file", "the user's\n");
     lab.brig(["task", "apply", &id, "--", "file", "new"]).refused(125, &["`file` was changed"]);
     assert_eq!(names(&folder), ["file", "gone"], "all or nothing");

@@ -1,5 +1,5 @@
-//! Images that want more than to be run (/etc/passwd as a FIFO, links to the kernel's files, set-id programs, devices), each refused or without
-//! effect, and each with the build in which it has one.
+//! Hostile images (/etc/passwd as a FIFO, links to the kernel's files, set-id programs, devices). Each is refused or
+//! without effect, and has an effect in a weakened build.
 
 use super::{has, task_in};
 use crate::escape::host;
@@ -32,13 +32,13 @@ fn the_root_of_an_image_has_no_power() {
     for word in ["mounted", "chowned", "kernel", "net"] {
         assert!(!run.stderr.lines().any(|line| line == word), "{word}: {run:#?}");
     }
-    // Without what takes them away, a root inside has the capabilities of its namespace.
+    // Without these protections, root inside has the capabilities of its namespace.
     let run = task_in(&lab, "root").weakened("capabilities,no-new-privs,seccomp,landlock").sh(script);
     let power = if crate::support::is_root() { "chowned" } else { "mounted" }; // an ordinary user has no second id
     assert!(run.stderr.contains(power) && !run.stderr.contains(&format!("CapEff:{none}")), "{run:#?}");
 }
 
-/// T-39: account files that are no files, or too long, are refused without waiting.
+/// T-39: account files of another type, or too long, are refused without waiting.
 #[test]
 fn account_files_that_are_none_are_refused_at_once() {
     let lab = Lab::new();
@@ -82,7 +82,7 @@ fn the_primary_group_is_one_of_the_groups() {
     has(&task_in(&lab, "groups").weakened("image-primary-group").sh(script), &["groups 55"]);
 }
 
-/// Links of an image at places that a sandbox makes, or where the second fence is drawn, lead to nothing of the kernel's or the host's.
+/// Links of an image at the sandbox's own paths, or at Landlock's boundaries, reach nothing of the kernel or the host.
 #[test]
 fn links_of_an_image_reach_neither_the_host_nor_the_kernels_files() {
     let lab = Lab::new();
@@ -95,7 +95,7 @@ fn links_of_an_image_reach_neither_the_host_nor_the_kernels_files() {
     symlink(folder, layer.join("out")).unwrap();
     image.load();
     let run = task_in(&lab, "links").sh("true");
-    // The link's target is looked for in the root, where it is not.
+    // The link's target is resolved in the root, where it is missing.
     assert_eq!(run.outcome(), "start_failed", "{run:#?}");
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
@@ -141,7 +141,7 @@ fn set_id_programs_and_devices_of_an_image_give_nothing() {
     }
 }
 
-/// T-40, CVE-2026-95837: CRI-O and containerd restore an image with this annotation, by a configuration in it that was its maker's.
+/// T-40, CVE-2026-95837: CRI-O and containerd restore an image with this annotation, with its maker's configuration.
 #[test]
 fn a_checkpoint_that_comes_as_an_image_is_only_files() {
     let lab = Lab::new();

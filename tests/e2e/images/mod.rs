@@ -1,5 +1,5 @@
-//! An image as the root of a task: what its config says is done, its layers are one tree with the ids of inside, and nothing of it is
-//! written, mounted on the host or weaker than with the default root.
+//! An image as the root of a task: its configuration is in force, its layers are one tree with the inside's ids.
+//! Nothing of it is written, mounted on the host or weaker than with the default root.
 
 mod attacks;
 
@@ -63,7 +63,7 @@ fn entrypoint_cmd_user_env_directory_and_volumes_of_an_image_hold() {
     }
     assert_eq!(used["annotations"]["who"], "tests");
     assert!(used["digest"].as_str().unwrap().starts_with("sha256:"));
-    // The caller's own words: arguments replace Cmd, an entrypoint replaces both, and a workspace is where a command starts.
+    // The caller's words: arguments replace Cmd, an entrypoint replaces both, and a command starts in a workspace.
     has(&task_in(&lab, "whole").run(["mine"]), &["mine "]);
     let work = lab.directory("work");
     let flags = ["--entrypoint", "/bin/sh", "--user", "0:55", "-e", "GREETING=bye"];
@@ -104,7 +104,7 @@ fn forty_layers_are_one_root_with_what_each_removes() {
     let script = "cat /top; cd /l; ls | wc -l; cat 39 20; ls 19 18 21 2>&1 | grep -c 'No such'; rm 39 && touch new && ls | wc -l";
     let script = script.replace("wc -l", "grep -c .");
     let expected = ["39", "11", "39", "20", "3", "11"];
-    // Also as a kernel before 6.7 gets it, where all names must fit into one page; 40 names do.
+    // Also in the form for kernels before 6.7, where all names must fit into one page; 40 names do.
     for weak in ["", "lowerdir-by-layer"] {
         let task = task_in(&lab, "forty").args(["--user", "0"]);
         let run = if weak.is_empty() { task } else { task.weakened(weak) }.sh(&format!("cd /; {script}"));
@@ -112,7 +112,8 @@ fn forty_layers_are_one_root_with_what_each_removes() {
     }
 }
 
-/// As on a file system that no overlay takes as a layer (`image_store` has a real one): here with a group that counts.
+/// As on a file system that cannot be a layer of an overlay (`image_store` has a real one): here with a cgroup that
+/// counts.
 #[test]
 fn what_is_copied_into_memory_counts_against_the_memory_limit_and_not_the_disks() {
     const SIZE: u64 = 24 << 20;
@@ -138,7 +139,7 @@ fn what_is_copied_into_memory_counts_against_the_memory_limit_and_not_the_disks(
     assert!(of(&mounted, "memory_peak_bytes").unwrap() < SIZE, "{mounted:#?}");
     assert!(of(&copied, "memory_peak_bytes").unwrap() >= SIZE, "{copied:#?}");
     assert!(of(&copied, "disk_peak_bytes").unwrap() < SIZE, "{copied:#?}");
-    // What the copy leaves is what the command has.
+    // The command has what the copy leaves.
     let script = "cat /large >/tmp/a; echo enough";
     let run = task_in(&lab, "copied").args(["--memory", "32M", "--disk", "30M"]).weakened("layers-in-place").sh(script);
     run.ended_as("memory", 137);
@@ -223,7 +224,8 @@ fn an_image_stays_while_a_task_runs_in_it() {
     image(&["prune"]).succeeded();
     assert!(!layers(&lab).is_empty(), "prune removed the layers of a running task");
     assert!(!running.has_ended());
-    // The folder's own file shows up below the overlay only where nobody looked for it before, so the end comes from a signal.
+    // The folder's own file appears below the overlay only where no process has looked for it before. So end by a
+    // signal.
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.finish().outcome(), "cancelled");
     eventually("the image is pruned", || {

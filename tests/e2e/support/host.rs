@@ -1,4 +1,4 @@
-//! What the kernel says is there of a lab's tasks.
+//! Kernel objects of a lab's tasks.
 
 use super::Lab;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Images that a test makes itself: layers from files of its own, put into the lab's store as a layout of OCI. What is made on the way is never
-//! on the disk twice: a layer is packed as tar writes it, its folder goes then, and the layout goes once it is loaded.
+//! Images that a test makes: layers from its files, loaded into the lab's store as an OCI layout. Intermediate data is
+//! on the disk only once. A layer is packed as tar writes it, then its folder goes; the layout goes after the load.
 
 use super::{Lab, packages};
 use flate2::{Compression, write::GzEncoder};
@@ -55,14 +55,14 @@ impl<'lab> Image<'lab> {
         image
     }
 
-    /// What the config says.
+    /// Sets the configuration.
     #[must_use]
     pub fn config(mut self, config: Value) -> Image<'lab> {
         self.config = config;
         self
     }
 
-    /// What the manifest says beside.
+    /// Sets annotations of the manifest.
     #[must_use]
     pub fn annotations(mut self, annotations: Value) -> Image<'lab> {
         self.annotations = annotations;
@@ -174,7 +174,7 @@ fn document(blobs: &Path, kind: &str, value: &Value) -> Value {
     blob(&file, kind)
 }
 
-/// What sha256sum(1) says.
+/// Parses the output of sha256sum(1).
 fn digest(said: &[u8]) -> String {
     format!("sha256:{}", String::from_utf8_lossy(said).split(' ').next().unwrap())
 }

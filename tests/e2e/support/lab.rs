@@ -5,7 +5,8 @@ use super::{Run, Started, Task, program};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// One test's store and files. Dropping it asserts that no process, cgroup, mount, loop device or stray file of its tasks is left.
+/// One test's store and files. Dropping it asserts that no process, cgroup, mount, loop device or stray file of its
+/// tasks is left.
 pub struct Lab {
     directory: tempfile::TempDir,
 }
@@ -61,7 +62,8 @@ impl Lab {
         path
     }
 
-    /// A folder that a sandbox can show at its own path; the lab's own are below `/tmp`, where a sandbox has its own files.
+    /// A folder that a sandbox can show at its own path; the lab's own are below `/tmp`, where a sandbox has its own
+    /// files.
     pub fn own_path() -> Option<tempfile::TempDir> {
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| !home.starts_with("/tmp"));
         let places = ["/srv", "/opt", "/mnt"].into_iter().map(PathBuf::from).chain(home);

@@ -10,13 +10,13 @@
 //! }                                                                // the lab's drop asserts that nothing is left
 //! ```
 //!
-//! - [`Lab::new`] for tests that root and an ordinary user run, `let Some(lab) = Lab::root() else { return }` for those that need root: it says
-//!   `SKIP` by itself. [`skip`] says it for any other reason.
-//! - [`Task`] builds one `brig task run --json`; `.plain()` leaves `--json` out, so that the command's streams are apart;
-//!   `.start…()` gives a [`Started`] to signal, watch and end by hand.
-//! - An attack is shown to succeed on the weakened build: `lab.task().weakened("landlock")` runs it with `BRIG_WEAKEN=landlock`.
-//! - [`Lab::compile`] makes a program of C for what no shell can do.
-//! - Not here: anything of brig's own code. A test sees what a user sees, and what the kernel says.
+//! - [`Lab::new`] for tests that run as root and as an ordinary user. `let Some(lab) = Lab::root() else { return }` for
+//!   those that need root: it prints `SKIP`. [`skip`] prints it for any other reason.
+//! - [`Task`] builds one `brig task run --json`; `.plain()` omits `--json`, which separates the command's streams.
+//! - `.start…()` returns a [`Started`] to signal, watch and end.
+//! - An attack succeeds on the weakened build: `lab.task().weakened("landlock")` runs it with `BRIG_WEAKEN=landlock`.
+//! - [`Lab::compile`] makes a C program, for what a shell cannot do.
+//! - Not here: brig's own code. A test observes the user's view and the kernel's.
 
 mod host;
 mod image;
@@ -36,12 +36,12 @@ pub use task::{Started, Task};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The program under test, for those who start it in a way of their own.
+/// The program under test, for tests that start it without [`Task`].
 pub fn program_under_test() -> std::path::PathBuf {
     program::brig()
 }
 
-/// Whether a program is on this machine; says `SKIP` where it is not.
+/// Whether a program is on this machine; prints `SKIP` if not.
 pub fn has_program(name: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).stdout(Stdio::null()).status();
     let found = found.unwrap().success();

@@ -1,4 +1,5 @@
-//! Files of Debian packages of this machine, with all that they need: what a real image is made of, without fetching anything.
+//! Files of Debian packages of this machine, with all that they need: what a real image is made of, without fetching
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -28,7 +29,8 @@ pub(super) fn files(names: &[&str]) -> String {
         let entries = std::fs::read_dir(made).into_iter().flatten().flatten();
         paths.extend(entries.map(|entry| entry.path().display().to_string()));
     }
-    // Readable ones, without directories: whoever unpacks them makes those that it needs, also in the place of links to such, as /bin and /lib are on this machine.
+    // Readable files, without directories: unpacking makes the needed ones, also in place of links such as /bin and
+    // /lib here.
     let leads_on = |path: &str| {
         let below = format!("{path}/");
         paths.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below))

@@ -9,7 +9,7 @@ pub fn brig() -> PathBuf {
     std::env::var_os("BRIG_BIN").map_or_else(|| env!("CARGO_BIN_EXE_brig").into(), PathBuf::from)
 }
 
-/// The same with the feature `weakened`: `BRIG_WEAKENED_BIN`, or built now in a target directory of its own.
+/// The same with the feature `weakened`: `BRIG_WEAKENED_BIN`, or built now in a separate target directory.
 pub(super) fn weakened() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {

@@ -27,7 +27,7 @@ fn receipt_schema() -> &'static Schema {
 }
 
 impl Run {
-    /// The receipt that `--json` printed, which is as docs/receipt.schema.json says.
+    /// The receipt that `--json` printed, checked against docs/receipt.schema.json.
     #[track_caller]
     pub fn receipt(&self) -> Value {
         let receipt =

@@ -103,7 +103,8 @@ impl<'lab> Task<'lab> {
 
     fn with_command<Argument: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = Argument>) -> Task<'lab> {
         if self.is_run {
-            // As an argument, so that the test recognises every process of it; behind the verb, where a start is known by its first two words.
+            // As an argument, so that the test recognises every process of it; behind the verb, where a start is known
+            // by its first two words.
             self.words.splice(2..2, ["--store".into(), self.lab.store().into_os_string()]);
         }
         if self.json {
@@ -114,7 +115,7 @@ impl<'lab> Task<'lab> {
         self
     }
 
-    /// Adds the command and returns what would be executed, for a test that starts it in a way of its own.
+    /// Adds the command and returns the whole command, for a test that starts it itself.
     pub fn command_for<Argument: AsRef<OsStr>>(self, command: impl IntoIterator<Item = Argument>) -> Command {
         self.with_command(command).command()
     }
@@ -153,7 +154,7 @@ impl<'lab> Task<'lab> {
         let stderr = Capture::of(child.stderr.take().map(Source::Error).unwrap());
         if let Some(bytes) = self.input {
             let mut pipe = child.stdin.take().unwrap();
-            // A command that does not read its input is no failure of the test.
+            // A command may leave its input unread.
             std::thread::spawn(move || drop(pipe.write_all(&bytes)));
         }
         Started { child, stdout, stderr, started, longest: self.longest }
@@ -241,7 +242,8 @@ impl Started {
     pub fn pid_1(&self) -> i32 {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-        // Brig has other children too, for a moment. `NSpid` lists the process's number in each PID namespace, the innermost last.
+        // Brig has other children too, for a moment. `NSpid` lists the process's number in each PID namespace, the
+        // innermost last.
         let is_first = |child: &&str| {
             let status = std::fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
             status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))

@@ -41,7 +41,8 @@ impl Attempt<'_> {
         self.snapshot.is_some() && self.course.changes.as_ref().is_some_and(|changes| changes.newer_bases > 0)
     }
 
-    /// Writes the bases of files that the user wrote while the command ran. After an error `apply` reports them as unknown.
+    /// Writes the bases of files that the user wrote while the command ran. After an error `apply` reports them as
+    /// unknown.
     pub(super) fn restore_bases(&mut self) -> Result<(), Box<Report>> {
         let found = self.find_bases();
         if let (Ok(Some(untouched)), Some(changes)) = (found, &mut self.course.changes) {
@@ -107,8 +108,8 @@ impl Attempt<'_> {
         git::read_blobs(&errand, &store, &names, LARGEST_TEXT, &mut take)
     }
 
-    /// Notes the commits that were made in a folder that is a repository; they are exported like the commits of a clone.
-    /// A folder without a repository, or with a broken one, has no commits.
+    /// Notes the commits that were made in a folder that is a repository; they are exported like the commits of a
+    /// clone. A folder without a repository, or with a broken one, has no commits.
     pub(super) fn note_commits(&mut self) {
         let workspace = &self.request.definition.workspace;
         let (WorkspaceSource::Directory(folder), Some(changes)) = (workspace, &self.course.changes) else { return };
@@ -130,7 +131,8 @@ impl Attempt<'_> {
     pub(super) fn hand_back(&mut self) -> Result<(), Box<Report>> {
         let Some(mut report) = self.report.take() else { return Ok(()) };
         if let Err(error) = self.push_commits(&report.outcome) {
-            // The repository is the agent's: a broken one must not replace the outcome of an attempt that failed before.
+            // The repository is the agent's: a broken one must not replace the outcome of an attempt that failed
+            // before.
             if report.outcome == Outcome::Succeeded {
                 report.outcome = Outcome::PushFailed;
             }

@@ -1,4 +1,5 @@
-//! What comes out of a sandbox whose processes are gone and whose disk is still mounted: changes, the result, artifacts.
+//! What comes out of a sandbox whose processes are gone and whose disk is still mounted: changes, the result,
+//! artifacts.
 //!
 //! The redactor sees each of them. After each the canary is looked for.
 

@@ -1,4 +1,5 @@
-//! What is checked before anything is made: the machine's rules, the definition, paths of the host, the image, the store.
+//! What is checked before anything is made: the machine's rules, the definition, paths of the host, the image, the
+//! store.
 
 use crate::error::Result;
 use crate::files::Pinned;

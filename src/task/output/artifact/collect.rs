@@ -1,4 +1,4 @@
-//! The walk over a hostile tree, and the copies. The tree is only read through `changes::tree`, on descriptors.
+//! Walks a hostile tree and copies from it. The tree is read through `changes::tree` only, on descriptors.
 
 use super::pattern::{Patterns, Progress};
 use super::{Artifact, ArtifactOptions, Artifacts, RefusedArtifact, RefusedBecause};
@@ -20,33 +20,33 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the workspace is read: 256 MiB at 1 MB a second. The rest is not taken.
+/// The time limit of the walk: 256 MiB at 1 MB a second. The rest is not taken.
 const MOST_TIME: Duration = Duration::from_secs(300);
-/// Files of one task; a tree of millions of empty ones is no result.
+/// The most files of one task. A tree of millions of empty files is not a result.
 pub(super) const MOST_FILES: usize = 10_000;
-/// Bytes of their paths together, as the receipt has them: it is a list to be read.
+/// Bytes of their paths together, as in the receipt.
 pub(super) const MOST_PATH_BYTES: u64 = 8 << 20;
-/// Names that are looked at.
+/// The most names to visit.
 const MOST_NAMES: usize = 500_000;
-/// Directories inside each other, each of which holds a descriptor.
+/// The deepest nesting. Each level holds a descriptor.
 const DEEPEST: usize = 200;
-/// Refused ones that are listed one by one.
+/// The most refused files to list.
 pub(super) const MOST_REFUSED: usize = 1000;
 /// Bytes of their paths together.
 pub(super) const MOST_REFUSED_BYTES: u64 = 1 << 20;
-/// As git has it: a file with a NUL byte in its beginning is no text.
+/// As in git: a NUL byte in this many first bytes makes a file binary.
 const BEGINNING: usize = 8000;
 
-/// Where the files are.
+/// The tree of the files.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a> {
-    /// What the workspace has that its base has not.
+    /// The overlay's upper directory.
     pub upper: BorrowedFd<'a>,
-    /// Where marks of what is gone are in it.
+    /// The form of its whiteouts.
     pub form: Form,
 }
 
-/// Copies what fits the patterns out of `source`; `task` is the task's directory.
+/// Copies the matching files of `source`; `task` is the task's directory.
 pub(in crate::task) fn collect(
     source: Option<Source<'_>>,
     (options, pinned): (&ArtifactOptions, &Pinned),
@@ -93,12 +93,12 @@ fn collect_until(
     Ok(found)
 }
 
-/// A directory on the way.
+/// A directory of the walk.
 struct Frame {
     path: Option<TreePath>,
-    /// How far it has come in the patterns.
+    /// Its progress in the patterns.
     progress: Progress,
-    /// Whether it fits one as a whole.
+    /// Whether the directory as a whole matches a pattern.
     is_taken: bool,
 }
 
@@ -109,12 +109,12 @@ struct Walk<'a> {
     place: PathBuf,
     pinned: &'a Pinned,
     store: Option<Store>,
-    /// Files that were read and refused, by device and inode: a further name is not read again.
+    /// Refused files by device and inode: further names are not read again.
     refused_inodes: HashMap<(u64, u64), RefusedBecause>,
     left: u64,
-    /// Bytes that all copies together may still take on the host's disk.
+    /// Bytes of the host's disk that copies may still take.
     disk_left: u64,
-    /// Bytes of paths that the list still takes.
+    /// Bytes of paths that the list may still take.
     paths_left: u64,
     refused_left: u64,
     matched: Vec<bool>,
@@ -136,7 +136,7 @@ impl Walk<'_> {
                         self.enter(&mut tree, directory, frame);
                     }
                 }
-                // Time, or a tree that another process changes: the rest is left out.
+                // The time is over, or another process changes the tree: leave out the rest.
                 Err(stop) => {
                     let why = if stop == Stop::Time { RefusedBecause::OutOfTime } else { RefusedBecause::Unreadable };
                     self.refuse(tree.state().and_then(|frame| frame.path.as_ref()), why);
@@ -160,7 +160,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Visits one name; returns the directory to enter, if it is one.
+    /// Visits one name. Returns a directory to enter.
     fn visit(&mut self, patterns: &Patterns, tree: &Tree) -> Result<Option<(OwnedFd, Frame)>> {
         let (Some(frame), Some(directory)) = (tree.state(), tree.get(0)) else { return Ok(None) };
         let name = tree.name().to_bytes();
@@ -175,13 +175,13 @@ impl Walk<'_> {
         };
         let status = match tree::status(directory, name) {
             Ok(Some(status)) if !self.form.is_whiteout(&status) => status,
-            Ok(_) => return Ok(None), // a mark of overlayfs: the name is gone
+            Ok(_) => return Ok(None), // a whiteout of overlayfs: the name is deleted
             Err(_) => return Ok(self.refused(&path, RefusedBecause::Unreadable)),
         };
         look.matches.iter().for_each(|&index| self.matched[index] = true);
         let kind = tree::file_type(&status);
         if path.is_in_git() {
-            // A link or file on the way to nothing is nobody's wish.
+            // Refuse only what matches: a link or file on the way to nothing needs no report.
             return Ok(if is_taken { self.refused(&path, RefusedBecause::Git) } else { None });
         }
         match kind {
@@ -190,7 +190,7 @@ impl Walk<'_> {
                 Ok(inner) => Ok(Some((inner, Frame { path: Some(path), progress: look.below, is_taken }))),
                 Err(_) => Ok(self.refused(&path, RefusedBecause::Unreadable)),
             },
-            // Also one on the way: the pattern's path led through it.
+            // Refuse a link on the way too: the pattern's path led through it.
             FileType::Symlink => Ok(self.refused(&path, RefusedBecause::Link)),
             _ if !is_taken => Ok(None),
             FileType::RegularFile => self.file(directory, &path, name).map(|()| None),
@@ -202,7 +202,7 @@ impl Walk<'_> {
 
     fn file(&mut self, directory: BorrowedFd<'_>, path: &TreePath, name: &[u8]) -> Result<()> {
         let looked = tree::file(directory, name).and_then(|(file, status)| {
-            // Content that is elsewhere is not read: the mounts of brig never make such a file.
+            // A metadata-only file has its content elsewhere. brig's mounts never make one: do not read it.
             let is_elsewhere = self.form.is_metadata_only(&file)?;
             Ok((self.form.is_file_whiteout(&file, &status)?, is_elsewhere, file, status))
         });
@@ -211,7 +211,7 @@ impl Walk<'_> {
             Ok((_, false, file, status)) => (file, status),
             Ok((_, true, ..)) | Err(_) => return self.no(path, RefusedBecause::Unreadable),
         };
-        // A hard link is a file like every other: each of its names is a copy and counts.
+        // Each name of a hard link is a copy and counts.
         if tree::size(&status) > self.left || tree::allocated(&status) > self.disk_left {
             return self.no(path, RefusedBecause::TooLarge);
         }
@@ -219,7 +219,7 @@ impl Walk<'_> {
         if self.found.files.len() >= MOST_FILES || length > self.paths_left {
             return self.no(path, RefusedBecause::TooMany);
         }
-        // The copy would have that name too.
+        // The copy's name would contain the secret.
         if self.redactor.finds_value(path.as_bytes()).unwrap_or(true) {
             return self.no(path, RefusedBecause::Secret);
         }
@@ -243,7 +243,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Makes the copy. What fails at our end is the error, at the agent's end it is in the answer.
+    /// Makes the copy. An error of the store is returned as an error, one of the agent's file as a refusal.
     fn take(&mut self, path: &TreePath, mut file: File, status: &Stat) -> Result<Result<Artifact, RefusedBecause>> {
         let size = tree::size(status);
         let is_text = match is_text(&mut file) {
@@ -274,7 +274,7 @@ impl Walk<'_> {
             }
             Err(copy::Failure::Write(cause)) => return Err(failed(cause)),
         };
-        // Never set-id, never for others to write.
+        // Never set-id, never writable for others.
         let mode = Mode::from_raw_mode(tree::permissions(status) & 0o755 | 0o600);
         fchmod(&to, mode).map_err(|errno| failed(errno.into()))?;
         let stored = rustix::fs::fstat(&to).map_err(|errno| failed(errno.into()))?;
@@ -283,7 +283,7 @@ impl Walk<'_> {
         Ok(Ok(Artifact { path: path.to_string(), size, sha256: digest.to_string(), redactions }))
     }
 
-    /// Copies text past the redactor, no further than its size and the limit.
+    /// Copies text through the redactor, up to its size and the limit.
     fn redacted(
         &self,
         file: File,
@@ -305,7 +305,7 @@ impl Walk<'_> {
             }
             written += out.len() as u64;
             if written > self.left.min(self.disk_left) {
-                return Ok(Err(RefusedBecause::TooLarge)); // a name may be longer than the value that it stands for
+                return Ok(Err(RefusedBecause::TooLarge)); // a redaction's name may be longer than the value
             }
             hasher.update(&out);
             to.write_all(&out).map_err(copy::Failure::Write)?;
@@ -316,7 +316,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The folder of the copies, made for the first one.
+    /// The folder of the copies, made on first use.
     fn store(&mut self) -> Result<&Store> {
         if self.store.is_none() {
             self.store = Some(Store::at(self.pinned.make_directories(&self.place, 0o755)?));
@@ -347,7 +347,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether there is no NUL byte in its beginning. It is read from its beginning again afterwards.
+/// Whether the file's beginning has no NUL byte. Seeks back to the start.
 fn is_text(file: &mut File) -> Result<bool, Errno> {
     let mut beginning = Vec::with_capacity(BEGINNING);
     let read = (&*file).take(BEGINNING as u64).read_to_end(&mut beginning).and_then(|_| file.seek(SeekFrom::Start(0)));
@@ -361,7 +361,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::fs::symlink;
 
-    /// What the collection of `**` from `upper` takes.
+    /// The files that a collection of `**` from `upper` takes.
     fn taken(upper: &Path, into: &Path) -> Vec<String> {
         let options = ArtifactOptions { patterns: vec!["**".to_owned()], ..ArtifactOptions::default() };
         let upper = File::open(upper).unwrap();
@@ -433,7 +433,7 @@ mod tests {
         }
         std::fs::write(at("upper/d/mine"), "a").unwrap();
         symlink("../secrets", at("link")).unwrap();
-        // Somebody who outlived the agent exchanges a folder and a link as fast as possible.
+        // Another process swaps a folder and a link as fast as possible.
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let swapper = std::thread::spawn({
             let (stop, here, there) = (stop.clone(), at("upper/d"), at("link"));

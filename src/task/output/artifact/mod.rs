@@ -1,8 +1,8 @@
-//! Artifacts: the files that a task was to make, taken out of its workspace when every process is gone.
+//! Artifacts: a task's files, copied out of its workspace when every process is gone.
 //!
-//! In: the patterns of a definition, and the layer of what the workspace has that its base has not. Out: plain copies with digests, and for each
-//! thing that fits a pattern and is not taken the reason. Text passes the redactor; what is no text and has a secret's value in it stays.
-//! Never: a link followed, a FIFO, device or socket opened, more bytes than were allowed, a file of the destination overwritten.
+//! In: the patterns of a definition, and the overlay's upper directory. Out: plain copies with digests, and a reason
+//! for each matching file that is not taken. Text passes the redactor. A binary file with a secret's value is refused.
+//! Never: a link followed, a FIFO, device or socket opened, more bytes than the limit, a destination file overwritten.
 
 mod collect;
 mod pattern;
@@ -15,14 +15,14 @@ use pattern::Patterns;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Which files come out, and where to.
+/// The patterns of the artifacts, and the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactOptions {
     /// Paths from the workspace's root, with `*` and `**`.
     pub patterns: Vec<String>,
-    /// An empty folder, or one that is not there yet; `None` for the task's record.
+    /// A new or empty folder; `None` for the task's record.
     pub directory: Option<PathBuf>,
-    /// Bytes of all together; a hole counts as what it stands for.
+    /// The most bytes of all together; holes count.
     pub bytes: u64,
 }
 
@@ -33,7 +33,7 @@ impl Default for ArtifactOptions {
 }
 
 impl ArtifactOptions {
-    /// Says what is wrong before anything is made.
+    /// Returns the first error, before brig makes anything.
     pub(crate) fn check(&self, pinned: &Pinned) -> Result<()> {
         let patterns = self.parsed()?;
         let Some(directory) = &self.directory else { return Ok(()) };
@@ -59,35 +59,35 @@ impl ArtifactOptions {
         Patterns::parse(&self.patterns)
     }
 
-    /// Where the copies go, for a task with this directory.
+    /// The folder of the copies, for a task with this directory.
     fn place(&self, task: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| task.join("artifacts"))
     }
 }
 
-/// The most bytes of a receipt that the artifacts of a task take, whatever it makes.
+/// The most bytes of a receipt that a task's artifacts take.
 #[cfg(test)]
 pub(crate) const MOST_WRITTEN: u64 =
     collect::MOST_PATH_BYTES + collect::MOST_REFUSED_BYTES + 256 * (collect::MOST_FILES + collect::MOST_REFUSED) as u64;
 
 const WHERE: &str = "name a folder that is empty or not there yet";
 
-/// What came out, as the receipt has it.
+/// The artifacts in the receipt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifacts {
-    /// The folder of the copies; `None` if there are none.
+    /// The folder of the copies; `None` without copies.
     pub path: Option<PathBuf>,
-    /// The copies, in the order of their paths.
+    /// The copies, ordered by path.
     pub files: Vec<Artifact>,
-    /// What fits a pattern and was not taken.
+    /// Matching files that were not taken.
     pub refused: Vec<RefusedArtifact>,
     /// How many more were not taken.
     pub refused_more: u64,
-    /// Patterns that nothing fits.
+    /// Patterns without a match.
     pub unmatched: Vec<String>,
 }
 
-/// One file that came out.
+/// One copied file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// Its path in the workspace, with unusual bytes escaped.
@@ -96,20 +96,20 @@ pub struct Artifact {
     pub size: u64,
     /// The copy's SHA-256, in hexadecimal.
     pub sha256: String,
-    /// How often something was hidden in it.
+    /// How many places were redacted.
     pub redactions: u64,
 }
 
-/// One thing that stayed.
+/// One refused file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedArtifact {
     /// Its path in the workspace, with unusual bytes escaped.
     pub path: String,
-    /// Why, as a word of a closed list.
+    /// The reason, a word of a closed list.
     pub why: RefusedBecause,
 }
 
-/// Why something that fits a pattern is no artifact.
+/// The reason for refusing a matching file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusedBecause {
@@ -123,22 +123,22 @@ pub enum RefusedBecause {
     Device,
     /// It is in `.git`, or is one.
     Git,
-    /// With it, all together would be over the limit on bytes.
+    /// The limit on bytes would be exceeded.
     TooLarge,
-    /// With it, there would be too many files.
+    /// The limit on files would be exceeded.
     TooMany,
     /// It is too deep in the tree.
     TooDeep,
-    /// The time for reading the workspace was over: what is below it and after it stays.
+    /// The time limit was reached: files below and after it were not read.
     OutOfTime,
     /// It cannot be read.
     Unreadable,
-    /// A secret's value is in its path, or in it, and it is no text.
+    /// Its path contains a secret's value, or its content does and is not text.
     Secret,
 }
 
 impl RefusedBecause {
-    /// The reason in words.
+    /// The reason as a message.
     pub fn words(self) -> &'static str {
         match self {
             RefusedBecause::Link => "a symbolic link is never followed",
@@ -151,7 +151,7 @@ impl RefusedBecause {
             RefusedBecause::TooDeep => "it is too deep in the tree",
             RefusedBecause::OutOfTime => "the time for reading the workspace was over",
             RefusedBecause::Unreadable => "it cannot be read",
-            RefusedBecause::Secret => "a secret is in its name, or in it, and it is no text",
+            RefusedBecause::Secret => "its name contains a secret, or its content does and is not text",
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Which paths of a workspace are artifacts: `result.json`, `reports/**`, `*.log`. Pure.
+//! Patterns of artifacts: `result.json`, `reports/**`, `*.log`. Pure.
 //!
-//! A pattern is a path from the workspace's root. In a component `*` is any run of bytes; a component `**` is any run of components. Whatever
-//! is below a path that matches, matches too. Names are compared as bytes: they are the agent's, and need not be text.
+//! A pattern is a path from the workspace's root. In a component `*` is any run of bytes; a component `**` is any run
+//! of components. All paths below a matching path match. Names are bytes: the agent chose them, and they may not be
+//! text.
 
 use crate::error::{Error, Kind, Result};
 
@@ -11,7 +12,7 @@ pub(super) struct Pattern {
     components: Vec<Vec<u8>>,
 }
 
-/// How far a directory on the way has come in each pattern: what is still to match below it.
+/// A directory's progress in each pattern: the components still to match below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Progress(Vec<(usize, usize)>);
 
@@ -19,19 +20,19 @@ pub(super) struct Progress(Vec<(usize, usize)>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Patterns(Vec<Pattern>);
 
-/// What a name in a directory is.
+/// The result for a name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// The patterns, by their places, that it matches, with all that is below it.
+    /// Indexes of the patterns that it matches, with all below it.
     pub(super) matches: Vec<usize>,
-    /// What may match below it.
+    /// The patterns that may match below it.
     pub(super) below: Progress,
 }
 
 impl Pattern {
     fn parse(text: &str) -> Result<Pattern> {
         let wrong = |why: &str| {
-            Err(Error::new(Kind::Usage, format!("`{}` is no artifact: {why}", text.escape_debug()))
+            Err(Error::new(Kind::Usage, format!("invalid artifact pattern `{}`: {why}", text.escape_debug()))
                 .hint("name a path from the workspace's root, like result.json, reports/** or *.log"))
         };
         if text.is_empty() || text.contains('\0') {
@@ -53,7 +54,7 @@ impl Pattern {
         Ok(Pattern { components: components.into_iter().map(|name| name.as_bytes().to_vec()).collect() })
     }
 
-    /// Adds `at`, and what is reached from there by a `**` that stands for nothing.
+    /// Adds `at`, and the places after a `**` that matches nothing.
     fn reach(&self, index: usize, mut at: usize, into: &mut Vec<(usize, usize)>) {
         loop {
             if !into.contains(&(index, at)) {
@@ -68,17 +69,17 @@ impl Pattern {
 }
 
 impl Patterns {
-    /// Checks every one.
+    /// Parses every pattern.
     pub(super) fn parse(texts: &[String]) -> Result<Patterns> {
         texts.iter().map(|text| Pattern::parse(text)).collect::<Result<_>>().map(Patterns)
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The workspace's root.
+    /// The progress of the workspace's root.
     pub(super) fn root(&self) -> Progress {
         let mut reached = Vec::new();
         for (index, pattern) in self.0.iter().enumerate() {
@@ -87,7 +88,7 @@ impl Patterns {
         Progress(reached)
     }
 
-    /// What `name` is in a directory that has come so far.
+    /// Matches `name` in a directory with the progress `above`.
     pub(super) fn match_name(&self, above: &Progress, name: &[u8]) -> Look {
         let mut reached = Vec::new();
         for &(index, at) in &above.0 {
@@ -106,13 +107,13 @@ impl Patterns {
 }
 
 impl Progress {
-    /// Whether nothing can match below it any more.
+    /// Whether nothing below can match.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Whether a name fits a component. Goes back to the last `*` only, so that no name makes it slow.
+/// Whether a name matches a component. Backtracks to the last `*` only: linear work for each name.
 fn fits(component: &[u8], name: &[u8]) -> bool {
     let (mut at, mut of_name) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

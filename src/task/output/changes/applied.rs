@@ -1,61 +1,61 @@
-//! What applying changes may do, what it did, and what it left out.
+//! Options and result of applying changes.
 
 use super::path::TreePath;
 use super::record::{Entry, Node};
 
-/// The directory in the target in which everything is prepared. Its presence is also the lock: two cannot apply at once.
+/// The directory in the target for all prepared files. It is also the lock against a second apply.
 pub(super) const STAGING: &str = ".brig-apply";
 
-/// What may be done to the target beyond the usual.
+/// Permissions beyond the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Also what is in `.git`: its hooks and configuration run commands of the agent's as the user.
+    /// Apply `.git` too: its hooks and configuration run the agent's commands as the user.
     pub(crate) include_git: bool,
-    /// Overwrite what the user changed meanwhile, and take an incomplete record.
+    /// Overwrite the user's edits, and accept an incomplete record.
     pub(crate) force: bool,
-    /// Merge the agent's edit of a text with the user's where they are of different lines.
+    /// Merge the agent's and the user's edits of different lines.
     pub(crate) merge: bool,
-    /// Check only: nothing is written, and conflicts are in the answer instead of an error.
+    /// Check only: write nothing, and return conflicts instead of an error.
     pub(crate) dry_run: bool,
 }
 
-/// What was done, or with `dry_run` would be.
+/// The result; with `dry_run` what would be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Applied {
-    /// The paths that were written or deleted.
+    /// The written or deleted paths.
     pub(crate) changed: Vec<TreePath>,
     /// How many were as the agent left them already.
     pub(crate) already: usize,
-    /// What was left out although it is in the record.
+    /// Recorded changes that were not applied.
     pub(crate) left_out: Vec<LeftOut>,
-    /// What has both the user's and the agent's edits.
+    /// Paths with both edits merged.
     pub(crate) merged: Vec<TreePath>,
-    /// What was overwritten with `force`, or with `dry_run` stands in the way.
+    /// Conflicts that `force` overwrote; with `dry_run` all conflicts.
     pub(crate) conflicts: Vec<Conflict>,
 }
 
-/// A change that was not made, and why.
+/// A change that was not made, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) path: TreePath,
     pub(crate) why: LeftOutReason,
 }
 
-/// Why a change was not made.
+/// The reason for leaving out a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeftOutReason {
     /// It is in a `.git` directory.
     Git,
-    /// It is a link that leads out of the tree, or may.
+    /// It is a link that may lead out of the tree.
     LinkOut,
-    /// Its name is the one that applying uses itself.
+    /// Its name is that of the staging directory.
     OurName,
-    /// A directory that still holds something else.
+    /// The directory still has other files.
     NotEmpty,
 }
 
-/// A path that is not as the agent found it.
+/// A path that differs from its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) path: TreePath,
@@ -65,34 +65,34 @@ pub(crate) struct Conflict {
 /// How a path in the target differs from the recorded base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// It is there, and was not.
+    /// It exists, and did not in the base.
     Exists,
     /// It is gone.
     Missing,
-    /// Content, mode, target or type are others.
+    /// Content, mode, target or type differ.
     Changed,
-    /// Both changed the same lines of it, or it cannot be merged.
+    /// Both edits are in the same lines, or the file cannot be merged.
     Overlaps,
     /// It was written while the agent ran.
     EditedMeanwhile,
-    /// A directory stands where something else should be written. Never overwritten.
+    /// A directory is in the place of the file. Never overwritten.
     IsDirectory,
-    /// A directory that should go, and holds something that is not in the record. Never removed.
+    /// A directory to remove has files that are not in the record. Never removed.
     NotEmpty,
-    /// What should hold it is a link, no directory, or not there. Never gone around.
+    /// Its parent is a link, another file, or missing. Never worked around.
     NoParent,
     /// It is on another mount. Never crossed.
     MountPoint,
 }
 
 impl Difference {
-    /// In words, after the path.
+    /// The message after the path.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Difference::Exists => "is there already",
             Difference::Missing => "is gone",
             Difference::Changed => "was changed",
-            Difference::Overlaps => "was changed in the same lines, or is no text",
+            Difference::Overlaps => "was changed in the same lines, or is not text",
             Difference::EditedMeanwhile => "was edited while the agent ran",
             Difference::IsDirectory => "is a directory now",
             Difference::NotEmpty => "holds something else",
@@ -101,7 +101,7 @@ impl Difference {
         }
     }
 
-    /// Whether `force` overwrites it: a file of the user's yes, a whole directory or something outside the tree never.
+    /// Whether `force` overwrites it: a user's file, but never a directory or a path outside the tree.
     pub(super) fn yields_to_force(self) -> bool {
         use Difference::{
             Changed, EditedMeanwhile, Exists, IsDirectory, Missing, MountPoint, NoParent, NotEmpty, Overlaps,
@@ -113,7 +113,7 @@ impl Difference {
     }
 }
 
-/// Whether an entry is left out whatever the target looks like, and whatever is forced.
+/// The reason for leaving out an entry for any target, also with `force`.
 pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason> {
     let first = entry.path.names().next().unwrap_or_default();
     if first.eq_ignore_ascii_case(STAGING.as_bytes()) {
@@ -123,7 +123,7 @@ pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason>
     if git_guard && entry.path.is_in_git() {
         return Some(LeftOutReason::Git);
     }
-    // Whoever overwrites what stands in the way of one file has not asked for the links beside it.
+    // `force` applies to the file in the way, not to the links beside it.
     let link_guard = !super::tree::is_off("changes-links");
     match &entry.now {
         Some(Node::Symlink { target }) if link_guard && leads_out(&entry.path, &target.0) => {
@@ -133,8 +133,8 @@ pub(super) fn left_out(entry: &Entry, options: Options) -> Option<LeftOutReason>
     }
 }
 
-/// Whether a link at `path` may lead out of the tree. Read from its text alone: `..` after a name counts as out, because the name
-/// may be a link itself, and then `..` goes up from wherever that leads.
+/// Whether a link at `path` may lead out of the tree, by its text alone. `..` after a name counts as out: the name may
+/// be a link, and `..` would be relative to its target.
 pub(crate) fn leads_out(path: &TreePath, target: &[u8]) -> bool {
     if target.first() == Some(&b'/') {
         return true;

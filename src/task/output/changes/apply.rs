@@ -1,8 +1,8 @@
-//! From a record and its copies to the user's tree: everything is checked before anything is written.
+//! Applies a record and its copies to the user's tree. Everything is checked before the first write.
 //!
-//! In: a record that may have been edited, copies, the target as a descriptor. Out: the target changed, or left as it was.
-//! Order: check all ([`super::check`]), stage all new content beside the tree's own files, then deletions, directories, files, links
-//! ([`super::commit`]). Never here: a link followed, a byte outside the target, a `.git` directory unless asked for by name.
+//! In: a record that may have been edited, copies, the target's descriptor. Out: the changed target, or the old one.
+//! 1. Check all entries ([`super::check`]). 2. Stage all new content in the target ([`super::commit`]). 3. Delete, make
+//!    directories, move files and links. Never: a link followed, a byte outside the target, `.git` without the option.
 
 use super::applied::{Applied, Conflict, Difference, Options};
 use super::check;
@@ -15,10 +15,10 @@ use std::fmt::Write;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// How many conflicts an error lists one by one.
+/// The most conflicts in an error.
 const LISTED: usize = 20;
 
-/// Makes the recorded changes in `target`, all or none. `into` is the directory that [`super::collect`] wrote.
+/// Applies all recorded changes to `target`, or none. `into` is the directory that [`super::collect`] wrote.
 pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, options: Options) -> Result<Applied> {
     let step = || format!("apply the changes in `{}`", into.display());
     if !changes.complete && !options.force && !options.dry_run {
@@ -40,7 +40,7 @@ pub(crate) fn apply(changes: &Changes, into: &Path, target: BorrowedFd<'_>, opti
     Ok(plan.applied)
 }
 
-/// One error that names what stands in the way.
+/// An error that lists the conflicts.
 fn refuse(conflicts: &[&Conflict]) -> Result<()> {
     if conflicts.is_empty() {
         return Ok(());

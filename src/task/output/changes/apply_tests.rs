@@ -1,4 +1,5 @@
-//! Applying, through real overlays: what the agent saw is what the user gets, or nothing changes; and the ways out that were tried.
+//! Applies changes of real overlays: the user gets the agent's tree, or nothing changes. Attempts to write outside
+//! fail.
 
 use super::lab::{Lab, is_root, picture};
 use super::{Applied, Changes, Difference, Form, LeftOutReason, Options, apply, leads_out};
@@ -12,7 +13,7 @@ const MERGE: Options = Options { merge: true, ..PLAIN };
 const FORCE: Options = Options { force: true, ..PLAIN };
 const DRY: Options = Options { dry_run: true, ..PLAIN };
 
-/// A lab in which the agent ran, and the user's tree `target` as it was before.
+/// A lab after the agent's run, with the user's tree `target` as before.
 fn lab(form: Form, base: &str, agent: &str) -> Option<(Lab, Changes)> {
     let lab = Lab::new(form)?;
     lab.shell("base", &format!("umask 022; {base}"));
@@ -22,7 +23,7 @@ fn lab(form: Form, base: &str, agent: &str) -> Option<(Lab, Changes)> {
     Some((lab, changes))
 }
 
-/// The form that needs the least: these tests are about the target.
+/// The form with the fewest requirements: these tests are about the target.
 fn simple(base: &str, agent: &str) -> Option<(Lab, Changes)> {
     lab(Form::User, base, agent)
 }
@@ -139,7 +140,7 @@ fn a_directory_that_is_replaced_during_the_apply_is_not_followed_and_all_is_put_
     lab.shell(".", "mkdir victim; echo v >victim/v");
     let target = lab.open("target");
     let plan = super::check::check(&changes, target.as_fd(), PLAIN).unwrap();
-    // Between the check and the writing, somebody puts a link where the last directory was.
+    // Between the check and the write, another process replaces the last directory by a link.
     lab.shell("target", "mv z elsewhere; ln -s ../victim z");
     let before = picture(&lab.at("target"));
     let store = super::store::Store::open(&lab.at("out")).unwrap();
@@ -203,7 +204,7 @@ fn where_a_link_leads_is_read_from_its_text() {
     check("d/l", "./../a", false);
     check("d/e/l", "../../a", false);
     check("l", "/", true);
-    // `a` may be a link to anywhere deeper, and then `..` is not where it seems.
+    // `a` may be a link to a deeper place, and then `..` differs.
     check("d/l", "a/..", true);
 }
 
@@ -211,7 +212,7 @@ fn where_a_link_leads_is_read_from_its_text() {
 fn a_damaged_copy_is_found_before_anything_is_written() {
     let Some((lab, changes)) = simple("echo a >a; echo b >b", "rm b; echo x >a; echo n >n") else { return };
     fs::write(lab.at("out/files/n"), "X\n").unwrap();
-    unchanged(&lab, &changes, PLAIN, "the copy is not what the record says");
+    unchanged(&lab, &changes, PLAIN, "the copy differs from the record");
     fs::remove_file(lab.at("out/files/n")).unwrap();
     symlink("/etc/passwd", lab.at("out/files/n")).unwrap();
     unchanged(&lab, &changes, PLAIN, "write `n`: open the copy");
@@ -263,7 +264,7 @@ fn an_edit_during_the_run_is_a_conflict() {
     let Some((lab, mut changes)) = simple("echo a >a", "echo x >a") else { return };
     changes.entries[0].base_is_newer = true;
     unchanged(&lab, &changes, PLAIN, "`a` was edited while the agent ran");
-    // The recorded base has the user's first edit: a merge would take that for lines that the agent removed.
+    // The recorded base has the user's first edit: a merge would take it for lines that the agent removed.
     lab.shell("target", "echo b >>a");
     unchanged(&lab, &changes, MERGE, "`a` was edited while the agent ran");
 }
@@ -288,7 +289,7 @@ fn both_edits_are_joined_by_a_merge_and_edits_of_the_same_lines_are_refused() {
         lab.shell("target", &format!("sed -i s/1/one/ a; {user}"));
         unchanged(&lab, &changes, MERGE, expected);
     }
-    // A copy of the base that was changed is none.
+    // A changed copy of the base is not used.
     lab.shell(".", "rm -rf target; cp -a base target; echo evil >out/bases/a");
     lab.shell("target", "sed -i s/1/one/ a");
     unchanged(&lab, &changes, MERGE, "`a` was changed in the same lines");

@@ -1,4 +1,4 @@
-//! What was under a path before the agent came: read from the base, to be recognised again.
+//! The base of a path, read for later comparison.
 
 use super::copy;
 use super::path::Raw;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime};
 
-/// What `name` in `directory` is. A file over `limit`, or one that cannot be read, is known by its time only.
+/// The base of `name` in `directory`. For a file over `limit`, or an unreadable one, only its time.
 pub(super) fn read(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> Result<Base, Errno> {
     let mode = tree::permissions(status);
     Ok(match tree::file_type(status) {
@@ -34,7 +34,7 @@ fn digest(directory: BorrowedFd<'_>, name: &[u8], status: &Stat, limit: u64) -> 
     (read == size).then_some(digest)
 }
 
-/// Whether it was written after `started`. A directory never is: its time changes with each name in it, and those have their own.
+/// Whether it was written after `started`. Never for a directory: each new name changes its time, and has its own.
 pub(super) fn is_newer(base: &Base, status: &Stat, started: SystemTime) -> bool {
     !matches!(base, Base::Directory { .. }) && changed(status).is_some_and(|changed| changed > started)
 }

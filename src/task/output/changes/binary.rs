@@ -1,17 +1,17 @@
 //! git's binary patch: the whole content, deflated, in base 85, between lines that name both blobs.
 //!
-//! The deflate stream has stored blocks only: the format asks for zlib, not for compression, and files that are no text rarely get
-//! smaller. Both directions are written, as git does, so that the patch can be reversed.
+//! The deflate stream has stored blocks only: the format requires zlib but not compression, and binary files rarely get
+//! smaller. As in git, both directions are written, so that the patch can be reversed.
 
 use crate::files::hash::{hexadecimal, sha1};
 use std::io::{self, Write};
 
-/// What stands for no blob.
+/// The name for a missing blob.
 const NO_BLOB: &str = "0000000000000000000000000000000000000000";
 
 /// RFC 1924's digits, as git uses them.
 const DIGITS: &[u8; 85] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
-/// Bytes of one line before encoding; their number is its first letter.
+/// Bytes of one line before encoding. Its first letter is their number.
 const LINE: usize = 52;
 /// Bytes of one stored block of deflate.
 const BLOCK: usize = 65535;
@@ -27,7 +27,7 @@ pub(super) fn write(old: &[u8], new: &[u8], out: &mut impl Write) -> io::Result<
     Ok(())
 }
 
-/// git's name for content, whole. SHA-1 because that is what names a blob; nothing here relies on it.
+/// git's full name of a content. SHA-1 is git's choice; nothing here relies on it.
 pub(super) fn blob(content: Option<&[u8]>) -> String {
     let Some(bytes) = content else { return NO_BLOB.to_owned() };
     hexadecimal(&sha1(&[format!("blob {}\0", bytes.len()).as_bytes(), bytes]))
@@ -55,7 +55,7 @@ fn stored(bytes: &[u8]) -> Vec<u8> {
 fn adler32(bytes: &[u8]) -> u32 {
     const BASE: u32 = 65521;
     let (mut low, mut high) = (1_u32, 0_u32);
-    // 5552 bytes are the most that cannot overflow 32 bits (RFC 1950's example does the division each time).
+    // 5552 is the most bytes that cannot overflow 32 bits (RFC 1950's example divides each time).
     for part in bytes.chunks(5552) {
         for byte in part {
             low += u32::from(*byte);

@@ -1,7 +1,7 @@
-//! Is the target as the agent found it, and what is to be done? Reads only.
+//! Compares the target with the record and plans the writes. Reads only.
 //!
-//! Each entry is compared with what is there: equal to the base (do it), equal to what the agent left (done already), or neither
-//! (a conflict). Directories that go must hold nothing but what goes with them.
+//! An entry equal to its base is to do, one equal to the agent's result is done, any other is a conflict. A directory
+//! is removed only if everything in it is removed too.
 
 use super::applied::{Applied, Conflict, Difference, LeftOut, LeftOutReason, Options, left_out};
 use super::copy;
@@ -15,46 +15,46 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What is to be done, each list in the order in which it must happen.
+/// The plan, each list in the order of execution.
 #[derive(Debug, Default)]
 pub(super) struct Plan<'a> {
-    /// What goes, the deepest first.
+    /// Removals, deepest first.
     pub(super) removals: Vec<Removal<'a>>,
-    /// Directories that are made, the outermost first.
+    /// New directories, outermost first.
     pub(super) directories: Vec<(&'a TreePath, u32)>,
-    /// Files and then links that are written.
+    /// Files, then links, to write.
     pub(super) contents: Vec<PlannedWrite<'a>>,
-    /// Directories whose mode is set at the end, the deepest first.
+    /// Directories whose mode is set last, deepest first.
     pub(super) modes: Vec<(&'a TreePath, u32)>,
     pub(super) applied: Applied,
 }
 
-/// Something that goes; `None` is a directory, which must be empty by then.
+/// A removal; `None` is a directory, which must be empty by then.
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) path: &'a TreePath,
     pub(super) seen: Option<FileStamp>,
 }
 
-/// A file or link that is written.
+/// A file or link to write.
 #[derive(Debug)]
 pub(super) struct PlannedWrite<'a> {
     pub(super) path: &'a TreePath,
     pub(super) node: &'a Node,
-    /// What it takes the place of; `None` if nothing may be there.
+    /// The file that it replaces; `None` if the name must be free.
     pub(super) replaces: Option<FileStamp>,
-    /// What is written instead of the copy, if the user's edit was merged with the agent's.
+    /// Merged content that replaces the copy.
     pub(super) merged: Option<Merged>,
 }
 
-/// The content of a file that two have edited.
+/// The merged content of a file with two edits.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) bytes: Vec<u8>,
     pub(super) mode: u32,
 }
 
-/// What was checked, to be recognised when it is moved away: what somebody writes in between is put back, not lost.
+/// Identifies a checked file when it is moved away: a concurrent edit is moved back, not lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     inode: u64,
@@ -74,12 +74,12 @@ impl FileStamp {
     }
 }
 
-/// What is under a path in the target.
+/// The state of a path in the target.
 enum Found {
     Missing,
-    /// As the agent left it.
+    /// Equal to the agent's result.
     Done,
-    /// As the agent found it.
+    /// Equal to the base.
     Base(Stat),
     Other(Stat),
     Blocked(Difference),
@@ -104,7 +104,7 @@ struct Check<'a, 'b> {
     target: BorrowedFd<'b>,
     options: Options,
     plan: Plan<'a>,
-    /// What will not be there after the removals.
+    /// Paths that the removals delete.
     going: HashSet<&'a TreePath>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Check<'a, '_> {
                 self.write(entry, Some(&status));
             }
             Found::Other(status) if is_directory(&status) => {
-                // Where a directory was before, at worst its mode is another; anywhere else it is the user's whole directory.
+                // A directory that existed differs in its mode at most. Any other is the user's whole directory.
                 let was = matches!(entry.base, Some(Base::Directory { .. }));
                 self.conflict(entry, if was { Difference::Changed } else { Difference::IsDirectory });
                 self.write(entry, Some(&status));
@@ -142,7 +142,7 @@ impl<'a> Check<'a, '_> {
                     entry,
                     match entry.base {
                         None => Difference::Exists,
-                        // The recorded base has an edit of the user's. A merge would take that for what the agent removed.
+                        // The recorded base has a user's edit. A merge would take it for lines that the agent removed.
                         Some(_) if entry.base_is_newer => Difference::EditedMeanwhile,
                         Some(_) => Difference::Changed,
                     },
@@ -158,7 +158,7 @@ impl<'a> Check<'a, '_> {
         self.plan.applied.conflicts.push(Conflict { path: entry.path.clone(), difference });
     }
 
-    /// Plans what makes the path as the agent left it, given what is there.
+    /// Plans the write for an entry, given the path's state.
     fn write(&mut self, entry: &'a Entry, there: Option<&Stat>) {
         let path = &entry.path;
         let there_is_directory = there.is_some_and(|status| tree::file_type(status) == FileType::Directory);
@@ -194,10 +194,10 @@ impl<'a> Check<'a, '_> {
         self.plan.removals.push(Removal { path, seen });
     }
 
-    /// Every directory that goes holds only what goes as well.
+    /// Checks that a directory to remove has only entries to remove.
     fn directories_are_empty(&mut self) -> Result<()> {
         let mut kept = HashSet::new();
-        // The deepest first: one that must stay keeps those around it.
+        // Deepest first: a directory that stays keeps its parents.
         for removal in self.plan.removals.iter().rev().filter(|removal| removal.seen.is_none()) {
             let step = || format!("read the directory `{}`", removal.path);
             let directory = tree::directory(self.target, removal.path.as_bytes()).failing(Kind::Workspace, step)?;
@@ -228,12 +228,12 @@ impl<'a> Check<'a, '_> {
         let step = || format!("look at `{}` in the target", entry.path);
         let parent = match tree::parent(self.target, &entry.path) {
             Ok(parent) => parent,
-            // The directory that holds it is itself new: nothing of it can be there.
+            // The parent is new itself: the path cannot exist.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.parent_will_be_made(&entry.path) => {
                 return Ok(Found::Missing);
             }
             Err(Errno::NOENT) if entry.now.is_none() => return Ok(Found::Missing),
-            // The directory that held it has become what the agent made of it, with which it went.
+            // The parent is already what the agent made of it, and the path went with it.
             Err(Errno::NOTDIR | Errno::LOOP) if self.parent_will_go(&entry.path) => return Ok(Found::Missing),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Blocked(Difference::NoParent)),
             Err(Errno::XDEV) => return Ok(Found::Blocked(Difference::MountPoint)),
@@ -252,14 +252,14 @@ impl<'a> Check<'a, '_> {
         Ok(Found::Other(status))
     }
 
-    /// Whether a directory above is to be made where none was.
+    /// Whether a missing directory above will be made.
     fn parent_will_be_made(&self, path: &TreePath) -> bool {
         self.is_above(path, |entry| {
             matches!(entry.now, Some(Node::Directory { .. })) && !matches!(entry.base, Some(Base::Directory { .. }))
         })
     }
 
-    /// Whether a directory above is to become something else, or to go.
+    /// Whether a directory above will be replaced or removed.
     fn parent_will_go(&self, path: &TreePath) -> bool {
         self.is_above(path, Entry::removes_directory)
     }
@@ -273,7 +273,7 @@ impl<'a> Check<'a, '_> {
 fn is_now(parent: &OwnedFd, entry: &Entry, status: &Stat) -> std::result::Result<bool, Errno> {
     let same_mode = |mode: u32| tree::permissions(status) == mode;
     Ok(match (&entry.now, tree::file_type(status)) {
-        // A directory that is there is there, whatever its mode, if the agent only made one of the same name.
+        // An existing directory matches one that the agent made, in any mode.
         (Some(Node::Directory { mode }), FileType::Directory) => entry.base.is_none() || same_mode(*mode),
         (Some(Node::File { mode, size, sha256 }), FileType::RegularFile) => {
             same_mode(*mode) && has_digest(parent, entry, *size, status, sha256)?
@@ -316,7 +316,7 @@ fn has_digest(
     }
     let (file, _) = match tree::file(parent.as_fd(), entry.path.name()) {
         Ok(opened) => opened,
-        // Not readable for us: it cannot be shown to be the same.
+        // Unreadable: it cannot be compared.
         Err(Errno::ACCESS) => return Ok(false),
         Err(errno) => return Err(errno),
     };

@@ -1,9 +1,8 @@
-//! From an overlay's upper directory to a record and plain copies.
+//! Makes a record and plain copies from an overlay's upper directory.
 //!
-//! In: the upper directory (hostile in every respect), the base it lay over. Out: `<into>/files/…` and `<into>/changes.json`.
-//! The walk is that of `files`: it lists no more names and goes no deeper than the limits, with few descriptors.
-//! The agent's processes must be gone: a file that changes under the walk is caught where that costs nothing, and no worse than
-//! a wrong entry comes of it.
+//! In: the upper directory, hostile in every respect, and its base. Out: `<into>/files/…` and `<into>/changes.json`.
+//! The walk is that of `files`: bounded in names and depth, with few descriptors. The agent's processes must be gone: a
+//! concurrent change results in a wrong entry at worst.
 
 use super::Limits;
 use super::base;
@@ -27,30 +26,30 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-/// Where an agent worked.
+/// An agent's workspace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workspace<'a> {
-    /// The upper directory, or the whole workspace if there was no base.
+    /// The upper directory; without a base the whole workspace.
     pub(crate) upper: BorrowedFd<'a>,
-    /// The base. Without its submounts, which an overlay does not show either: they are left out here.
+    /// The base. Its submounts are left out, as an overlay leaves them out.
     pub(crate) lower: Option<BorrowedFd<'a>>,
     /// The repository above the base, if the base is a folder of one.
     pub(crate) above: Option<&'a Above>,
     /// The repository of the worktree that the base is, or that is above it.
     pub(crate) worktree: Option<&'a Worktree>,
-    /// Where the marks are.
+    /// The form of the whiteouts.
     pub(crate) form: Form,
-    /// When the agent began: a base that was written later is marked, so that an edit of the user's is not overwritten.
+    /// The agent's start. A base written later is marked, to protect the user's edit.
     pub(crate) started: Option<SystemTime>,
 }
 
-/// Takes what differs from the base into the directory `into`, which has no `files` yet.
+/// Collects the differences from the base into the directory `into`, which has no `files` yet.
 pub(crate) fn collect(workspace: Workspace<'_>, into: &Path, limits: &Limits) -> Result<Changes> {
     let step = || format!("collect the changes into `{}`", into.display());
     if workspace.form == Form::Trusted
         && !caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SYS_ADMIN).unwrap_or(false)
     {
-        // Without it the kernel says that there are no such attributes, and every opaque directory would look merged.
+        // Without privilege the kernel hides these attributes, and every opaque directory would look merged.
         return Err(Error::os(Kind::Workspace, Errno::PERM).doing("read `trusted.overlay` attributes").doing(step()));
     }
     files::create_directories(into, 0o700)?;
@@ -85,42 +84,42 @@ const LOWER: usize = 1;
 
 type Trees = files::Walk<2, Frame>;
 
-/// A directory that the walk is in.
+/// A directory of the walk.
 struct Frame {
     path: Option<TreePath>,
-    /// Whether what is only in the base is still there. If not, it is deleted.
+    /// Whether names of the base show through. Otherwise they are deleted.
     base_shows: bool,
-    /// What git ignores in it; `None` if no rule holds.
+    /// The ignore rules in it, if any.
     rules: Option<Rc<Rules>>,
-    /// Whether git ignores all of it but what it tracks.
+    /// Whether git ignores all of it except tracked files.
     is_ignored: bool,
 }
 
-/// A directory that the walk goes into.
+/// A directory to enter.
 struct Subdirectory {
     path: Option<TreePath>,
     upper: Option<OwnedFd>,
     lower: Option<OwnedFd>,
-    /// Of the directory above.
+    /// The value of its parent.
     base_shows: bool,
-    /// Of the directory above.
+    /// The value of its parent.
     rules: Option<Rc<Rules>>,
     is_ignored: bool,
 }
 
-/// A name with what is under it on both sides.
+/// A name on both sides.
 struct Place<'a> {
     trees: &'a Trees,
     frame: &'a Frame,
     name: &'a [u8],
     path: TreePath,
     base: Option<Stat>,
-    /// Whether a rule of git's ignores it, though git may track it.
+    /// Whether a git rule ignores it. git may still track it.
     is_ignored: bool,
 }
 
 impl Place<'_> {
-    /// What the walk goes into, where the name is a directory.
+    /// The directory to enter for this name.
     fn subdirectory(self, upper: Option<OwnedFd>, lower: Option<OwnedFd>, base_shows: bool) -> Subdirectory {
         let rules = self.frame.rules.clone();
         Subdirectory { path: Some(self.path), upper, lower, base_shows, rules, is_ignored: self.is_ignored }
@@ -141,14 +140,14 @@ struct Walk<'a> {
     copied: u64,
     /// Bytes of the copies on the host's disk.
     stored: u64,
-    /// The first copy of each file that has more than one name, by device and inode.
+    /// The first copy of each file with several names, by device and inode.
     links: HashMap<(u64, u64), Copied>,
-    /// When the walk stops.
+    /// The deadline of the walk.
     end: Instant,
-    /// Bytes of names that the record still takes.
+    /// Bytes of names that the record may still take.
     paths_left: u64,
     skipped_left: u64,
-    /// Whether it takes no more; then nothing more is looked at.
+    /// Whether the record is full: the walk ends.
     is_full: bool,
     /// What git says of the base.
     repository: Repository<'a>,
@@ -198,7 +197,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the names of a directory and goes into it. One that cannot be read is noted.
+    /// Reads a directory's names and enters it. Notes an unreadable one.
     fn enter(&mut self, trees: &mut Trees, subdirectory: Subdirectory) -> Result<()> {
         let Subdirectory { path, upper, lower, .. } = subdirectory;
         let raw = || Raw(path.as_ref().map(|path| path.as_bytes().to_vec()).unwrap_or_else(|| b".".to_vec()));
@@ -207,7 +206,7 @@ impl Walk<'_> {
             None => Ok(Directory::Opaque),
         };
         let base_shows = match mark {
-            // What an opaque directory holds is not merged either, without a mark of its own.
+            // Directories inside an opaque one are not merged either, even without a mark.
             Ok(Directory::Merged) => subdirectory.base_shows,
             Ok(Directory::Opaque) => false,
             Ok(Directory::Moved) => return Err(unsupported(&raw(), "redirect_dir")),
@@ -244,7 +243,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Visits one name; returns the directory to enter, if it is one.
+    /// Visits one name. Returns a directory to enter.
     fn visit(&mut self, trees: &Trees) -> Result<Option<Subdirectory>> {
         let Some(frame) = trees.state() else { return Ok(None) };
         let name = trees.name().to_bytes();
@@ -290,7 +289,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether git ignores a path, unless it tracks it.
+    /// Whether git ignores a path and does not track it.
     fn is_ignored(&self, frame: &Frame, path: &TreePath, is_directory: bool) -> bool {
         let rules = frame.rules.as_ref().filter(|_| !path.is_in_git());
         let in_repository = || [self.repository.prefix, path.as_bytes()].concat();
@@ -300,7 +299,7 @@ impl Walk<'_> {
     fn directory(&mut self, place: Place<'_>, now: &Stat) -> Result<Option<Subdirectory>> {
         let mode = tree::permissions(now);
         let base_is_directory = place.base.as_ref().is_some_and(|base| tree::file_type(base) == FileType::Directory);
-        // Overlayfs copies a directory up as soon as anything in it changes: that alone is no change.
+        // Overlayfs copies a directory up with the first change in it: the copy alone is not a change.
         let is_copied_up = base_is_directory && place.base.as_ref().is_some_and(|base| tree::permissions(base) == mode);
         if !is_copied_up {
             let Some((base, base_is_newer)) = self.base(&place) else { return Ok(None) };
@@ -376,8 +375,8 @@ impl Walk<'_> {
         self.below_deleted(place)
     }
 
-    /// Makes a further name of a file that is in the store already a link to its copy: 150 names of 100 MiB would be 15 GiB.
-    /// `None` if the copy does not exist, or the store's file system allows no further link.
+    /// Links a further name of a stored file to its copy: 150 names of 100 MiB would be 15 GiB. `None` if the copy does
+    /// not exist, or the store's file system allows no further link.
     fn linked(&mut self, path: &TreePath, status: &Stat) -> Option<(Digest, u64)> {
         let first = self.links.get(&(status.st_dev, status.st_ino)).filter(|_| !tree::is_off("changes-hard-links"))?;
         self.store.link(&first.path, path).ok()?;
@@ -417,7 +416,7 @@ impl Walk<'_> {
         self.below_deleted(place)
     }
 
-    /// Where a directory of the base is gone, everything in it is.
+    /// Deletes everything in a deleted directory of the base.
     fn below_deleted(&mut self, place: Place<'_>) -> Result<Option<Subdirectory>> {
         let lower = match (&place.base, place.trees.get(LOWER)) {
             (Some(base), Some(lower)) if tree::file_type(base) == FileType::Directory => lower,
@@ -432,7 +431,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a copied-up file has the content and mode of its base. One that cannot be compared is taken as changed.
+    /// Whether a copied-up file equals its base in content and mode. `false` if they cannot be compared.
     fn is_only_touched(&self, place: &Place<'_>, file: &File, status: &Stat) -> bool {
         let (Some(base), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return false };
         let may_be = tree::file_type(base) == FileType::RegularFile
@@ -443,7 +442,7 @@ impl Walk<'_> {
                 .is_ok_and(|(base, _)| copy::is_same(file, &base, tree::size(status)).unwrap_or(false))
     }
 
-    /// What the base has under a name. `None` if it cannot be read, which is noted.
+    /// The base of a name. `None` if it cannot be read, which is noted.
     fn base(&mut self, place: &Place<'_>) -> Option<(Option<Base>, bool)> {
         let (Some(status), Some(lower)) = (&place.base, place.trees.get(LOWER)) else { return Some((None, false)) };
         match base::read(lower, place.name, status, self.limits.file_bytes) {
@@ -467,7 +466,7 @@ impl Walk<'_> {
         self.skip_because(path, reason, errno.map(|errno| std::io::Error::from(errno).to_string()));
     }
 
-    /// Whether the record still takes this text of `path`. If not, the rest of the tree is left out.
+    /// Whether the record takes this text of `path`. If not, the rest of the tree is left out.
     fn takes(&mut self, path: &TreePath, text: &[u8]) -> bool {
         match self.paths_left.checked_sub(written(text)) {
             Some(left) => self.paths_left = left,
@@ -483,7 +482,7 @@ impl Walk<'_> {
 
     fn skip_because(&mut self, path: Raw, reason: Reason, cause: Option<String>) {
         let bytes = written(&path.0) + cause.as_ref().map_or(0, |cause| written(cause.as_bytes()));
-        // The last one may be longer than what is left: a name is never cut.
+        // The last one may exceed the rest of the budget: names are never cut.
         if self.changes.skipped.len() < self.limits.skipped && self.skipped_left > 0 {
             self.skipped_left = self.skipped_left.saturating_sub(bytes);
             self.changes.skipped.push(Skipped { path, reason, cause });
@@ -503,7 +502,7 @@ impl Walk<'_> {
     }
 }
 
-/// An overlay that was mounted in a way whose upper directory does not say everything.
+/// The error for a mount option with an incomplete upper directory.
 fn unsupported(path: &Raw, option: &str) -> Error {
     Error::new(
         Kind::Workspace,

@@ -1,4 +1,4 @@
-//! What collecting finds, through real overlays, and what a hostile upper directory cannot do to it.
+//! Collects from real overlays and from hostile upper directories.
 
 use super::lab::{Lab, give_to_user, is_root, listing};
 use super::{Form, Limits, Reason};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const FORMS: [Form; 2] = [Form::Trusted, Form::User];
 
-/// What was left out, as `path reason`.
+/// The skipped paths, as `path reason`.
 fn skipped(changes: &super::Changes) -> Vec<String> {
     let mut all: Vec<_> =
         changes.skipped.iter().map(|each| format!("{} {:?}", super::escape(&each.path.0), each.reason)).collect();
@@ -221,7 +221,7 @@ fn limits_hold_and_are_said() {
 #[test]
 fn names_and_targets_are_taken_as_long_as_the_record_has_room_for_them() {
     let lab = Lab::new(Form::Plain).unwrap();
-    // `a` is 3 bytes of JSON with its quotes, one `\xff` is 7, and a target counts as a name does.
+    // `a` is 3 bytes of JSON with quotes, one `\xff` is 7, and a target counts like a name.
     lab.shell("upper", "for n in a b c; do : >$n; done; ln -s $(printf '%0100d' 0) d; : >e; : >f");
     let check = |path_bytes, taken: usize| {
         let changes = lab.collect_with(&Limits { path_bytes, ..Limits::default() }).unwrap();
@@ -236,7 +236,7 @@ fn names_and_targets_are_taken_as_long_as_the_record_has_room_for_them() {
     check(3 * 4 + 101, 3);
     check(3 * 2, 2);
     check(0, 0);
-    // Those that are left out are listed as long as there is room as well.
+    // The list of skipped ones is bounded too.
     lab.shell("upper", "rm *; for n in 1 2 3 4 5 6; do mkfifo $n; done");
     let changes = lab.collect_with(&Limits { skipped_bytes: 8, ..Limits::default() }).unwrap();
     assert_eq!((changes.skipped.len(), changes.skipped_more, changes.complete), (3, 3, true));
@@ -245,7 +245,7 @@ fn names_and_targets_are_taken_as_long_as_the_record_has_room_for_them() {
 #[test]
 fn a_nest_deeper_than_any_path_ends() {
     let lab = Lab::new(Form::Plain).unwrap();
-    // Each level is made from inside the one above: the whole path is far longer than a call takes.
+    // Each level is made from inside its parent: the whole path is too long for one call.
     let mut directory = lab.open("upper");
     for _ in 0..3000 {
         rustix::fs::mkdirat(&directory, "deep", rustix::fs::Mode::RWXU).unwrap();
@@ -296,7 +296,7 @@ fn an_edit_of_the_users_during_the_run_is_marked() {
         started,
     };
     let changes = super::collect(workspace, &lab.at("out"), &Limits::default()).unwrap();
-    // Giving the lab to the ordinary user counts as a change of both files, so only the file that was edited is asserted as root.
+    // `give_to_user` changes both files, so as root only the edited file is asserted.
     let newer: Vec<_> =
         changes.entries.iter().filter(|entry| entry.base_is_newer).map(|entry| entry.path.to_string()).collect();
     assert!(newer.contains(&"b".to_owned()));
@@ -317,7 +317,7 @@ fn a_symlink_as_the_store_is_refused() {
 fn a_directory_that_becomes_a_link_under_the_walk_is_not_followed() {
     let lab = Lab::new(Form::Plain).unwrap();
     lab.shell(".", "mkdir secrets; i=0; while [ $i -lt 50 ]; do echo host >secrets/$i; i=$((i+1)); done; mkdir upper/d upper/e; echo a >upper/d/mine");
-    // Somebody who outlived the agent exchanges a directory and a link as fast as possible.
+    // Another process swaps a directory and a link as fast as possible.
     symlink("../secrets", lab.at("link")).unwrap();
     let (here, there) = (lab.at("upper/d"), lab.at("link"));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -347,7 +347,7 @@ fn a_directory_that_becomes_a_link_under_the_walk_is_not_followed() {
     assert!(leaked.is_empty(), "files of the host were taken: {leaked:?}");
 }
 
-/// Many names of one file are one copy, with as many names in the store, and one file in the tree that they are applied to.
+/// Many names of one file are one copy with as many names in the store, and one file in the target.
 #[test]
 fn names_of_a_hard_link_are_links_in_the_store_and_where_they_are_applied() {
     let Some(lab) = Lab::new(Form::User) else { return };

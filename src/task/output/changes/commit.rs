@@ -1,9 +1,8 @@
-//! The writing half of applying: stage, then move into place, and back again if any step fails.
+//! The writing half of applying: stage all content, then move it into place, and undo all steps after a failure.
 //!
-//! New content is written whole into one directory in the root of the target before the first visible change, so that a full disk or a
-//! bad copy is found while nothing has happened. Then only renames follow. What they push out is kept in the same directory
-//! until the end, so every step can be taken back. A crash in between leaves that directory with the old files and a list of where
-//! they were.
+//! New content is staged whole in one directory of the target before the first visible change: a full disk or a bad
+//! copy fails early. Then only renames follow. The same directory keeps replaced files until the end, so that every
+//! step can be undone. A crash leaves that directory with the old files and a list of their paths.
 
 use super::applied::STAGING;
 use super::check::{FileStamp, Plan, PlannedWrite, Removal};
@@ -23,26 +22,26 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Where the old files were, for somebody who finds them after a crash.
+/// The list of the old files' paths, for the user after a crash.
 const LIST: &str = "list";
 
-/// One step that was taken, as what takes it back.
+/// The undo of one step.
 enum Undo<'a> {
     /// Moved from the target into the staging directory.
     Restore { staged: String, path: &'a TreePath },
-    /// Changed places with a staged file.
+    /// Exchanged with a staged file.
     Exchange { staged: String, path: &'a TreePath },
     /// Moved from the staging directory into the target.
     Withdraw { staged: String, path: &'a TreePath },
-    /// An empty directory that was removed.
+    /// A removed empty directory.
     Remake { path: &'a TreePath, mode: u32, owner: (u32, u32) },
-    /// A directory that was made.
+    /// A new directory.
     Unmake { path: &'a TreePath },
-    /// A directory whose mode was set.
+    /// A directory with a changed mode.
     Mode { path: &'a TreePath, mode: u32 },
 }
 
-/// Carries the plan out, or leaves the target as it was.
+/// Carries out the plan, or leaves the target as it was.
 pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>) -> Result<()> {
     let step = || format!("make `{STAGING}` in the target");
     match mkdirat(target, STAGING, Mode::RWXU) {
@@ -69,7 +68,7 @@ pub(super) fn commit<'a>(plan: &Plan<'a>, store: &Store, target: BorrowedFd<'_>)
         (Err(error), _) | (_, Err(error)) => Err(error),
     };
     outcome.inspect_err(|_| {
-        // Empty unless something could not be taken back, and then it must stay: its error says so.
+        // Not empty only if an undo failed; then its error names the directory, which must stay.
         let _ = unlinkat(target, STAGING, AtFlags::REMOVEDIR);
     })
 }
@@ -78,16 +77,16 @@ struct Work<'a, 'b> {
     target: BorrowedFd<'b>,
     staging: OwnedFd,
     undo: Vec<Undo<'a>>,
-    /// The staged name of each copy that has more than one name.
+    /// The staged name of each copy with several names.
     links: HashMap<Linked, String>,
-    /// Who gets new files, if we are root: the owner of the target.
+    /// As root, the owner of new files: the target's owner.
     owner: (u32, u32),
 }
 
-/// What is the same for the names of one file: device and inode of the copy, its recorded content, mode and owner.
+/// Identifies the names of one file: device and inode of the copy, its recorded content, mode and owner.
 type Linked = ((u64, u64), (Digest, u64), u32, (u32, u32));
 
-/// The names in the staging directory: new content and what was pushed out.
+/// Names in the staging directory, for new content and replaced files.
 fn new_name(index: usize) -> String {
     format!("new-{index}")
 }
@@ -97,7 +96,7 @@ fn old_name(index: usize) -> String {
 }
 
 impl<'a> Work<'a, '_> {
-    /// Writes all new content, and the list of what will be moved here.
+    /// Writes all new content, and the list of files to be replaced.
     fn stage(&mut self, plan: &Plan<'a>, store: &Store) -> Result<()> {
         for (index, put) in plan.contents.iter().enumerate() {
             self.stage_one(&new_name(index), put, store).doing(|| format!("write `{}`", put.path))?;
@@ -128,7 +127,7 @@ impl<'a> Work<'a, '_> {
                 let from = store.file(put.path).failing(Kind::Store, || "open the copy")?;
                 let status = fstat(&from).failing(Kind::Store, || "read the copy")?;
                 let linked = ((status.st_dev, status.st_ino), (*sha256, *size), *mode, owner);
-                // A further name of a file that is staged is a link to it, as the agent had it.
+                // Link a further name of a staged file, as the agent had it.
                 if let Some(first) = self.links.get(&linked)
                     && linkat(&self.staging, first.as_str(), &self.staging, name, AtFlags::empty()).is_ok()
                 {
@@ -141,7 +140,7 @@ impl<'a> Work<'a, '_> {
                     Failure::Write(cause) => Error::os(Kind::Disk, cause),
                 })?;
                 if copied != (*sha256, *size) {
-                    return Err(Error::new(Kind::Store, "the copy is not what the record says"));
+                    return Err(Error::new(Kind::Store, "the copy differs from the record"));
                 }
                 set_owner(&to, owner).failing(Kind::Workspace, || "set the owner")?;
                 fchmod(&to, Mode::from_raw_mode(mode & 0o777)).failing(Kind::Workspace, || "set the mode")?;
@@ -163,7 +162,7 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// The visible part, in the order that is written down: deletions, directories, files, links, modes.
+    /// The visible steps: deletions, directories, files, links, modes.
     fn carry_out(&mut self, plan: &Plan<'a>) -> Result<()> {
         for (index, removal) in plan.removals.iter().enumerate() {
             self.remove(&old_name(index), removal).doing(|| format!("remove `{}`", removal.path))?;
@@ -205,7 +204,7 @@ impl<'a> Work<'a, '_> {
 
     fn make(&mut self, path: &'a TreePath, mode: u32) -> Result<()> {
         let parent = self.parent(path)?;
-        // Writable until its content is in it; its own mode comes last.
+        // Writable until its content is in it; the recorded mode is set last.
         mkdirat(&parent, name_path(path.name()), Mode::from_raw_mode(mode & 0o777 | 0o700))
             .failing(Kind::State, || "make it")?;
         self.undo.push(Undo::Unmake { path });
@@ -227,7 +226,7 @@ impl<'a> Work<'a, '_> {
                 self.undo.push(Undo::Exchange { staged: new.clone(), path });
                 self.is_as_seen(&new, seen)
             }
-            // A file system that cannot exchange: two steps, with a moment in between in which there is no file.
+            // Without RENAME_EXCHANGE: two steps, and for a moment the file is missing.
             Err(Errno::INVAL) => {
                 let old = format!("{new}-old");
                 move_to(parent.as_fd(), path.name(), self.staging.as_fd(), old.as_bytes())
@@ -243,7 +242,7 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// What was pushed out must be what was checked: an edit that came in between is not lost.
+    /// Checks that the replaced file is the checked one: a concurrent edit is not lost.
     fn is_as_seen(&self, staged: &str, seen: FileStamp) -> Result<()> {
         let status =
             tree::status(self.staging.as_fd(), staged.as_bytes()).failing(Kind::Workspace, || "read what was there")?;
@@ -262,7 +261,7 @@ impl<'a> Work<'a, '_> {
         Ok(())
     }
 
-    /// Takes every step back, the last one first. All are tried; what fails is added to the error.
+    /// Undoes every step, last first. Tries all; failures are added to the error.
     fn take_back(&mut self, error: Error) -> Error {
         let mut failed = Vec::new();
         while let Some(undo) = self.undo.pop() {
@@ -310,7 +309,7 @@ impl<'a> Work<'a, '_> {
         }
     }
 
-    /// Removes the staging directory with what is in it: staged content that was not used, old files that are no longer needed.
+    /// Removes the staging directory with unused content and old files.
     fn clear(&self) -> Result<()> {
         let step = || format!("remove `{STAGING}`");
         let names = Names::of(&self.staging).failing(Kind::Workspace, step)?;
@@ -321,7 +320,7 @@ impl<'a> Work<'a, '_> {
     }
 }
 
-/// Gives what we made as root to the owner of the tree: nobody wants files of root's in their project.
+/// Gives new files to the tree's owner: root's files would be a burden in a user's project.
 fn set_owner(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<(), Errno> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -332,7 +331,7 @@ fn set_owner(descriptor: impl AsFd, owner: (u32, u32)) -> std::result::Result<()
 /// rename(2) that never replaces.
 fn move_to(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>, new_name: &[u8]) -> std::result::Result<(), Errno> {
     match renameat_with(from, name_path(name), to, name_path(new_name), RenameFlags::NOREPLACE) {
-        // A file system without this flag (some network ones): look first.
+        // Some network file systems lack this flag: check first.
         Err(Errno::INVAL) if tree::status(to, new_name)?.is_none() => {
             renameat_with(from, name_path(name), to, name_path(new_name), RenameFlags::empty())
         }

@@ -1,4 +1,4 @@
-//! The content of files: digests, comparison, and copies that keep holes and never read a byte more than was announced.
+//! File contents: digests, comparison, and copies that keep holes and never read beyond the announced size.
 
 use crate::files::hash::{Sha256, sha256};
 use crate::files::next_data;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// How much is read at once: large enough that the calls do not count, small enough for the cache of one core.
+/// Bytes of one read: few calls, and still in the cache of one core.
 const CHUNK: usize = 256 << 10;
 
 /// A SHA-256 digest.
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// Reads up to a whole buffer at `offset`; less only at the end of the file.
+/// Fills a buffer from `offset`; less only at the end of the file.
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -63,13 +63,13 @@ pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
     Ok(filled)
 }
 
-/// The part of a buffer that `left` bytes need.
+/// The part of a buffer for `left` bytes.
 fn part(buffer: &mut [u8], left: u64) -> &mut [u8] {
     let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
     &mut buffer[..length]
 }
 
-/// The digest of the first `size` bytes of a file, and how many there were.
+/// The digest of the first `size` bytes of a file, and their actual number.
 pub(in crate::task) fn digest(file: &File, size: u64) -> io::Result<(Digest, u64)> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];
@@ -91,7 +91,7 @@ pub(in crate::task) fn digest_of(bytes: &[u8]) -> Digest {
     Digest(sha256(bytes))
 }
 
-/// Whether two files have the same first `size` bytes. Stops at the first chunk that differs.
+/// Whether two files have the same first `size` bytes. Stops at the first different chunk.
 pub(in crate::task) fn is_same(one: &File, other: &File, size: u64) -> io::Result<bool> {
     let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
     let mut offset = 0;
@@ -105,27 +105,27 @@ pub(in crate::task) fn is_same(one: &File, other: &File, size: u64) -> io::Resul
     Ok(true)
 }
 
-/// Why a copy failed: the reading end is the agent's, the writing end is ours.
+/// The failed side of a copy: reading is the agent's file, writing is the store's.
 #[derive(Debug)]
 pub(in crate::task) enum Failure {
     Read(io::Error),
     Write(io::Error),
 }
 
-/// Copies the first `size` bytes into the empty file `to`, holes as holes, and gives the digest of the copy.
+/// Copies the first `size` bytes into the empty file `to`, holes as holes, and returns the copy's digest.
 ///
-/// A reflink where the file system can (the digest is then that of the clone). Otherwise one pass reads, digests and writes:
-/// copy_file_range(2) would need a second one for the digest, and the two could see different bytes.
+/// Makes a reflink if the file system can, and digests the clone. Otherwise one pass reads, digests and writes:
+/// copy_file_range(2) would need a second pass for the digest, which could see other bytes.
 pub(in crate::task) fn copy(from: &File, size: u64, to: &File) -> Result<(Digest, u64), Failure> {
     if size > 0 && rustix::fs::ioctl_ficlone(to, from).is_ok() {
         let cloned = to.metadata().map_err(Failure::Write)?.len();
         if cloned == size {
             return digest(to, size).map_err(Failure::Write);
         }
-        // It grew or shrank meanwhile: the plain way stops where it was said to.
+        // The size changed meanwhile: copy again, up to the announced size.
         ftruncate(to, 0).map_err(|errno| Failure::Write(errno.into()))?;
     }
-    // Past the end everything looks like a hole.
+    // Beyond the end everything looks like a hole.
     let size = size.min(from.metadata().map_err(Failure::Read)?.len());
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK];

@@ -1,8 +1,8 @@
-//! The changes as a patch that `git apply` and `patch -p1` take.
+//! The changes as a patch for `git apply` and `patch -p1`.
 //!
-//! In: a record, its copies, the base. Out: git's own format: `diff --git`, modes, links as 120000, names quoted as git does.
-//! What a patch cannot say is counted in the answer: directories, binary files (one line, or git's binary form when asked for), a base
-//! that is not as it was. Never here: git itself; it would run what the tree configures.
+//! In: a record, its copies, the base. Out: git's format: `diff --git`, modes, links as 120000, names quoted as git
+//! does. The result counts what a patch cannot express: directories, binary files (one line, or git's binary form on
+//! request), changed bases. Never: git itself, which would run what the tree configures.
 
 use super::binary;
 use super::copy;
@@ -18,47 +18,48 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Larger files are not compared line by line: both sides are held in memory.
+/// Larger files are not compared: both sides are in memory.
 pub(in crate::task) const LARGEST_TEXT: u64 = 16 << 20;
-/// How long one file's lines are compared before the rest is replaced as one block.
+/// The time limit for one file's lines. Then the rest is replaced as one block.
 const FILE_TIME: Duration = Duration::from_secs(2);
-/// The same for all files of a patch together.
+/// The time limit for all files of a patch.
 const PATCH_TIME: Duration = Duration::from_secs(30);
 
-/// What goes into a patch.
+/// The contents of a patch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiffOptions {
-    /// Also what is in `.git`. No `git apply` takes that; it is for reading.
+    /// Include `.git`, for reading only: `git apply` refuses it.
     pub(crate) include_git: bool,
-    /// What is said about files that are no text.
+    /// The form of binary files.
     pub(crate) binary: Binary,
 }
 
-/// How a file that is no text is shown.
+/// The form of a binary file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Binary {
-    /// `Binary files a/x and b/x differ`: for reading. `patch` passes over it, `git apply` refuses a patch that has it.
+    /// `Binary files a/x and b/x differ`, for reading. `patch` skips it, `git apply` refuses the patch.
     #[default]
     Note,
-    /// git's `GIT binary patch` with the whole content: `git apply` makes the very file, `patch` leaves it out.
+    /// git's `GIT binary patch` with the whole content: `git apply` makes the same file, `patch` skips it.
     Literal,
 }
 
-/// What the patch has and has not.
+/// A summary of the patch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Diffed {
-    /// How many files and links are in it.
+    /// The number of files and links in it.
     pub(crate) files: usize,
-    /// Those that have only a note: binary, or too large to be compared.
+    /// Files with a note only: binary, or too large to compare.
     pub(crate) noted: Vec<TreePath>,
-    /// Those that are not in it because their base is not as it was when the changes were taken.
+    /// Files left out because their base has changed since the collection.
     pub(crate) base_changed: Vec<TreePath>,
-    /// Those whose base has changed since, and that are compared with the copy of what it was.
+    /// Files whose base has changed since, compared with the kept copy of the base.
     pub(crate) edited_since: Vec<TreePath>,
-    /// Those whose base was edited while the agent ran: they are compared with that edit, which the agent may not have seen.
+    /// Files whose base the user edited while the agent ran. They are compared with that edit, which the agent may not
+    /// have seen.
     pub(crate) edited_meanwhile: Vec<TreePath>,
-    /// How many are not in it because they are in `.git`.
+    /// The number of files left out because they are in `.git`.
     pub(crate) in_git: usize,
 }
 
@@ -74,16 +75,17 @@ enum Body {
     TooLarge,
 }
 
-/// What became of reading a side.
+/// The result of reading a side.
 enum Reading {
-    /// There is no file or link on this side.
+    /// This side has no file or link.
     Absent,
     There(Side),
-    /// The base is not as it was.
+    /// The base has changed.
     Changed,
 }
 
-/// Writes the patch to `out`. `into` is the directory that [`super::collect`] wrote; `lower` the base, if there was one.
+/// Writes the patch to `out`. `into` is the directory that [`super::collect`] wrote; `lower` the base, if there was
+/// one.
 pub(crate) fn diff(
     changes: &Changes,
     into: &Path,
@@ -92,7 +94,7 @@ pub(crate) fn diff(
     out: &mut impl Write,
 ) -> Result<Diffed> {
     let store = Store::open(into)?;
-    // An older record has none.
+    // Older records have no kept bases.
     let bases = Store::open_at(into, BASES).ok();
     let mut diffed = Diffed::default();
     let end = Instant::now() + PATCH_TIME;
@@ -169,7 +171,7 @@ fn new_side(entry: &Entry, store: &Store) -> io::Result<Reading> {
     Ok(Reading::There(side))
 }
 
-/// The base, read again from where it was. Only what has the recorded digest is the base.
+/// The base, read again. Used only if it has the recorded digest.
 fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading> {
     let (mode, size, content) = match &entry.base {
         None | Some(Base::Directory { .. } | Base::Other) => return Ok(Reading::Absent),
@@ -183,7 +185,7 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     };
     let Some(lower) = lower else { return Ok(Reading::Changed) };
     let opened = tree::parent(lower, &entry.path).and_then(|parent| tree::file(parent.as_fd(), entry.path.name()));
-    // Gone, replaced by a link, unreadable: whatever it is, it is not the base any more.
+    // Removed, replaced by a link, or unreadable: not the base any more.
     let Ok((file, status)) = opened else { return Ok(Reading::Changed) };
     if tree::size(&status) != size {
         return Ok(Reading::Changed);
@@ -200,7 +202,7 @@ fn old_side(entry: &Entry, lower: Option<BorrowedFd<'_>>) -> io::Result<Reading>
     })
 }
 
-/// The copy of the base that was made with the changes. A copy that is missing or differs from the record is not used.
+/// The kept copy of the base. Not used if it is missing or differs from the record.
 fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
     let Some(Base::File { mode, size, content: Content::Sha256(expected) }) = &entry.base else {
         return Ok(Reading::Changed);
@@ -213,7 +215,7 @@ fn kept_side(entry: &Entry, bases: &Store) -> io::Result<Reading> {
     Ok(Reading::There(Side { mode: regular(*mode), content: Body::Bytes(bytes) }))
 }
 
-/// The part of a patch that is about one path.
+/// The part of a patch for one path.
 struct Patch<'a> {
     path: &'a TreePath,
     binary: Binary,
@@ -222,11 +224,11 @@ struct Patch<'a> {
 }
 
 impl Patch<'_> {
-    /// Writes the part; `false` if a patch cannot show the difference.
+    /// Writes the part; `false` if a patch cannot express the difference.
     fn write(&mut self, old: Option<&Side>, new: Option<&Side>, out: &mut impl Write) -> io::Result<bool> {
         match (old, new) {
             (None, None) => return Ok(false),
-            // A file that becomes a link, or the other way round, is two changes for git.
+            // For git, a file that becomes a link, or the reverse, is two changes.
             (Some(old), Some(new)) if (old.mode == "120000") != (new.mode == "120000") => {
                 self.write_one(Some(old), None, out)?;
                 self.write_one(None, Some(new), out)?;
@@ -250,7 +252,7 @@ impl Patch<'_> {
         }
         let empty: &[u8] = b"";
         let (before, after) = match (old.map_or(Some(empty), Side::bytes), new.map_or(Some(empty), Side::bytes)) {
-            // A mode alone, or an empty file that comes or goes: without a hunk, `patch` needs the names of the blobs.
+            // A mode change, or an empty file added or removed, has no hunk: `patch` needs the blobs' names.
             (Some(before), Some(after)) if before == after => {
                 return if old.is_some() && new.is_some() {
                     Ok(())
@@ -272,7 +274,7 @@ impl Patch<'_> {
             };
         }
         write_index(old, new, was, is, out)?;
-        // After a name with a space git puts a tab, so that the name's end can be seen; a quoted name needs none.
+        // git writes a tab after a name with a space, to mark its end; a quoted name needs none.
         let a = if old.is_some() { a } else { b"/dev/null".to_vec() };
         let b = if new.is_some() { b } else { b"/dev/null".to_vec() };
         out.write_all(&[b"--- ", &a[..], b"\n+++ ", &b[..], b"\n"].concat())?;
@@ -287,7 +289,7 @@ impl Patch<'_> {
     }
 }
 
-/// The names of both blobs; with the mode where that stays, for `patch` knows a link by it.
+/// The names of both blobs. An unchanged mode is included: `patch` recognises a link by it.
 fn write_index(
     old: Option<&Side>,
     new: Option<&Side>,
@@ -312,13 +314,13 @@ impl Side {
     }
 }
 
-/// Text is what has no NUL. (git looks at the first 8000 bytes only; `patch` needs it to be so to the end.)
+/// Text has no NUL byte. (git checks the first 8000 bytes only; `patch` needs all.)
 pub(super) fn is_text(bytes: &[u8]) -> bool {
     !bytes.contains(&0)
 }
 
-/// A name as git writes it: in quotes with C's escapes if it has a byte that is no printable ASCII, a quote or a backslash. Names with a
-/// space are quoted too, unlike git's: in a part without hunks `patch` takes an unquoted name to end at the space.
+/// A name as git writes it: quoted with C escapes if it has a quote, a backslash or a byte outside printable ASCII.
+/// Unlike git, names with a space are quoted too: without hunks `patch` ends an unquoted name at the space.
 fn quoted(prefix: &[u8], path: &TreePath) -> Vec<u8> {
     let whole = [prefix, path.as_bytes()].concat();
     if whole.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\')) {

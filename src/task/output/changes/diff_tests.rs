@@ -1,4 +1,4 @@
-//! Patches are taken by the real `git apply` and `patch`, and random trees survive the whole way round.
+//! Real `git apply` and `patch` accept the patches, and random trees survive the round trip.
 
 use super::lab::{Lab, picture};
 use super::{Binary, Changes, DiffOptions, Diffed, Form, Limits, Options, Workspace, apply, collect, diff};
@@ -19,7 +19,7 @@ fn patch_of(lab: &Lab, changes: &Changes, options: DiffOptions) -> (Vec<u8>, Dif
     (patch, diffed)
 }
 
-/// Runs a tool that takes the patch from `patch` in the lab, in a copy of the base.
+/// Runs a tool on `patch` in a copy of the base.
 fn take(lab: &Lab, patch: &[u8], tool: &[&str]) -> Result<(), String> {
     fs::write(lab.at("patch"), patch).unwrap();
     lab.shell(".", "rm -rf taken; cp -a base taken");
@@ -37,7 +37,7 @@ fn take(lab: &Lab, patch: &[u8], tool: &[&str]) -> Result<(), String> {
 const GIT: &[&str] = &["git", "apply", "-p1", "--whitespace=nowarn"];
 const PATCH: &[&str] = &["patch", "-p1", "--no-backup-if-mismatch", "-s", "-i"];
 
-/// What a patch can carry: files with their executable bit, and links.
+/// The parts of a tree that a patch can carry: files with the executable bit, and links.
 fn carried(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut picture = picture(root);
     picture.retain(|path, what| !what.starts_with("directory") && !path.starts_with(b".git/"));
@@ -106,7 +106,7 @@ fn a_base_that_is_not_as_it_was_is_shown_as_it_was_or_left_out() {
     assert_eq!((paths(&diffed.edited_since), diffed.base_changed.len()), (vec!["a".to_owned(), "b".to_owned()], 0));
     let text = String::from_utf8(patch).unwrap();
     assert!(text.contains("-a\n+x\n") && text.contains("-b\n+x\n") && !text.contains("secret"), "{text}");
-    // Without the copy of what it was, or with one that is not what the record says.
+    // Without the kept copy, or with one that differs from the record.
     lab.shell("out", "echo evil >bases/a; rm bases/b");
     let (patch, diffed) = patch_of(&lab, &changes, DiffOptions::default());
     assert_eq!(paths(&diffed.base_changed), ["a", "b"]);
@@ -114,7 +114,7 @@ fn a_base_that_is_not_as_it_was_is_shown_as_it_was_or_left_out() {
     assert!(text.contains("+++ b/c\n") && !text.contains("secret"), "{text}");
 }
 
-/// A small random tree: few names, so that the two of them have much in common.
+/// A small random tree of few names, so that two trees have much in common.
 #[derive(Clone, Debug)]
 enum Thing {
     Text(Vec<u8>, bool),
@@ -143,7 +143,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
 fn tree() -> impl Strategy<Value = BTreeMap<String, Thing>> {
     let name = prop_oneof![Just("a"), Just("b c"), Just("d\u{e9}"), Just("q\"\\"), Just("t\tn\n"), Just("-x")];
     let path = proptest::collection::vec(name, 1..4).prop_map(|names| names.join("/"));
-    // Links lead nowhere: git looks through one that a directory takes the place of, and stumbles over a loop.
+    // Links lead nowhere: git follows a link that replaces a directory, and fails at a loop.
     let thing = prop_oneof![
         8 => (text(), any::<bool>()).prop_map(|(text, runs)| Thing::Text(text, runs)),
         1 => prop_oneof![Just("nowhere"), Just("./not there")].prop_map(|target| Thing::Link(target.to_owned())),
@@ -151,7 +151,7 @@ fn tree() -> impl Strategy<Value = BTreeMap<String, Thing>> {
     proptest::collection::btree_map(path, thing, 0..12)
 }
 
-/// Writes a tree; what does not fit, because something else is in its way, is not in it.
+/// Writes a tree; skips what another entry blocks.
 fn write(root: &Path, tree: &BTreeMap<String, Thing>) {
     fs::create_dir(root).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
@@ -179,7 +179,7 @@ fn write(root: &Path, tree: &BTreeMap<String, Thing>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// An upper directory that is opaque at its root is a whole new tree: no overlay has to be mounted for it.
+    /// An upper directory that is opaque at its root is a whole new tree: no mount needed.
     #[test]
     fn random_trees_survive_collect_apply_and_patch(old in tree(), new in tree()) {
         let lab = Lab::new(Form::Plain).unwrap();
@@ -204,7 +204,7 @@ proptest! {
             let taken = take(&lab, &patch, GIT);
             prop_assert!(taken.is_ok(), "{}\n{}", taken.unwrap_err(), String::from_utf8_lossy(&patch));
             prop_assert_eq!(carried(&lab.at("taken")), carried(&lab.at("upper")));
-            // `patch` knows neither binary files nor a path that changes its type.
+            // `patch` supports neither binary files nor a path that changes its type.
             let has_link = |tree: &BTreeMap<String, Thing>| tree.values().any(|thing| matches!(thing, Thing::Link(_)));
             let changes_type = changes.entries.iter().any(|entry| match (&entry.base, &entry.now) {
                 (Some(super::Base::Directory { .. }), Some(super::Node::Directory { .. })) => false,

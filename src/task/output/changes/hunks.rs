@@ -1,20 +1,20 @@
-//! Two texts as the hunks of a unified diff.
+//! The hunks of a unified diff of two texts.
 //!
-//! Lines are bytes up to and with their newline. The search for the shortest way has a deadline; after it the rest is one block
-//! that is replaced, which is longer and just as right.
+//! Lines include their newline, as bytes. The search for the shortest diff has a deadline. After it the rest is
+//! replaced as one block, which is longer and still correct.
 
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, group_diff_ops};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::time::Instant;
 
-/// Unchanged lines around a change, as git shows them.
+/// Unchanged lines around a change, as in git.
 const CONTEXT: usize = 3;
 
-/// Writes the hunks that turn `old` into `new`; nothing if they are equal.
+/// Writes the hunks that turn `old` into `new`; nothing for equal texts.
 pub(super) fn write(old: &[u8], new: &[u8], deadline: Instant, out: &mut impl Write) -> io::Result<()> {
     let (old, new): (Vec<_>, Vec<_>) = (lines(old).collect(), lines(new).collect());
-    // What is equal at both ends is most of most files, and costs the algorithm time for nothing.
+    // Skip equal ends: they are most of most files, and cost the algorithm time.
     let head = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
     let rest = old.len().min(new.len()) - head;
     let tail = old.iter().rev().zip(new.iter().rev()).take(rest).take_while(|(one, other)| one == other).count();
@@ -68,7 +68,7 @@ fn write_hunk(group: &[DiffOp], old: &[&[u8]], new: &[&[u8]], out: &mut impl Wri
     Ok(())
 }
 
-/// A range as a hunk's head has it: from one, the length only if it is not one, and for an empty range the line before it.
+/// A range in a hunk's head: one-based, with its length unless it is one. An empty range has the line before it.
 fn place(range: &Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),

@@ -1,4 +1,4 @@
-//! What git ignores in the base: build output and the like, which is left out of the changes and counted.
+//! Files that git ignores in the base, such as build output. The changes leave them out and count them.
 //!
 //! The rules are those of the base: its `.gitignore` files and `.git/info/exclude`. For a folder of a repository they include the rules of the
 //! folders above ([`Above`]). A rule that the agent wrote hides nothing. A file that
@@ -16,12 +16,12 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-/// A longer file of rules is not read.
+/// Longer rule files are not read.
 const LONGEST_RULES: u64 = 1 << 20;
 /// A longer index is not read: it has millions of files.
 const LONGEST_INDEX: u64 = 256 << 20;
 
-/// The rules that hold in a directory: its own, and those above.
+/// The rules for a directory: its own, and its parents'.
 pub(super) struct Rules {
     /// How many bytes of a path in the repository lead to the directory.
     depth: usize,
@@ -29,7 +29,7 @@ pub(super) struct Rules {
     above: Option<Rc<Rules>>,
 }
 
-/// The paths that git tracks, in byte order.
+/// The tracked paths, in byte order.
 pub(super) struct Tracked(Vec<Box<[u8]>>);
 
 impl Rules {
@@ -55,7 +55,7 @@ impl Rules {
         file.take(LONGEST_RULES).read_to_end(&mut bytes).ok()?;
         let mut builder = GitignoreBuilder::new("");
         for line in String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').lines() {
-            // A line that is no pattern says nothing, as for git.
+            // Skip an invalid pattern, as git does.
             let _ = builder.add_line(None, line);
         }
         let own = builder.build().ok().filter(|own| !own.is_empty())?;
@@ -133,7 +133,7 @@ impl Tracked {
         parse(bytes, prefix).map(Tracked)
     }
 
-    /// Whether git tracks the path, or something below it.
+    /// Whether git tracks the path or one below it.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         let path = path.as_bytes();
         let exact = self.0.binary_search_by(|each| each.as_ref().cmp(path)).is_ok();
@@ -202,7 +202,7 @@ mod tests {
         assert!(parse(Vec::new(), &[]).is_none() && parse(b"DIRC\0\0\0\x02\0\0\0\x01".to_vec(), &[]).is_none());
     }
 
-    /// git itself is asked about every path.
+    /// Compares every path with the answer of git.
     #[test]
     fn what_is_ignored_is_what_git_ignores() {
         let lab = tempfile::tempdir().unwrap();

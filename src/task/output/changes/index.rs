@@ -1,6 +1,7 @@
-//! The index of a git repository (gitformat-index(5)), versions 2 to 4 with SHA-1: the files that git tracks, and what git saw of each.
+//! Reads the index of a git repository (gitformat-index(5)), versions 2 to 4 with SHA-1: tracked files with their stat
+//! data.
 //!
-//! In: the index file. Out: its entries, in the order of the file. A split or a sparse index does not have all files: its end is an error.
+//! In: the index file. Out: its entries in order. A split or a sparse index lacks files: an error at its end.
 
 use super::path::TreePath;
 use super::tree;
@@ -9,47 +10,47 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The bytes of an entry before its name.
+/// Bytes of an entry before its name.
 const FIXED: usize = 62;
 
-/// The index is not one that is understood.
+/// An index of an unknown form.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// An index that is read entry by entry.
+/// An index, read entry by entry.
 pub(super) struct Index {
     bytes: Vec<u8>,
     version: u32,
-    /// Where the next entry begins.
+    /// The offset of the next entry.
     at: usize,
-    /// How many entries follow.
+    /// The number of remaining entries.
     left: u32,
     name: Vec<u8>,
 }
 
-/// What git saw of a file when it read its content; numbers are cut to 32 bits.
+/// A file's stat data when git read its content; numbers are cut to 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexEntry {
-    /// The time of the last change of the inode, in seconds and nanoseconds.
+    /// The time of the inode's last change, in seconds and nanoseconds.
     pub(super) changed: [u32; 2],
     /// The time of the last write.
     pub(super) modified: [u32; 2],
     pub(super) inode: u32,
-    /// The type and the permission to execute.
+    /// The type and the executable bit.
     pub(super) mode: u32,
     pub(super) size: u32,
     /// The name of the blob.
     pub(super) blob: [u8; 20],
-    /// Whether the blob is the content of the file: not in a conflict, and not `git add --intent-to-add`.
+    /// Whether the blob is the file's content: not in a conflict, and not `git add --intent-to-add`.
     pub(super) has_content: bool,
 }
 
 /// The folders of a worktree's repository (git-worktree(1)).
 #[derive(Debug)]
 pub(in crate::task) struct Worktree {
-    /// That of the worktree, with its index.
+    /// The worktree's folder, with its index.
     pub(in crate::task) own: OwnedFd,
-    /// The common one.
+    /// The common folder.
     pub(in crate::task) repository: OwnedFd,
 }
 
@@ -84,12 +85,12 @@ impl Index {
         Ok(Index { bytes, version, at: 12, left, name: Vec::new() })
     }
 
-    /// The path of the entry that was read last.
+    /// The path of the last entry.
     pub(super) fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Reads the next entry; `None` at the end of an index that has all files.
+    /// Reads the next entry; `None` at the end of a complete index.
     pub(super) fn read_entry(&mut self) -> Result<Option<IndexEntry>, Malformed> {
         if self.left == 0 {
             return self.check_extensions().map(|()| None);
@@ -98,7 +99,7 @@ impl Index {
         let fixed: &[u8; FIXED] = self.bytes.get(self.at..).and_then(<[u8]>::first_chunk).ok_or(Malformed)?;
         let is_extended = self.version > 2 && fixed[FIXED - 2] & 0x40 != 0;
         let head = FIXED + if is_extended { 2 } else { 0 };
-        // The second bit of the further flags: the content is not in the index yet.
+        // Bit 2 of the extended flags: the index has no content yet.
         let is_intended = is_extended && self.bytes.get(self.at + FIXED).ok_or(Malformed)? & 0x20 != 0;
         let entry = IndexEntry {
             changed: [number(fixed, 0)?, number(fixed, 4)?],
@@ -120,7 +121,7 @@ impl Index {
         name.extend_from_slice(&text[..end]);
         let after = self.bytes.len() - text.len() + end + 1;
         self.at = if self.version == 4 { after } else { self.at + ((head + end + 8) & !7) };
-        // Also what shows that this is another form: names rise, and only those of a conflict are there twice.
+        // Detects other forms: names ascend, and only those of a conflict repeat.
         if TreePath::new(name.as_slice()).is_err() || self.name > name || self.at > self.bytes.len() {
             return Err(Malformed);
         }
@@ -128,7 +129,7 @@ impl Index {
         Ok(Some(entry))
     }
 
-    /// Looks through the extensions, which a digest follows.
+    /// Checks the extensions, which a digest follows.
     fn check_extensions(&self) -> Result<(), Malformed> {
         let mut rest = self.bytes.get(self.at..).ok_or(Malformed)?;
         while rest.len() > 20 {
@@ -142,7 +143,7 @@ impl Index {
     }
 }
 
-/// A number of version 4: seven bits a byte, the highest first, each further one counting from one.
+/// A number of version 4: seven bits a byte, highest first, each further byte counting from one.
 fn offset(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0_usize;
     for (index, byte) in bytes.iter().take(5).enumerate() {

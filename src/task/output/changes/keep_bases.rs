@@ -1,7 +1,7 @@
-//! Copies of what changed text files were made from: the user may edit them before the changes are looked at.
+//! Keeps the bases of changed text files, which the user may edit before reviewing the changes.
 //!
-//! [`keep`] copies them from the folder when the agent has ended. If the user edited a file before that, the copy has the user's edit.
-//! [`BaseWriter`] then replaces it by what the file was at the start, where that is known.
+//! [`keep`] copies them from the folder after the agent's end. A user's earlier edit is in that copy. [`BaseWriter`]
+//! then replaces it by the content at the start, if that is known.
 
 use super::binary;
 use super::copy;
@@ -32,7 +32,7 @@ pub(super) fn keep(changes: &Changes, lower: BorrowedFd<'_>, into: &Path, mut le
         let opened = tree::parent(lower, &entry.path).and_then(|parent| tree::file(parent.as_fd(), entry.path.name()));
         let mut bytes = Vec::new();
         let is_read = opened.is_ok_and(|(file, _)| file.take(*size).read_to_end(&mut bytes).is_ok());
-        // What was edited since is no base; what is no text is never merged, and the patch has only a note of it.
+        // An edited file is not the base. A binary file is never merged, and a patch only notes it.
         if !is_read || copy::digest_of(&bytes) != *sha256 || !is_text(&bytes) {
             continue;
         }
@@ -59,7 +59,7 @@ pub(in crate::task) struct BaseWriter<'a> {
 }
 
 impl<'a> BaseWriter<'a> {
-    /// For the record in `into`, which [`super::collect`] wrote. The bases take `most` bytes at most.
+    /// Opens the record in `into`, which [`super::collect`] wrote. The bases take at most `most` bytes.
     pub(in crate::task) fn open(into: &'a Path, most: u64) -> Result<BaseWriter<'a>> {
         let changes = Changes::load(&into.join(RECORD))?;
         let left = most.min(super::Limits::default().base_bytes);
@@ -70,7 +70,7 @@ impl<'a> BaseWriter<'a> {
         &self.changes
     }
 
-    /// Makes `bytes` the base of an entry if they are what is known of it. Other content than text has no use.
+    /// Makes `bytes` an entry's base if they match what is known of it. Skips binary content.
     pub(in crate::task) fn put(&mut self, known: &KnownBase, bytes: &[u8]) -> Result<()> {
         let is_known = match &known.content {
             KnownContent::Blob(name) => bytes.len() as u64 == known.size && binary::blob(Some(bytes)) == *name,
@@ -90,7 +90,7 @@ impl<'a> BaseWriter<'a> {
         } else {
             let store = match &self.store {
                 Some(store) => store,
-                // What `keep` made, if it found anything to copy.
+                // `keep` makes it if it copies anything.
                 None => {
                     self.store.insert(Store::open_at(self.into, BASES).or_else(|_| Store::create_at(self.into, BASES))?)
                 }
@@ -110,7 +110,7 @@ impl<'a> BaseWriter<'a> {
         Ok(())
     }
 
-    /// Writes the record. Returns the files that are as they were at the start, and are in it no more.
+    /// Writes the record. Returns the files that are unchanged since the start, and are removed from it.
     pub(in crate::task) fn finish(self) -> Result<Vec<TreePath>> {
         if self.is_changed {
             self.changes.save(&self.into.join(RECORD))?;

@@ -1,4 +1,4 @@
-//! For the tests: trees on disk, and an agent's work done through a real overlay in a mount namespace of its own.
+//! For tests: trees on disk, and an agent's work through a real overlay in a separate mount namespace.
 
 use super::{Changes, Form, Limits, Workspace, collect};
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The user that stands for "an ordinary user" when the tests run as root.
-const NOBODY: u32 = 65534;
+/// The ordinary user of tests that run as root.
+const ORDINARY_USER: u32 = 65534;
 
-/// A directory with `base`, `upper`, `work`, `merged`, `result` (a copy of the merged view) and `out` (what is collected).
+/// A directory with `base`, `upper`, `work`, `merged`, `result` (a copy of the merged view) and `out` (the collection).
 pub(super) struct Lab {
     directory: tempfile::TempDir,
     pub(super) form: Form,
 }
 
 impl Lab {
-    /// `None`, said loudly, where this form cannot run.
+    /// `None`, with a message, where this form cannot run.
     pub(super) fn new(form: Form) -> Option<Lab> {
         let directory = tempfile::tempdir().unwrap();
         let lab = Lab { directory, form };
@@ -51,7 +51,7 @@ impl Lab {
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Lets the agent run a shell script in its workspace.
+    /// Runs the agent's shell script in its workspace.
     pub(super) fn agent(&self, script: &str) {
         self.attempt(script).unwrap_or_else(|error| panic!("{script}: {error}"));
     }
@@ -62,14 +62,14 @@ impl Lab {
             return Ok(());
         }
         let options = if self.form == Form::User { "userxattr" } else { "redirect_dir=off,metacopy=off" };
-        // A view that cannot be copied whole is found out by the comparison with what was applied.
+        // The comparison with the applied tree finds an incomplete copy.
         let whole = format!(
             "umask 022; mount -t overlay brig -o lowerdir=base,upperdir=upper,workdir=work,{options} merged; \
              (cd merged; {script}); cp -a merged/. result/ || true"
         );
         let mut command = match (self.form, is_root()) {
             (Form::User, true) => {
-                self.shell(".", &format!("chown -hR {NOBODY}:{NOBODY} ."));
+                self.shell(".", &format!("chown -hR {ORDINARY_USER}:{ORDINARY_USER} ."));
                 let mut command = Command::new("setpriv");
                 command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "-Urm"]);
                 command
@@ -108,7 +108,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // Directories that nobody may write would keep an ordinary user from removing the lab.
+        // Without write permission an ordinary user could not remove the lab's directories.
         let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.directory.path()).output();
     }
 }
@@ -117,14 +117,14 @@ pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Gives a file to the ordinary user, where the tests run as root.
+/// Gives a file to the ordinary user, if the tests run as root.
 pub(super) fn give_to_user(path: &Path) {
     if is_root() {
-        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(path, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
     }
 }
 
-/// `added a/b file 0644` and so on, for comparison in tests.
+/// `added a/b file 0644` and so on, for comparison.
 pub(super) fn listing(changes: &Changes) -> Vec<String> {
     let describe = |entry: &super::Entry| {
         let what = match &entry.now {
@@ -138,7 +138,7 @@ pub(super) fn listing(changes: &Changes) -> Vec<String> {
     changes.entries.iter().map(describe).collect()
 }
 
-/// Everything in a tree by path: type, mode, content or target. Two trees are the same if these are.
+/// Every path of a tree with its type, mode, content or target, for comparison.
 pub(super) fn picture(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut picture = BTreeMap::new();
     let mut left = vec![root.to_path_buf()];

@@ -1,29 +1,29 @@
-//! Bounds of what is collected.
+//! Limits of a collection.
 
 use std::time::Duration;
 
-/// How much of a hostile tree is taken.
+/// Limits of a collection from a hostile tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Names looked at, in the upper directory and in deleted parts of the base together.
+    /// Names to visit, in the upper directory and in deleted parts of the base together.
     pub(crate) names: usize,
-    /// Directories inside each other.
+    /// Nested directories.
     pub(crate) depth: usize,
     /// Bytes of one file.
     pub(crate) file_bytes: u64,
-    /// Bytes of all copies together, holes counted. The further names of a hard link count nothing: they are links in the store, too.
+    /// Bytes of all copies together, with holes. Further names of a hard link are links in the store and do not count.
     pub(crate) total_bytes: u64,
-    /// Bytes that all copies together take on the host's disk: the task's own disk limit.
+    /// Bytes of all copies on the host's disk: the task's own disk limit.
     pub(crate) disk_bytes: u64,
-    /// Bytes of kept bases together, within the same limit.
+    /// Bytes of all kept bases, within the same limit.
     pub(crate) base_bytes: u64,
-    /// How long the workspace is read. What takes longer is left out, and the record is incomplete.
+    /// The time limit. After it the record is incomplete.
     pub(crate) time: Duration,
-    /// Bytes of all names and link targets together, as the record has them: a byte of a name takes up to five there.
+    /// Bytes of all names and link targets in the record, where a byte of a name takes up to five.
     pub(crate) path_bytes: u64,
-    /// Whether what git ignores is taken, too.
+    /// Whether ignored files are taken too.
     pub(crate) ignored: bool,
-    /// Things left out that are listed one by one.
+    /// Skipped paths to list.
     pub(crate) skipped: usize,
     /// Bytes of their names and reasons together.
     pub(crate) skipped_bytes: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        // A level costs two descriptors, of which a process has 1024 by default.
+        // A level costs two descriptors; the default limit of a process is 1024.
         Limits {
             names: 500_000,
             depth: 200,

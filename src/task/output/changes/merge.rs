@@ -1,7 +1,8 @@
-//! Three-way merge: what the user and the agent changed in one text, joined where they changed different lines.
+//! Three-way merge: joins the user's and the agent's edits of different lines of a text.
 //!
-//! In: a plan with conflicts, the copies of the agent's files and of what they were made from. Out: the plan with merged content, and the
-//! conflicts that are left. Lines that touch each other are a conflict: nobody has seen them together. Never here: markers in a file.
+//! In: a plan with conflicts, the copies of the agent's files and of their bases. Out: the plan with merged content and
+//! the remaining conflicts. Adjoining edits are a conflict: their combination is untested. Never: conflict markers in a
+//! file.
 
 use super::applied::{Conflict, Difference};
 use super::check::{FileStamp, Merged, Plan, PlannedWrite};
@@ -20,14 +21,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of all merged files together, which are held in memory.
+/// Bytes of all merged files together, which are in memory.
 const MOST_BYTES: usize = 256 << 20;
-/// How long one file's lines are compared.
+/// The time limit for one file's lines.
 const FILE_TIME: Duration = Duration::from_secs(2);
-/// The same for all files together.
+/// The time limit for all files.
 const MERGE_TIME: Duration = Duration::from_secs(30);
 
-/// Merges what can be merged: each file then is no conflict any more. `into` is the directory that [`super::collect`] wrote.
+/// Merges conflicting files and removes their conflicts. `into` is the directory that [`super::collect`] wrote.
 pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, target: BorrowedFd<'_>) {
     let (Ok(copies), Ok(bases)) = (Store::open(into), Store::open_at(into, BASES)) else { return };
     let end = Instant::now() + MERGE_TIME;
@@ -57,7 +58,7 @@ pub(super) fn resolve(plan: &mut Plan<'_>, changes: &Changes, into: &Path, targe
     }
 }
 
-/// Both edits of one file; `None` if they cannot be joined, or if a side is not what the record says.
+/// Joins both edits of one file; `None` if they overlap or a side differs from the record.
 fn one(
     entry: &Entry,
     put: &PlannedWrite<'_>,
@@ -74,7 +75,7 @@ fn one(
     let parent = tree::parent(target, &entry.path).ok()?;
     let (file, status) = tree::file(parent.as_fd(), entry.path.name()).ok()?;
     let ours = read(file.try_clone().ok()?, tree::size(&status))?;
-    // As it was checked, and not written while it was read.
+    // Unchanged since the check and during the read.
     let is_as_seen = put.replaces.is_some_and(|seen| fstat(&file).is_ok_and(|status| FileStamp::of(&status) == seen));
     let is_recorded = copy::digest_of(&base) == *old && copy::digest_of(&theirs) == *sha256;
     if !is_as_seen || !is_recorded || ![&base, &ours, &theirs].iter().all(|text| is_text(text)) {
@@ -93,7 +94,7 @@ fn read(file: File, size: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Lines of the base, and the lines of a side that stand in their place.
+/// Lines of the base, and a side's lines in their place.
 type Edit = (Range<usize>, Range<usize>);
 
 fn edits(base: &[&[u8]], side: &[&[u8]], deadline: Instant) -> Vec<Edit> {
@@ -102,7 +103,7 @@ fn edits(base: &[&[u8]], side: &[&[u8]], deadline: Instant) -> Vec<Edit> {
     edits.map(|operation| (operation.old_range(), operation.new_range())).collect()
 }
 
-/// Both edits of a text; `None` where they touch each other and are not the same.
+/// Joins both edits of a text; `None` where they adjoin and differ.
 fn merge(base: &[u8], ours: &[u8], theirs: &[u8], deadline: Instant) -> Option<Vec<u8>> {
     let [base, ours, theirs] = [base, ours, theirs].map(|text| lines(text).collect::<Vec<_>>());
     let mut left = edits(&base, &ours, deadline).into_iter().peekable();
@@ -137,7 +138,7 @@ fn merge(base: &[u8], ours: &[u8], theirs: &[u8], deadline: Instant) -> Option<V
     Some(merged.concat())
 }
 
-/// What a side has in the place of the base's lines `start..end`; `None` if it did not edit them.
+/// A side's lines in place of the base's lines `start..end`; `None` if it did not edit them.
 fn part<'a, 'b>(side: &'b [&'a [u8]], edits: &[Edit], start: usize, end: usize) -> Option<&'b [&'a [u8]]> {
     let (first, last) = (edits.first()?, edits.last()?);
     side.get(first.1.start - (first.0.start - start)..last.1.end + (end - last.0.end))
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_alone_edits_is_right(base in "([abc]\n){0,12}", side in "([abcd]\n){0,12}") {
+        fn single_edit_is_kept(base in "([abc]\n){0,12}", side in "([abcd]\n){0,12}") {
             prop_assert_eq!(merged(&base, &side, &base), Some(side.clone()));
             prop_assert_eq!(merged(&base, &base, &side), Some(side.clone()));
             prop_assert_eq!(merged(&base, &side, &side), Some(side));

@@ -1,11 +1,11 @@
-//! What an agent changed: taken out of its overlay, shown as a patch, applied to the user's tree.
+//! An agent's changes: collected from its overlay, shown as a patch, applied to the user's tree.
 //!
-//! In: an overlay's upper directory and the base under it, as descriptors. Out: a record and plain copies ([`collect`]), a patch
-//! ([`diff`]), the user's tree changed ([`apply`]), the list of what could run later ([`runnable`]).
+//! In: descriptors of an overlay's upper directory and its base. Out: a record and plain copies ([`collect`]), a patch
+//! ([`diff`]), a changed tree ([`apply`]), a list of files that could run later ([`runnable`]).
 //!
-//! Everything the agent wrote is hostile: names, types, sizes, links, content. It is only read through [`tree`], on descriptors;
-//! what is kept is a plain copy that is ours. The record may have been edited before it is used again, so each step checks it anew.
-//! Never here: running git, following a link, opening anything but files and directories, a path of the host below a tree.
+//! The agent's names, types, sizes, links and contents are hostile: they are read through [`tree`] only, on
+//! descriptors. Results are plain copies. The record may be edited before its use, so each step checks it again. Never:
+//! running git, following a link, opening anything but files and directories, a path of the host below a tree.
 
 mod applied;
 mod apply;

@@ -1,7 +1,7 @@
-//! Names that an agent chose: paths inside a tree, and their text form.
+//! Paths of names that an agent chose, and their text form.
 //!
-//! A name is bytes, not text: it may hold newlines, terminal sequences, or no UTF-8 at all. [`escape`] writes it as plain text that
-//! can be read back without loss and that no terminal acts upon; JSON and every message use that form.
+//! A name is bytes: it may contain newlines, terminal sequences, or invalid UTF-8. [`escape`] writes it as plain text
+//! without loss and without terminal sequences. JSON and all messages use that form.
 
 use crate::task::redact::display::is_deceptive;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -12,16 +12,16 @@ const LONGEST: usize = 4095;
 /// The longest single name (NAME_MAX).
 const LONGEST_NAME: usize = 255;
 
-/// Bytes that are text for us only after escaping: the target of a symbolic link.
+/// Bytes that are text only after escaping: the target of a symbolic link.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Raw(pub(crate) Vec<u8>);
 
-/// A path below the root of a tree: relative, no empty component, no `.`, no `..`, no NUL. Having one is the proof.
+/// A path below the root of a tree: relative, without an empty component, `.`, `..` or NUL. The type is the proof.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TreePath(Box<[u8]>);
 
 impl TreePath {
-    /// Checks `bytes`; the error is the reason in words.
+    /// Checks `bytes`. The error is the reason.
     pub(crate) fn new(bytes: impl Into<Vec<u8>>) -> Result<TreePath, &'static str> {
         let bytes: Vec<u8> = bytes.into();
         if bytes.len() > LONGEST {
@@ -58,12 +58,12 @@ impl TreePath {
         &self.0
     }
 
-    /// The components, outermost first; there is at least one.
+    /// The components, outermost first; at least one.
     pub(crate) fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/')
     }
 
-    /// The directory that holds it, `None` for the root of the tree.
+    /// Its directory; `None` for the root of the tree.
     pub(crate) fn parent(&self) -> Option<TreePath> {
         let cut = self.0.iter().rposition(|byte| *byte == b'/')?;
         Some(TreePath(self.0[..cut].into()))
@@ -75,19 +75,20 @@ impl TreePath {
         &self.0[start..]
     }
 
-    /// Whether it is in a Git directory, or is one. The names that another file system would take for `.git` count too: a tree on
-    /// vfat or a case-insensitive ext4 opens `.git` under each of them.
+    /// Whether it is a Git directory or in one. Names that other file systems take for `.git` count too: vfat and a
+    /// case-insensitive ext4 open `.git` under each of them.
     pub(crate) fn is_in_git(&self) -> bool {
         self.names().any(|name| name.eq_ignore_ascii_case(b".git") || name.eq_ignore_ascii_case(b"git~1"))
     }
 }
 
-/// Whether a character is shown as it is: no control character, nothing that cannot be seen or turns the direction of text around.
+/// Whether a character is shown unescaped: no control character, no invisible one, none that changes the text's
+/// direction.
 fn is_plain(character: char) -> bool {
     !character.is_control() && character != '\\' && !is_deceptive(character)
 }
 
-/// `bytes` as plain text: what is not a printable character is written as `\xNN`, a backslash as `\\`.
+/// `bytes` as plain text: a character that is not printable becomes `\xNN`, a backslash `\\`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     use fmt::Write;
     let mut text = String::with_capacity(bytes.len());
@@ -110,18 +111,18 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Bytes that `bytes` take in a record: escaped, and as JSON.
+/// The length of `bytes` in a record: escaped, and as JSON.
 pub(crate) fn written(bytes: &[u8]) -> u64 {
     json_length(&escape(bytes))
 }
 
-/// Bytes of an escaped text as JSON, which escapes quotes and the backslashes once more.
+/// The length of an escaped text as JSON, which escapes quotes and backslashes again.
 pub(crate) fn json_length(text: &str) -> u64 {
     let more = text.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
     (text.len() + more + 2) as u64
 }
 
-/// The bytes that [`escape`] wrote as `text`; `None` if it is not such a text.
+/// The bytes of a text that [`escape`] wrote; `None` for any other text.
 pub(crate) fn unescape(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,43 +1,43 @@
-//! `changes.json`: what an agent changed, as a versioned record that is checked whole when it is read back.
+//! `changes.json`: an agent's changes as a versioned record, checked as a whole when it is read.
 //!
-//! It may have been edited by hand before it is applied, so nothing in it is believed: paths are [`TreePath`]s, the entries must agree
-//! with each other, and what is applied is looked at again on the disk.
+//! It may have been edited by hand, so it is not trusted. Paths are [`TreePath`]s, and entries must agree with each
+//! other. Files are checked again on the disk before they are applied.
 
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
 use crate::sandbox::size;
 use serde::{Deserialize, Serialize};
 
-/// Everything that differs between the base and what the agent left, ordered by path (a directory before what is in it).
+/// All differences between the base and the agent's result, ordered by path (a directory before its contents).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// One for each path that differs.
+    /// One for each different path.
     pub(crate) entries: Vec<Entry>,
-    /// What was found and not taken, with the reason; the first [`super::Limits::skipped`] of them.
+    /// Skipped paths with the reason; the first [`super::Limits::skipped`] of them.
     pub(crate) skipped: Vec<Skipped>,
-    /// How many more were not taken.
+    /// How many more were skipped.
     pub(crate) skipped_more: u64,
-    /// Whether the whole tree was looked at. If not, a limit on the number or the depth of names was hit.
+    /// Whether the whole tree was read. If not, a limit on the number or the depth of names was reached.
     pub(crate) complete: bool,
-    /// How many paths were left out because git ignores them; a directory counts as one.
+    /// The number of ignored paths; a directory counts as one.
     pub(crate) ignored: u64,
     /// The first of them.
     pub(crate) first_ignored: Vec<TreePath>,
 }
 
-/// One path that differs. At least one of `base` and `now` is there.
+/// One different path. At least one of `base` and `now` is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) path: TreePath,
-    /// What is there now; `None` if it was deleted.
+    /// The agent's result; `None` if it was deleted.
     pub(crate) now: Option<Node>,
-    /// What was there before; `None` if it is new.
+    /// The base; `None` if the path is new.
     pub(crate) base: Option<Base>,
-    /// Whether the base was written after the agent had started: somebody else edited the same path meanwhile.
+    /// Whether the base was written after the agent's start: the user edited the same path meanwhile.
     pub(crate) base_is_newer: bool,
 }
 
-/// What an agent left under a path.
+/// The agent's result under a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Directory { mode: u32 },
@@ -45,7 +45,7 @@ pub(crate) enum Node {
     Symlink { target: Raw },
 }
 
-/// What was under a path before.
+/// The base of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Directory { mode: u32 },
@@ -54,11 +54,11 @@ pub(crate) enum Base {
     Other,
 }
 
-/// How a file of the base is recognised again.
+/// Identifies the content of a base's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Sha256(Digest),
-    /// Too large or not readable: by its time of modification (seconds, nanoseconds).
+    /// Too large or unreadable: its time of modification (seconds, nanoseconds).
     Unread([i64; 2]),
 }
 
@@ -71,17 +71,17 @@ pub(crate) enum Change {
     Deleted,
 }
 
-/// Something that was found and not taken.
+/// A skipped path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Skipped {
     pub(crate) path: Raw,
     pub(crate) reason: Reason,
-    /// The system's words, where there are any.
+    /// The system's error, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<String>,
 }
 
-/// Why something was not taken.
+/// The reason for skipping a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reason {
@@ -92,15 +92,15 @@ pub(crate) enum Reason {
     Unreadable,
     /// The file is over the limit for one file.
     TooLarge,
-    /// The file would be over the limit for all files together.
+    /// The limit for all files together would be exceeded.
     OverTotal,
-    /// The file would be over the task's disk limit for all files together.
+    /// The task's disk limit would be exceeded.
     OverDisk,
-    /// The workspace took too long to read; the rest of this directory was not looked at.
+    /// The time limit was reached; the rest of this directory was not read.
     OutOfTime,
-    /// The path is over the limit of depth or length; nothing below was looked at.
+    /// The limit of depth or length was reached; nothing below was read.
     TooDeep,
-    /// The limit on the number of names or on their bytes was hit; the rest of this directory was not looked at.
+    /// The limit on names or their bytes was reached; the rest of this directory was not read.
     TooMany,
     /// It changed while it was read.
     Changing,
@@ -109,13 +109,13 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// For a person.
+    /// The reason as a message.
     pub(crate) fn words(self) -> String {
         let limits = super::Limits::default();
         match self {
-            Reason::Fifo => "a FIFO is no file".to_owned(),
-            Reason::Device => "a device is no file".to_owned(),
-            Reason::Socket => "a socket is no file".to_owned(),
+            Reason::Fifo => "a FIFO is not a file".to_owned(),
+            Reason::Device => "a device is not a file".to_owned(),
+            Reason::Socket => "a socket is not a file".to_owned(),
             Reason::Unreadable => "it, or what it was before, cannot be read".to_owned(),
             Reason::TooLarge => format!("a file may have {}", size(limits.file_bytes)),
             Reason::OverTotal => format!("all files together may have {}", size(limits.total_bytes)),
@@ -144,7 +144,7 @@ impl Entry {
         }
     }
 
-    /// Whether there was a directory and is none any more.
+    /// Whether a directory was removed or replaced.
     pub(crate) fn removes_directory(&self) -> bool {
         matches!(self.base, Some(Base::Directory { .. })) && !matches!(self.now, Some(Node::Directory { .. }))
     }
@@ -165,7 +165,7 @@ impl Changes {
         self.entries.binary_search_by(|entry| entry.path.cmp(path)).ok().map(|index| &self.entries[index])
     }
 
-    /// The entries must describe two trees: no path twice, and nothing below something that is no directory.
+    /// Checks that the entries describe two trees: unique paths, and nothing below anything but a directory.
     pub(super) fn check(&self) -> std::result::Result<(), String> {
         if let Some(pair) = self.entries.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(format!("`{}` is there twice", pair[0].path));
@@ -177,7 +177,7 @@ impl Changes {
                     let held_now = entry.now.is_none() || matches!(holder.now, Some(Node::Directory { .. }));
                     let held_before = entry.base.is_none() || matches!(holder.base, Some(Base::Directory { .. }));
                     if !held_now || !held_before {
-                        return Err(format!("`{}` is below `{directory}`, which is no directory", entry.path));
+                        return Err(format!("`{}` is below `{directory}`, which is not a directory", entry.path));
                     }
                 }
                 above = directory.parent();
@@ -212,7 +212,7 @@ mod tests {
         check(file("a/../../b"), "a component `.` or `..`");
         check(file(r"a/\\x2e\\x2e/b"), "a component `.` or `..`");
         check(format!("{},{}", file("a"), file("a")), "`a` is there twice");
-        check(format!("{link},{}", file("a/passwd")), "`a/passwd` is below `a`, which is no directory");
+        check(format!("{link},{}", file("a/passwd")), "`a/passwd` is below `a`, which is not a directory");
         check(file("a").replace("0644", "4755"), "more than permission bits");
         check(file("a").replace("\"file\"", "\"other\""), "only files, directories and links");
         check(file("a").replace("added", "modified"), "the kind does not agree with the base");
@@ -251,13 +251,13 @@ mod tests {
             first_ignored: vec![path(b"target")],
         };
         let at = directory.path().join("changes.json");
-        // A NUL cannot be in a name of the system, and a record that has one is refused.
+        // A NUL cannot be in a file name: a record with one is refused.
         changes.save(&at).unwrap();
         assert_eq!(Changes::load(&at).unwrap_err().kind(), crate::error::Kind::Record);
         let changes = Changes { skipped: Vec::new(), ..changes };
         changes.save(&at).unwrap();
         assert_eq!(Changes::load(&at).unwrap(), changes);
-        // What would not be read is not written either, and what is there stays.
+        // A record too long to read is not written, and the old file stays.
         let length = std::fs::metadata(&at).unwrap().len();
         changes.save_within(&at, length).unwrap();
         let error = changes.save_within(&at, length - 1).unwrap_err();

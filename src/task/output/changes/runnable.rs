@@ -1,21 +1,21 @@
-//! Which new or changed files could run later, on a host, without anybody starting them by name.
+//! Finds new or changed files that a tool could run later on a host without an explicit start.
 //!
-//! The names are in one table ([`super::runnable_table`]); a row is a pattern and its reason. A pattern matches the last components of a path at any depth, letters in either case;
-//! `*` stands for any run of characters in one component, a last component `**` for everything below. To be read by a person
-//! before the changes are applied: too long a list is a nuisance, a missing row is an attack.
+//! One table has the names ([`super::runnable_table`]): patterns with a reason. A pattern matches the last components
+//! of a path at any depth, ignoring case. `*` is any run of characters in one component, a last component `**`
+//! everything below. A user reads the list before applying: a long list is a nuisance, a missing row is an attack.
 
 use super::path::TreePath;
 use super::record::{Base, Changes, Entry, Node};
 use super::runnable_table::{GIT, TABLE};
 
-/// A file that could run later, and why.
+/// A file that could run later, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runnable {
     pub(crate) path: TreePath,
     pub(crate) why: &'static str,
 }
 
-/// Every new or changed file or link that could run later, each with the first reason that fits.
+/// Every new or changed file or link that could run later, each with the first matching reason.
 pub(crate) fn runnable(changes: &Changes) -> Vec<Runnable> {
     let patterns = patterns();
     let look = |entry: &Entry| reason(&patterns, changes, entry).map(|why| Runnable { path: entry.path.clone(), why });
@@ -31,7 +31,7 @@ fn reason(patterns: &[Pattern], changes: &Changes, entry: &Entry) -> Option<&'st
     }
 }
 
-/// A pattern of the table: its components, whether everything below them fits too, and the reason.
+/// A pattern of the table: its components, whether everything below matches too, and the reason.
 struct Pattern {
     components: Vec<&'static str>,
     has_below: bool,
@@ -52,8 +52,8 @@ fn by_name(patterns: &[Pattern], path: &TreePath) -> Option<&'static str> {
     patterns.iter().find(|pattern| matches_path(pattern, &names)).map(|pattern| pattern.why)
 }
 
-/// A directory with `HEAD`, `objects` and `refs` is a repository for git, without being called `.git`: `config` and `hooks` in it run commands.
-/// A part of it may have been in the base, so one of the three among the changes is enough.
+/// For git, a directory with `HEAD`, `objects` and `refs` is a repository under any name: its `config` and `hooks` run
+/// commands. The base may have a part of it, so one of the three among the changes is enough.
 fn bare_repository(changes: &Changes, entry: &Entry) -> Option<&'static str> {
     let is_repository = |directory: Option<&TreePath>| {
         let has = |name: &[u8]| {
@@ -67,14 +67,14 @@ fn bare_repository(changes: &Changes, entry: &Entry) -> Option<&'static str> {
     let runs = match (entry.path.name().to_ascii_lowercase().as_slice(), above.as_ref().map(TreePath::name)) {
         (b"config" | b"config.worktree", _) => is_repository(above.as_ref()),
         (b"attributes", Some(b"info")) | (_, Some(b"hooks")) => is_repository(above_that.as_ref()),
-        // These alone make a directory a repository, with the configuration that the base has there.
+        // These alone make a directory a repository, with the base's configuration in it.
         (b"head", _) => has_both(changes, above.as_ref()),
         _ => false,
     };
     runs.then_some(GIT)
 }
 
-/// Whether `objects` and `refs` came to a directory with the `HEAD` that it has.
+/// Whether `objects` and `refs` were added beside an existing `HEAD`.
 fn has_both(changes: &Changes, directory: Option<&TreePath>) -> bool {
     [&b"objects"[..], b"refs"].iter().all(|name| {
         TreePath::join(directory, name).is_ok_and(|path| {
@@ -93,11 +93,11 @@ fn executable(node: &Node, base: Option<&Base>) -> Option<&'static str> {
     }
 }
 
-/// Whether the end of a path, in small letters, is as the pattern says.
+/// Whether the end of a lower-case path matches the pattern.
 fn matches_path(pattern: &Pattern, names: &[Vec<u8>]) -> bool {
     let parts = &pattern.components;
     if pattern.has_below {
-        // At least one name stays for the `**`.
+        // At least one name must be left for the `**`.
         return names.len() > parts.len()
             && (0..names.len() - parts.len()).any(|start| all_match(parts, &names[start..]));
     }
@@ -152,7 +152,7 @@ mod tests {
                 !pattern.strip_suffix("/**").unwrap_or(pattern).contains("**"),
                 "{pattern}: `**` is only understood at the end"
             );
-            // A row that another one before it hides, or that does not find its own example, is a mistake.
+            // A hidden row, or one that misses its own example, is a mistake.
             let example = TreePath::new(format!("deep/in/{}", pattern.replace("**", "x/y").replace('*', "z"))).unwrap();
             assert!(by_name(&patterns, &example).is_some(), "{pattern} does not find `{example}`");
         }

@@ -1,4 +1,4 @@
-//! Names that tools run, load or obey without being told to: the table of [`super::runnable`].
+//! Names that tools run, load or obey on their own: the table of [`super::runnable`].
 
 pub(super) const GIT: &str = "Git runs what hooks and configuration name, at the next git command in this tree";
 pub(super) const OTHER_VCS: &str =
@@ -10,16 +10,15 @@ pub(super) const BUILD: &str = "a build runs commands or code from it";
 pub(super) const PACKAGE: &str =
     "a package manager runs its scripts or plug-ins, or fetches code that it names, at install";
 pub(super) const TEST: &str = "a test runner or linter loads code or plug-ins from it";
-pub(super) const CONTAINER: &str =
-    "a container is built or started as it says, with the mounts and privileges that it names";
+pub(super) const CONTAINER: &str = "a container is built or started from it, with its mounts and privileges";
 pub(super) const AGENT: &str = "a coding agent on the host runs commands or follows instructions from it";
 pub(super) const INTERPRETER: &str = "an interpreter loads it at every start from this directory";
 pub(super) const SYSTEM: &str =
     "a login shell, a service manager, a desktop or a client runs it if the tree is a home or system directory";
 
-/// Reason and the patterns that it is for, with spaces between them. The first pattern that fits gives the reason.
+/// A reason, and its patterns separated by spaces. The first matching pattern gives the reason.
 pub(super) const TABLE: &[(&str, &str)] = &[
-    // Git. All of `.git`: config, hooks, info/attributes, and whatever a later version reads.
+    // Git. All of `.git`: config, hooks, info/attributes, and files of later versions.
     (GIT, ".git/** .git git~1/**"),
     ("it can switch on filters, diff and merge drivers that the user's configuration names", ".gitattributes"),
     ("it names repositories that are cloned and paths that they are put in", ".gitmodules"),

@@ -1,7 +1,8 @@
-//! Which changes are shown, exported or applied: those of the given paths, without those that a pattern excludes.
+//! Selects changes to show, export or apply: those of the given paths, without excluded ones.
 //!
-//! In: a record, paths and patterns of the caller. Out: the record without the other entries. What is left can be applied alone, and the rest later:
-//! a new directory stays with what is in it, and a directory is removed only with all that it has.
+//! In: a record, paths and patterns of the caller. Out: the record of the selected entries. They can be applied alone,
+//! and the others later. A new directory stays with its selected contents; a directory is removed only with all its
+//! contents.
 
 use super::path::{TreePath, unescape};
 use super::record::{Base, Changes, Entry, Node};
@@ -12,26 +13,27 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// How many paths an error lists one by one.
+/// The most paths in an error.
 const LISTED: usize = 20;
 
-/// Some of the changes of a task.
+/// A selection of a task's changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Files and folders from the workspace's root, also as a list shows them, or patterns of gitignore(5). All if empty.
+    /// Files and folders from the workspace's root (also in a list's form), or patterns of gitignore(5). Empty: all.
     pub paths: Vec<OsString>,
     /// Patterns of gitignore(5), relative to the workspace's root.
     pub exclude: Vec<String>,
 }
 
-/// What one of the paths names.
+/// The meaning of one path.
 enum Matcher {
     Below(Vec<u8>),
     Pattern(Gitignore),
 }
 
 impl Selection {
-    /// Removes the entries that are not selected, and returns how many of them are outside of `.git`. A path that matches nothing is an error.
+    /// Removes the other entries, and returns the number of selected ones outside of `.git`. A path without a match is
+    /// an error.
     pub(crate) fn apply(&self, changes: &mut Changes) -> Result<usize> {
         let lines = self.exclude.iter().map(String::as_str);
         let exclude = patterns(lines).map_err(|(line, why)| pattern_error("--exclude", line, &why))?;
@@ -63,7 +65,7 @@ impl Selection {
 }
 
 impl Matcher {
-    /// A path that exists in the changes is that path, whatever its letters mean in a pattern.
+    /// A path among the changes is that path, even if it looks like a pattern.
     fn of(given: &[u8], changes: &Changes) -> Option<Matcher> {
         let plain = |bytes: &[u8]| {
             let bytes = bytes.strip_prefix(b"./").unwrap_or(bytes);
@@ -90,7 +92,7 @@ impl Matcher {
     }
 }
 
-/// The patterns in force, or the one that is not understood, and why.
+/// The patterns, or the invalid one with the reason.
 fn patterns<'a>(lines: impl Iterator<Item = &'a str>) -> std::result::Result<Gitignore, (&'a str, String)> {
     let mut builder = GitignoreBuilder::new("");
     let mut last = "";
@@ -101,7 +103,7 @@ fn patterns<'a>(lines: impl Iterator<Item = &'a str>) -> std::result::Result<Git
     builder.build().map_err(|error| (last, error.to_string()))
 }
 
-/// Whether a pattern matches the path or, as for git, a directory that it is in.
+/// Whether a pattern matches the path or, as in git, a directory above it.
 fn is_matched(patterns: &Gitignore, entry: &Entry) -> bool {
     let is_directory =
         matches!(entry.now, Some(Node::Directory { .. })) || matches!(entry.base, Some(Base::Directory { .. }));
@@ -113,7 +115,7 @@ fn is_matched(patterns: &Gitignore, entry: &Entry) -> bool {
     above.iter().any(|path| matches(path, true)) || matches(&entry.path, is_directory)
 }
 
-/// Selects the new directories that hold what is selected.
+/// Selects the new directories of selected entries.
 fn add_directories(changes: &Changes, selected: &mut [bool]) {
     for index in 0..selected.len() {
         if !selected[index] || changes.entries[index].now.is_none() {
@@ -128,9 +130,9 @@ fn add_directories(changes: &Changes, selected: &mut [bool]) {
     }
 }
 
-/// Leaves out the removal of a directory of which something is left out.
+/// Deselects the removal of a directory with deselected contents.
 fn keep_directories(changes: &Changes, selected: &mut [bool]) {
-    // The deepest first: a directory that stays keeps those around it.
+    // Deepest first: a directory that stays keeps its parents.
     for index in (0..selected.len()).rev() {
         let entry = &changes.entries[index];
         if !selected[index] || !entry.removes_directory() {
@@ -231,10 +233,10 @@ mod tests {
         check(&["*.rs", "top.txt"], &[], &["new", "new/deep", "new/deep/a.rs", "src/main.rs", "top.txt"]);
         check(&["/*.txt"], &[], &["top.txt"]);
         check(&["new/deep"], &[], &["new", "new/deep", "new/deep/a.rs"]);
-        // Its mode is a change of its own.
+        // Its mode is a separate change.
         check(&["mode/n"], &[], &["mode/n"]);
         check(&["old"], &[], &["old", "old/x", "old/y"]);
-        // A directory that keeps something stays.
+        // A directory with remaining contents stays.
         check(&["old"], &["old/x"], &["old/y"]);
         check(&["old/x"], &[], &["old/x"]);
         check(&["."], &["*.txt", "old/", "/a*", "src", "mode"], &[".git/hooks/x", "new", "new/deep", "new/deep/a.rs"]);

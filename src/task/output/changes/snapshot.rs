@@ -1,11 +1,11 @@
-//! What the files of a folder are when the agent starts: the base of a merge where the user edits a file while the agent runs.
+//! The contents of a folder's files at the agent's start: the base of a merge if the user edits a file meanwhile.
 //!
-//! The overlay shows the user's folder itself, so the folder loses the base when the user writes. A copy of the folder would delay every start.
-//! Instead the supervisor reads the index of the folder's git repository in short steps while the command runs ([`Snapshot::advance`]), and
-//! compares each entry with its file. If the file is as git saw it, the blob of the entry is its content. Other tracked files are copied if they
-//! are small.
-//! A wrong base would make a wrong merge. So a file that may have been written after the start has no base here.
-//! Input: the folder, open. Output: [`KnownBase`]s. Never here: git itself, a file that git does not track.
+//! The overlay shows the user's folder itself, so a user's edit destroys the base. A copy of the folder would delay
+//! every start. Instead the supervisor reads the index of the folder's git repository in short steps while the command
+//! runs ([`Snapshot::advance`]). It compares each entry with its file. For an unchanged file the entry's blob is the
+//! content. Other small tracked files are copied. A wrong base would make a wrong merge: a file that may have been
+//! written after the start has no base. Input: the folder, open. Output: [`KnownBase`]s. Never: git itself, an
+//! untracked file.
 
 use super::base;
 use super::copy;
@@ -23,37 +23,37 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes of an index that is read: some 300,000 files.
+/// The longest index to read, in bytes: some 300,000 files.
 const LONGEST_INDEX: u64 = 32 << 20;
 /// Bytes of one copied file, and of all.
 const LARGEST_COPY: u64 = 1 << 20;
 const MOST_COPIED: u64 = 16 << 20;
-/// Copied files.
+/// The most copied files.
 const MOST_COPIES: usize = 2000;
-/// How long after its first step a snapshot goes on.
+/// The time limit of a snapshot after its first step.
 const MOST_TIME: Duration = Duration::from_secs(60);
-/// How far the clock of a file system may be behind the system's: two ticks of 10 ms.
+/// The largest lag of a file system's clock behind the system's: two ticks of 10 ms.
 const CLOCK: Duration = Duration::from_millis(20);
 
-/// How a base is known, beside the permissions of the file: nothing if it is not.
+/// The source of a base, beside the file's permissions; none if it is unknown.
 const BLOB: u16 = 0x8000;
 const COPY: u16 = 0x4000;
 
-/// The files of a folder as they are when the agent starts.
+/// The files of a folder at the agent's start.
 pub(in crate::task) struct Snapshot {
     folder: OwnedFd,
-    /// git replaces its index by another file, so this one keeps its content.
+    /// git replaces its index by a new file, so this descriptor keeps its content.
     index: File,
     index_status: Stat,
-    /// The last time at which a file may have changed.
+    /// The latest time of a file's last change.
     latest: SystemTime,
-    /// Until when the snapshot is taken.
+    /// The deadline of the snapshot.
     end: Instant,
     /// The rest of the index; `None` when the snapshot is done.
     rest: Option<Index>,
     /// The directory of the last entry.
     parent: Option<Parent>,
-    /// One for each entry of the index that was read.
+    /// One for each entry read.
     known: Vec<u16>,
     copies: Copies,
 }
@@ -61,11 +61,11 @@ pub(in crate::task) struct Snapshot {
 struct Parent {
     path: Vec<u8>,
     directory: OwnedFd,
-    /// Whether it, and those above it, are where they were at the start.
+    /// Whether it and its parents are unmoved since the start.
     is_in_place: Option<bool>,
 }
 
-/// Copied files, one after the other in a file without a name.
+/// Copied files, one after the other in an unnamed file.
 struct Copies {
     file: Option<File>,
     /// Offset and size by the number of the entry.
@@ -73,7 +73,7 @@ struct Copies {
     bytes: u64,
 }
 
-/// A file whose content at the start is known.
+/// A file with known content at the start.
 #[derive(Debug)]
 pub(in crate::task) struct KnownBase {
     pub(in crate::task) path: TreePath,
@@ -82,7 +82,7 @@ pub(in crate::task) struct KnownBase {
     pub(in crate::task) content: KnownContent,
 }
 
-/// Where the content of a base is.
+/// The place of a base's content.
 #[derive(Debug)]
 pub(in crate::task) enum KnownContent {
     /// In git's object store: the name of the blob.
@@ -91,7 +91,8 @@ pub(in crate::task) enum KnownContent {
 }
 
 impl Snapshot {
-    /// Begins a snapshot of `folder`, in which an agent started at `started`. `copies` is an empty file. `None` if the folder has no index.
+    /// Begins a snapshot of `folder`, for an agent that started at `started`. `copies` is an empty file. `None` if the
+    /// folder has no index.
     pub(in crate::task) fn begin(
         folder: OwnedFd,
         worktree: Option<&Worktree>,
@@ -113,7 +114,7 @@ impl Snapshot {
         })
     }
 
-    /// Looks at further files until `until`.
+    /// Reads further files until `until`.
     pub(in crate::task) fn advance(&mut self, until: Instant) {
         let Some(mut index) = self.rest.take() else { return };
         while Instant::now() < until {
@@ -124,7 +125,7 @@ impl Snapshot {
         self.rest = Some(index).filter(|_| Instant::now() < self.end);
     }
 
-    /// How the base of an entry is known.
+    /// Determines the source of an entry's base.
     fn look_at(&mut self, path: &[u8], entry: &IndexEntry) -> Option<u16> {
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -146,12 +147,12 @@ impl Snapshot {
         self.copy(name, &status).map(|()| COPY | mode)
     }
 
-    /// Whether nothing was changed since the start.
+    /// Whether the file is unchanged since the start.
     fn is_old(&self, status: &Stat) -> bool {
         base::changed(status).is_some_and(|changed| changed <= self.latest)
     }
 
-    /// Copies a file that git does not have. Another file may have come to its path with a directory, whose own time then shows it.
+    /// Copies a file that git does not have. If its directory was swapped, the directory's own time shows it.
     fn copy(&mut self, name: &[u8], seen: &Stat) -> Option<()> {
         let size = tree::size(seen);
         if size > LARGEST_COPY.min(MOST_COPIED - self.copies.bytes) || self.copies.places.len() >= MOST_COPIES {
@@ -168,7 +169,7 @@ impl Snapshot {
             return None;
         }
         let bytes = read(&file, size, LARGEST_COPY)?;
-        // Not written while it was read.
+        // Not written during the read.
         let status = fstat(&file).ok().filter(|status| self.is_old(status) && tree::size(status) == size)?;
         if tree::permissions(&status) != tree::permissions(seen) || !is_text(&bytes) {
             return None;
@@ -187,7 +188,7 @@ impl Snapshot {
         folders.all(|path| opened(path).is_ok_and(|status| self.is_old(&status)))
     }
 
-    /// The bases of those files that the user wrote while the agent ran, as far as they are known.
+    /// The known bases of files that the user wrote while the agent ran.
     pub(in crate::task) fn find(&self, changes: &Changes) -> Vec<KnownBase> {
         let mut found = Vec::new();
         if !changes.entries.iter().any(is_wanted) {
@@ -240,8 +241,8 @@ fn is_wanted(entry: &super::Entry) -> bool {
         && !entry.path.is_in_git()
 }
 
-/// Whether a file has the times, inode, size and mode of its entry. A file that was written in the second in which git wrote its index may
-/// have been written again since (git's "racy" entries), and counts as changed.
+/// Whether a file has the times, inode, size and mode of its entry. A file written in the second of the index's own
+/// write may have been written again (git's "racy" entries), and counts as changed.
 fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
     let since = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).ok();
     let changed = base::changed(status).and_then(since);
@@ -255,13 +256,13 @@ fn is_as_git_saw(status: &Stat, entry: &IndexEntry, index: &Stat) -> bool {
         && tree::modified(status)[0] < tree::modified(index)[0]
 }
 
-/// The lower 32 bits, which git keeps of a number.
+/// The lower 32 bits, as git stores numbers.
 #[allow(clippy::cast_possible_truncation, reason = "the rest is what git leaves out")]
 fn cut(number: u64) -> u32 {
     number as u32
 }
 
-/// Reads a file of this size; `None` if it is larger than `most`, or has another size by now.
+/// Reads a file of this size; `None` if it is larger than `most` or its size has changed.
 fn read(file: &File, size: u64, most: u64) -> Option<Vec<u8>> {
     if size > most {
         return None;

@@ -1,4 +1,4 @@
-//! Snapshots of folders that git itself has made.
+//! Snapshots of folders with a real git index.
 
 use super::record::Content;
 use super::{Base, BaseWriter, Changes, Entry, KnownContent, Node, Snapshot, TreePath, copy};
@@ -34,7 +34,7 @@ impl Lab {
         assert!(told.status.success(), "{script}: {}", String::from_utf8_lossy(&told.stderr));
     }
 
-    /// Commits all, in a second after that in which the files were written.
+    /// Commits all, one second after the files were written.
     fn commit(&self) {
         let script = "find . -name .git -prune -o -type f -exec touch -d '10 seconds ago' {} +; git add -A; \
                       git -c user.name=x -c user.email=x@localhost commit -qm x --allow-empty";
@@ -97,7 +97,7 @@ fn a_clean_file_has_its_blob_and_another_small_text_a_copy() {
     let snapshot = lab.take();
     assert_eq!(found(&snapshot, &ALL), ["a 600 blob 2", "b 755 copied 6", "sub/c 644 blob 6"]);
     assert!(found(&snapshot, &["absent", "sub"]).is_empty());
-    // What the user writes later, and commits, is not the base.
+    // A user's later commit is not the base.
     lab.shell("for name in a b sub/c; do echo later >$name; done");
     lab.commit();
     assert_eq!(found(&snapshot, &ALL).len(), 3);
@@ -124,7 +124,7 @@ fn a_file_that_may_not_be_what_the_agent_began_with_has_no_base() {
     check("echo later >a", &["b 644 blob 2", "sub/c 644 blob 6"]);
     check("echo later >a; git add a; touch -d '10 seconds ago' a", &["b 644 blob 2", "sub/c 644 blob 6"]);
     check("chmod 644 a; rm b; ln -s a b; mv sub away", &[]);
-    // The same content, but git has not seen this file.
+    // The same content in a file that git has not read.
     check("cp -a sub other; rm -r sub; mv other sub", &["a 600 blob 2", "b 644 blob 2"]);
 }
 
@@ -152,7 +152,7 @@ fn what_has_no_content_in_the_index_is_copied_or_unknown() {
     let found = found(&snapshot, &paths);
     assert!(found.contains(&"new 644 copied 4".to_owned()), "{found:?}");
     assert!(!found.iter().any(|each| each.starts_with("binary") || each.starts_with("large")), "{found:?}");
-    // The blob of a converted file is of another size than the file: it is refused when it is written (`BaseWriter`).
+    // A converted file's blob has another size: it is refused at its write (`BaseWriter`).
     assert!(found.iter().any(|each| each.starts_with("b 644")), "{found:?}");
 }
 
@@ -173,7 +173,7 @@ fn an_index_that_does_not_have_all_files_or_is_too_large_is_not_used() {
     check("rm -r .git", 0);
     check("echo x >.git/index", 0);
     check("mv .git/index i; ln -s ../i .git/index", 0);
-    // An extension that git would pass over.
+    // An extension that git would skip.
     let extended = |length: u32| {
         let lab = Lab::new();
         let path = lab.folder().join(".git/index");

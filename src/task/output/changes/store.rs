@@ -1,4 +1,4 @@
-//! The plain copies: regular files of ours under the paths that they had, without attributes, owners or special bits.
+//! The plain copies: regular files under their original paths, without attributes, owners or special bits.
 
 use super::copy::{self, Digest, Failure};
 use super::path::TreePath;
@@ -12,15 +12,15 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// The directory of the copies of changed files.
+/// The directory of changed files.
 const FILES: &str = "files";
-/// The directory of what they were made from.
+/// The directory of their bases.
 pub(super) const BASES: &str = "bases";
 
 /// A directory of copies beside a record.
 pub(in crate::task) struct Store(OwnedFd);
 
-/// The digest and size of a copy, or why the agent's file could not be read.
+/// The digest and size of a copy, or the error of reading the agent's file.
 pub(super) type Taken = std::result::Result<(Digest, u64), io::Error>;
 
 impl Store {
@@ -37,19 +37,19 @@ impl Store {
         Store::open_at(into, name)
     }
 
-    /// A directory of ours, which has nothing in it that is not ours.
+    /// Wraps a directory that only brig writes.
     pub(in crate::task) fn at(directory: OwnedFd) -> Store {
         Store(directory)
     }
 
-    /// Makes the file `path`, which must not be there, and the directories on the way.
+    /// Makes the file `path`, which must not exist, and its directories.
     pub(in crate::task) fn make(&self, path: &TreePath) -> Result<File> {
         let failed = |errno: Errno| files::failed(errno.into(), format!("copy `{path}`"));
         let parent = self.parent(path).map_err(failed)?;
         tree::create(parent.as_fd(), path.name(), 0o600).map_err(failed)
     }
 
-    /// Takes back a file that was made.
+    /// Removes a new file again.
     pub(in crate::task) fn remove(&self, path: &TreePath) -> Result<()> {
         tree::parent(self.0.as_fd(), path)
             .and_then(|parent| unlinkat(&parent, tree::name_path(path.name()), AtFlags::empty()))
@@ -67,18 +67,19 @@ impl Store {
         Ok(Store(File::open(&path).failing(Kind::Store, || format!("open `{}`", path.display()))?.into()))
     }
 
-    /// Opens the copy of `path`. A size other than the recorded one is for the caller to find.
+    /// Opens the copy of `path`. The caller checks its size.
     pub(in crate::task) fn file(&self, path: &TreePath) -> std::result::Result<File, Errno> {
         tree::file(self.0.as_fd(), path.as_bytes()).map(|(file, _)| file)
     }
 
-    /// Copies the first `size` bytes of `file` to `path`. What fails at our end is the error, at the agent's end it is in the answer.
+    /// Copies the first `size` bytes of `file` to `path`. An error of the store is the error, one of the agent's file
+    /// is in the result.
     pub(super) fn take(&self, path: &TreePath, file: &File, size: u64, mode: u32) -> Result<Taken> {
         let failed = |cause: io::Error| files::failed(cause, format!("copy `{path}`"));
         let to = self.make(path)?;
         match copy::copy(file, size, &to) {
             Ok(taken) => {
-                // Readable for us whatever the agent chose: the mode that counts is in the record.
+                // Readable in any case: the record has the agent's mode.
                 fchmod(&to, Mode::from_raw_mode(mode & 0o777 | 0o400)).map_err(|errno| failed(errno.into()))?;
                 Ok(Ok(taken))
             }
@@ -90,13 +91,13 @@ impl Store {
         }
     }
 
-    /// Gives the copy of `from` the further name `path`.
+    /// Links the copy of `from` as `path`.
     pub(super) fn link(&self, from: &TreePath, path: &TreePath) -> std::result::Result<(), Errno> {
         let (old, new) = (tree::parent(self.0.as_fd(), from)?, self.parent(path)?);
         linkat(&old, tree::name_path(from.name()), &new, tree::name_path(path.name()), AtFlags::empty())
     }
 
-    /// The directory for a copy, made if missing.
+    /// The directory of a copy, made if missing.
     fn parent(&self, path: &TreePath) -> std::result::Result<OwnedFd, Errno> {
         match tree::parent(self.0.as_fd(), path) {
             Err(Errno::NOENT) => {}

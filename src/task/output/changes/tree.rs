@@ -1,8 +1,8 @@
-//! Every look into a tree that somebody else wrote: on descriptors, one component or one checked path at a time.
+//! Reads a hostile tree: on descriptors, one component or one checked path at a time.
 //!
-//! openat2(2) with all of `RESOLVE_BENEATH`, `NO_SYMLINKS`, `NO_MAGICLINKS` and `NO_XDEV` (kernel 5.6): no link is followed, nothing
-//! outside the tree or on another mount is reached. A FIFO or a device is never opened: the type is read first, and again from the
-//! descriptor. Errors are bare `Errno`s: the callers know what a failure means to them.
+//! openat2(2) with all of `RESOLVE_BENEATH`, `NO_SYMLINKS`, `NO_MAGICLINKS` and `NO_XDEV` (kernel 5.6): no link is
+//! followed, and nothing outside the tree or on another mount is reached. A FIFO or a device is never opened: the type
+//! is read before the open, and again from the descriptor. Errors are bare `Errno`s, which callers interpret.
 
 use super::path::TreePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat};
@@ -18,10 +18,10 @@ const INSIDE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// How often a resolution is tried again when a rename somewhere in the system made the kernel give up (EAGAIN).
+/// Attempts at a resolution that fails with EAGAIN because of a rename anywhere in the system.
 const TRIES: u32 = 64;
 
-/// Whether a test switched this guard off to show that its attack is real. Never in a build without the feature `weakened`.
+/// Whether a test switched this guard off, to show that its attack is real. Only in builds with the feature `weakened`.
 pub(in crate::task) fn is_off(guard: &str) -> bool {
     cfg!(feature = "weakened")
         && std::env::var("BRIG_WEAKEN").is_ok_and(|names| names.split(',').any(|name| name == guard))
@@ -42,7 +42,7 @@ fn open(at: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<Ow
     }
 }
 
-/// A single name, as the `*at` calls take it. It came from a directory or from a `TreePath`, so it has no slash.
+/// A single name for `*at` calls. It came from a directory or from a `TreePath`, so it has no slash.
 pub(in crate::task) fn name_path(name: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(name))
 }
@@ -52,7 +52,7 @@ pub(in crate::task) fn directory(at: BorrowedFd<'_>, path: &[u8]) -> Result<Owne
     open(at, name_path(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// Opens the directory that holds `path` below `root`.
+/// Opens the directory of `path` below `root`.
 pub(in crate::task) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<OwnedFd, Errno> {
     match path.parent() {
         Some(above) => directory(root, above.as_bytes()),
@@ -60,9 +60,10 @@ pub(in crate::task) fn parent(root: BorrowedFd<'_>, path: &TreePath) -> Result<O
     }
 }
 
-/// Opens the regular file `path` below `at` for reading. Anything else is EINVAL, also when it took the file's place just now.
+/// Opens the regular file `path` below `at` for reading. Any other type is EINVAL, also one that just replaced the
+/// file.
 pub(in crate::task) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, Stat), Errno> {
-    // NONBLOCK: should a FIFO have taken the file's place since its type was read, the open returns instead of waiting for a writer.
+    // NONBLOCK: the open of a FIFO that just replaced the file returns at once.
     let opened = open(at, name_path(path), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
     let status = fstat(&opened)?;
     if file_type(&status) != FileType::RegularFile {
@@ -71,13 +72,13 @@ pub(in crate::task) fn file(at: BorrowedFd<'_>, path: &[u8]) -> Result<(File, St
     Ok((File::from(opened), status))
 }
 
-/// Makes the regular file `name` in `at`, which must not be there.
+/// Makes the regular file `name` in `at`, which must not exist.
 pub(in crate::task) fn create(at: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     open(at, name_path(name), flags, Mode::from_raw_mode(mode)).map(File::from)
 }
 
-/// What `name` in the directory `at` is, without following it; `None` if it is not there.
+/// The status of `name` in the directory `at`, without following a link; `None` if it does not exist.
 pub(in crate::task) fn status(at: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match statat(at, name_path(name), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(status) => Ok(Some(status)),
@@ -96,7 +97,7 @@ pub(in crate::task) fn file_type(status: &Stat) -> FileType {
     FileType::from_raw_mode(status.st_mode)
 }
 
-/// The permission bits in a status: never setuid, setgid or sticky.
+/// The permission bits in a status, without setuid, setgid and sticky.
 pub(in crate::task) fn permissions(status: &Stat) -> u32 {
     status.st_mode & 0o777
 }

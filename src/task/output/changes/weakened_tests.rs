@@ -1,8 +1,8 @@
-//! Each guard, switched off, lets its attack through: the attack's test fails then, and passes with the guard in place.
+//! Switches off each guard: the test of its attack then fails. With the guard it passes.
 
 use std::process::Command;
 
-/// Guard, and the test of the attack that it stops.
+/// A guard, and the test of its attack.
 const ATTACKS: &[(&str, &str)] = &[
     ("changes-beneath", "apply_tests::a_link_in_place_of_a_directory_is_not_followed"),
     (
@@ -26,7 +26,7 @@ const ATTACKS: &[(&str, &str)] = &[
 
 fn passes(test: &str, weaken: Option<&str>) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    // Those who read trees by our functions are as safe as these.
+    // Other readers of trees use the same functions.
     let test = test
         .strip_prefix("../")
         .map_or_else(|| format!("task::output::changes::{test}"), |other| format!("task::{other}"));

@@ -1,7 +1,7 @@
-//! The record as JSON: one flat object an entry, so that a person or `jq` can read it.
+//! The record as JSON: one flat object an entry, readable for a person and for `jq`.
 //!
-//! `path`, `kind` (added, modified, deleted), then `type`, `mode`, `size`, `sha256`, `target` of what is there now (or of what was deleted),
-//! and `base` with the same of what was there before. Names are escaped as in [`super::path`].
+//! `path`, `kind` (added, modified, deleted), then `type`, `mode`, `size`, `sha256`, `target` of the result (for a
+//! deleted path of the base), and `base` with the same fields. Names are escaped as in [`super::path`].
 
 use super::copy::Digest;
 use super::path::{Raw, TreePath};
@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// The version that is written; no other is read.
+/// The version of the record; no other is read.
 const VERSION: u32 = 1;
 
-/// The largest record that is read, and written. [`super::Limits`] keep what is collected well below it.
+/// The longest record. [`super::Limits`] keep collections well below it.
 pub(super) const LONGEST: u64 = 512 << 20;
 
-/// The most bytes that an entry takes besides its names: two nodes with digests, sizes and times, and all the keys.
+/// The most bytes of an entry without its names: two nodes with digests, sizes and times, and all keys.
 #[cfg(test)]
 pub(super) const ENTRY: u64 = 600;
 
 impl Changes {
-    /// Reads a record and checks it: the version, every path, and that the entries agree with each other.
+    /// Reads and checks a record: the version, every path, and the agreement of the entries.
     pub(crate) fn load(path: &Path) -> error::Result<Changes> {
         let step = || format!("read the changes `{}`", path.display());
         let bytes = files::read_bounded(path, LONGEST)?;
@@ -37,7 +37,7 @@ impl Changes {
         Ok(changes)
     }
 
-    /// Writes the record, whole or not at all: never one that is longer than what is read.
+    /// Writes the record, whole or not at all. Refuses one that is too long to read.
     pub(super) fn save(&self, path: &Path) -> error::Result<()> {
         self.save_within(path, LONGEST)
     }
@@ -51,7 +51,7 @@ impl Changes {
     }
 }
 
-/// Writes the record, one entry after the other: all of them as text at once would be memory for as much again.
+/// Writes the record entry by entry, to save the memory of the whole text.
 pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<()> {
     let record = RecordWritten {
         version: VERSION,
@@ -65,7 +65,7 @@ pub(super) fn write(changes: &Changes, out: &mut dyn Write) -> std::io::Result<(
     serde_json::to_writer(out, &record).map_err(std::io::Error::from)
 }
 
-/// The record that `bytes` hold, each entry checked by itself.
+/// Parses a record, checking each entry by itself.
 pub(super) fn from_json(bytes: &[u8]) -> Result<Changes, String> {
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if head.version != VERSION {
@@ -110,7 +110,7 @@ struct RecordRead {
     first_ignored: Vec<TreePath>,
 }
 
-/// An entry as it is in the file: the type, mode and so on are those of what is there now, or of what was deleted.
+/// An entry in the file. Type, mode and so on are those of the result, or of the deleted base.
 #[derive(Serialize, Deserialize)]
 struct WireEntry {
     path: TreePath,
@@ -205,7 +205,7 @@ fn entry_from_wire(wire: WireEntry) -> Result<Entry, String> {
 }
 
 fn mode_from_wire(mode: Option<String>) -> Result<u32, &'static str> {
-    let mode = mode.and_then(|text| u32::from_str_radix(&text, 8).ok()).ok_or("the mode is no octal number")?;
+    let mode = mode.and_then(|text| u32::from_str_radix(&text, 8).ok()).ok_or("the mode is not an octal number")?;
     if mode > 0o777 { Err("the mode has more than permission bits") } else { Ok(mode) }
 }
 

@@ -1,11 +1,27 @@
-//! `spec`: a config.json to begin with.
+//! `features`, `spec` and `--version`.
 
 use super::arguments::{Arguments, End, switch, usage, value};
 use super::{Context, Verb};
+use crate::cli::output;
 use brig::error::{Error, Kind, Result};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::ExitCode;
+
+pub(super) const FEATURES: Verb = Verb {
+    name: "features",
+    about: "print what this runtime knows, as JSON",
+    flags: &[],
+    end: End::Never,
+    run: features,
+    enters: false,
+    failure: 1,
+};
+
+fn features(_: &Context, _: Arguments) -> Result<ExitCode> {
+    output::json(&brig::container::features());
+    Ok(ExitCode::SUCCESS)
+}
 
 pub(super) const SPEC: Verb = Verb {
     name: "spec",
@@ -31,4 +47,21 @@ fn spec(_: &Context, arguments: Arguments) -> Result<ExitCode> {
         _ => Error::os(Kind::Usage, cause).doing(format!("write `{}`", path.display())),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The newest supported version of the specification.
+const SPECIFICATION: &str = "1.3.0";
+
+/// Prints the version as callers parse it. go-runc expects `runc version` on the first line of a program of that name;
+/// Docker reads `version` and `commit:`.
+pub(super) fn print_version(name: &str) -> ExitCode {
+    output::lines(version_lines(name));
+    ExitCode::SUCCESS
+}
+
+/// The first line begins with the program's name on this call.
+pub(super) fn version_lines(name: &str) -> [String; 3] {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
+    [format!("{name} version {version}"), format!("commit: brig-{version}"), format!("spec: {SPECIFICATION}")]
 }
