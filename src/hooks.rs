@@ -1,8 +1,8 @@
 //! Hooks: programs of the caller that run at defined moments of a container (runtime-spec, "POSIX-platform Hooks").
 //!
-//! In: a hook, and the state for its stdin. Out: nothing, or the error.
-//! A hook on the host has the environment of the configuration and no other: not brig's and not the container's
-//! (CVE-2025-23266). A hook inside the container without `env` has that of the container's process, as with runc.
+//! In: a hook, and the state for its stdin. Out: nothing, or the error. A hook on the host has the environment of the
+//! configuration and no other: not brig's and not the container's (CVE-2025-23266). A hook inside the container
+//! without `env` has that of the container's process, as with runc.
 
 use crate::error::{Context, Error, Kind, Result};
 use crate::spec::config::Hook;

@@ -75,7 +75,6 @@ impl Directory {
         }
     }
 
-    /// Reads a whole file.
     pub(super) fn read(&self, file: &str) -> Result<String, Errno> {
         read_all(&self.reader(file)?)
     }

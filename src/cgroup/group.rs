@@ -62,17 +62,14 @@ impl Cgroup {
         Cgroup { groups, devices: DeviceControl::NotAsked }
     }
 
-    /// The group of `controller`, if the container has one.
     pub(super) fn group(&self, controller: Controller) -> Option<&Group> {
         self.groups.iter().find(|group| group.controllers.has(controller))
     }
 
-    /// The group of the v2 tree.
     pub(super) fn v2(&self) -> Option<&Group> {
         self.groups.iter().find(|group| group.is_v2)
     }
 
-    /// The groups of v1 hierarchies.
     pub(super) fn v1(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(|group| !group.is_v2)
     }
@@ -83,7 +80,6 @@ impl Cgroup {
         self.devices
     }
 
-    /// The group that has the device rules.
     pub(super) fn device_group(&self) -> Option<&Group> {
         self.group(Controller::Devices).or_else(|| self.v2())
     }

@@ -1,7 +1,7 @@
 //! The cgroup hierarchies that this process sees, and its own group in each.
 //!
-//! In: `/proc/self/cgroup` and the needed part of `/proc/self/mountinfo`. Out: a [`Hierarchy`], probed once.
-//! Assumes no path: in a container, hierarchies may be mounted anywhere, and only in part.
+//! In: `/proc/self/cgroup` and the needed part of `/proc/self/mountinfo`. Out: a [`Hierarchy`], probed once. Assumes
+//! no path: in a container, hierarchies may be mounted anywhere, and only in part.
 
 use super::controller::{Controller, Controllers, Purpose};
 use super::path::CgroupPath;
@@ -152,7 +152,6 @@ impl Hierarchy {
         self.is_v1(Controller::Io)
     }
 
-    /// The v1 hierarchy of `controller`.
     pub(super) fn v1_of(&self, controller: Controller) -> Option<&Tree> {
         self.v1.iter().find(|tree| tree.controllers.has(controller))
     }

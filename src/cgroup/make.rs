@@ -265,7 +265,6 @@ fn inherit_cpuset(parent: &Path, new: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Enables `controllers` for the children of `parent`.
 fn enable_controllers(tree: &Tree, parent: &Path, controllers: Controllers) -> Result<()> {
     if controllers.is_empty() {
         return Ok(());

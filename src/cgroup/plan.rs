@@ -53,7 +53,6 @@ impl Plan {
     }
 }
 
-/// The controllers that the writes need.
 pub(super) fn controllers(writes: &[Write]) -> Controllers {
     writes.iter().filter_map(|write| write.controller).collect()
 }

@@ -1,7 +1,8 @@
 //! The data of an `events` line of type `stats`, with the names and the shape of runc (`types/events.go`), since callers
 //! parse it. What Go omits when it is zero is omitted here.
 //!
-//! `counters` reads the files. Not here: the line around the data, Intel RDT and network interfaces.
+//! `counters` reads the files.
+//! Not here: the line around the data, Intel RDT and network interfaces.
 
 use super::controller::Controller;
 use super::counters::{IoUnit, MemoryKind, flat, io, memory, memory_file, number, text};

@@ -2,8 +2,9 @@
 //!
 //! In: the requests that were passed on, the server's bytes, and the needles. Out: the client's bytes, with each
 //! needle hidden. The search covers each head and trailer alone, and content across the borders of its chunks. Chunks
-//! are written again: bytes held back from one come in the next, and chunk extensions are left out. Never: an answer
-//! whose end two programs could see at two places, an unrequested answer, an unrequested change of protocol.
+//! are written again: bytes held back from one come in the next, and chunk extensions are left out.
+//! Never: an answer whose end two programs could see at two places, an unrequested answer, an unrequested change of
+//! protocol.
 
 use super::broker::{Mask, Needles, asks_to_change};
 use super::http::{self, Content, Head, LONGEST_HEAD};

@@ -217,7 +217,6 @@ pub(super) fn field(text: &str) -> Result<(String, String), &'static str> {
     Ok((name.to_owned(), value.trim_matches([' ', '\t']).to_owned()))
 }
 
-/// The values of the headers of this name.
 pub(super) fn values<'all>(fields: &'all [(String, String)], name: &'all str) -> impl Iterator<Item = &'all str> {
     fields.iter().filter(move |(each, _)| each.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
 }

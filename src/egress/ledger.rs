@@ -8,7 +8,6 @@ use std::time::SystemTime;
 
 /// The most rows. Further ones are added to one row.
 const MOST: usize = 512;
-/// The most faults.
 const MOST_FAULTS: usize = 64;
 /// The most different statuses of a row. Further ones count as status 0.
 const MOST_STATUSES: usize = 64;
@@ -85,7 +84,6 @@ impl Ledger {
         self.mark(index)
     }
 
-    /// Adds bytes to a row.
     pub(super) fn add_bytes(&mut self, index: usize, sent: u64, received: u64) {
         if sent + received > 0 {
             self.rows[index].sent_bytes += sent;

@@ -3,8 +3,8 @@
 //! In: a [`Policy`] of [`Rule`]s. Out: connections to allowed servers, and a [`Ledger`]. Inside the sandbox every
 //! allowed name has a local address that leads to a socket of the gateway. So names are checked where connections are
 //! made, and programs need no settings. `rule`, `policy`, `guard`, `names`, `dns`, `hello`, `http`, `answers` are
-//! pure. `gateway` is the process; `broker` adds secrets. Not here: the start and the confinement of the gateway
-//! (`container`), the making of its sockets (`net`).
+//! pure. `gateway` is the process; `broker` adds secrets.
+//! Not here: the start and the confinement of the gateway (`container`), the making of its sockets (`net`).
 
 mod answers;
 mod broker;

@@ -36,7 +36,6 @@ impl Names {
         number
     }
 
-    /// The name that an address stands for.
     pub(super) fn name(&self, address: IpAddr) -> Option<&str> {
         let address = address.to_canonical();
         let offset = match address {
@@ -48,7 +47,6 @@ impl Names {
     }
 }
 
-/// The IPv4 address of a number.
 pub(super) fn address_v4(number: u32) -> Ipv4Addr {
     match NAMES_V4.address {
         IpAddr::V4(base) => Ipv4Addr::from_bits(base.to_bits() + FIRST + number),
@@ -56,7 +54,6 @@ pub(super) fn address_v4(number: u32) -> Ipv4Addr {
     }
 }
 
-/// The IPv6 address of a number.
 pub(super) fn address_v6(number: u32) -> Ipv6Addr {
     match NAMES_V6.address {
         IpAddr::V6(base) => Ipv6Addr::from_bits(base.to_bits() + u128::from(FIRST + number)),

@@ -12,7 +12,6 @@ const MOST_PORTS: usize = 256;
 /// The longest name (RFC 1035, 2.3.4).
 const LONGEST_NAME: usize = 253;
 
-/// The addresses of `localhost`.
 pub(super) const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// The destination of a connection.
@@ -36,7 +35,6 @@ impl fmt::Display for Host {
 /// The hosts of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// This name.
     Name(String),
     /// Every name below this one, without the name itself.
     Below(String),

@@ -1,7 +1,7 @@
 //! Our own files on disk: atomic replacement, creation, crash-safe locks; and the sockets between our processes.
 //!
-//! In: paths below the store or the state directory, which only brig writes. Out: whole files. Not here: paths in a
-//! container's root or a workspace. Those are hostile and go through `mounts::resolve`.
+//! In: paths below the store or the state directory, which only brig writes. Out: whole files.
+//! Not here: paths in a container's root or a workspace. Those are hostile and go through `mounts::resolve`.
 
 mod channel;
 mod copy;

@@ -213,7 +213,6 @@ fn identity(directory: &OwnedFd) -> Result<(u64, u64), Errno> {
 
 /// A directory in the walk's path.
 struct Level<const SIDES: usize, State> {
-    /// The sides that have it.
     has: [bool; SIDES],
     names: Names,
     /// The index of the next name.

@@ -2,7 +2,8 @@
 //!
 //! In: nothing. Out: [`Check`]s, which `brig doctor` prints, and single facts for errors ([`user_namespace_advice`]).
 //! A fact is probed on demand, the kernel's version once. A probe changes nothing: trials run in a child with new
-//! namespaces. Not here: cgroups, whose module decides on limits (`container::possible`).
+//! namespaces.
+//! Not here: cgroups, whose module decides on limits (`container::possible`).
 
 mod certificates;
 mod hardening;

@@ -85,7 +85,6 @@ impl<'a> BlobWriter<'a> {
     }
 }
 
-/// Writes what is read.
 struct TeeReader<'a> {
     rest: Blob<'a>,
     file: &'a mut File,

@@ -4,8 +4,8 @@
 //! overlayfs's form, the config, and a lease that keeps them.
 //!
 //! Order: `reference` and `manifest` are pure; `source` and `registry` fetch; `layer` unpacks (on `tar`). `load`
-//! fills the `store`; `config` becomes a process. `union` shows a stack of layers, `flatten` merges it. Not here:
-//! mounts and processes. No path of an image is given to the host to resolve.
+//! fills the `store`; `config` becomes a process. `union` shows a stack of layers, `flatten` merges it.
+//! Not here: mounts and processes. No path of an image is given to the host to resolve.
 
 mod blob_writer;
 mod compare;

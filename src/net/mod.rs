@@ -2,8 +2,8 @@
 //! serves.
 //!
 //! In: [`spec::network`](crate::spec::network), and a channel to the gateway. Out: routes and sockets that exist
-//! before the sandbox runs, and fences that hold before its first packet. Not here: the network namespaces (`ns`),
-//! the egress policy (`egress`).
+//! before the sandbox runs, and fences that hold before its first packet.
+//! Not here: the network namespaces (`ns`), the egress policy (`egress`).
 
 mod device;
 mod fence;

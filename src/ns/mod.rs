@@ -1,7 +1,7 @@
 //! Namespaces: which to make, and the id maps of user namespaces.
 //!
-//! In: the request of a container. Out: clone flags, mapped user namespaces as descriptors. Not here: entering a
-//! running container (`process::join`).
+//! In: the request of a container. Out: clone flags, mapped user namespaces as descriptors.
+//! Not here: entering a running container (`process::join`).
 
 use crate::sys::weaken;
 

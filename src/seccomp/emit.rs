@@ -35,7 +35,6 @@ struct Label(usize);
 
 struct Writer<'a> {
     style: Style,
-    /// Instructions in reverse.
     reversed: Vec<Instruction>,
     /// The nearest `return` of each value.
     returns: Vec<(u32, Label)>,

@@ -1,9 +1,10 @@
 //! System-call filters: compiles a profile (`spec::Seccomp`) to a program for the kernel, and installs it.
 //!
-//! In: `linux.seccomp` of a container, or the agent's profile. Out: a [`Program`], and the listener of the profile, if any.
-//! Order: `rules` resolves names and merges rules into ranges of numbers; `emit` writes the program. [`install()`] passes
-//! it to the kernel in the process that will run the command. [`compile`] is pure: tests are tables and an emulator of
-//! the kernel (`tests::emulator`).
+//! In: `linux.seccomp` of a container, or the agent's profile. Out: a [`Program`], and the listener of the profile,
+//! if any.
+//! Order: `rules` resolves names and merges rules into ranges of numbers; `emit` writes the program. [`install()`]
+//! passes it to the kernel in the process that will run the command. [`compile`] is pure: tests are tables and an
+//! emulator of the kernel (`tests::emulator`).
 //! Not here: which process gets a filter and when (`process`); the delivery of the listener (`container`).
 //! Never: an ignored unknown word or wrong number; a program that is installed in part.
 //!

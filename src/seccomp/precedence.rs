@@ -1,13 +1,9 @@
 //! The order of rules with conditions that overlap and have different actions.
 //!
 //! No specification defines it. Profiles are written against libseccomp, which tests the more special rule first:
-//!
 //! - rules about a later argument before those about an earlier one;
-//!
 //! - an equality before a limit, an upper limit before a lower one;
-//!
 //! - the smallest upper limit first, the greatest other number first;
-//!
 //! - equal rules in their original order.
 
 use super::split::Remaining;

@@ -245,7 +245,6 @@ struct Ranges {
 }
 
 impl Ranges {
-    /// Sets the outcome from `start` on.
     fn from(&mut self, start: u32, outcome: Outcome) {
         self.list.pop_if(|last| last.0 == start);
         if self.list.last().is_none_or(|last| last.1 != outcome) {

@@ -85,7 +85,6 @@ pub(super) enum Multiplexer {
     Ipc(u8),
 }
 
-/// By row.
 static MULTIPLEXED: [Option<Multiplexer>; ROWS.len()] = {
     let mut by_row = [None; ROWS.len()];
     let mut at = 0;

@@ -16,7 +16,6 @@ const LINE_BYTES: usize = 16 * 1024;
 /// How many unread signals are kept; older ones belong to jobs of other programs.
 const KEPT_SIGNALS: usize = 1024;
 
-/// The address of a bus or of systemd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Path(PathBuf),

@@ -196,7 +196,6 @@ impl Systemd {
         answer.body().text().ok_or_else(torn)
     }
 
-    /// Waits for the result of the job.
     fn wait(&mut self, job: &str) -> Result<()> {
         let end = Instant::now() + REPLY_WAIT;
         while let Some(signal) = self.bus.signal(end)? {

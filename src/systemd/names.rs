@@ -7,7 +7,6 @@ use crate::error::{Error, Kind, Result};
 pub(crate) struct Unit {
     /// `docker-0123.scope`, or a slice.
     pub(super) name: String,
-    /// Its slice.
     pub(super) slice: String,
 }
 

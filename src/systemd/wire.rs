@@ -246,7 +246,6 @@ impl Message {
         Some(message)
     }
 
-    /// A reader of the body.
     pub(super) fn body(&self) -> Reader<'_> {
         Reader { bytes: &self.body, at: 0, is_big: self.is_big }
     }

@@ -57,7 +57,6 @@ pub(super) fn run_again(group: Option<&Cgroup>, how: &str) -> (String, String) {
     (status, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The groups of one test.
 pub(super) struct TestGroups {
     hierarchy: Hierarchy,
     id: String,
@@ -118,7 +117,6 @@ impl TestGroups {
         self.try_create(purpose, limits).unwrap()
     }
 
-    /// The groups of this test that exist.
     pub(super) fn left(&self) -> Vec<PathBuf> {
         let found = record::leftovers(&self.hierarchy);
         found.into_iter().filter(|group| group.id == self.id).map(|group| group.path).collect()

@@ -10,7 +10,6 @@ const OBJECT: u8 = 0x06;
 pub(super) const UTF8_STRING: u8 = 0x0c;
 pub(super) const UTC_TIME: u8 = 0x17;
 
-/// A value with its tag and its length.
 pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     match content.len() {

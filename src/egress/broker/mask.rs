@@ -37,7 +37,6 @@ impl Default for Needles {
 }
 
 impl Needles {
-    /// Adds forms to hide.
     pub(in crate::egress) fn add(&mut self, forms: Vec<Vec<u8>>) {
         for form in forms {
             if let [first, second, ..] = form[..] {

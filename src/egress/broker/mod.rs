@@ -3,8 +3,9 @@
 //! In: [`Credential`]s, and two memory files with the authority's key and the values, which only the gateway reads.
 //! Out: for each host the two ends of TLS ([`Served`]). The sandbox sees a certificate of its authority; the server
 //! is checked with the machine's trust. `credential`, `request`, `mask` are pure. `authority` makes certificates.
-//! `trust` is what the sandbox receives. Not here: the connection itself (`gateway::connection`), the source of
-//! values (`task`). Never: a value in a message, a record or an error; a secret for another host than its own.
+//! `trust` is what the sandbox receives.
+//! Not here: the connection itself (`gateway::connection`), the source of values (`task`).
+//! Never: a value in a message, a record or an error; a secret for another host than its own.
 
 mod authority;
 mod credential;
@@ -81,7 +82,6 @@ pub(crate) enum Renewal {
     Revoked(String),
 }
 
-/// The current values.
 #[derive(Default)]
 struct CurrentValues {
     values: HashMap<String, Vec<u8>>,

@@ -14,10 +14,8 @@ const WIDE: usize = 512 << 10;
 /// The most wide pipes of a gateway. The kernel bounds all pipes of a user (`/proc/sys/fs/pipe-user-pages-soft`, 64
 /// MiB) and then makes pipes of two pages. 32 gateways of a user stay below it.
 const MOST_WIDE: usize = 2;
-/// The most empty pipes that are kept.
 const KEPT_PIPES: usize = 16;
 
-/// A pipe.
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
@@ -102,7 +100,6 @@ impl Budget {
         self.left = self.left.map(|left| left.saturating_sub(bytes as u64));
     }
 
-    /// Whether the total is used up.
     pub(super) fn is_used_up(&self) -> bool {
         self.left == Some(0)
     }
@@ -121,7 +118,6 @@ impl End {
     }
 }
 
-/// The end of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     /// It waits until a socket is ready.

@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Ports at which servers choose by a name that the client sends. The gateway must be able to read that name.
 const NAMED_PORTS: [u16; 4] = [80, 443, 8080, 8443];
-/// The longest first line.
 const LONGEST_LINE: usize = 16 * 1024;
 /// The beginning of SSH, on both sides, and its longest first line (RFC 4253, 4.2).
 pub(super) const SSH: &[u8] = b"SSH-";

@@ -2,8 +2,8 @@
 //!
 //! In: a [`Policy`], sockets from the sandbox's init, orders from the supervisor. Out: rows of the ledger. One
 //! thread, one epoll(7), edge-triggered. The address that a client dialled determines the destination (`names`). The
-//! gateway dials the server outside, and splices the bytes. Never: a file, a DNS query for a name that is not
-//! allowed, a wait without an end.
+//! gateway dials the server outside, and splices the bytes.
+//! Never: a file, a DNS query for a name that is not allowed, a wait without an end.
 
 mod connection;
 mod decide;

@@ -126,7 +126,6 @@ struct Lookup {
     waiting: Vec<u32>,
 }
 
-/// The result of a step of a lookup.
 pub(super) enum LookupStep {
     Nothing,
     Answer(Answer),
@@ -159,7 +158,6 @@ impl Resolver {
         Resolver { sources, known: HashMap::new(), lookups: HashMap::new(), next: 0 }
     }
 
-    /// Resolves a name for a connection.
     pub(super) fn resolve(&mut self, name: &str, connection: u32) -> Resolution {
         if let Some(addresses) = self.sources.hosts.get(name) {
             return Resolution::Known(Ok(addresses.clone()));

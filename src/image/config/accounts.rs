@@ -13,7 +13,6 @@ const LARGEST_FILE: u64 = 10 << 20;
 
 /// The largest id that all programs accept: above it, some read a negative number.
 const LARGEST_ID: u64 = i32::MAX as u64;
-/// The longest line that is read.
 const LONGEST_LINE: usize = 64 << 10;
 
 /// The account files of an image; an absent file is empty.

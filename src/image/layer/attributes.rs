@@ -32,10 +32,8 @@ pub struct Skipped {
     pub attributes: u64,
 }
 
-/// The descriptor of a file.
 #[derive(Clone, Copy)]
 pub(super) enum FileDescriptor<'a> {
-    /// An open file or directory.
     Open(BorrowedFd<'a>),
     /// O_PATH: a file that must not be opened.
     Path(BorrowedFd<'a>),
@@ -58,7 +56,6 @@ pub(super) fn claim(root: BorrowedFd<'_>) -> Result<()> {
     fchown(root, None, Some(rustix::process::getegid())).and_then(|()| fchmod(root, Mode::RWXU)).map_err(made)
 }
 
-/// Sets the owner of a file.
 pub(super) fn set_owner(held: FileDescriptor<'_>, uid: u32, gid: u32, form: Form) -> Result<()> {
     if form.owners == Owners::Caller {
         return Ok(());
@@ -79,7 +76,6 @@ pub(super) fn set_attributes(held: FileDescriptor<'_>, entry: &Entry, skipped: &
     Ok(())
 }
 
-/// Sets the file's capabilities.
 pub(super) fn set_capabilities(held: FileDescriptor<'_>, entry: &Entry, skipped: &mut Skipped) -> Result<()> {
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| name == CAPABILITY) {
         set(held, name, value, &mut skipped.capabilities)?;

@@ -138,7 +138,6 @@ fn add(sum: &AtomicU64, number: u64) -> u64 {
 }
 
 impl Limits {
-    /// Checks a normalised path.
     pub(super) fn check_path(&self, path: &[u8]) -> Result<()> {
         let depth = path.iter().filter(|byte| **byte == b'/').count() + 1;
         if path.len() > self.path {

@@ -1,8 +1,8 @@
 //! The records about a layer's paths: what `finish` must finish, and what hides the layers below.
 //!
 //! Sorted by path: the paths below a directory are one range, and those above it as many look-ups as the path is
-//! deep. A scan for each entry would take hours for a hostile archive of a megabyte. Not here: the marks on disk,
-//! which the callers make.
+//! deep. A scan for each entry would take hours for a hostile archive of a megabyte.
+//! Not here: the marks on disk, which the callers make.
 
 use super::limits::Budget;
 use crate::error::Result;
@@ -121,7 +121,6 @@ impl PathRecords {
         self.hide_below(path).map(drop)
     }
 
-    /// Records a whiteout.
     pub(super) fn add_whiteout(&mut self, path: &[u8]) -> Result<()> {
         self.budget.take_path(path)?;
         self.whiteouts.insert(path.to_vec(), ());

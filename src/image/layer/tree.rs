@@ -40,7 +40,6 @@ impl AsFd for TreeDirectory {
     }
 }
 
-/// The tree.
 pub(super) struct Tree {
     root: Arc<OwnedFd>,
     cache: HashMap<Vec<u8>, TreeDirectory>,

@@ -31,7 +31,6 @@ impl Trust {
         directory.map(|directory| read(&directory)).transpose()
     }
 
-    /// Adds the authorities of a file.
     pub(super) fn add_authorities(&mut self, path: &Path) -> Result<()> {
         self.authorities.extend(certificates(path)?);
         Ok(())
@@ -52,7 +51,6 @@ impl Trust {
         Trust { own: None, ..self.clone() }
     }
 
-    /// The TLS configuration.
     pub(super) fn tls(&self) -> TlsConfig {
         TlsConfig::builder().root_certs(host::roots(&self.authorities)).client_cert(self.own.clone()).build()
     }

@@ -2,8 +2,8 @@
 //!
 //! In: any stream. Out: each [`Entry`] after all overrides (PAX, GNU long names, sparse maps), then its data. An
 //! archive is refused where readers disagree about the next entry: sizes of entries without data, two extended
-//! headers in a row, a global name. An entry that only one reader sees bypasses scanners (CVE-2025-62518). Not here:
-//! the effect of an entry (`layer`), the meaning of paths (bytes, unchanged from the archive).
+//! headers in a row, a global name. An entry that only one reader sees bypasses scanners (CVE-2025-62518).
+//! Not here: the effect of an entry (`layer`), the meaning of paths (bytes, unchanged from the archive).
 
 pub(crate) use pax::MOST_EXTENTS;
 

@@ -1,10 +1,11 @@
 //! The agent's profile: the system calls that an untrusted agent may make.
 //!
-//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a program for this machine
-//! ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). They differ in one point: the calls of
-//! [`REPORTED`](table::REPORTED) go to the supervisor, which refuses and counts them; another runtime refuses them itself.
-//! Only the machine's own ABI is allowed. A 32-bit program dies of SIGSYS: the compatibility layer is a second, less reviewed
-//! surface, and its `socketcall` hides the arguments that are checked here.
+//! An allow-list for processes without capabilities, stricter than Docker's default. In: the table. Out: a program
+//! for this machine ([`agent`]), and the same as `linux.seccomp` for another runtime ([`agent_spec`]). They differ in
+//! one point: the calls of [`REPORTED`](table::REPORTED) go to the supervisor, which refuses and counts them; another
+//! runtime refuses them itself. Only the machine's own ABI is allowed. A 32-bit program dies of SIGSYS: the
+//! compatibility layer is a second, less reviewed surface, and its `socketcall` hides the arguments that are checked
+//! here.
 
 mod cases;
 #[cfg(test)]

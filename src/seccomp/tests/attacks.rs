@@ -170,7 +170,6 @@ fn number(name: &str) -> Option<u32> {
     Call::named(name).unwrap().number(NATIVE.and_then(abi).unwrap().column)
 }
 
-/// Makes a call by its name.
 pub(super) fn call(name: &str, arguments: [u64; 6]) -> Result<i64, Errno> {
     attempt(number(name).unwrap().into(), arguments)
 }

@@ -32,7 +32,6 @@ pub(super) const HTTP_2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 /// The error for a client that insists on HTTP/2.
 pub(super) const HTTP_2_REFUSED: &str =
     "HTTP/2 does not work at a host where brig adds a secret: let the client use HTTP/1.1 with TLS";
-/// The error for a server that insists on HTTP/2.
 const HTTP_2_SERVER: &str =
     "the server takes HTTP/2 only, and brig adds secrets to HTTP/1.1 only: use a server that takes HTTP/1.1";
 
@@ -97,7 +96,6 @@ impl Brokered {
         self.unread.capacity()
     }
 
-    /// Releases memory.
     pub(super) fn release_memory(&mut self) {
         self.unread.shrink_to_fit();
     }
@@ -406,7 +404,6 @@ impl Connection {
     }
 }
 
-/// The fault of the client's TLS.
 fn client_fault(cause: &TlsError) -> String {
     match cause {
         TlsError::NoApplicationProtocol => HTTP_2_REFUSED.to_owned(),

@@ -205,7 +205,6 @@ impl Connection {
         self.exchange(pipes, budget)
     }
 
-    /// Releases memory.
     pub(super) fn release_memory(&mut self) {
         self.held.shrink_to_fit();
         if let Front::Brokered(tls) = &mut self.front {
