@@ -174,7 +174,7 @@ impl Containers {
             new_keyring: !wish.no_new_keyring,
             oom_score: process.oom_score_adj.map_or(OomScore::Inherited, OomScore::Adjusted),
             inside: guard.inside.take(),
-            way_out: None,
+            uplink: None,
             sysctls: prepare::sysctls(&config),
             root: mounts::Root::Bundle(bundle),
             hooks: BuildHooks {

@@ -130,7 +130,7 @@ pub(crate) fn launch(
         oom_score: process::OomScore::Unprotected,
         sysctls: settings,
         inside,
-        way_out: way.as_mut().and_then(|way| way.way_out.take()),
+        uplink: way.as_mut().and_then(|way| way.uplink.take()),
         hooks: process::BuildHooks::default(),
         first: process::First::Reaper,
         root: mounts::Root::Sandbox(mounts::sandbox::Plan {

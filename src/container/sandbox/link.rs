@@ -4,7 +4,7 @@ use super::pasta;
 use crate::error::{Context, Error, Kind, Result, Step};
 use crate::net::{self, Veth};
 use crate::ns::{Helper, IdMap, Maps, ahead};
-use crate::process::{Companion, WayOut};
+use crate::process::{Companion, Uplink};
 use crate::spec::network::{Open, Prefix, Way};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ pub(super) enum Link {
 /// The way out as far as it is made before the container.
 pub(super) struct Begun {
     /// What init has to do.
-    pub way_out: Option<WayOut>,
+    pub uplink: Option<Uplink>,
     /// The settings of the namespace that it takes.
     pub settings: Vec<(String, String)>,
     /// What serves it; `None` if the container must be there first.
@@ -55,8 +55,8 @@ pub(super) fn begin(
     match (open.way, &*network) {
         (Way::Veth, Some(network)) => {
             let (veth, inside) = Veth::make(directory, network.as_fd(), &open.fence)?;
-            let way_out = Some(WayOut::Veth(inside));
-            Ok(Begun { way_out, settings: net::settings(), link: Some(Link::Veth(veth)), waits: false })
+            let uplink = Some(Uplink::Veth(inside));
+            Ok(Begun { uplink, settings: net::settings(), link: Some(Link::Veth(veth)), waits: false })
         }
         (Way::Veth, None) => {
             Err(Error::new(Kind::Network, "a network of `veth` needs root").hint("use --network egress"))
@@ -84,7 +84,7 @@ pub(super) fn begin(
                 None
             };
             let waits = link.is_none();
-            Ok(Begun { way_out: Some(WayOut::Fenced(fence)), settings: Vec::new(), link, waits })
+            Ok(Begun { uplink: Some(Uplink::Fenced(fence)), settings: Vec::new(), link, waits })
         }
     }
 }
