@@ -379,7 +379,7 @@ impl Running {
         }
         let held = self.scratch.take().into_iter().chain(self.secrets.take()).chain(self.mount_namespace.take());
         let held: Vec<_> = held.collect();
-        maker::let_go(self.maker.take(), held)
+        maker::release_mounts(self.maker.take(), held)
     }
 
     fn undo(&mut self) -> Removal {
