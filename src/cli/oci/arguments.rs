@@ -1,7 +1,7 @@
-//! The words after `brig` as runc's callers write them: `--flag value`, `--flag=value`, single dashes before long names (go-runc), `=true` and
-//! `=false` after switches, options before and after the container's name.
+//! Parses the words after `brig` in the forms of runc's callers: `--flag value`, `--flag=value`, single dashes before
+//! long names (go-runc). Also `=true` and `=false` after switches, and options before and after the container's name.
 //!
-//! No crate that we know takes all of these; the table of a verb's options is all that this needs, and it costs nothing on the hot path.
+//! No known crate takes all of these forms. A table of a verb's options is enough, and costs nothing on the hot path.
 
 use brig::error::{Error, Kind, Result};
 use std::ffi::OsString;
@@ -13,18 +13,18 @@ use std::path::PathBuf;
 pub(super) struct Flag {
     /// The long name.
     pub name: &'static str,
-    /// The short one, if there is one.
+    /// The short name, if any.
     pub short: Option<char>,
     /// Whether a value follows.
     pub takes: Takes,
-    /// For the help text.
+    /// The help text.
     pub help: &'static str,
 }
 
-/// What follows an option.
+/// The value of an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// Nothing: it is on or off.
+    /// None: it is on or off.
     Nothing,
     /// A value.
     Value,
@@ -40,26 +40,26 @@ pub(super) const fn value(name: &'static str, short: Option<char>, help: &'stati
     Flag { name, short, takes: Takes::Value, help }
 }
 
-/// What was found on the command line.
+/// The parsed command line.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     given: Vec<(&'static str, OsString)>,
-    /// Everything that is no option.
+    /// The words that are not options.
     pub positional: Vec<OsString>,
-    /// What comes after the first word that is no option, where parsing stops there.
+    /// The words after the first one that is not an option, if parsing stops there.
     pub rest: Vec<OsString>,
 }
 
-/// Where options end.
+/// The end of the options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Nowhere but at `--`.
+    /// Only at `--`.
     Never,
-    /// After this many words that are no options.
+    /// After this many words that are not options.
     After(usize),
 }
 
-/// Reads the words.
+/// Parses the words.
 pub(super) fn parse(words: impl IntoIterator<Item = OsString>, flags: &[Flag], end: End) -> Result<Arguments> {
     let mut found = Arguments::default();
     let mut words = words.into_iter();
@@ -135,7 +135,7 @@ impl Arguments {
         self.get(name).is_some_and(|value| value == "true" || value == "1")
     }
 
-    /// A path, made absolute where we are now.
+    /// A path, made absolute by the current directory.
     pub(super) fn path(&self, name: &str) -> Result<Option<PathBuf>> {
         let given = self.get(name).filter(|value| !value.is_empty());
         given
@@ -153,7 +153,7 @@ impl Arguments {
             .transpose()
     }
 
-    /// The one word that is no option: the container's name.
+    /// The container's name: the only word that is not an option.
     pub(super) fn id(&self) -> Result<&OsString> {
         match self.positional.as_slice() {
             [id] => Ok(id),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The images' directory below the current one, if no other is named.
+/// The default directory of the images below the current one.
 const DEFAULT_IMAGES: &str = "checkpoint";
 
 /// The options of both verbs.
@@ -194,7 +194,7 @@ fn page_server(arguments: &Arguments) -> Result<Option<(String, u16)>> {
     }
 }
 
-/// The descriptor of --status-fd, under a number of our own.
+/// A duplicate of the descriptor of --status-fd.
 fn status(number: i32) -> Result<Arc<std::os::fd::OwnedFd>> {
     let step = || format!("use the descriptor {number} of --status-fd");
     let path = PathBuf::from(format!("/proc/self/fd/{number}"));

@@ -6,7 +6,7 @@ use brig::container::Creation;
 use brig::error::{Error, Kind, Result};
 use std::process::ExitCode;
 
-/// The options of `create`, and of `run` with some more.
+/// The options of `create`, and the first ones of `run`.
 pub(super) const FLAGS: [Flag; 9] = [
     value("bundle", Some('b'), "directory with config.json; the current one if absent"),
     value("config", Some('f'), "the configuration; config.json of the bundle if absent"),
@@ -19,7 +19,7 @@ pub(super) const FLAGS: [Flag; 9] = [
     switch("detach", Some('d'), "leave the container running"),
 ];
 
-/// What runc prints when init waits to be started.
+/// runc's message when init waits for `start`.
 pub(super) const CREATED: &str = "init: closing the pipe to signal completion";
 
 pub(super) const CREATE: Verb = Verb {
@@ -41,7 +41,7 @@ pub(super) const START: Verb = Verb {
     failure: 1,
 };
 
-/// What the options ask for.
+/// The `create` options of the command line.
 pub(super) fn creation(context: &Context, arguments: &Arguments) -> Result<Creation> {
     let here =
         || std::env::current_dir().map_err(|cause| Error::os(Kind::Usage, cause).doing("find the current directory"));

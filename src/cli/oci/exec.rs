@@ -27,7 +27,7 @@ const FLAGS: [Flag; 18] = [
     switch("no-subreaper", None, "accepted and ignored"),
 ];
 
-/// 255 for what went wrong before the program ran: any other status could be the program's.
+/// 255 for errors before the program runs: any other status could be the program's.
 pub(super) const EXEC: Verb = Verb {
     name: "exec",
     about: "run another process in a container",
@@ -81,7 +81,8 @@ fn exec(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
     if wish.detached {
         return Ok(ExitCode::SUCCESS);
     }
-    // Only now, when they are for a program that runs: before, they end us, who wait for the container, and with us what is on its way into it.
+    // Block signals only now, for the program. Before, they end this process, which waits for the container, and with
+    // it the process on its way inside.
     let signals = run::Signals::block()?;
     run::serve(&signals, running.pid(), running.take_console()).map(ExitCode::from)
 }

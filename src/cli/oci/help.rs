@@ -1,10 +1,10 @@
-//! The help texts, under the headings of runc's.
+//! The help texts, under runc's headings.
 
 use super::arguments::{self, Flag};
 use super::{GLOBAL, HELP, VERBS, Verb, version};
 use std::process::ExitCode;
 
-/// What stands between the usage of a verb and its options, with runc's heading.
+/// The text between the usage of a verb and its options, with runc's heading.
 const TEXTS: [(&str, &str); 15] = [
     (
         "create",
@@ -60,7 +60,7 @@ pub(super) fn of_verb(name: &str, verb: &Verb) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What follows the options of a verb.
+/// The words after the options of a verb.
 fn words_of(verb: &Verb) -> &'static str {
     match verb.name {
         "exec" => "<container-id> <command> [command options]  || -p process.json <container-id>",

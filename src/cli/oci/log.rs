@@ -1,4 +1,4 @@
-//! Where runc's callers look for what went wrong: a log file of JSON lines or of text, and stderr.
+//! The errors for runc's callers: a log file of JSON lines or of text, and stderr.
 
 use brig::error::{Error, Kind, Result};
 use brig::task::is_deceptive;
@@ -16,7 +16,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens the file that the caller named, if it did.
+    /// Opens the caller's file, if there is one.
     pub(super) fn open(path: Option<PathBuf>, format: Option<&str>, is_debug: bool) -> Result<Log> {
         let is_json = match format {
             None | Some("" | "text") => false,
@@ -40,7 +40,7 @@ impl Log {
         self.file.is_some()
     }
 
-    /// What went wrong, on the one line that callers take as the reason.
+    /// Writes an error on one line, which callers take as the reason.
     pub(super) fn error(&self, message: &str) {
         self.line("error", message);
         if self.file.is_some() {
@@ -52,21 +52,21 @@ impl Log {
         }
     }
 
-    /// What was passed over. A caller may take everything in its file as an error, so it is only written for people: to stderr, or on request.
+    /// Writes a warning for people: to stderr, or on request. A caller may take every line of its file as an error.
     pub(super) fn warn(&self, message: &str) {
         if self.is_debug || self.file.is_none() {
             self.line("warning", message);
         }
     }
 
-    /// What was done, for callers that ask for it.
+    /// Writes a debug note if the caller asks for it.
     pub(super) fn debug(&self, message: &str) {
         if self.is_debug {
             self.line("debug", message);
         }
     }
 
-    /// What runc prints of each start, around the `notes` of this one. `last` follows when init has done its part.
+    /// Writes runc's messages of each start, around the `notes` of this one. `last` follows when init is ready.
     pub(super) fn debug_start(&self, notes: &[String], last: &str) {
         self.debug("runc exeseal: using /proc/self/exe clone");
         self.debug("=> nsexec container setup");
@@ -82,16 +82,16 @@ impl Log {
         } else {
             format!("time=\"{time}\" level={level} msg={}", quoted(message))
         };
-        // There is nowhere else to say that this cannot be said.
+        // A failed write of the log cannot be reported.
         let _ = match &self.file {
             Some(file) => (&*file).write_all(format!("{line}\n").as_bytes()),
-            // One write: others write to the same stream.
+            // One write: other processes write to the same stream.
             None => std::io::stderr().write_all(format!("{line}\n").as_bytes()),
         };
     }
 }
 
-/// In double quotes, with nothing that a terminal would obey.
+/// In double quotes, without terminal control characters.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');

@@ -46,7 +46,7 @@ fn list(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     if arguments.is_on("quiet") {
         output::lines(containers.into_iter().map(|each| each.id));
     } else if format == "json" {
-        // Callers written in Go print, and expect, `null` for no container at all.
+        // Callers in Go print, and expect, `null` for an empty list.
         if containers.is_empty() {
             output::lines(["null".to_owned()]);
         } else {
@@ -76,7 +76,7 @@ fn format(arguments: &Arguments) -> Result<String> {
 
 fn ps(context: &Context, mut arguments: Arguments) -> Result<ExitCode> {
     let mut rest = std::mem::take(&mut arguments.rest);
-    // `ps ID --format json` occurs as well; what is no option of ours is for ps(1).
+    // `ps ID --format json` occurs too; other options are for ps(1).
     let mut format = format(&arguments)?;
     if let Some(at) = rest.iter().position(|word| word == "--format" || word == "-f").filter(|at| at + 1 < rest.len()) {
         format = rest[at + 1].to_string_lossy().into_owned();

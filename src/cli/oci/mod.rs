@@ -1,7 +1,8 @@
-//! runc's command line at our top level, for Docker, containerd, Podman and CRI-O: what they pass is taken, and what they parse is printed, as
-//! runc does it.
+//! runc's command line at our top level, for Docker, containerd, Podman and CRI-O: accepts their words and prints what
+//! they parse, as runc does.
 //!
-//! Global options come before the verb. A verb is one file with its table of options. This path has no clap: it would cost as much as the rest.
+//! Global options come before the verb. A verb is one file with its table of options. This path does not use clap,
+//! which would cost as much as the rest.
 
 mod arguments;
 mod checkpoint;
@@ -45,7 +46,7 @@ const GLOBAL: [Flag; 12] = [
 /// The option that every verb has.
 const HELP: Flag = switch("help", Some('h'), "print this text");
 
-/// What every verb gets.
+/// The common input of all verbs.
 struct Context {
     containers: Containers,
     log: Log,
@@ -53,12 +54,12 @@ struct Context {
     no_cgroup: bool,
     /// Annotations for a new container.
     annotations: Vec<(String, String)>,
-    /// The name by which we were called, for messages.
+    /// The name of our program as called, for messages.
     name: String,
 }
 
 impl Context {
-    /// The container that the one positional word names.
+    /// The container in the only positional word.
     fn id(&self, arguments: &Arguments) -> Result<ContainerId> {
         id(arguments.id()?)
     }
@@ -68,14 +69,14 @@ fn id(word: &OsStr) -> Result<ContainerId> {
     ContainerId::new(&word.to_string_lossy())
 }
 
-/// A verb: its name, its options, where these end, and what it does.
+/// A verb: its name, its options, the end of these, and its function.
 struct Verb {
     name: &'static str,
     about: &'static str,
     flags: &'static [Flag],
     end: End,
     run: fn(&Context, Arguments) -> Result<ExitCode>,
-    /// Whether a process of ours is inside a container for a while.
+    /// Whether this process runs inside a container for a while.
     enters: bool,
     /// The exit status of an error before the container's process runs.
     failure: u8,
@@ -101,7 +102,7 @@ const VERBS: [Verb; 17] = [
     checkpoint::RESTORE,
 ];
 
-/// Runs an OCI verb if the command line names one, or if we were called by another runtime's name; `None` leaves it to the others.
+/// Runs an OCI verb if the command line names one, or if the program has another runtime's name; otherwise `None`.
 pub(super) fn main() -> Option<ExitCode> {
     let mut words = std::env::args_os();
     let name = words.next().and_then(|word| Path::new(&word).file_name().map(OsStr::to_os_string)).unwrap_or_default();
@@ -153,7 +154,7 @@ fn run(verb: &Verb, globals: Arguments, name: String) -> ExitCode {
     done.unwrap_or(ExitCode::from(verb.failure))
 }
 
-/// A line below runc's words for a person: an engine has a log, and does not pass the wrong words.
+/// Adds a hint below runc's words for a person: an engine has a log, and does not pass wrong words.
 fn hint(log: &Log, verb: &Verb, error: &Error) {
     let is_person = rustix::termios::isatty(rustix::stdio::stderr()) || error.kind() == Kind::Usage;
     if let Some(hint) = crate::cli::hints::of_oci_verb(verb.name).filter(|_| is_person && !log.has_file()) {
@@ -181,7 +182,7 @@ fn context(globals: &Arguments, log: Log, name: String) -> Result<Context> {
     }
     let manager = globals.text("cgroup-manager")?;
     if let Some(other) = manager.as_deref().filter(|word| !["cgroupfs", "systemd", "disabled"].contains(word)) {
-        let error = usage(format!("option --cgroup-manager: `{other}` is none of cgroupfs, systemd, disabled"));
+        let error = usage(format!("option --cgroup-manager: `{other}` is not one of cgroupfs, systemd, disabled"));
         log.error(&error.engine_text());
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! `run`: create, start, and in the foreground wait, pass signals on and serve the terminal.
+//! `run`: creates and starts; in the foreground waits, forwards signals and serves the terminal.
 
 use super::arguments::{Arguments, End, Flag, switch};
 use super::{Context, Verb, create};
@@ -55,14 +55,14 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
         }
     };
     let pid = created.pid();
-    drop(created); // and its lock: others may look while it runs
+    drop(created); // and its lock: other commands may read while it runs
     let Some(signals) = signals else {
         notify.map_or(Ok(()), |notify| notify.pass_on(&open(pid)?, pid))?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(notify) = notify {
         let process = open(pid)?;
-        // Whoever waits for it to be ready is told beside our own waiting; nothing is cloned from here on.
+        // The notifier works beside our wait; this process makes no child from here on.
         std::thread::spawn(move || notify.pass_on(&process, pid));
     }
     let status = serve(&signals, pid, console)?;
@@ -72,14 +72,14 @@ fn run(context: &Context, arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::from(status))
 }
 
-/// The signals that are for the process inside, read one by one.
+/// The signals for the process inside, read one by one.
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    /// Takes them over; what is started afterwards unblocks them for itself.
+    /// Blocks the signals; programs that are started later unblock them.
     pub(super) fn block() -> Result<Signals> {
         let mut set = SigSet::all();
-        // Faults of our own, and what a missing reader causes, are ours.
+        // This process keeps the signals for its faults and for a closed pipe.
         for own in [Signal::SIGURG, Signal::SIGPIPE, Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE] {
             set.remove(own);
         }
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// Waits for a child, passing signals on and copying between our terminal and its own; its exit status.
+/// Waits for a child, forwards signals and copies between our terminal and its own; returns its exit status.
 pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Result<u8> {
     let step = || "wait for the process";
     let process = open(pid)?;
@@ -102,7 +102,7 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
     while !ended || open {
         let mut watched = vec![PollFd::new(&process, PollFlags::IN), PollFd::new(&signals.0, PollFlags::IN)];
         if ended {
-            watched.clear(); // only what is left of its output
+            watched.clear(); // only the rest of its output
         }
         let first = watched.len();
         if let (Some(console), true) = (&console, open) {
@@ -126,7 +126,7 @@ pub(super) fn serve(signals: &Signals, pid: i32, console: Option<OwnedFd>) -> Re
             reads_input = copy(stdin, console.as_fd());
         }
         if let (Some(console), true) = (&console, output_ready) {
-            // EIO says that nobody has the terminal open any more.
+            // EIO means that the terminal has no open slave.
             open = copy(console.as_fd(), rustix::stdio::stdout());
         }
         ended |= process_ready;
@@ -154,7 +154,7 @@ fn pass(signals: &Signals, process: &OwnedFd, console: Option<&OwnedFd>) -> Resu
     Ok(())
 }
 
-/// Whether one of our streams is a terminal: else nothing could be typed into that of the container.
+/// Requires a terminal on one of our streams: else the container's could get no input.
 pub(super) fn check_terminal() -> Result<()> {
     use rustix::stdio::{stderr, stdin, stdout};
     if [stdin(), stdout(), stderr()].iter().any(rustix::termios::isatty) {
@@ -164,15 +164,15 @@ pub(super) fn check_terminal() -> Result<()> {
         .hint("run it in a terminal, or with `terminal: false`, or with --detach and --console-socket"))
 }
 
-/// Gives the container's terminal our own one's size.
+/// Sets the container's terminal to our own size.
 fn resize(console: Option<&OwnedFd>) {
     if let (Some(console), Ok(size)) = (console, tcgetwinsize(rustix::stdio::stdin())) {
-        // Without a size it is a terminal all the same.
+        // Without a size it is still a terminal.
         let _ = tcsetwinsize(console, size);
     }
 }
 
-/// Copies what there is; `false` at the end.
+/// Copies available bytes; `false` at the end.
 fn copy(from: impl AsFd, to: impl AsFd) -> bool {
     let mut bytes = [0_u8; 16384];
     let Ok(length @ 1..) = rustix::io::read(&from, &mut bytes) else { return false };

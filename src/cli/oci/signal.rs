@@ -16,8 +16,8 @@ pub(super) const KILL: Verb = Verb {
 };
 pub(super) const DELETE: Verb = Verb {
     name: "delete",
-    about: "remove what is left of a container",
-    flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is no error")],
+    about: "remove a container",
+    flags: &[switch("force", Some('f'), "kill it first if it runs; a missing one is accepted")],
     end: End::Never,
     run: delete,
     enters: false,
@@ -53,10 +53,10 @@ fn delete(context: &Context, arguments: Arguments) -> Result<ExitCode> {
 fn number(word: &str) -> Option<i32> {
     let upper = word.trim_start_matches('-').to_ascii_uppercase();
     if let Ok(number) = upper.parse::<i32>() {
-        return (0..=64).contains(&number).then_some(number); // 0 only asks (kill(2))
+        return (0..=64).contains(&number).then_some(number); // 0 only tests for the process (kill(2))
     }
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    // signal(7): the C library keeps the kernel's first two real-time signals for itself.
+    // signal(7): the C library reserves the first two real-time signals.
     if let Some(offset) = name.strip_prefix("RTMIN") {
         let offset: i32 = if offset.is_empty() { 0 } else { offset.strip_prefix('+')?.parse().ok()? };
         return (0..=30).contains(&offset).then_some(34 + offset);

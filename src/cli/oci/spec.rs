@@ -1,4 +1,4 @@
-//! `spec`: a config.json to begin with.
+//! `spec`: writes a first config.json.
 
 use super::arguments::{Arguments, End, switch, usage, value};
 use super::{Context, Verb};

@@ -20,7 +20,7 @@ const FLAGS: [Flag; 19] = [
     value("cpu-rt-runtime", None, "microseconds"),
     value("cpuset-cpus", None, "list of CPUs"),
     value("cpuset-mems", None, "list of memory nodes"),
-    value("cpu-idle", None, "1: only when nobody else wants to"),
+    value("cpu-idle", None, "1: only when no other process wants to"),
     value("memory", None, "bytes"),
     value("memory-reservation", None, "bytes"),
     value("memory-swap", None, "bytes of memory and swap together; -1 is unlimited"),

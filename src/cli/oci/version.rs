@@ -1,10 +1,10 @@
-//! `--version`: the lines that callers read. go-runc wants the first to begin with `runc version` when we are called so; Docker looks for
-//! `version` and `commit:`.
+//! `--version`: the lines that callers parse. If our program is called runc, go-runc needs `runc version` at the start
+//! of the first; Docker searches for `version` and `commit:`.
 
 use crate::cli::output;
 use std::process::ExitCode;
 
-/// The newest version of the specification that is carried out.
+/// The newest supported version of the specification.
 const SPECIFICATION: &str = "1.3.0";
 
 pub(super) fn print(name: &str) -> ExitCode {
@@ -12,7 +12,7 @@ pub(super) fn print(name: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The first line begins with our name, or with that of the runtime whose place we take.
+/// The first line starts with our name, or with that of the runtime that we replace.
 pub(super) fn lines(name: &str) -> [String; 3] {
     let version = env!("CARGO_PKG_VERSION");
     let name = if matches!(name, "runc" | "crun") { name } else { "brig" };
